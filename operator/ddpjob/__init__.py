@@ -1,0 +1,3 @@
+"""Distributed PyTorch on Kubernetes: one `DDPJob` object, a headless Service and one torchrun pod per node."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,61 @@
+"""Everything ddpjob raises on purpose.
+
+    DDPJobError
+    ├── InvalidJob          what a user wrote breaks a rule (also a ValueError): field, value, rule
+    └── ClusterError        what the API server, real or local, answered: code, reason, message
+        ├── NotFound        404
+        ├── Conflict        409: the object exists already, or has changed since it was read
+        ├── Expired         410: the watch has to start again from a list
+        ├── Refused         400, 403, 413, 422 …: the same request will be refused again
+        └── Unavailable     408, 429, 5xx, no answer: worth another try
+"""
+
+from typing import Any
+
+
+class DDPJobError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class InvalidJob(DDPJobError, ValueError):
+    """One broken rule: `spec.nnodes: must be at least 1, got 0`."""
+
+    def __init__(self, path: str, rule: str, value: Any = None) -> None:
+        self.path, self.rule, self.value = path, rule, value
+        super().__init__(f"{path}: {rule}")
+
+
+class ClusterError(DDPJobError):
+    """The API server's answer to a request that failed; `code` is the HTTP status, 0 without an answer."""
+
+    def __init__(self, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
+        self.code, self.reason, self.message, self.retry_after = code, reason, message, retry_after
+        super().__init__(f"{code} {reason}: {message}")
+
+
+class NotFound(ClusterError):
+    """The object, or the kind, does not exist."""
+
+
+class Conflict(ClusterError):
+    """The name is taken, a precondition (uid) failed, or the object has changed since it was read."""
+
+
+class Expired(ClusterError):
+    """The resource version is too old to watch from."""
+
+
+class Refused(ClusterError):
+    """The request is invalid or forbidden; only a change of the object or of the cluster helps."""
+
+
+class Unavailable(ClusterError):
+    """The server is overloaded, failing or out of reach; `retry_after` is in seconds where it said so."""
+
+
+def cluster_error(code: int, reason: str, message: str, retry_after: float | None = None) -> ClusterError:
+    """The class of error that stands for HTTP status `code`."""
+    kinds: dict[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 410: Expired}
+    transient = code in (0, 401, 408, 429) or code >= 500
+    kind = kinds.get(code, Unavailable if transient else Refused)
+    return kind(code, reason, message, retry_after)

@@ -1,0 +1,54 @@
+"""Every name that more than one module or an outside reader must agree on: labels, environment, paths, derived names."""
+
+GROUP = "ddpjob.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "DDPJob"
+PLURAL = "ddpjobs"
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY = "ddpjob"
+JOB_LABEL = f"{GROUP}/job"  # the job's name
+JOB_UID_LABEL = f"{GROUP}/job-uid"  # the job's uid: tells two jobs of one name apart
+ATTEMPT_LABEL = f"{GROUP}/attempt"  # 0, 1, …: status.attempt when the pod was created
+RANK_LABEL = f"{GROUP}/rank"  # the pod's node rank, 0 … nnodes-1
+AGENT_ANNOTATION = f"{GROUP}/agent"  # name of the ConfigMap that holds the pod's agent
+SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"  # all pods of an attempt carry the same one
+
+TRAINER_CONTAINER = "trainer"
+MASTER_PORT = 29500  # torchrun's own default
+AGENT_PORT = 29499
+
+AGENT_DIR = "/ddpjob/agent"  # ConfigMap: agent.py, hooks/sitecustomize.py
+RUN_DIR = "/ddpjob/run"  # emptyDir: progress file, error files, step counts
+HOME_DIR = "/ddpjob/home"  # emptyDir: HOME and caches
+PROGRESS_FILE = f"{RUN_DIR}/progress.json"
+TERMINATION_LOG = "/dev/termination-log"
+
+# Set by the operator, so refused in spec.env.
+RESERVED_ENV = (
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+)
+RESERVED_ENV_PREFIXES = ("PET_", "DDPJOB_")
+
+
+def pod_name(job: str, attempt: int, rank: int | str) -> str:
+    """Name, and hostname, of the pod of node rank `rank` in attempt `attempt`."""
+    return f"{job}-{attempt}-{rank}"
+
+
+def service_name(job: str) -> str:
+    """Name of the headless Service, which is the subdomain of the job's pods."""
+    return job
+
+
+def agent_config_name(job: str, digest: str) -> str:
+    """Name of the immutable ConfigMap with the agent whose sources hash to `digest`."""
+    return f"{job}-agent-{digest[:8]}"
