@@ -1,0 +1,153 @@
+"""Objects in memory, one revision counter, and the history that watches read: the local etcd.
+
+What it keeps is JSON text, so nothing handed out can change what is stored.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from ddpjob.cluster import Body, Resource, WatchEvent
+from ddpjob.cluster.selector import Selector
+from ddpjob.errors import cluster_error
+
+BOOKMARK_EVERY = 500  # unseen revisions after which a quiet watch is told where it stands
+
+Key = tuple[str, str]  # namespace, name
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One object at one revision, with what is asked about it often."""
+
+    key: Key
+    uid: str
+    text: bytes
+    labels: Mapping[str, str]
+    owners: frozenset[str]  # uids
+
+    @classmethod
+    def of(cls, body: Body) -> "Stored":
+        """The frozen form of `body`."""
+        meta = body["metadata"]
+        owners = frozenset(owner.get("uid", "") for owner in meta.get("ownerReferences") or ())
+        key = (meta["namespace"], meta["name"])
+        return cls(key, meta["uid"], orjson.dumps(body), meta.get("labels") or {}, owners)
+
+    @property
+    def body(self) -> Body:
+        """A copy that the reader may change."""
+        body: Body = orjson.loads(self.text)
+        return body
+
+
+@dataclass(frozen=True)
+class Change:
+    """One revision: the object before and after it, either of which may be missing."""
+
+    resource: Resource
+    before: Stored | None
+    after: Stored | None
+    final: Stored  # the object at this revision, also where it was deleted
+
+    def seen_by(
+        self, resource: Resource, namespace: str | None, selector: Selector
+    ) -> WatchEvent | None:
+        """The event of a watch, for which an object that leaves its selection is deleted."""
+        if resource != self.resource or namespace not in (None, self.final.key[0]):
+            return None
+        was = self.before is not None and selector(self.before.labels)
+        now = self.after is not None and selector(self.after.labels)
+        kinds = {(False, True): "ADDED", (True, True): "MODIFIED", (True, False): "DELETED"}
+        kind = kinds.get((was, now))
+        return WatchEvent(kind, self.final.body) if kind else None
+
+
+class Store:
+    """All objects of a cluster. `history` is the number of revisions that a watch can go back."""
+
+    def __init__(self, history: int) -> None:
+        self.revision = 0
+        self._objects: dict[Resource, dict[Key, Stored]] = {}
+        self._uids: set[str] = set()
+        self._history: deque[Change] = deque(maxlen=history)
+        self._streams = 0  # raised to end every open watch
+        self._changed = asyncio.Event()
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Stored | None:
+        """The object as it is now."""
+        return self._objects.get(resource, {}).get((namespace, name))
+
+    def select(self, resource: Resource, namespace: str | None, selector: Selector) -> list[Stored]:
+        """Objects that match, ordered by namespace and name."""
+        objects = self._objects.get(resource, {}).values()
+        found = [s for s in objects if namespace in (None, s.key[0]) and selector(s.labels)]
+        return sorted(found, key=lambda stored: stored.key)
+
+    def commit(self, resource: Resource, body: Body, *, delete: bool = False) -> Stored:
+        """The one way to write: `body` stored, or dropped, as the next revision."""
+        self.revision += 1
+        meta = {**body["metadata"], "resourceVersion": str(self.revision)}
+        final = Stored.of({**body, "metadata": meta})
+        objects = self._objects.setdefault(resource, {})
+        before = objects.get(final.key)
+        if delete:
+            del objects[final.key]
+            self._uids.discard(final.uid)
+        else:
+            objects[final.key] = final
+            self._uids.add(final.uid)
+        self._history.append(Change(resource, before, None if delete else final, final))
+        self._wake()
+        return final
+
+    def is_orphan(self, stored: Stored) -> bool:
+        """Whether it was owned, and none of its owners lives."""
+        return bool(stored.owners) and self._uids.isdisjoint(stored.owners)
+
+    def orphans_of(self, uid: str) -> list[tuple[Resource, Stored]]:
+        """Objects that `uid` owned and that no living object owns."""
+        return [
+            (resource, stored)
+            for resource, objects in self._objects.items()
+            for stored in objects.values()
+            if uid in stored.owners and self.is_orphan(stored)
+        ]
+
+    async def watch(
+        self, resource: Resource, namespace: str | None, selector: Selector, revision: int
+    ) -> AsyncIterator[WatchEvent]:
+        """What matches after `revision`, until `end_watches`. Raises Expired (410)."""
+        stream, told = self._streams, revision
+        while stream == self._streams:
+            changed = self._changed
+            while revision < self.revision:
+                revision += 1
+                event = self._change(revision).seen_by(resource, namespace, selector)
+                if event:
+                    told = revision
+                    yield event
+            if revision - told >= BOOKMARK_EVERY:
+                told = revision
+                meta = {"resourceVersion": str(revision)}
+                yield WatchEvent("BOOKMARK", {"kind": resource.kind, "metadata": meta})
+            await changed.wait()
+
+    def end_watches(self) -> None:
+        """End every open watch; the watchers are free to come back."""
+        self._streams += 1
+        self._wake()
+
+    def _change(self, revision: int) -> Change:
+        forgotten = self.revision - len(self._history)
+        if revision <= forgotten:
+            told = f"too old resource version: {revision - 1} ({forgotten})"
+            raise cluster_error(410, "Expired", told)
+        return self._history[revision - forgotten - 1]
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
