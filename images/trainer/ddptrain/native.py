@@ -1,0 +1,274 @@
+"""Train BasicNet on handwritten digits with plain PyTorch DDP: the whole loop, nothing hidden.
+
+    python -m ddptrain.native                                        # one process
+    torchrun --standalone --nproc-per-node 2 -m ddptrain.native      # two processes, one machine
+    torchrun --nnodes 2 --node-rank 0 --master-addr HOST -m ddptrain.native   # two machines: HOST
+    torchrun --nnodes 2 --node-rank 1 --master-addr HOST -m ddptrain.native   # and the other
+
+It uses NCCL where there are GPUs and gloo where there are none. Expect a test accuracy of 0.99.
+The batch size is that of all processes together, so their number does not change the result.
+Exit codes: 0 trained, 1 error, 2 wrong option, 75 stopped by SIGTERM and saved, 143 not saved.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+from ddptrain import checkpoint, rng
+from ddptrain.checkpoint import CheckpointFolder
+from ddptrain.data import Samples, global_batch_size, indices, load_digits, steps_per_epoch
+from ddptrain.dist import World, process_group
+from ddptrain.model import BasicNet
+from ddptrain.preemption import StopVote
+from ddptrain.progress import ProgressFile
+
+log = logging.getLogger("ddptrain")
+
+PREEMPTED_AND_SAVED = 75  # EX_TEMPFAIL: the same command goes on from here
+TERMINATED = 128 + 15  # what a shell reports for SIGTERM
+
+
+class AccuracyMissed(RuntimeError):
+    """The trained model is worse than --target-accuracy."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The command line; `parse` says what each option means."""
+
+    epochs: int
+    max_steps: int | None
+    batch_size: int
+    lr: float
+    seed: int
+    dropout: bool
+    checkpoint_dir: Path | None
+    checkpoint_every: int
+    keep: int
+    target_accuracy: float
+    timeout_seconds: float
+
+
+def train(config: Config, world: World, stop: StopVote) -> int:
+    """Train, evaluate and save; returns the exit code, the same on all ranks."""
+    # Data: whole on every rank; in each step a rank takes its share of the global batch.
+    digits = load_digits(world.device)
+    log.info(
+        f"data: {digits.name}, {len(digits.train)} to train, {len(digits.test)} to test, "
+        f"sha256 {digits.sha256}"
+    )
+    train_size = len(digits.train)
+    epoch_steps = steps_per_epoch(train_size, config.batch_size)
+    total_steps = min(config.epochs * epoch_steps, config.max_steps or sys.maxsize)
+
+    # Model: equal weights on all ranks, then for each rank a dropout of its own.
+    rng.seed_all(config.seed)
+    net = BasicNet(dropout=config.dropout).to(world.device)
+    model = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=config.lr, weight_decay=0.01)
+    warm_up(model, world)
+    rng.seed_all(config.seed, 0, world.rank)
+
+    # Checkpoint: what decides which batch comes next must be as it was; the rest may change.
+    fixed = {"seed": config.seed, "batch_size": config.batch_size, "data": digits.sha256}
+    folder = open_folder(config, world)
+    first_step = 0
+    if config.checkpoint_dir is not None:
+        first_step = checkpoint.load(folder, world, model=net, optimizer=optimizer, config=fixed)
+
+    # Loop: `step` counts through all epochs, so it is the only position there is to resume.
+    progress = ProgressFile(progress_path(world))
+    began = epoch_began = time.perf_counter()
+    loss_sum = torch.zeros((), device=world.device)  # over this rank's samples of this epoch
+    seen = 0  # samples of this epoch, over all ranks
+    for step in range(first_step, total_steps):
+        epoch, epoch_step = divmod(step, epoch_steps)
+        share = indices(
+            train_size,
+            seed=config.seed,
+            epoch=epoch,
+            step=epoch_step,
+            global_batch=config.batch_size,
+            rank=world.rank,
+            world=world.size,
+        )
+        batch_size = global_batch_size(train_size, epoch_step, config.batch_size)
+        loss = train_step(model, optimizer, digits.train.batch(share), batch_size, world)
+        loss_sum += loss
+        seen += batch_size
+        done = step + 1
+
+        if progress.due():
+            progress.write(
+                step=done,
+                total_steps=total_steps,
+                epoch=done / epoch_steps,
+                loss=float(loss) / len(share),  # rank 0's share stands for the batch
+                samples_per_second=seen / (time.perf_counter() - epoch_began),
+            )
+
+        if epoch_step + 1 == epoch_steps or done == total_steps:
+            dist.all_reduce(loss_sum)
+            train_loss = float(loss_sum) / seen
+            speed = seen / (time.perf_counter() - epoch_began)
+            correct, tested = evaluate(net, digits.test, world)
+            log.info(
+                f"epoch {epoch + 1}/{config.epochs} step {done}/{total_steps} "
+                f"train loss {train_loss:.4f} test accuracy {correct / tested:.4f} "
+                f"{speed:.0f} samples/s"
+            )
+            loss_sum.zero_()
+            seen, epoch_began = 0, time.perf_counter()
+
+        stopping = stop.agreed(world) and done < total_steps
+        if config.checkpoint_dir is not None and (
+            stopping or done % config.checkpoint_every == 0 or done == total_steps
+        ):
+            checkpoint.save(folder, world, step=done, model=net, optimizer=optimizer, config=fixed)
+        if stopping:
+            log.info(f"stopped by SIGTERM after step {done}/{total_steps}")
+            return TERMINATED if config.checkpoint_dir is None else PREEMPTED_AND_SAVED
+    stop.close()
+
+    # Result: evaluated again, as a finished training that is resumed has no steps left.
+    correct, tested = evaluate(net, digits.test, world)
+    accuracy = correct / tested
+    progress.write(
+        step=total_steps,
+        total_steps=total_steps,
+        epoch=total_steps / epoch_steps,
+        metrics={"test_accuracy": accuracy},
+    )
+    log.info(
+        f"test accuracy {accuracy:.4f} ({correct}/{tested}) after {total_steps} steps, "
+        f"world size {world.size}, {time.perf_counter() - began:.1f} s"
+    )
+    if accuracy < config.target_accuracy:
+        raise AccuracyMissed(f"test accuracy {accuracy:.4f} is below {config.target_accuracy}")
+    return 0
+
+
+def train_step(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    batch_size: int,
+    world: World,
+) -> torch.Tensor:
+    """One optimizer step on this rank's `batch`; returns its loss, summed over the samples.
+
+    `batch_size` counts the samples of all ranks. Shares may differ in size or be empty.
+    """
+    images, labels = batch  # (B, 1, 8, 8) float32, (B,) int64
+    loss = F.nll_loss(model(images), labels, reduction="sum")
+    optimizer.zero_grad()
+    # DDP divides the sum of the gradients by the number of ranks. With this factor what comes out
+    # is the mean over the global batch, exactly; a mean of the ranks' means would not be.
+    torch.autograd.backward(loss * (world.size / batch_size))
+    optimizer.step()
+    return loss.detach()
+
+
+@torch.no_grad()
+def evaluate(net: BasicNet, samples: Samples, world: World) -> tuple[int, int]:
+    """Correctly classified samples and samples, over all ranks; each is counted exactly once."""
+    net.eval()
+    counts = torch.zeros(2, dtype=torch.int64, device=world.device)  # correct, tested
+    mine = torch.arange(world.rank, len(samples), world.size)
+    for start in range(0, len(mine), 1024):
+        images, labels = samples.batch(mine[start : start + 1024])
+        counts[0] += (net(images).argmax(dim=1) == labels).sum()
+        counts[1] += len(labels)
+    net.train()
+    dist.all_reduce(counts)
+    correct, tested = counts.tolist()
+    return correct, tested
+
+
+def warm_up(model: DistributedDataParallel, world: World) -> None:
+    """One forward and backward pass for nothing: DDP orders its gradients anew after the first.
+
+    A resumed run would otherwise add them up in the first order where the run it continues used
+    the second, and with three ranks or more the last bits would differ.
+    """
+    torch.autograd.backward(model(torch.zeros(1, 1, 8, 8, device=world.device)).sum())
+    model.zero_grad()
+
+
+def open_folder(config: Config, world: World) -> CheckpointFolder | None:
+    """The claimed checkpoint folder in the main process, None elsewhere and without one.
+
+    Raises CheckpointError if a later attempt has claimed it.
+    """
+    if config.checkpoint_dir is None or not world.is_main:
+        return None
+    launch = world.launch
+    folder = CheckpointFolder(config.checkpoint_dir, launch.job, launch.attempt, config.keep)
+    folder.claim()
+    return folder
+
+
+def progress_path(world: World) -> Path | None:
+    """Where the main process reports; None elsewhere and where nobody asked."""
+    path = os.environ.get("DDPJOB_PROGRESS_FILE")
+    return Path(path) if path and world.is_main else None
+
+
+def parse(arguments: Sequence[str] | None = None) -> Config:
+    """The configuration that `arguments` (default: the command line) stand for; exits with 2."""
+    folder = os.environ.get("DDPJOB_CHECKPOINT_DIR")
+    parser = argparse.ArgumentParser("ddptrain.native", description="Train BasicNet on digits.")
+    add = parser.add_argument
+    add("--epochs", type=_positive, default=20)
+    add("--max-steps", type=_positive, help="stop after so many optimizer steps in all")
+    add("--batch-size", type=_positive, default=64, help="samples per step, of all ranks together")
+    add("--lr", type=float, default=1e-3, help="AdamW's learning rate, constant")
+    add("--seed", type=int, default=1, help="of weights, order and dropout")
+    add("--no-dropout", action="store_false", dest="dropout", help="to compare world sizes")
+    add(
+        "--checkpoint-dir",
+        type=Path,
+        default=Path(folder) if folder else None,
+        help="save here and resume from here (default: $DDPJOB_CHECKPOINT_DIR, else neither)",
+    )
+    add("--checkpoint-every", type=_positive, default=100, help="steps between two checkpoints")
+    add("--keep", type=_positive, default=3, help="checkpoints that stay")
+    add("--target-accuracy", type=float, default=0.0, help="fail with less on the test set, 0 … 1")
+    add("--timeout-seconds", type=float, default=300.0, help="wait so long for the other ranks")
+    return Config(**vars(parser.parse_args(arguments)))
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+@record
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one rank from start to end; returns its exit code."""
+    config = parse(arguments)
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    with process_group(timeout=timedelta(seconds=config.timeout_seconds)) as world:
+        log.setLevel(logging.INFO if world.is_main else logging.WARNING)
+        log.info(f"world size {world.size}, {world.launch.backend} on {world.device.type}")
+        stop = StopVote()
+        stop.listen()
+        return train(config, world, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
