@@ -1,13 +1,13 @@
 """Everything ddpjob raises on purpose.
 
-    DDPJobError
-    ├── InvalidJob          what a user wrote breaks a rule (also a ValueError): field, value, rule
-    └── ClusterError        what the API server, real or local, answered: code, reason, message
-        ├── NotFound        404
-        ├── Conflict        409: the object exists already, or has changed since it was read
-        ├── Expired         410: the watch has to start again from a list
-        ├── Refused         400, 403, 413, 422 …: the same request will be refused again
-        └── Unavailable     408, 429, 5xx, no answer: worth another try
+DDPJobError
+├── InvalidJob          what a user wrote breaks a rule (also a ValueError): field, value, rule
+└── ClusterError        what the API server, real or local, answered: code, reason, message
+    ├── NotFound        404
+    ├── Conflict        409: the object exists already, or has changed since it was read
+    ├── Expired         410: the watch has to start again from a list
+    ├── Refused         400, 403, 413, 422 …: the same request will be refused again
+    └── Unavailable     408, 429, 5xx, no answer: worth another try
 """
 
 from typing import Any
@@ -28,7 +28,9 @@ class InvalidJob(DDPJobError, ValueError):
 class ClusterError(DDPJobError):
     """The API server's answer to a request that failed; `code` is the HTTP status, 0 without an answer."""
 
-    def __init__(self, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, code: int, reason: str, message: str, retry_after: float | None = None
+    ) -> None:
         self.code, self.reason, self.message, self.retry_after = code, reason, message, retry_after
         super().__init__(f"{code} {reason}: {message}")
 
@@ -53,7 +55,9 @@ class Unavailable(ClusterError):
     """The server is overloaded, failing or out of reach; `retry_after` is in seconds where it said so."""
 
 
-def cluster_error(code: int, reason: str, message: str, retry_after: float | None = None) -> ClusterError:
+def cluster_error(
+    code: int, reason: str, message: str, retry_after: float | None = None
+) -> ClusterError:
     """The class of error that stands for HTTP status `code`."""
     kinds: dict[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 410: Expired}
     transient = code in (0, 401, 408, 429) or code >= 500

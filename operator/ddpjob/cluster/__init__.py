@@ -23,7 +23,9 @@ class Resource:
         """`v1` or `group/version`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+    def path(
+        self, namespace: str | None, name: str | None = None, subresource: str | None = None
+    ) -> str:
         """URL path of the collection, of one object, or of its subresource."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root, "namespaces", namespace] if namespace else [root]
@@ -56,7 +58,9 @@ class WatchEvent:
 class Cluster(Protocol):
     """The verbs. All raise `errors.ClusterError`; a namespace of None means all namespaces."""
 
-    async def create(self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]) -> Body:
+    async def create(
+        self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]
+    ) -> Body:
         """POST; the stored object. Raises Conflict where the name is taken."""
         ...
 
@@ -65,7 +69,13 @@ class Cluster(Protocol):
         ...
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        grace_seconds: int | None = None,
     ) -> Body | None:
         """DELETE with a uid precondition.
 
@@ -74,7 +84,9 @@ class Cluster(Protocol):
         """
         ...
 
-    async def update_status(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
+    async def update_status(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any]
+    ) -> Body:
         """PUT on /status; Conflict unless `body.metadata.resourceVersion` is the stored one."""
         ...
 

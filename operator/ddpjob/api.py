@@ -1,0 +1,495 @@
+"""The API: models of `DDPJob`'s spec and status. The schema, the defaults, the docs and every check come from here."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import orjson
+from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from ddpjob import keys
+from ddpjob.errors import InvalidJob
+from ddpjob.explain import explain, show
+from ddpjob.model import AbsolutePath, Model, Quantity, Rule, Text, quantity_value, unique
+from ddpjob.podtypes import (
+    EnvFrom,
+    EnvVar,
+    LocalReference,
+    Resources,
+    Volume,
+    VolumeMount,
+    VolumeSource,
+)
+
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
+"""What counts as a GPU among a container's limits: these names, and all that begin with one that ends in - or /."""
+
+MAX_OVERLAY_BYTES = (
+    32 * 1024
+)  # of spec.template as JSON: neither schema nor CEL can bound an open subtree
+MAX_NAME = 52  # leaves `-<attempt>-<rank>` 11 of the 63 characters of a hostname
+
+
+def _port(port: int) -> int:
+    if port == keys.AGENT_PORT:
+        raise PydanticCustomError("rule", "{rule}", {"rule": f"{port} is the agent's", "field": ""})
+    return port
+
+
+MasterPort = Annotated[
+    int,
+    Field(ge=1024, le=65535),
+    AfterValidator(_port),
+    WithJsonSchema(
+        {
+            "type": "integer",
+            "format": "int32",
+            "minimum": 1024,
+            "maximum": 65535,
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"self != {keys.AGENT_PORT}",
+                    "message": f"{keys.AGENT_PORT} is the agent's",
+                }
+            ],
+        }
+    ),
+]
+
+
+def _overlay(template: dict[str, Any]) -> dict[str, Any]:
+    size = len(orjson.dumps(template))
+    if size > MAX_OVERLAY_BYTES:
+        rule = f"must be at most {MAX_OVERLAY_BYTES} bytes as JSON, is {size}"
+        raise PydanticCustomError("rule", "{rule}", {"rule": rule, "field": ""})
+    return template
+
+
+Overlay = Annotated[
+    dict[str, Any],
+    AfterValidator(_overlay),
+    WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
+]
+
+
+def _nproc(value: int | str) -> int | str:
+    if value != "auto" and not (isinstance(value, int) and 1 <= value <= 128):
+        rule = "must be 'auto' or an integer from 1 to 128"
+        raise PydanticCustomError("rule", "{rule}", {"rule": rule, "field": ""})
+    return value
+
+
+NprocPerNode = Annotated[
+    int | str,
+    AfterValidator(_nproc),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": 8,
+            "x-kubernetes-int-or-string": True,
+            "x-kubernetes-validations": [
+                {
+                    "rule": "type(self) == string ? self == 'auto' : 1 <= int(self) && int(self) <= 128",
+                    "message": "must be 'auto' or an integer from 1 to 128",
+                }
+            ],
+        }
+    ),
+]
+
+
+class Shm(Model):
+    """/dev/shm: data-loader workers and NCCL share memory through it."""
+
+    enabled: bool = True
+    """Mount a memory-backed /dev/shm. Without it the container runtime's own applies, often 64 MiB."""
+    size_limit: Quantity | None = None
+    """At most so much. What is in it counts against the container's memory limit."""
+
+
+class Checkpoint(Model):
+    """Where checkpoints go; every rank mounts it, so across nodes it must be ReadWriteMany."""
+
+    volume: VolumeSource
+    """A volume source without a name, such as `{persistentVolumeClaim: {claimName: ckpt}}`."""
+    mount_path: AbsolutePath = "/checkpoints"
+    """Where it is mounted; DDPJOB_CHECKPOINT_DIR says so to the trainer."""
+
+
+class Data(Model):
+    """Where the training data are; every rank mounts it read-only."""
+
+    volume: VolumeSource
+    """A volume source without a name, such as `{persistentVolumeClaim: {claimName: data}}`."""
+    mount_path: AbsolutePath = "/data"
+    """Where it is mounted; DDPJOB_DATA_DIR says so to the trainer."""
+
+
+class FailurePolicy(Model):
+    """What happens when a rank fails: the whole group starts again, as a new attempt."""
+
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
+    """So many failures are followed by a restart; the next one fails the job."""
+
+
+Argument = Annotated[list[Text], Field(max_length=1024)]
+
+_MOUNT_RULE = "the same path twice: spec.volumeMounts, spec.checkpoint and spec.data must differ"
+
+
+def _mounts_differ(spec: "Spec") -> bool:
+    own = [part.mount_path for part in (spec.checkpoint, spec.data) if part]
+    shm = ["/dev/shm"] if spec.shm.enabled else []
+    paths = [path.rstrip("/") for path in own + shm + [m.mount_path for m in spec.volume_mounts]]
+    return len(paths) == len(set(paths))
+
+
+def _begins_with_a_script(spec: "Spec") -> bool:
+    if spec.launcher != "torchrun" or spec.command:
+        return True
+    if not spec.args or not spec.args[0]:
+        return False
+    return not spec.args[0].startswith("-") or (spec.args[0] == "-m" and len(spec.args) > 1)
+
+
+class Spec(Model):
+    """What to train, on how many nodes, and what to do when something fails."""
+
+    image: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^\S+$")]
+    """The trainer image, for all ranks. It needs `python3` and torch, nothing of ours."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """As in a pod."""
+    image_pull_secrets: (
+        Annotated[list[LocalReference], Field(max_length=16), unique("name")] | None
+    ) = None
+    """As in a pod."""
+    launcher: Literal["torchrun", "none"] = "torchrun"
+    """`torchrun` runs `args`. `none`: the environment is set and nothing else is ours."""
+    command: Argument | None = None
+    """Replaces the launcher's whole command. With launcher `none` and no command, the image's entry point runs."""
+    args: Argument | None = None
+    """What torchrun runs: a script or `-m module`, then its arguments."""
+    nnodes: Annotated[int, Field(ge=1, le=5000)] = 1
+    """Number of nodes: one pod each."""
+    nproc_per_node: NprocPerNode = "auto"
+    """Processes in each pod; `auto` is the number of GPUs in `resources.limits`, else 1."""
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    """Process-group backend, given to the trainer as DDPJOB_BACKEND; `auto` is nccl with GPUs, else gloo."""
+    master_port: MasterPort = keys.MASTER_PORT
+    """Port of the rendezvous on rank 0's pod."""
+    env: Annotated[list[EnvVar], Field(max_length=256), unique("name")] = []
+    """As in a pod. What ddpjob sets itself (RANK, WORLD_SIZE, MASTER_*, PET_*, DDPJOB_* …) is refused."""
+    env_from: Annotated[list[EnvFrom], Field(max_length=32)] = []
+    """As in a pod."""
+    resources: Resources = Resources()
+    """Of each pod's trainer container."""
+    volumes: Annotated[list[Volume], Field(max_length=32), unique("name")] = []
+    """As in a pod; the installation decides which sources are allowed."""
+    volume_mounts: Annotated[list[VolumeMount], Field(max_length=64), unique("mountPath")] = []
+    """As in a pod, for the trainer container."""
+    shm: Shm = Shm()
+    """Memory-backed /dev/shm, on by default; it counts against the container's memory limit."""
+    checkpoint: Checkpoint | None = None
+    """A volume for checkpoints."""
+    data: Data | None = None
+    """A volume with training data, read-only."""
+    template: Overlay | None = None
+    """Pod overlay (`metadata` labels and annotations, `spec`), merged as Kubernetes merges; at most 32 KiB."""
+    progress: Literal["auto", "file"] = "auto"
+    """`auto`: the script's progress file, else optimizer steps counted from outside. `file`: the file alone."""
+    failure_policy: FailurePolicy = FailurePolicy()
+    """What happens when a rank fails."""
+    suspend: bool = False
+    """True: no pods, until it is false again."""
+    clean_pod_policy: Literal["Running", "None", "All"] = "Running"
+    """Which pods to delete when the job is finished: those still running, none, or all."""
+    termination_grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 60
+    """How long ranks may take to save and end after SIGTERM; torchrun's own time-out is set 10 s below."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.launcher != 'torchrun' || has(self.command) && self.command.size() > 0 || "
+            "has(self.args) && self.args.size() > 0 && self.args[0] != '' && "
+            "(!self.args[0].startsWith('-') || self.args[0] == '-m' && self.args.size() > 1)",
+            _begins_with_a_script,
+            "launcher torchrun needs args that begin with a script or with -m and a module "
+            "(for torchrun's own options set command)",
+            "args",
+        ),
+        Rule(
+            "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "
+            "self.progress != 'file'",
+            lambda self: self.launcher != "none" or bool(self.command) or self.progress != "file",
+            "progress: file needs the agent, which launcher none without command does not start",
+            "progress",
+        ),
+        Rule(
+            "!has(self.checkpoint) || !has(self.data) || "
+            "self.checkpoint.mountPath != self.data.mountPath",
+            lambda self: (
+                not self.checkpoint
+                or not self.data
+                or self.checkpoint.mount_path != self.data.mount_path
+            ),
+            "checkpoint and data cannot share a mountPath",
+            "data",
+        ),
+        Rule(
+            "self.volumeMounts.all(m, (!has(self.checkpoint) || m.mountPath != self.checkpoint.mountPath)"
+            " && (!has(self.data) || m.mountPath != self.data.mountPath)"
+            " && (!self.shm.enabled || m.mountPath != '/dev/shm'))",
+            _mounts_differ,
+            "a mountPath of checkpoint, data or shm is taken",
+            "volumeMounts",
+        ),
+    )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in each pod's limits."""
+        limits = self.resources.limits or {}
+        return sum(int(quantity_value(limits[name])) for name in limits if is_gpu(name))
+
+    @property
+    def processes_per_node(self) -> int:
+        """Processes in each pod: `nprocPerNode`, resolved."""
+        if self.nproc_per_node == "auto":
+            return max(1, self.gpus)
+        return int(self.nproc_per_node)
+
+    @property
+    def world_size(self) -> int:
+        """Processes in all."""
+        return self.nnodes * self.processes_per_node
+
+    @property
+    def process_group_backend(self) -> str:
+        """`nccl` or `gloo`: `backend`, resolved."""
+        if self.backend == "auto":
+            return "nccl" if self.gpus else "gloo"
+        return self.backend
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether the agent wraps what runs in the pods."""
+        return self.launcher != "none" or bool(self.command)
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether this extended resource counts as a GPU."""
+    return any(
+        resource.startswith(name) if name[-1] in "-/" else resource == name
+        for name in GPU_RESOURCES
+    )
+
+
+MUTABLE_FIELDS = ("suspend", "failurePolicy", "cleanPodPolicy")
+"""Fields of the spec that may change at any time. `template` cannot be compared by the API server (it is open)."""
+
+State = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
+Truth = Literal["True", "False", "Unknown"]
+FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
+Bounded = Annotated[str, Field(max_length=1024)]
+Stamp = Annotated[
+    str, Field(max_length=64), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Summary(Model):
+    """Ready-made strings for the columns of `kubectl get`."""
+
+    nodes: Bounded | None = None
+    """Running or finished nodes of all, such as `2/2`."""
+    step: Bounded | None = None
+    """Step of all steps, such as `1240/2260`."""
+    loss: Bounded | None = None
+    """Last loss, four significant digits."""
+    eta: Bounded | None = None
+    """Time that is left, such as `14s`."""
+
+
+class Condition(Model):
+    """One aspect of the job's state, as in all of Kubernetes."""
+
+    type: Bounded
+    status: Truth
+    reason: Bounded
+    message: Annotated[str, Field(max_length=4096)]
+    last_transition_time: Stamp
+    observed_generation: Count | None = None
+
+
+class Nodes(Model):
+    """Nodes of the current attempt by what they do; each is one pod."""
+
+    desired: Count = 0
+    pending: Count = 0
+    running: Count = 0
+    succeeded: Count = 0
+    failed: Count = 0
+
+
+class Metric(Model):
+    """One of the script's own figures."""
+
+    name: Annotated[str, Field(max_length=63)]
+    value: Annotated[str, Field(max_length=32)]
+
+
+class Progress(Model):
+    """What the training last reported. Numbers that may be NaN or infinite are strings."""
+
+    step: Count
+    total_steps: Count | None = None
+    epoch: Annotated[str, Field(max_length=32)] | None = None
+    percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    eta_seconds: Count | None = None
+    loss: Annotated[str, Field(max_length=32)] | None = None
+    samples_per_second: Annotated[str, Field(max_length=32)] | None = None
+    source: Literal["file", "counted"] = "file"
+    updated_at: Stamp | None = None
+    metrics: Annotated[list[Metric], Field(max_length=32), unique("name")] = []
+
+
+class Failure(Model):
+    """The first cause of the last failure: of all ranks' failures, the one that began it."""
+
+    attempt: Count
+    rank: Count | None = None
+    """Global rank of the process, where the agent knows it; else the pod's node rank."""
+    pod: Bounded | None = None
+    node: Bounded | None = None
+    exit_code: int | None = None
+    """The worker's own exit code."""
+    signal: Bounded | None = None
+    reason: Bounded
+    exception: Bounded | None = None
+    """Type of the uncaught exception."""
+    message: Annotated[str, Field(max_length=4096)] = ""
+    time: Stamp | None = None
+
+
+class Budget(Model):
+    """What counts towards `failurePolicy.maxRestarts`."""
+
+    charged: Count = 0
+
+
+class Status(Model):
+    """What the operator has seen and decided."""
+
+    observed_generation: Count | None = None
+    state: State | None = None
+    summary: Summary = Summary()
+    conditions: Annotated[list[Condition], Field(max_length=16), unique("type")] = []
+    attempt: Count = 0
+    """Number of the current attempt, from 0; pods and rendezvous carry it."""
+    restarts: Count = 0
+    """How often the group was started again after it had failed or lost a pod."""
+    nodes: Nodes = Nodes()
+    world_size: Count | None = None
+    """Processes in all."""
+    start_time: Stamp | None = None
+    completion_time: Stamp | None = None
+    progress: Progress | None = None
+    failure: Failure | None = None
+    budget: Budget = Budget()
+    succeeded_ranks: Annotated[str, Field(max_length=32768)] = ""
+    """Node ranks of this attempt that have ended well, such as `0-3,7`."""
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, if there is one."""
+        return next((c for c in self.conditions if c.type == kind), None)
+
+
+_NAME_RULES = (
+    Rule(
+        f"size(self.metadata.name) <= {MAX_NAME}",
+        lambda self: True,
+        f"must be at most {MAX_NAME} characters, so that <name>-<attempt>-<rank> fits in a hostname",
+    ),
+    Rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        lambda self: True,
+        "must be a DNS-1035 label (a Service has that name): lower-case letters, digits and '-', "
+        "beginning with a letter",
+    ),
+)
+
+
+class Metadata(Model):
+    """The part of an object's metadata that we read."""
+
+    model_config = {"extra": "ignore"}
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+    ]
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 1
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class DDPJob(Model):
+    """A distributed PyTorch training: `spec.nnodes` pods, each running torchrun."""
+
+    api_version: Literal["ddpjob.dev/v1alpha1"]
+    kind: Literal["DDPJob"]
+    metadata: Metadata
+    spec: Spec
+    status: Status = Status()
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """The job's namespace."""
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        """What tells this job from an earlier one of the same name."""
+        return self.metadata.uid
+
+    @classmethod
+    def parse(cls, obj: Mapping[str, Any]) -> "DDPJob":
+        """The job that `obj` (parsed YAML or JSON) describes, defaults filled in.
+
+        Raises the first InvalidJob of `validate`.
+        """
+        try:
+            return cls.model_validate(_without_nulls(obj))
+        except ValidationError as error:
+            raise explain(error)[0] from None
+
+
+def validate(obj: Any) -> list[InvalidJob]:
+    """Every rule that `obj` breaks; empty for a job that the API server accepts."""
+    if not isinstance(obj, Mapping):
+        return [InvalidJob("(file)", f"must be a DDPJob object, got {show(obj)}", obj)]
+    try:
+        DDPJob.model_validate(_without_nulls(obj))
+    except ValidationError as error:
+        return explain(error)
+    return []
+
+
+def with_defaults(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """`obj` as the API server would store it. Raises InvalidJob."""
+    job = DDPJob.parse(obj)
+    return {**obj, "spec": job.spec.to_json()}
+
+
+def _without_nulls(value: Any) -> Any:
+    """The API server drops nulls before it looks at defaults; so do we."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

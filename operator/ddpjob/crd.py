@@ -1,0 +1,132 @@
+"""The CustomResourceDefinition, made from the models: structural schema, defaults, CEL rules, printer columns."""
+
+from typing import Any
+
+from ddpjob import keys
+from ddpjob.api import _NAME_RULES, MUTABLE_FIELDS, DDPJob, Spec
+
+Schema = dict[str, Any]
+
+_DROPPED = {
+    "title",
+    "$defs",
+    "const",
+}  # words of JSON schema that a structural schema does not know
+_INT64 = 2**53  # JSON readers keep integers exact up to here
+
+COLUMNS = (
+    ("State", "string", ".status.state", "What the job is doing"),
+    ("Nodes", "string", ".status.summary.nodes", "Nodes that run or have ended well, of all"),
+    ("Step", "string", ".status.summary.step", "Step of all steps"),
+    ("Loss", "string", ".status.summary.loss", "Last reported loss"),
+    ("ETA", "string", ".status.summary.eta", "Time that is left"),
+    ("Restarts", "integer", ".status.restarts", "Times that the group was started again"),
+    ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created"),
+)
+
+
+def crd() -> Schema:
+    """The whole definition, as `charts/ddpjob/files/crd.yaml` holds it."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{keys.PLURAL}.{keys.GROUP}"},
+        "spec": {
+            "group": keys.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": keys.KIND,
+                "listKind": f"{keys.KIND}List",
+                "plural": keys.PLURAL,
+                "singular": keys.KIND.lower(),
+                "shortNames": ["ddp"],
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": keys.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": kind, "jsonPath": path, "description": description}
+                        for name, kind, path, description in COLUMNS
+                    ],
+                    "schema": {"openAPIV3Schema": openapi_schema()},
+                }
+            ],
+        },
+    }
+
+
+def openapi_schema() -> Schema:
+    """The structural schema of one DDPJob."""
+    document = DDPJob.model_json_schema(by_alias=True)
+    root = _structural(document, document["$defs"])
+    root["properties"]["apiVersion"] = {"type": "string", "maxLength": 64}
+    root["properties"]["kind"] = {"type": "string", "maxLength": 64}
+    root["properties"]["metadata"] = {"type": "object"}  # the API server knows the rest
+    root["required"] = ["spec"]
+    root["properties"]["status"].pop("default", None)
+    root["x-kubernetes-validations"] = [
+        {"rule": rule.cel, "message": f"metadata.name: {rule.message}"} for rule in _NAME_RULES
+    ] + [_immutable(name) for name in _immutable_fields()]
+    return root
+
+
+def _immutable_fields() -> list[str]:
+    names = [field.alias or name for name, field in Spec.model_fields.items()]
+    return [name for name in names if name not in (*MUTABLE_FIELDS, "template")]
+
+
+def _immutable(name: str) -> Schema:
+    """A rule at the root, where `status` can be seen: a rule on the field is not run when the field comes or goes.
+
+    Nothing runs in Pending, and nothing is left in Suspended.
+    """
+    free = "!has(oldSelf.status) || !has(oldSelf.status.state) || oldSelf.status.state in ['Pending', 'Suspended']"
+    here, there = f"self.spec.{name}", f"oldSelf.spec.{name}"
+    same = f"has({here}) == has({there}) && (!has({here}) || {here} == {there})"
+    return {
+        "rule": f"{free} || ({same})",
+        "message": f"spec.{name}: cannot change once the job has started; suspend it first, "
+        "and change it when status.state is Suspended",
+        "fieldPath": f".spec.{name}",
+    }
+
+
+def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    """`schema` with references put in place, nulls left out, and every integer bounded."""
+    if "$ref" in schema:
+        target = definitions[schema["$ref"].removeprefix("#/$defs/")]
+        # What the field says of itself comes before what its type says.
+        return _structural(
+            {**target, **{k: v for k, v in schema.items() if k != "$ref"}}, definitions
+        )
+    if "anyOf" in schema and not schema.get("x-kubernetes-int-or-string"):
+        (only,) = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]
+        rest = {k: v for k, v in schema.items() if k not in ("anyOf", "default")}
+        return _structural({**only, **rest}, definitions)
+    result: Schema = {k: v for k, v in schema.items() if k not in _DROPPED}
+    if "const" in schema:
+        result["enum"] = [schema["const"]]
+    if "description" in result:
+        result["description"] = " ".join(str(result["description"]).split())
+    if "properties" in schema:
+        result["properties"] = {
+            name: _structural(part, definitions) for name, part in schema["properties"].items()
+        }
+        result.pop(
+            "additionalProperties", None
+        )  # closed by nature: unknown fields are refused or pruned
+    elif isinstance(schema.get("additionalProperties"), dict):
+        result["additionalProperties"] = _structural(schema["additionalProperties"], definitions)
+    elif not schema.get("x-kubernetes-preserve-unknown-fields"):
+        result.pop("additionalProperties", None)
+    if "items" in schema:
+        result["items"] = _structural(schema["items"], definitions)
+    if schema.get("type") == "integer":
+        result.setdefault("maximum", _INT64)
+        result.setdefault("minimum", -_INT64)
+        result["format"] = "int64" if result["maximum"] > 2**31 - 1 else "int32"
+    return result

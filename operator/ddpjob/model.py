@@ -1,0 +1,148 @@
+"""The base of every model of the API: camelCase in JSON, closed, and with rules that need several fields.
+
+A rule stands once, as a CEL expression for the API server and as a predicate for checks without one, so that both
+refuse the same files.
+"""
+
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import pydantic
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`cel` as the API server runs it on the model, `holds` the same in Python; `field` is what the message is about."""
+
+    cel: str
+    holds: Callable[[Any], bool]
+    message: str
+    field: str = ""
+
+
+class Model(BaseModel):
+    """Closed and frozen; JSON keys are the camelCase of the attribute names."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+    )
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @pydantic.model_validator(mode="after")
+    def _check_rules(self) -> "Model":
+        for rule in self.rules:
+            if not rule.holds(self):
+                raise PydanticCustomError(
+                    "rule", "{rule}", {"rule": rule.message, "field": rule.field}
+                )
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+        """Carry the rules into the JSON schema, where `crd` finds them."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        if cls.rules:
+            schema["x-kubernetes-validations"] = [
+                {"rule": rule.cel, "message": rule.message}
+                | ({"fieldPath": f".{rule.field}"} if rule.field else {})
+                for rule in cls.rules
+            ]
+        return schema
+
+    def to_json(self) -> dict[str, Any]:
+        """As the API server stores it: camelCase, defaults filled in, absent fields left out."""
+        return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+QUANTITY = r"^([+-]?[0-9]+(\.[0-9]*)?|[+-]?\.[0-9]+)([KMGTPE]i|[mkMGTPEnu]|[eE][+-]?[0-9]+)?$"
+
+
+def _quantity(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise PydanticCustomError(
+            "quantity", "must be an integer or a quoted quantity such as '500m' or '1Gi'"
+        )
+    if isinstance(value, str) and not (len(value) <= 32 and re.fullmatch(QUANTITY, value)):
+        raise PydanticCustomError("quantity", "must be a quantity such as 2, '500m' or '1Gi'")
+    return value
+
+
+Quantity = Annotated[
+    int | str,
+    BeforeValidator(_quantity),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": QUANTITY,
+            "maxLength": 32,
+            "x-kubernetes-int-or-string": True,
+        }
+    ),
+]
+"""An amount as Kubernetes writes it: an integer or a string such as `500m` or `1Gi`."""
+
+_SUFFIXES = {suffix: 10 ** (3 * power) for power, suffix in enumerate("kMGTPE", start=1)}
+_SUFFIXES |= {f"{suffix}i": 1024**power for power, suffix in enumerate("KMGTPE", start=1)}
+_SUFFIXES |= {"m": 1e-3, "u": 1e-6, "n": 1e-9, "": 1}
+
+
+def quantity_value(quantity: int | str) -> float:
+    """The number that a Kubernetes quantity stands for: `500m` is 0.5, `1Ki` is 1024, `1e3` is 1000."""
+    match = re.fullmatch(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
+    assert match, quantity
+    return float(match[1]) * float(_SUFFIXES[match[2]])
+
+
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
+DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
+DnsSubdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
+AbsolutePath = Annotated[str, Field(min_length=2, max_length=512, pattern=r"^/[^:]*$")]
+Text = Annotated[str, Field(max_length=32768)]
+Short = Annotated[str, Field(max_length=253)]
+
+
+def unique(*keys: str) -> Any:
+    """A list whose items differ in these fields: `listType: map` in the schema."""
+
+    def check(items: list[Any]) -> list[Any]:
+        seen: set[Hashable] = set()
+        for item in items:
+            key = tuple(getattr(item, _snake(name)) for name in keys)
+            if key in seen:
+                raise PydanticCustomError(
+                    "duplicate", "duplicate {key}", {"key": ", ".join(map(repr, key))}
+                )
+            seen.add(key)
+        return items
+
+    return _Unique(check, list(keys))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class _Unique:
+    """Annotation behind `unique`: the check, and the two keys of the schema."""
+
+    def __init__(self, check: Callable[[list[Any]], list[Any]], names: list[str]) -> None:
+        self.check, self.names = check, names
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return pydantic.AfterValidator(self.check).__get_pydantic_core_schema__(source, handler)
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> Any:
+        extra = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": self.names}
+        return handler(core_schema) | extra
