@@ -1,0 +1,152 @@
+"""What an installation lets jobs ask of their pods: the allow-list, and the check of a finished pod against it.
+
+Whoever may create a DDPJob gets pods made by the operator's hand, so whatever reaches beyond the pod is refused unless
+the installation allows it. Pod Security admission of the namespace applies all the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ddpjob.errors import InvalidJob
+from ddpjob.model import Model
+
+Body = Mapping[str, Any]
+
+
+class Policy(Model):
+    """The allow-list; in a list of names `*` stands for all."""
+
+    service_account_names: list[str] = []
+    """Service accounts that a job's pods may run as; also the only ones whose token may be mounted."""
+    priority_class_names: list[str] = ["*"]
+    """Priority classes that a job may name."""
+    runtime_class_names: list[str] = ["*"]
+    """Runtime classes that a job may name."""
+    volume_types: list[str] = [
+        "configMap",
+        "secret",
+        "emptyDir",
+        "persistentVolumeClaim",
+        "projected",
+        "downwardAPI",
+        "csi",
+        "ephemeral",
+        "image",
+    ]
+    """Volume sources that a job may use: by default those of Pod Security `restricted`."""
+    capabilities: list[str] = []
+    """Linux capabilities that a container may add, such as IPC_LOCK for RDMA."""
+    host_network: bool = False
+    """Whether pods may use the node's network."""
+    host_pid: Annotated[bool, Field(alias="hostPID")] = False
+    """Whether pods may see the node's processes."""
+    host_ipc: Annotated[bool, Field(alias="hostIPC")] = False
+    """Whether pods may share the node's memory."""
+    host_ports: bool = False
+    """Whether containers may claim ports of the node."""
+    node_name: bool = False
+    """Whether a job may choose nodes by name, past the scheduler."""
+    privileged: bool = False
+    """Whether containers may be privileged, unconfined, or tune the node's kernel."""
+
+
+def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
+    """Everything in `pod` that `policy` does not allow; paths are those of the pod, below `spec.template`."""
+    spec = pod["spec"]
+    return [
+        *_pod_fields(spec, policy),
+        *_service_account(spec, policy),
+        *_volumes(spec, policy),
+        *(
+            problem
+            for kind in ("containers", "initContainers")
+            for position, container in enumerate(spec.get(kind) or [])
+            for problem in _container(container, f"{kind}[{position}]", policy)
+        ),
+    ]
+
+
+def _refuse(path: str, value: Any, setting: str) -> InvalidJob:
+    rule = f"{value!r} is not allowed by this installation (policy.{setting})"
+    return InvalidJob(f"spec.template.spec.{path}", rule, value)
+
+
+def _allowed(value: str, names: list[str]) -> bool:
+    return "*" in names or value in names
+
+
+def _pod_fields(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
+    switches = {
+        "hostNetwork": policy.host_network,
+        "hostPID": policy.host_pid,
+        "hostIPC": policy.host_ipc,
+        "nodeName": policy.node_name,
+    }
+    for name, allowed in switches.items():
+        if spec.get(name) and not allowed:
+            yield _refuse(name, spec[name], name)
+    named = {
+        "priorityClassName": (policy.priority_class_names, "priorityClassNames"),
+        "runtimeClassName": (policy.runtime_class_names, "runtimeClassNames"),
+    }
+    for name, (names, setting) in named.items():
+        value = spec.get(name)
+        # Kubernetes' own system- classes outrank everything else on the node.
+        if value and not _allowed(value, [n for n in names if n != "*" or "system-" not in value]):
+            yield _refuse(name, value, setting)
+    if spec.get("hostUsers") and not policy.privileged:
+        yield _refuse("hostUsers", True, "privileged")
+    context = spec.get("securityContext") or {}
+    yield from _confinement(context, "securityContext", policy)
+    if context.get("sysctls") and not policy.privileged:
+        yield _refuse("securityContext.sysctls", context["sysctls"], "privileged")
+
+
+def _service_account(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
+    names = policy.service_account_names
+    for field in ("serviceAccountName", "serviceAccount"):
+        account = spec.get(field)
+        if account and account != "default" and not _allowed(account, names):
+            yield _refuse(field, account, "serviceAccountNames")
+    account = spec.get("serviceAccountName") or "default"
+    if spec.get("automountServiceAccountToken") and not _allowed(account, names):
+        yield _refuse("automountServiceAccountToken", True, "serviceAccountNames")
+
+
+def _volumes(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
+    account = spec.get("serviceAccountName") or "default"
+    for position, volume in enumerate(spec.get("volumes") or []):
+        path = f"volumes[{position}]"
+        for source in volume:
+            if source != "name" and not _allowed(source, policy.volume_types):
+                yield _refuse(f"{path}.{source}", volume.get("name"), "volumeTypes")
+        for projection in (volume.get("projected") or {}).get("sources") or []:
+            token = "serviceAccountToken" in projection
+            if token and not _allowed(account, policy.service_account_names):
+                yield _refuse(f"{path}.projected", "serviceAccountToken", "serviceAccountNames")
+
+
+def _container(container: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:
+    context = container.get("securityContext") or {}
+    yield from _confinement(context, f"{path}.securityContext", policy)
+    for name in ("privileged", "allowPrivilegeEscalation"):
+        if context.get(name) and not policy.privileged:
+            yield _refuse(f"{path}.securityContext.{name}", True, "privileged")
+    if context.get("procMount", "Default") != "Default" and not policy.privileged:
+        yield _refuse(f"{path}.securityContext.procMount", context["procMount"], "privileged")
+    for capability in (context.get("capabilities") or {}).get("add") or []:
+        if not _allowed(capability, policy.capabilities):
+            yield _refuse(f"{path}.securityContext.capabilities.add", capability, "capabilities")
+    for port in container.get("ports") or []:
+        if port.get("hostPort") and not policy.host_ports:
+            yield _refuse(f"{path}.ports", port["hostPort"], "hostPorts")
+
+
+def _confinement(context: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:
+    for name in ("seccompProfile", "appArmorProfile"):
+        if (context.get(name) or {}).get("type") == "Unconfined" and not policy.privileged:
+            yield _refuse(f"{path}.{name}", "Unconfined", "privileged")
+    if context.get("seLinuxOptions") and not policy.privileged:
+        yield _refuse(f"{path}.seLinuxOptions", context["seLinuxOptions"], "privileged")

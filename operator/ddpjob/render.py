@@ -1,0 +1,271 @@
+"""From a job to the objects it needs. Pure: the same job, attempt and agent give the same bytes.
+
+Templates are JSON, and a finalize hook encodes every value, so that no text of a user can change the structure; text
+of a user is never a template. The pod is rendered once per attempt, with a mark where the rank belongs, and stamped
+per rank: at a thousand ranks, rendering each would cost more than creating it.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jinja2
+import orjson
+
+from ddpjob import keys, overlay
+from ddpjob.api import DDPJob
+from ddpjob.errors import InvalidJob
+from ddpjob.model import Model, quantity_value
+from ddpjob.policy import Policy, refusals
+
+Body = dict[str, Any]
+
+_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Sources of what runs inside the pods, and the digest that names their ConfigMap."""
+
+    files: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over names and contents, hexadecimal."""
+        return hashlib.sha256(orjson.dumps(dict(sorted(self.files.items())))).hexdigest()
+
+
+@dataclass(frozen=True)
+class PodStamp:
+    """A pod of an attempt, all but its rank."""
+
+    parts: tuple[bytes, ...]
+    spec_hash: str
+
+    def body(self, rank: int) -> bytes:
+        """The pod of node rank `rank`, as JSON."""
+        return str(rank).encode().join(self.parts)
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    def encode(value: Any) -> str:
+        return orjson.dumps(value.to_json() if isinstance(value, Model) else value).decode()
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("ddpjob"),
+        undefined=jinja2.StrictUndefined,
+        finalize=encode,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def service(job: DDPJob) -> Body:
+    """The headless Service."""
+    return _render(
+        "service.json.j2", job, service=keys.service_name(job.name), uid_label=keys.JOB_UID_LABEL
+    )
+
+
+def config_map(job: DDPJob, agent: Agent) -> Body:
+    """The ConfigMap with the agent."""
+    name = keys.agent_config_name(job.name, agent.digest)
+    return _render("configmap.json.j2", job, agent_config=name, files=agent.files)
+
+
+def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
+    """The pods of the job's current attempt.
+
+    Raises InvalidJob where the overlay or the volumes ask for what ddpjob sets itself or `policy` does not allow.
+    """
+    mark = _mark(job)
+    pod = _render("pod.json.j2", job, **_pod_values(job, agent, mark))
+    if job.spec.template:
+        pod = overlay.apply(pod, job.spec.template)
+    _secure(pod)
+    for problem in refusals(pod, policy):
+        raise problem
+    spec_hash = hashlib.sha256(orjson.dumps(pod)).hexdigest()[:16]
+    pod["metadata"]["annotations"][keys.SPEC_HASH_ANNOTATION] = spec_hash
+    return PodStamp(tuple(orjson.dumps(pod).split(mark.encode())), spec_hash)
+
+
+def _render(template: str, job: DDPJob, **values: Any) -> Body:
+    labels = {
+        keys.MANAGED_BY_LABEL: keys.MANAGED_BY,
+        keys.JOB_LABEL: job.name,
+        keys.JOB_UID_LABEL: job.uid,
+        **values.pop("labels", {}),
+    }
+    owner = {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    text = _templates().get_template(template).render(job=job, labels=labels, owner=owner, **values)
+    body: Body = orjson.loads(text)
+    return body
+
+
+def _mark(job: DDPJob) -> str:
+    """A text that stands nowhere in the job."""
+    text = orjson.dumps(job.spec.to_json()).decode()
+    mark = "@rank@"
+    while mark in text:
+        mark += "@"
+    return mark
+
+
+def _pod_values(job: DDPJob, agent: Agent, rank: str) -> Body:
+    spec, attempt = job.spec, job.status.attempt
+    env = _environment(job, rank)
+    for variable in spec.env:  # a user's value replaces a default of ours
+        env.pop(variable.name, None)
+    volumes, mounts = _volumes(job, agent)
+    return {
+        "pod_name": keys.pod_name(job.name, attempt, rank),
+        "service": keys.service_name(job.name),
+        "labels": {keys.ATTEMPT_LABEL: str(attempt), keys.RANK_LABEL: rank},
+        "agent_annotation": keys.AGENT_ANNOTATION,
+        "agent_config": keys.agent_config_name(job.name, agent.digest),
+        "agent_port": keys.AGENT_PORT,
+        "container": keys.TRAINER_CONTAINER,
+        "command": _command(job),
+        "args": _args(job),
+        "env": env,
+        "user_env": spec.env,
+        "env_from": [source.to_json() for source in spec.env_from],
+        "image_pull_secrets": [ref.to_json() for ref in spec.image_pull_secrets or []],
+        "resources": spec.resources,
+        "container_security": _CONTAINER_SECURITY,
+        "volume_mounts": mounts,
+        "volumes": volumes,
+    }
+
+
+def _command(job: DDPJob) -> list[str]:
+    if not job.spec.has_agent:
+        return []
+    what = "command" if job.spec.command else "torchrun"
+    return ["python3", "-u", f"{keys.AGENT_DIR}/agent.py", what, "--"]
+
+
+def _args(job: DDPJob) -> list[str]:
+    return [*(job.spec.command or []), *(job.spec.args or [])]
+
+
+def _environment(job: DDPJob, rank: str) -> dict[str, str]:
+    spec, attempt = job.spec, job.status.attempt
+    master = f"{keys.pod_name(job.name, attempt, 0)}.{keys.service_name(job.name)}"
+    nproc = spec.processes_per_node
+    env = {
+        "HOME": keys.HOME_DIR,
+        "USER": "ddpjob",  # torch asks for the user's name, and uid 10001 has none in most images
+        "LOGNAME": "ddpjob",
+        "XDG_CACHE_HOME": f"{keys.HOME_DIR}/.cache",
+        "HF_HOME": f"{keys.HOME_DIR}/.cache/huggingface",
+        "TORCHINDUCTOR_CACHE_DIR": f"{keys.HOME_DIR}/.cache/torchinductor",
+        "TRITON_CACHE_DIR": f"{keys.HOME_DIR}/.cache/triton",
+        "PYTHONUNBUFFERED": "1",
+        "NCCL_DEBUG": "WARN",
+    }
+    if cpus := (spec.resources.limits or {}).get("cpu"):
+        env["OMP_NUM_THREADS"] = str(max(1, int(quantity_value(cpus) / nproc)))
+    if not spec.gpus:
+        env["ACCELERATE_USE_CPU"] = (
+            "true"  # without it accelerate leaves every process alone, silently
+        )
+    env |= {
+        # torchrun reads these and ignores the next four.
+        "PET_NNODES": str(spec.nnodes),
+        "PET_NPROC_PER_NODE": str(nproc),
+        "PET_NODE_RANK": rank,
+        "PET_MASTER_ADDR": master,
+        "PET_MASTER_PORT": str(spec.master_port),
+        "PET_RDZV_BACKEND": "static",
+        "PET_RDZV_ID": f"{job.uid}-{attempt}",
+        "PET_MAX_RESTARTS": "0",  # in-place restart of several agents does not work; the group restarts
+        # What env:// and managed services mean by them: the node's rank, the number of nodes.
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(spec.master_port),
+        "RANK": rank,
+        "WORLD_SIZE": str(spec.nnodes),
+        "DDPJOB_JOB": job.name,
+        "DDPJOB_NAMESPACE": job.namespace,
+        "DDPJOB_ATTEMPT": str(attempt),
+        "DDPJOB_NODE_RANK": rank,
+        "DDPJOB_NNODES": str(spec.nnodes),
+        "DDPJOB_NPROC_PER_NODE": str(nproc),
+        "DDPJOB_WORLD_SIZE": str(spec.world_size),
+        "DDPJOB_BACKEND": spec.process_group_backend,
+        "DDPJOB_PROGRESS": spec.progress,
+        "DDPJOB_PROGRESS_FILE": keys.PROGRESS_FILE,
+        "DDPJOB_RUN_DIR": keys.RUN_DIR,
+        "DDPJOB_AGENT_PORT": str(keys.AGENT_PORT),
+        "DDPJOB_GRACE_SECONDS": str(spec.termination_grace_period_seconds),
+        "DDPJOB_TERMINATION_LOG": keys.TERMINATION_LOG,
+    }
+    if nproc == 1:
+        env["LOCAL_RANK"] = "0"
+    if spec.checkpoint:
+        env["DDPJOB_CHECKPOINT_DIR"] = spec.checkpoint.mount_path
+    if spec.data:
+        env["DDPJOB_DATA_DIR"] = spec.data.mount_path
+    return env
+
+
+def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
+    """The pod's volumes and the trainer container's mounts."""
+    spec = job.spec
+    volumes: list[Body] = [
+        {"name": "ddpjob-run", "emptyDir": {}},
+        {"name": "ddpjob-home", "emptyDir": {}},
+    ]
+    mounts: list[Body] = [
+        {"name": "ddpjob-run", "mountPath": keys.RUN_DIR},
+        {"name": "ddpjob-home", "mountPath": keys.HOME_DIR},
+    ]
+    if spec.has_agent:
+        files = [
+            {"key": "agent.py", "path": "agent.py"},
+            {"key": "agent_hooks.py", "path": "hooks/sitecustomize.py"},
+        ]
+        name = keys.agent_config_name(job.name, agent.digest)
+        volumes.append({"name": "ddpjob-agent", "configMap": {"name": name, "items": files}})
+        mounts.append({"name": "ddpjob-agent", "mountPath": keys.AGENT_DIR, "readOnly": True})
+    if spec.shm.enabled:
+        limit = {"sizeLimit": spec.shm.size_limit} if spec.shm.size_limit is not None else {}
+        volumes.append({"name": "ddpjob-shm", "emptyDir": {"medium": "Memory", **limit}})
+        mounts.append({"name": "ddpjob-shm", "mountPath": "/dev/shm"})
+    if spec.checkpoint:
+        volumes.append({"name": "ddpjob-checkpoint", **spec.checkpoint.volume.to_json()})
+        mounts.append({"name": "ddpjob-checkpoint", "mountPath": spec.checkpoint.mount_path})
+    if spec.data:
+        volumes.append({"name": "ddpjob-data", **spec.data.volume.to_json()})
+        mounts.append({"name": "ddpjob-data", "mountPath": spec.data.mount_path, "readOnly": True})
+    volumes += [volume.to_json() for volume in spec.volumes]
+    mounts += [mount.to_json() for mount in spec.volume_mounts]
+    return volumes, mounts
+
+
+def _secure(pod: Body) -> None:
+    """Give sidecars and init containers the trainer's defaults, and check that every mount has its volume."""
+    spec = pod["spec"]
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    for kind in ("containers", "initContainers"):
+        for position, container in enumerate(spec.get(kind) or []):
+            own = container.get("securityContext") or {}
+            container["securityContext"] = overlay.merge(_CONTAINER_SECURITY, own)
+            for mount in container.get("volumeMounts") or []:
+                if mount.get("name") not in volumes:
+                    path = f"spec.volumeMounts[{mount.get('mountPath')}].name"
+                    if container["name"] != keys.TRAINER_CONTAINER:
+                        path = f"spec.template.spec.{kind}[{position}].volumeMounts"
+                    raise InvalidJob(path, f"no volume has the name {mount.get('name')!r}")
