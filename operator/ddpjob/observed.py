@@ -1,0 +1,152 @@
+"""What is known of a job's pods when a decision is made: small records, made from what the API server sends."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ddpjob import keys
+from ddpjob.errors import DDPJobError
+
+Result = Literal["succeeded", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """One pod, as far as we care: a thousand of them must not weigh much."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: int
+    job: str
+    owner_uid: str
+    """uid of the controller, which must be the job's; "" without one."""
+    attempt: int
+    rank: int
+    deleting: bool = False
+    node: str = ""
+    ip: str = ""
+    running: bool = False
+    """The trainer container runs."""
+    result: Result | None = None
+    """How the trainer container ended; None while it has not."""
+    ended: bool = False
+    """The whole pod has ended, sidecars included."""
+    exit_code: int | None = None
+    reason: str = ""
+    """The kubelet's word for how the pod or container ended, or for why it waits."""
+    message: str = ""
+    """The termination message, or the kubelet's sentence."""
+    finished_at: str | None = None
+    agent_config: str = ""
+    spec_hash: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether a process of the trainer may still run."""
+        return self.result is None
+
+
+def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
+    """The record of `pod`, or None if its labels are not those of a DDPJob's pod."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    labels = metadata.get("labels") or {}
+    attempt, rank = labels.get(keys.ATTEMPT_LABEL, ""), labels.get(keys.RANK_LABEL, "")
+    if not (attempt.isascii() and attempt.isdigit() and rank.isascii() and rank.isdigit()):
+        return None
+    owners = metadata.get("ownerReferences") or []
+    annotations = metadata.get("annotations") or {}
+    return PodRecord(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        uid=metadata["uid"],
+        resource_version=int(metadata["resourceVersion"]),
+        job=labels.get(keys.JOB_LABEL, ""),
+        owner_uid=next((o["uid"] for o in owners if o.get("controller")), ""),
+        attempt=int(attempt),
+        rank=int(rank),
+        deleting="deletionTimestamp" in metadata,
+        node=spec.get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        agent_config=annotations.get(keys.AGENT_ANNOTATION, ""),
+        spec_hash=annotations.get(keys.SPEC_HASH_ANNOTATION, ""),
+        ended=status.get("phase") in ("Succeeded", "Failed"),
+        **_trainer(status),
+    )
+
+
+def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What the trainer container does, by its own status and, where it has none, by the pod's phase.
+
+    Its own status comes first: a sidecar that still runs keeps the pod Running after the trainer has ended.
+    """
+    state = next(
+        (
+            container.get("state") or {}
+            for container in status.get("containerStatuses") or []
+            if container.get("name") == keys.TRAINER_CONTAINER
+        ),
+        {},
+    )
+    phase = status.get("phase", "Pending")
+    if ended := state.get("terminated"):
+        code = ended.get("exitCode", 0)
+        return {
+            "result": "succeeded" if code == 0 and phase != "Failed" else "failed",
+            "exit_code": code,
+            # An eviction or a deadline stands in the pod's reason, and explains more than `Error`.
+            "reason": status.get("reason") or ended.get("reason", ""),
+            "message": ended.get("message") or status.get("message", ""),
+            "finished_at": ended.get("finishedAt"),
+        }
+    if phase in ("Succeeded", "Failed"):
+        return {
+            "result": "succeeded" if phase == "Succeeded" else "failed",
+            "reason": status.get("reason", ""),
+            "message": status.get("message", ""),
+        }
+    waiting = state.get("waiting") or {}
+    return {
+        "running": "running" in state,
+        "reason": waiting.get("reason", "") or _unschedulable(status),
+        "message": waiting.get("message", ""),
+    }
+
+
+def _unschedulable(status: Mapping[str, Any]) -> str:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("reason", ""))
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What rank 0's agent last said of the training."""
+
+    attempt: int
+    step: int
+    source: Literal["file", "counted"]
+    total_steps: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    eta_seconds: float | None = None
+    updated_at: float | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """All that a plan may look at besides the job itself."""
+
+    pods: tuple[PodRecord, ...] = ()
+    children_ready: bool = False
+    """The Service and the agent's ConfigMap are known to exist and to be ours."""
+    trouble: DDPJobError | None = None
+    """What stopped the last try to create something."""
+    noise_since: float | None = None
+    """When the first failure of this attempt was seen, while all that is seen is peers' noise; seconds."""
+    report: Report | None = None
+    spec_hash: str = ""
+    """Of the pods as they would be rendered now."""

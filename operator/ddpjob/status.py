@@ -1,0 +1,116 @@
+"""Status as a function of the job and what is observed: counts, conditions, progress, the strings of the columns."""
+
+import math
+from collections.abc import Sequence
+
+from ddpjob import api
+from ddpjob.observed import PodRecord, Report
+from ddpjob.summary import stamp
+
+_UNREMARKABLE = ("", "ContainerCreating", "PodInitializing")
+
+
+def with_condition(
+    status: api.Status, kind: str, value: bool, reason: str, message: str, *, now: float
+) -> api.Status:
+    """`status` with this condition; its transition time changes only if its truth does."""
+    old = status.condition(kind)
+    truth: api.Truth = "True" if value else "False"
+    new = api.Condition(
+        type=kind,
+        status=truth,
+        reason=reason,
+        message=message[:4096],
+        last_transition_time=(
+            old.last_transition_time if old and old.status == truth else stamp(now)
+        ),
+        observed_generation=status.observed_generation,
+    )
+    if old and old.model_copy(update={"observed_generation": new.observed_generation}) == new:
+        return status  # a generation alone is no news
+    others = [c for c in status.conditions if c.type != kind]
+    position = status.conditions.index(old) if old else len(others)
+    return status.model_copy(update={"conditions": [*others[:position], new, *others[position:]]})
+
+
+def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: set[int]) -> api.Nodes:
+    """How many nodes of the current attempt do what; those that have ended well count without a pod too."""
+    rest = [pod for pod in current if pod.rank not in succeeded]
+    return api.Nodes(
+        desired=desired,
+        pending=sum(pod.live and not pod.running for pod in rest),
+        running=sum(pod.live and pod.running for pod in rest),
+        succeeded=len(succeeded),
+        failed=sum(pod.result == "failed" for pod in rest),
+    )
+
+
+def waiting_reason(current: Sequence[PodRecord]) -> tuple[str, str] | None:
+    """(reason, message) of the first pod that waits for more than its turn: image pull, scheduling."""
+    for pod in sorted(current, key=lambda pod: pod.rank):
+        if pod.live and not pod.running and pod.reason not in _UNREMARKABLE:
+            return pod.reason, f"pod {pod.name}: {pod.message or pod.reason}"
+    return None
+
+
+def with_progress(status: api.Status, report: Report | None) -> api.Status:
+    """`status` with what rank 0 last reported; unchanged if that is no news."""
+    if report is None or report.attempt != status.attempt:
+        return status
+    progress = _progress(report)
+    if progress == status.progress:
+        return status
+    return status.model_copy(update={"progress": progress})
+
+
+def _progress(report: Report) -> api.Progress:
+    total = report.total_steps
+    eta = report.eta_seconds
+    return api.Progress(
+        step=report.step,
+        total_steps=total,
+        epoch=_number(report.epoch),
+        percent=min(100, 100 * report.step // total) if total else None,
+        eta_seconds=math.ceil(eta) if eta is not None and math.isfinite(eta) else None,
+        loss=_number(report.loss),
+        samples_per_second=_number(report.samples_per_second),
+        source=report.source,
+        updated_at=stamp(report.updated_at) if report.updated_at else None,
+        metrics=[api.Metric(name=n, value=_number(v) or "") for n, v in report.metrics],
+    )
+
+
+def _number(value: float | None) -> str | None:
+    """Four significant digits; NaN and infinity have words of their own."""
+    return None if value is None else f"{value:.4g}"
+
+
+def with_summary(status: api.Status) -> api.Status:
+    """`status` with the strings that `kubectl get` shows."""
+    nodes, progress = status.nodes, status.progress
+    step = eta = loss = None
+    if progress:
+        total = progress.total_steps
+        step = f"{progress.step}/{total}" if total else str(progress.step)
+        loss = progress.loss
+        if progress.eta_seconds is not None and status.state == "Running":
+            eta = duration(progress.eta_seconds)
+    summary = api.Summary(
+        nodes=f"{nodes.running + nodes.succeeded}/{nodes.desired}", step=step, loss=loss, eta=eta
+    )
+    if summary == status.summary:
+        return status
+    return status.model_copy(update={"summary": summary})
+
+
+def duration(seconds: float) -> str:
+    """Two units at most, as kubectl writes an age: `14s`, `3m20s`, `2h5m`, `1d3h`."""
+    whole = math.ceil(seconds)
+    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    for position, (name, size) in enumerate(units):
+        if whole >= size or size == 1:
+            text = f"{whole // size}{name}"
+            if size > 1 and (rest := whole % size // units[position + 1][1]):
+                text += f"{rest}{units[position + 1][0]}"
+            return text
+    raise AssertionError(seconds)

@@ -1,0 +1,149 @@
+"""Reads what the agent left in a pod's termination message, and finds the first cause among several failures.
+
+A pod's message is written by whatever ran in it, so everything here treats it as hostile: strict types, bounded
+sizes, and a fallback that knows the kubelet's words alone.
+"""
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ddpjob.api import Failure
+from ddpjob.observed import PodRecord, Report
+
+MAX_MESSAGE = 1024  # characters of a failure's message that go into status
+_EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those with one
+
+Name = Annotated[str, Field(max_length=63)]
+
+
+class AgentReport(BaseModel):
+    """`/progress` of the agent, and `progress` of its summary. NaN and infinite losses are legal."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    attempt: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    source: Literal["file", "counted", "none"] = "none"
+    step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    total_steps: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    eta_seconds: Annotated[float, Field(ge=0, lt=2**53)] | None = None
+    updated_at: Annotated[float, Field(ge=0, lt=2**36)] | None = None
+    metrics: Annotated[dict[Name, float], Field(max_length=32)] = {}
+
+    def report(self) -> Report | None:
+        """The report, or None if nothing has been reported yet."""
+        if self.step is None or self.source == "none":
+            return None
+        fields = self.model_dump(exclude={"metrics", "source", "step"})
+        metrics = tuple(self.metrics.items())
+        return Report(step=self.step, source=self.source, metrics=metrics, **fields)
+
+
+class AgentSummary(BaseModel):
+    """What the agent writes when it ends."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    version: Literal[1]
+    reason: Annotated[str, Field(max_length=63)]
+    rank: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    signal: Annotated[str, Field(max_length=63)] | None = None
+    exception: Annotated[str, Field(max_length=253)] | None = None
+    message: Annotated[str, Field(max_length=4096)] = ""
+    peer: bool = False
+    time: Annotated[float, Field(ge=0, lt=2**36)] | None = None
+    progress: AgentReport | None = None
+
+
+def read_summary(pod: PodRecord) -> AgentSummary | None:
+    """The agent's summary in the pod's termination message, or None if there is none."""
+    if not pod.message.startswith("{"):
+        return None
+    try:
+        return AgentSummary.model_validate(loads(pod.message))
+    except (ValueError, ValidationError):
+        return None
+
+
+def loads(text: str | bytes) -> Any:
+    """JSON with NaN and Infinity, as Python writes them."""
+    return json.loads(text)  # orjson refuses both
+
+
+def final_report(pods: Iterable[PodRecord]) -> Report | None:
+    """The last report of node rank 0, from its summary."""
+    for pod in pods:
+        if pod.rank == 0 and pod.result:
+            summary = read_summary(pod)
+            return summary.progress.report() if summary and summary.progress else None
+    return None
+
+
+def is_noise(pod: PodRecord) -> bool:
+    """Whether this pod failed only because another had failed before it, by its agent's judgement."""
+    summary = read_summary(pod)
+    return summary is not None and summary.peer
+
+
+def first_cause(pods: Iterable[PodRecord]) -> PodRecord:
+    """Of several failed pods, the one that began it: own failures before noise, then the earliest."""
+
+    def order(pod: PodRecord) -> tuple[bool, float, int]:
+        summary = read_summary(pod)
+        known = summary.time if summary else None
+        time = known if known is not None else _seconds(pod.finished_at)
+        return (summary is not None and summary.peer, time, pod.rank)
+
+    return min(pods, key=order)
+
+
+def failure(pod: PodRecord) -> Failure:
+    """What `status.failure` says of this pod."""
+    summary = read_summary(pod)
+    where: dict[str, Any] = {"attempt": pod.attempt, "pod": pod.name, "node": pod.node or None}
+    if summary is None:
+        lines = [line for line in pod.message.strip().splitlines() if line.strip()]
+        return Failure(
+            **where,
+            rank=pod.rank,
+            exit_code=pod.exit_code,
+            reason=pod.reason or "Error",
+            message=_clip(lines[-1].strip() if lines else _no_words(pod)),
+            time=pod.finished_at,
+        )
+    return Failure(
+        **where,
+        rank=summary.rank if summary.rank is not None else pod.rank,
+        exit_code=summary.exit_code,
+        signal=summary.signal,
+        reason=summary.reason,
+        exception=summary.exception,
+        message=_clip(summary.message),
+        time=stamp(summary.time) if summary.time else pod.finished_at,
+    )
+
+
+def _no_words(pod: PodRecord) -> str:
+    return (
+        "" if pod.exit_code is None else f"ended with exit code {pod.exit_code}, without a message"
+    )
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+
+
+def _seconds(time: str | None) -> float:
+    return datetime.fromisoformat(time).timestamp() if time else _EARLY
+
+
+def stamp(seconds: float) -> str:
+    """Unix seconds as the API writes a time: `2026-01-31T12:00:00Z`."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
