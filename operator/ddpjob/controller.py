@@ -1,0 +1,152 @@
+"""Wires events to reconcile: two caches, one queue of jobs, some workers."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from importlib import resources
+
+from ddpjob import keys
+from ddpjob.cluster import DDPJOBS, PODS, Cluster
+from ddpjob.cluster.informer import STALE_SECONDS, Informer, Store
+from ddpjob.errors import ClusterError, InvalidJob
+from ddpjob.observed import PodRecord, pod_record
+from ddpjob.progress import Poller
+from ddpjob.queue import KeyedQueue
+from ddpjob.reconcile import Caches, JobRecord, Reconciler, job_record
+from ddpjob.render import Agent
+from ddpjob.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""(namespace, name) of a job."""
+
+
+def load_agent() -> Agent:
+    """The agent's sources, as this version of ddpjob ships them."""
+    here = resources.files("ddpjob")
+    return Agent({name: here.joinpath(name).read_text() for name in ("agent.py", "agent_hooks.py")})
+
+
+class Controller:
+    """Runs every DDPJob of a cluster, or of some namespaces."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        namespaces: Sequence[str] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        """`namespaces` of None means all of them."""
+        self.settings = settings or Settings()
+        self.cluster = cluster
+        self.jobs: dict[Key, JobRecord] = {}
+        self._pods: dict[str, dict[str, PodRecord]] = defaultdict(dict)
+        self._job_store: Store[JobRecord] = Store(self._job_changed)
+        self._pod_store: Store[PodRecord] = Store(self._pod_changed)
+        self.queue: KeyedQueue[Key] = KeyedQueue(
+            first=self.settings.backoff_first, cap=self.settings.backoff_cap
+        )
+        caches = Caches(
+            job=lambda namespace, name: self.jobs.get((namespace, name)),
+            pods=self.pods_of,
+            put_job=self._job_store.put,
+            put_pod=self._pod_store.put,
+            remove_pod=self._pod_store.remove,
+            remove_job=self._job_store.remove,
+        )
+        self.poller = Poller(self)
+        self.reconciler = Reconciler(
+            cluster, caches, load_agent(), self.settings, self.poller.write_interval
+        )
+        labels = f"{keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+        self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
+        scopes: Sequence[str | None] = namespaces or [None]
+        for namespace in scopes:
+            self.informers += [
+                Informer(cluster, DDPJOBS, self._job_store, job_record, namespace=namespace),
+                Informer(
+                    cluster, PODS, self._pod_store, pod_record, namespace=namespace, labels=labels
+                ),
+            ]
+
+    async def run(self) -> None:
+        """Work until cancelled. Nothing is decided before both caches are full."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self.informers:
+                tasks.create_task(informer.run())
+            for informer in self.informers:
+                await informer.synced.wait()
+            log.info("caches synced jobs=%d pods=%d", len(self._job_store), len(self._pod_store))
+            tasks.create_task(self.poller.run())
+            for _ in range(self.settings.workers):
+                tasks.create_task(self._work())
+
+    def trigger(self, namespace: str, name: str) -> None:
+        """Look at this job soon."""
+        self.queue.add((namespace, name))
+
+    def pods_of(self, uid: str) -> Iterable[PodRecord]:
+        """The pods whose controller is the job with this uid."""
+        return self._pods.get(uid, {}).values()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the caches have been filled."""
+        return all(informer.synced.is_set() for informer in self.informers)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether every watch has been heard of lately: a process that hears nothing should be restarted."""
+        now = asyncio.get_running_loop().time()
+        return all(
+            not informer.synced.is_set() or now - informer.last_heard < 2 * STALE_SECONDS
+            for informer in self.informers
+        )
+
+    def _job_changed(self, old: JobRecord | None, new: JobRecord | None) -> None:
+        record = new or old
+        assert record is not None
+        key = (record.namespace, record.name)
+        if new is not None:
+            self.jobs[key] = new
+        else:
+            self.reconciler.forget(record.uid)
+            if self.jobs.get(key) is old:
+                del self.jobs[key]
+        self.queue.add(key)
+
+    def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
+        record = new or old
+        assert record is not None
+        pods = self._pods[record.owner_uid]
+        if new is not None:
+            pods[new.uid] = new
+        else:
+            pods.pop(record.uid, None)
+            if not pods:
+                del self._pods[record.owner_uid]
+        self.queue.add((record.namespace, record.job))
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.get()
+            try:
+                again = await self.reconciler.reconcile(*key)
+                self.queue.succeeded(key)
+                if again is not None:
+                    self.queue.add_after(key, again)
+            except InvalidJob as error:
+                # Said in status already; only an edit, which comes as an event, can mend it.
+                log.info("job=%s/%s refused: %s", *key, error)
+            except ClusterError as error:
+                pause = self.queue.retry(key, at_least=error.retry_after or 0.0)
+                log.info("job=%s/%s retry_in=%.1fs error=%s", *key, pause, error)
+            except Exception:
+                # One job must not stop the others, whatever is wrong with it or with us.
+                pause = self.queue.retry(key, at_least=1.0)
+                log.exception("job=%s/%s retry_in=%.1fs", *key, pause)
+            finally:
+                self.queue.done(key)

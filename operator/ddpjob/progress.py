@@ -1,0 +1,123 @@
+"""Asks rank 0's agent of every running job how far it is. What comes back was written by somebody's pod."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import aiohttp
+from pydantic import ValidationError
+
+from ddpjob import keys
+from ddpjob.observed import PodRecord, Report
+from ddpjob.reconcile import JobRecord, Memory, Reconciler
+from ddpjob.settings import Settings
+from ddpjob.summary import AgentReport, loads
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT = 64
+ANSWER_SECONDS = 2.0
+MAX_BYTES = 64 * 1024
+
+
+class Jobs(Protocol):
+    """What the poller needs of the controller."""
+
+    settings: Settings
+    jobs: dict[tuple[str, str], JobRecord]
+    reconciler: Reconciler
+
+    def pods_of(self, uid: str) -> Iterable[PodRecord]: ...
+
+    def trigger(self, namespace: str, name: str) -> None: ...
+
+
+class Poller:
+    """Polls, and remembers the answers where the next plan sees them."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._running = 0
+
+    def write_interval(self) -> float:
+        """Seconds between two writes of one job's progress, as the number of running jobs has it now."""
+        settings = self._jobs.settings
+        return max(settings.progress_write, self._running / settings.progress_writes_per_second)
+
+    async def run(self) -> None:
+        """Ask every running job once per interval, until cancelled."""
+        async with _session() as session:
+            slots = asyncio.Semaphore(IN_FLIGHT)
+            while True:
+                targets = list(self._targets())
+                self._running = len(targets)
+                await asyncio.gather(*(self._ask(session, slots, *target) for target in targets))
+                await asyncio.sleep(self._jobs.settings.progress_poll)
+
+    def _targets(self) -> Iterator[tuple[JobRecord, PodRecord]]:
+        for record in list(self._jobs.jobs.values()):
+            if record.uid not in self._jobs.reconciler.memories:
+                continue
+            heads = [
+                p for p in self._jobs.pods_of(record.uid) if p.rank == 0 and p.running and p.ip
+            ]
+            if heads:
+                yield record, max(heads, key=lambda pod: pod.attempt)
+
+    async def _ask(
+        self,
+        session: aiohttp.ClientSession,
+        slots: asyncio.Semaphore,
+        record: JobRecord,
+        pod: PodRecord,
+    ) -> None:
+        async with slots:
+            report = await fetch(session, pod.ip)
+        memory: Memory | None = self._jobs.reconciler.memories.get(record.uid)
+        if report is None or memory is None or report.attempt != pod.attempt:
+            return
+        if report != memory.report:
+            memory.report = report
+            self._jobs.trigger(record.namespace, record.name)
+
+
+async def fetch(
+    session: aiohttp.ClientSession, host: str, port: int = keys.AGENT_PORT
+) -> Report | None:
+    """What the agent at `host` reports; None if it does not answer in time, or not what it should."""
+    address = f"[{host}]" if ":" in host else host
+    try:
+        async with session.get(
+            f"http://{address}:{port}/progress", allow_redirects=False
+        ) as answer:
+            if answer.status != 200:
+                return None
+            text = await answer.content.read(MAX_BYTES + 1)
+            while len(text) <= MAX_BYTES and (more := await answer.content.read(MAX_BYTES)):
+                text += more
+        if len(text) > MAX_BYTES:
+            return None
+        return AgentReport.model_validate(loads(text)).report()
+    except (
+        aiohttp.ClientError,
+        TimeoutError,
+        ValueError,
+        ValidationError,
+        RecursionError,
+    ) as error:
+        log.debug("no progress host=%s error=%s", host, error)
+        return None
+
+
+@asynccontextmanager
+async def _session() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+    # No cookies: what one pod sets, another must not get.
+    jar = aiohttp.DummyCookieJar()
+    connector = aiohttp.TCPConnector(limit=IN_FLIGHT)
+    async with aiohttp.ClientSession(
+        timeout=timeout, cookie_jar=jar, connector=connector
+    ) as session:
+        yield session

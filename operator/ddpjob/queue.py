@@ -1,0 +1,79 @@
+"""A queue of keys: each at most once in line, at most once in work, and later again if asked."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class KeyedQueue(Generic[Key]):
+    """`get`, work, `done`. A key that is added while in work comes again afterwards; two workers never share one."""
+
+    def __init__(self, *, first: float = 0.5, cap: float = 60.0) -> None:
+        """`first` and `cap` bound the back-off of `retry`, in seconds."""
+        self._first, self._cap = first, cap
+        self._line: deque[Key] = deque()
+        self._waiting: set[Key] = set()
+        self._in_work: set[Key] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+        self._ready = asyncio.Event()
+
+    def add(self, key: Key) -> None:
+        """Put `key` in line, unless it is there."""
+        if (timer := self._timers.pop(key, None)) is not None:
+            timer.cancel()
+        if key in self._waiting:
+            return
+        self._waiting.add(key)
+        if key not in self._in_work:
+            self._line.append(key)
+            self._ready.set()
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Put `key` in line after `seconds`, unless it gets there before."""
+        if key in self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        old = self._timers.get(key)
+        if old is not None:
+            if old.when() <= loop.time() + seconds:
+                return
+            old.cancel()
+        self._timers[key] = loop.call_later(seconds, self.add, key)
+
+    def retry(self, key: Key, at_least: float = 0.0) -> float:
+        """Put `key` in line after its back-off, which is returned, in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        pause = min(self._first * 2.0 ** min(failures, 30), self._cap)
+        pause = max(at_least, pause * random.uniform(0.5, 1.0))
+        self.add_after(key, pause)
+        return pause
+
+    def succeeded(self, key: Key) -> None:
+        """The next `retry` of `key` begins with the shortest pause again."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> Key:
+        """The next key; call `done` with it."""
+        while not self._line:
+            self._ready.clear()
+            await self._ready.wait()
+        key = self._line.popleft()
+        self._waiting.discard(key)
+        self._in_work.add(key)
+        return key
+
+    def done(self, key: Key) -> None:
+        """The work on `key` is over; it goes in line again if it was added meanwhile."""
+        self._in_work.discard(key)
+        if key in self._waiting:
+            self._line.append(key)
+            self._ready.set()
+
+    def __len__(self) -> int:
+        return len(self._line)

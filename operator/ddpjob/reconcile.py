@@ -1,0 +1,387 @@
+"""The story of one job: observe, plan, act, and again until there is nothing to do."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from ddpjob import keys, render
+from ddpjob.api import DDPJob, Status
+from ddpjob.cluster import (
+    CONFIGMAPS,
+    DDPJOBS,
+    EVENTS,
+    PODS,
+    SERVICES,
+    Body,
+    Cluster,
+    Resource,
+)
+from ddpjob.errors import ClusterError, Conflict, DDPJobError, InvalidJob, NotFound, Refused
+from ddpjob.observed import Observed, PodRecord, Report, pod_record
+from ddpjob.plan import Deletion, Note, Plan, plan
+from ddpjob.settings import Settings
+from ddpjob.summary import stamp
+
+log = logging.getLogger(__name__)
+
+_MAX_STEPS = (
+    8  # a job takes four from nothing to its pods; more in one go means that something flaps
+)
+_MINOR = ("summary", "nodes", "progress", "observed_generation")
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A DDPJob as the cache keeps it: bytes, since ten thousand finished jobs are read once each."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: int
+    body: bytes
+
+    def parse(self) -> DDPJob:
+        """The job. Raises InvalidJob."""
+        return DDPJob.parse(orjson.loads(self.body))
+
+
+def job_record(body: Body) -> JobRecord:
+    """The record of a DDPJob."""
+    metadata = {
+        name: value
+        for name, value in body["metadata"].items()
+        if name not in ("managedFields", "annotations", "labels")
+    }
+    return JobRecord(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        resource_version=int(metadata["resourceVersion"]),
+        body=orjson.dumps({**body, "metadata": metadata}),
+    )
+
+
+@dataclass
+class Memory:
+    """What is remembered of a job between two looks; nothing in it is needed to be right."""
+
+    prepared: tuple[int, int] | None = None
+    """(generation, attempt) whose Service and ConfigMap are known to exist."""
+    stamp: render.PodStamp | None = None
+    trouble: DDPJobError | None = None
+    conflicts: int = 0
+    noise_since: float | None = None
+    report: Report | None = None
+    written_at: float = float("-inf")
+    """Monotonic time of the last status write."""
+    progress_at: float = float("-inf")
+    """Monotonic time of the last status write that was about progress alone."""
+
+
+@dataclass
+class Caches:
+    """Where the reconciler looks, and where it puts the answers to its own writes."""
+
+    job: Callable[[str, str], JobRecord | None]
+    """(namespace, name) → the job."""
+    pods: Callable[[str], Iterable[PodRecord]]
+    """uid of a job → its pods."""
+    put_job: Callable[[JobRecord], None]
+    put_pod: Callable[[PodRecord], None]
+    remove_pod: Callable[[str], None]
+    remove_job: Callable[[str], None]
+
+
+@dataclass
+class Reconciler:
+    """Brings jobs to where they should be, one step at a time."""
+
+    cluster: Cluster
+    caches: Caches
+    agent: render.Agent
+    settings: Settings
+    progress_interval: Callable[[], float]
+    """Seconds between two writes of one job's progress, as the number of running jobs has it now."""
+    memories: dict[str, Memory] = field(default_factory=dict)
+    """By uid of the job."""
+
+    async def reconcile(self, namespace: str, name: str) -> float | None:
+        """Do what there is to do for one job; seconds after which to look again, if need be.
+
+        Raises ClusterError for what another try may mend.
+        """
+        for _ in range(_MAX_STEPS):
+            record = self.caches.job(namespace, name)
+            if record is None:
+                return None
+            memory = self.memories.setdefault(record.uid, Memory())
+            try:
+                job = record.parse()
+            except InvalidJob as error:
+                await self._unreadable(record, error)
+                return None
+            step = plan(job, self._observe(job, memory), time.time())
+            if step.noise and memory.noise_since is None:
+                memory.noise_since = time.time()
+            if _is_transition(job.status, step.status):
+                await self._write_status(job, step, memory)
+            elif step.delete or step.prepare or step.create:
+                await self._act(job, step, memory)
+            else:
+                return await self._settle(job, step, memory)
+        return 0.1
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self.memories.pop(uid, None)
+
+    def _observe(self, job: DDPJob, memory: Memory) -> Observed:
+        ready = memory.prepared == (job.metadata.generation, job.status.attempt)
+        return Observed(
+            pods=tuple(self.caches.pods(job.uid)),
+            children_ready=ready,
+            trouble=memory.trouble,
+            noise_since=memory.noise_since,
+            report=memory.report,
+            spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
+        )
+
+    async def _settle(self, job: DDPJob, step: Plan, memory: Memory) -> float | None:
+        """Nothing but counts or progress has changed, if anything: write that in its own time."""
+        again = step.look_again
+        if step.status != job.status:
+            wait = self._due(job.status, step.status, memory) - time.monotonic()
+            if wait <= 0:
+                await self._write_status(job, step, memory)
+            else:
+                again = min(wait, again) if again is not None else wait
+        return again
+
+    def _due(self, old: Status, new: Status, memory: Memory) -> float:
+        """Monotonic time from which this minor change may be written."""
+        if old.nodes != new.nodes:
+            return memory.written_at + self.settings.minor_status
+        return max(
+            memory.written_at + self.settings.minor_status,
+            memory.progress_at + self.progress_interval(),
+        )
+
+    async def _write_status(self, job: DDPJob, step: Plan, memory: Memory) -> None:
+        body = {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.KIND,
+            "metadata": {
+                "name": job.name,
+                "namespace": job.namespace,
+                "uid": job.uid,
+                "resourceVersion": job.metadata.resource_version,
+            },
+            "spec": job.spec.to_json(),  # ignored here, but the schema asks for it
+            "status": step.status.to_json(),
+        }
+        try:
+            stored = await self.cluster.update_status(DDPJOBS, job.namespace, body)
+        except NotFound:
+            self.caches.remove_job(job.uid)
+            return
+        memory.written_at = time.monotonic()
+        if step.status.progress != job.status.progress:
+            memory.progress_at = memory.written_at
+        if step.status.attempt != job.status.attempt:
+            memory.noise_since, memory.report, memory.stamp = None, None, None
+        self.caches.put_job(job_record(stored))
+        for note in step.notes:
+            await self._tell(job, note)
+        if step.drop_agent:
+            await self._drop_agent(job)
+        if step.status.state != job.status.state or step.status.attempt != job.status.attempt:
+            log.info(
+                "job=%s/%s state=%s attempt=%d restarts=%d",
+                job.namespace,
+                job.name,
+                step.status.state,
+                step.status.attempt,
+                step.status.restarts,
+            )
+
+    async def _act(self, job: DDPJob, step: Plan, memory: Memory) -> None:
+        """Delete, then prepare, then create: what fails is remembered as the job's trouble, or raised."""
+        await asyncio.gather(*(self._delete_pod(doomed) for doomed in step.delete))
+        try:
+            if step.prepare:
+                await self._prepare(job, memory)
+            if step.create:
+                await self._create_pods(job, step.create, memory)
+        except (InvalidJob, Refused, Conflict) as error:
+            changed = str(error) != str(memory.trouble)
+            memory.trouble = error
+            if not changed:
+                raise
+        else:
+            if step.prepare or step.create:
+                memory.trouble, memory.conflicts = None, 0
+
+    async def _prepare(self, job: DDPJob, memory: Memory) -> None:
+        """Render everything, so that nothing is created for a job that cannot be; then Service and ConfigMap."""
+        memory.stamp = render.pods(job, self.agent, self.settings.policy)
+        service, config_map = render.service(job), render.config_map(job, self.agent)
+        await asyncio.gather(
+            self._create_ours(job, SERVICES, service, memory),
+            self._create_ours(job, CONFIGMAPS, config_map, memory),
+        )
+        memory.prepared = (job.metadata.generation, job.status.attempt)
+
+    async def _create_ours(
+        self, job: DDPJob, resource: Resource, body: Body, memory: Memory
+    ) -> None:
+        """Create, or find that it exists and is ours; whatever else has the name is left alone."""
+        try:
+            await self.cluster.create(resource, job.namespace, body)
+            return
+        except Conflict:
+            existing = await self._get(resource, job.namespace, body["metadata"]["name"])
+        owner = _controller(existing) if existing else None
+        if owner is not None and owner.get("uid") == job.uid:
+            return
+        self._name_taken(job, resource, body["metadata"]["name"], owner, memory)
+
+    def _name_taken(
+        self, job: DDPJob, resource: Resource, name: str, owner: Body | None, memory: Memory
+    ) -> None:
+        """Raise Conflict; at first as something that passes, if an earlier job of this name may have left it."""
+        text = f"{resource.kind} {name} exists and is not this job's; it is left alone"
+        memory.conflicts += 1
+        ours_once = owner is None or (owner.get("kind"), owner.get("name")) == (keys.KIND, job.name)
+        if ours_once and memory.conflicts < 6:
+            raise ClusterError(
+                409, "AlreadyExists", text + " while the garbage collector may take it"
+            )
+        raise Conflict(409, "AlreadyExists", text)
+
+    async def _get(self, resource: Resource, namespace: str, name: str) -> Body | None:
+        try:
+            return await self.cluster.get(resource, namespace, name)
+        except NotFound:
+            return None
+
+    async def _create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
+        """All of them at once, bounded in flight; the first refusal is raised after all have answered."""
+        assert memory.stamp is not None
+        pods = memory.stamp
+        slots = asyncio.Semaphore(self.settings.creates_per_job)
+
+        async def create(rank: int) -> None:
+            async with slots:
+                body = await self.cluster.create(PODS, job.namespace, pods.body(rank))
+            if (record := pod_record(body)) is not None:
+                self.caches.put_pod(record)
+
+        answers = await asyncio.gather(*map(create, ranks), return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        # A name of ours that exists already is a retried request whose answer was lost: the watch brings the pod.
+        taken = [error for error in errors if isinstance(error, Conflict)]
+        for error in errors:
+            if not isinstance(error, Conflict):
+                raise error
+        if taken:
+            name = keys.pod_name(job.name, job.status.attempt, ranks[answers.index(taken[0])])
+            self._name_taken(job, PODS, name, None, memory)
+
+    async def _delete_pod(self, doomed: Deletion) -> None:
+        pod = doomed.pod
+        try:
+            left = await self.cluster.delete(
+                PODS, pod.namespace, pod.name, uid=pod.uid, grace_seconds=doomed.grace_seconds
+            )
+        except (NotFound, Conflict):  # gone, or gone and the name is another pod's
+            self.caches.remove_pod(pod.uid)
+            return
+        record = pod_record(left) if left else None
+        if record is not None:
+            self.caches.put_pod(record)
+        else:
+            self.caches.remove_pod(pod.uid)
+
+    async def _drop_agent(self, job: DDPJob) -> None:
+        """The finished job's ConfigMap. Best effort: what is missed goes with the job."""
+        names = {pod.agent_config for pod in self.caches.pods(job.uid)}
+        names.add(keys.agent_config_name(job.name, self.agent.digest))
+        for name in sorted(names - {""}):
+            existing = await self._get(CONFIGMAPS, job.namespace, name)
+            owner = _controller(existing) if existing else None
+            if existing and owner and owner.get("uid") == job.uid:
+                uid = existing["metadata"]["uid"]
+                try:
+                    await self.cluster.delete(CONFIGMAPS, job.namespace, name, uid=uid)
+                except (NotFound, Conflict):
+                    continue
+
+    async def _tell(self, job: DDPJob, note: Note) -> None:
+        """An Event for `kubectl describe`. A lost one is not worth a retry."""
+        now = time.time()
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{job.name}.{time.time_ns():x}", "namespace": job.namespace},
+            "involvedObject": {
+                "apiVersion": keys.API_VERSION,
+                "kind": keys.KIND,
+                "name": job.name,
+                "namespace": job.namespace,
+                "uid": job.uid,
+            },
+            "type": "Warning" if note.warning else "Normal",
+            "reason": note.reason,
+            "message": note.message[:1024],
+            "source": {"component": "ddpjob"},
+            "firstTimestamp": stamp(now),
+            "lastTimestamp": stamp(now),
+            "count": 1,
+        }
+        try:
+            await self.cluster.create(EVENTS, job.namespace, body)
+        except ClusterError as error:
+            log.warning("event lost job=%s/%s error=%s", job.namespace, job.name, error)
+
+    async def _unreadable(self, record: JobRecord, error: InvalidJob) -> None:
+        """A job that an older or looser schema let in: say so in its status, touch nothing else."""
+        body = orjson.loads(record.body)
+        status = body.get("status") or {}
+        condition = {
+            "type": "Accepted",
+            "status": "False",
+            "reason": "Invalid",
+            "message": str(error),
+            "lastTransitionTime": stamp(time.time()),
+        }
+        others = [c for c in status.get("conditions") or [] if c["type"] != "Accepted"]
+        known = [c for c in status.get("conditions") or [] if c["type"] == "Accepted"]
+        if known and known[0].get("message") == str(error):
+            return
+        status = {
+            **status,
+            "state": status.get("state", "Pending"),
+            "conditions": [*others, condition],
+        }
+        stored = await self.cluster.update_status(
+            DDPJOBS, record.namespace, {**body, "status": status}
+        )
+        self.caches.put_job(job_record(stored))
+
+
+def _controller(obj: Body) -> Body | None:
+    owners: list[Body] = obj["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _is_transition(old: Status, new: Status) -> bool:
+    """Whether more has changed than counts and progress: that is written at once, before anything else."""
+    blank = dict.fromkeys(_MINOR)
+    if old.state is None and new.state == "Pending":
+        new = new.model_copy(update={"state": None})  # that alone can wait for what follows
+    return old.model_copy(update=blank) != new.model_copy(update=blank)
