@@ -1,0 +1,5 @@
+"""`python -m ddpjob` is `ddpjob`."""
+
+from ddpjob.cli import main
+
+main()
