@@ -1,0 +1,24 @@
+"""What the tests against the real control plane share."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.cluster.apiserver import ApiServer
+from tests.cluster.client import Client
+
+
+@pytest.fixture
+def namespace(api_server: ApiServer) -> Iterator[str]:
+    """A namespace of the test's own, with a service account, deleted afterwards without waiting."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    api_server.create_namespace(name)
+    yield name
+    api_server.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+async def client(api_server: ApiServer) -> AsyncIterator[Client]:
+    """An asynchronous client of the administrator."""
+    async with Client(api_server) as client:
+        yield client

@@ -1,0 +1,1 @@
+"""Real Kubernetes for the tests: a control plane as processes, or a whole cluster by kind."""

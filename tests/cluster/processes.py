@@ -1,0 +1,136 @@
+"""Processes and data folders of a test run, which end with it however it ends."""
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+from tests.cluster.tiers import ROOT
+
+FOLDER_PREFIX = "ddpjob-api-"
+MEMORY = Path("/dev/shm")
+
+
+class Guardian:
+    """Runs a clean-up command when this process closes it or ends, by `kill -9` too.
+
+    A shell waits for the end of its standard input, which only this process holds open.
+    (PR_SET_PDEATHSIG would watch the thread that started a process, and is Linux alone.)
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._shell = subprocess.Popen(
+            ["sh", "-c", 'cat > /dev/null; exec "$@"', "guardian", *command],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C for the tests is not for the guardian
+        )
+
+    def close(self) -> None:
+        """Run the clean-up now, and wait until it is through."""
+        self._shell.communicate(timeout=120)
+
+
+class Component:
+    """One long-running program, its log, and its life."""
+
+    def __init__(self, program: Path, arguments: Sequence[str], *, log: Path) -> None:
+        self.name = program.name
+        self.log = log
+        self._command = [str(program), *arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id. Fails before the first start."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the program; its output is appended to the log."""
+        assert self._process is None or self._process.poll() is not None, (
+            f"{self.name} runs already"
+        )
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=30)
+
+    def wait_until(self, ready: Callable[[], bool], *, timeout_seconds: float) -> None:
+        """Wait for `ready()`.
+
+        Raises RuntimeError with the log's end if the program exits first or time is up.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not ready():
+            assert self._process is not None
+            code = self._process.poll()
+            if code is not None or time.monotonic() > deadline:
+                what = (
+                    f"is not ready after {timeout_seconds:.0f} s"
+                    if code is None
+                    else f"ended with {code}"
+                )
+                tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+                raise RuntimeError(f"{self.name} {what}; the end of {self.log}:\n{tail}")
+            time.sleep(0.05)
+
+
+def run_folder() -> tuple[Path, Guardian]:
+    """A new private folder, in memory where possible, and the guardian of all that uses it.
+
+    Names carry our pid: folders of test runs that are no more are swept here first.
+    """
+    parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
+        if not psutil.pid_exists(int(folder.name.removeprefix(FOLDER_PREFIX).split("-")[0])):
+            sweep(folder)
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-", dir=parent))
+    return folder, Guardian([sys.executable, "-m", "tests.cluster.processes", str(folder)])
+
+
+def sweep(folder: Path) -> None:
+    """End the processes started on this folder, known by its path in their arguments; remove it."""
+    for process in psutil.process_iter(["cmdline"]):
+        arguments = process.info["cmdline"] or []
+        if process.pid != os.getpid() and any(f"={folder}/" in argument for argument in arguments):
+            process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Different loopback ports that nobody uses, below those of outgoing connections."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
+    return ports
+
+
+if __name__ == "__main__":
+    sweep(Path(sys.argv[1]))
