@@ -1,0 +1,193 @@
+"""The chart renders, in every way that its values offer, to objects that an API server accepts."""
+
+import json
+import shutil
+import textwrap
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+from tests.chart.rendering import (
+    CHART,
+    ROOT,
+    Body,
+    Helm,
+    documents,
+    of_kind,
+    only,
+    operator_container,
+)
+
+from ddpjob import __version__
+from ddpjob.policy import Policy
+
+NAMESPACED = (
+    "--set=watchNamespaces={team-a,team-b}",
+    "--set=crds.install=false,userRoles.install=false",
+)
+EVERYTHING = (
+    "--set=createNamespace=true,workers=4,verbose=true,priorityClassName=system-cluster-critical",
+    "--set=image.repository=registry.example.com/ddpjob/operator,image.tag=1.2.3,image.pullPolicy=Always",
+    "--set=imagePullSecrets[0].name=regcred",
+    "--set=metrics.service.enabled=true",
+    "--set-string=metrics.service.annotations.prometheus\\.io/scrape=true",
+    "--set-string=podAnnotations.team=ml,podLabels.team=ml,nodeSelector.kubernetes\\.io/os=linux",
+    "--set=tolerations[0].operator=Exists",
+    '--set-json=affinity={"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}',
+    "--set=fullnameOverride=training",
+)
+VARIANTS = {"defaults": (), "namespaced": NAMESPACED, "everything": EVERYTHING}
+
+
+@pytest.fixture(params=VARIANTS)
+def objects(request: pytest.FixtureRequest, helm: Helm) -> list[Body]:
+    return helm.objects(*VARIANTS[request.param])
+
+
+def test_lint_finds_nothing(helm: Helm) -> None:
+    done = helm.run("lint", "--strict", str(CHART), "--kube-version", "1.34.4")
+    assert done.returncode == 0, done.stdout
+    assert "[WARNING]" not in done.stdout
+
+
+def test_every_object_fits_its_schema(objects: list[Body]) -> None:
+    judged = [body for body in objects if body["kind"] != "CustomResourceDefinition"]
+    assert judged
+    for body in judged:
+        kubernetes_validate.validate(body, "1.34", strict=True)
+
+
+def test_nothing_is_rendered_twice(objects: list[Body]) -> None:
+    names = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(names) == len(set(names))
+
+
+def test_the_operator_is_alone_and_replaced_not_rolled(helm: Helm) -> None:
+    spec = only(helm.objects(), "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 30
+
+
+def test_the_operator_satisfies_pod_security_restricted(objects: list[Body]) -> None:
+    pod = only(objects, "Deployment")["spec"]["template"]["spec"]
+    container = operator_container(objects)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert {source for volume in pod["volumes"] for source in volume} == {"name", "configMap"}
+    assert not any("hostPort" in port for port in container["ports"])
+
+
+def test_the_probes_ask_the_port_the_operator_listens_on(helm: Helm) -> None:
+    container = operator_container(helm.objects())
+    assert "--listen=:8080" in container["args"]
+    assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+    probes = {
+        name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")
+    }
+    assert probes == {
+        "startup": {"path": "/healthz", "port": "http"},
+        "liveness": {"path": "/healthz", "port": "http"},
+        "readiness": {"path": "/readyz", "port": "http"},
+    }
+
+
+def test_values_become_arguments(helm: Helm) -> None:
+    plain = operator_container(helm.objects())["args"]
+    assert plain == ["--listen=:8080", "--policy=/etc/ddpjob/policy.json"]
+    args = operator_container(helm.objects(*NAMESPACED, "--set=workers=4,verbose=true"))["args"]
+    assert args[2:] == ["--namespace=team-a", "--namespace=team-b", "--workers=4", "--verbose"]
+
+
+def test_the_image_is_the_one_make_images_builds(helm: Helm) -> None:
+    assert operator_container(helm.objects())["image"] == f"ddpjob/operator:{__version__}"
+
+
+def test_a_digest_wins_over_the_tag(helm: Helm) -> None:
+    digest = "sha256:" + "a" * 64
+    container = operator_container(helm.objects(f"--set=image.digest={digest},image.tag=x"))
+    assert container["image"] == f"ddpjob/operator@{digest}"
+
+
+def test_default_policy_is_the_operators_own(helm: Helm) -> None:
+    config = only(helm.objects(), "ConfigMap")
+    rendered = json.loads(config["data"]["policy.json"])
+    assert Policy.model_validate(rendered) == Policy()
+    assert rendered == Policy().model_dump(by_alias=True), "a setting is missing in values.yaml"
+    mounted = only(helm.objects(), "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert mounted == [{"name": "policy", "configMap": {"name": config["metadata"]["name"]}}]
+
+
+def test_a_changed_policy_restarts_the_operator(helm: Helm) -> None:
+    def annotations(*arguments: str) -> Body:
+        found: Body = only(helm.objects(*arguments), "Deployment")["spec"]["template"]["metadata"]
+        return found["annotations"] or {}
+
+    assert annotations() != annotations("--set=policy.hostNetwork=true")
+    assert annotations() == annotations("--set=userRoles.install=false")
+
+
+def test_the_crd_stays_when_the_release_goes(helm: Helm) -> None:
+    rendered = only(helm.objects(), "CustomResourceDefinition")
+    (generated,) = documents((CHART / "files" / "crd.yaml").read_text())
+    kept = {**generated["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
+    assert rendered == {**generated, "metadata": kept}
+
+
+def test_a_namespaced_release_creates_nothing_cluster_wide(helm: Helm) -> None:
+    objects = helm.objects(*NAMESPACED)
+    assert all("namespace" in body["metadata"] for body in objects)
+    namespaces = {body["metadata"]["namespace"] for body in objects}
+    assert namespaces == {"ddpjob-system", "team-a", "team-b"}
+
+
+def test_the_service_finds_the_operator(helm: Helm) -> None:
+    assert not list(of_kind(helm.objects(), "Service"))
+    objects = helm.objects("--set=metrics.service.enabled=true")
+    service, pod = only(objects, "Service"), only(objects, "Deployment")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["ports"] == [{"name": "http", "port": 8080, "targetPort": "http"}]
+
+
+def test_notes_say_what_to_do_next(helm: Helm, tmp_path: Path) -> None:
+    # Helm prints notes only when it installs into a cluster, so a copy has them as a template.
+    copy = Path(shutil.copytree(CHART, tmp_path / "ddpjob"))
+    notes = (copy / "templates" / "NOTES.txt").read_text()
+    (copy / "templates" / "notes.yaml").write_text(
+        textwrap.indent(notes, "  ").join(["notes: |\n", ""])
+    )
+    done = Helm(helm.program, copy).refused_or_rendered(
+        "--show-only=templates/notes.yaml", *NAMESPACED, namespace="ops"
+    )
+    assert done.returncode == 0, done.stderr
+    (body,) = documents(done.stdout)
+    assert "kubectl -n ops rollout status deployment/ddpjob-operator" in body["notes"]
+    assert "kubectl -n team-a get ddpjobs --watch" in body["notes"]
+    assert "kubectl get crd ddpjobs.ddpjob.dev" in body["notes"]
+
+
+def test_chart_package_and_operator_have_one_version() -> None:
+    (chart,) = documents((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
+
+
+@pytest.mark.parametrize("name", ["crd.yaml", "install.yaml"])
+def test_manifests_are_what_the_chart_renders(helm: Helm, name: str) -> None:
+    arguments = {
+        "crd.yaml": ["--show-only=templates/crd.yaml"],
+        "install.yaml": ["--set=crds.install=false,createNamespace=true"],
+    }
+    assert documents((ROOT / "manifests" / name).read_text()) == helm.objects(*arguments[name]), (
+        "run `make generate`"
+    )
+
+
+def test_manifests_bring_their_namespace_first() -> None:
+    first, *others = documents((ROOT / "manifests" / "install.yaml").read_text())
+    assert (first["kind"], first["metadata"]["name"]) == ("Namespace", "ddpjob-system")
+    assert {o["metadata"].get("namespace", "ddpjob-system") for o in others} == {"ddpjob-system"}

@@ -1,0 +1,91 @@
+"""Who may do what: the operator's rights to the letter, and those that users are given."""
+
+from tests.chart.rendering import Body, Helm, of_kind, only
+
+OPERATOR = {
+    ("ddpjob.dev", "ddpjobs"): {"list", "watch"},
+    ("ddpjob.dev", "ddpjobs/status"): {"update"},
+    ("ddpjob.dev", "ddpjobs/finalizers"): {"update"},
+    ("", "pods"): {"list", "watch", "create", "delete"},
+    ("", "services"): {"get", "create"},
+    ("", "configmaps"): {"get", "create", "delete"},
+    ("", "events"): {"create"},
+}
+NAMESPACED = "--set=watchNamespaces={team-a,team-b}"
+
+
+def granted(role: Body) -> dict[tuple[str, str], set[str]]:
+    """Verbs for each (group, resource) of a role."""
+    verbs: dict[tuple[str, str], set[str]] = {}
+    for rule in role["rules"]:
+        assert set(rule) == {"apiGroups", "resources", "verbs"}
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                verbs.setdefault((group, resource), set()).update(rule["verbs"])
+    return verbs
+
+
+def operator_role(objects: list[Body]) -> Body:
+    (role,) = (
+        r for r in of_kind(objects, "ClusterRole") if r["metadata"]["name"] == "ddpjob-operator"
+    )
+    return role
+
+
+def test_the_operator_gets_this_and_no_more(helm: Helm) -> None:
+    assert granted(operator_role(helm.objects())) == OPERATOR
+
+
+def test_each_watched_namespace_gets_the_same_rights(helm: Helm) -> None:
+    roles = list(of_kind(helm.objects(NAMESPACED), "Role"))
+    assert [role["metadata"]["namespace"] for role in roles] == ["team-a", "team-b"]
+    assert [granted(role) for role in roles] == [OPERATOR, OPERATOR]
+
+
+def test_a_namespaced_operator_has_no_cluster_role(helm: Helm) -> None:
+    objects = helm.objects(NAMESPACED)
+    assert not list(of_kind(objects, "ClusterRoleBinding"))
+    assert {r["metadata"]["name"] for r in of_kind(objects, "ClusterRole")} == {
+        "ddpjob-edit",
+        "ddpjob-view",
+    }
+
+
+def test_no_role_reaches_secrets_or_into_pods_or_everything(helm: Helm) -> None:
+    for role in of_kind([*helm.objects(), *helm.objects(NAMESPACED)], "ClusterRole"):
+        resources = {resource for _, resource in granted(role)}
+        verbs = set().union(*granted(role).values())
+        assert not resources & {"secrets", "pods/exec", "pods/attach", "pods/log", "nodes", "*"}
+        assert not verbs & {"*", "escalate", "bind", "impersonate"}
+
+
+def test_bindings_tie_the_operators_account_to_its_role(helm: Helm) -> None:
+    account = {"kind": "ServiceAccount", "name": "ddpjob-operator", "namespace": "ops"}
+    cluster = only(helm.objects(namespace="ops"), "ClusterRoleBinding")
+    spaces = list(of_kind(helm.objects(NAMESPACED, namespace="ops"), "RoleBinding"))
+    assert [b["metadata"].get("namespace") for b in [cluster, *spaces]] == [
+        None,
+        "team-a",
+        "team-b",
+    ]
+    for binding, kind in zip([cluster, *spaces], ["ClusterRole", "Role", "Role"], strict=True):
+        assert binding["subjects"] == [account]
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == (kind, "ddpjob-operator")
+
+
+def test_the_operators_pod_runs_as_that_account(helm: Helm) -> None:
+    objects = helm.objects()
+    pod = only(objects, "Deployment")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == only(objects, "ServiceAccount")["metadata"]["name"]
+    assert pod["automountServiceAccountToken"] is True
+
+
+def test_users_get_jobs_through_the_built_in_roles(helm: Helm) -> None:
+    roles = {r["metadata"]["name"]: r for r in of_kind(helm.objects(), "ClusterRole")}
+    edit, view = roles["ddpjob-edit"], roles["ddpjob-view"]
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    assert edit["metadata"]["labels"][f"{aggregate}edit"] == "true"
+    assert f"{aggregate}view" not in edit["metadata"]["labels"]
+    assert view["metadata"]["labels"][f"{aggregate}view"] == "true"
+    assert set(granted(edit)) == {("ddpjob.dev", "ddpjobs")}, "status belongs to the operator"
+    assert set().union(*granted(view).values()) == {"get", "list", "watch"}
