@@ -1,0 +1,179 @@
+"""What a pod's container becomes on this machine: arguments, environment, working folder. Pure."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddpjob import keys
+from ddpjob.cluster import Body
+from ddpjob.errors import DDPJobError
+
+# What a pod's processes may see of the environment that ddpjob was started in: where programs and
+# libraries are, which devices, the language, the way out. Nothing else, tokens above all: a job
+# must say what it needs, or it works here and not in the cluster.
+INHERITED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_\w+|VIRTUAL_ENV|CONDA_PREFIX"
+    r"|PYTHONPATH|LD_LIBRARY_PATH|DYLD_\w+|CUDA_\w+|NVIDIA_\w+|HIP_\w+|ROCR_\w+"
+    r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|(?i:https?_proxy|no_proxy|all_proxy)"
+)
+PYTHONS = ("python", "python3")
+
+_REFERENCE = re.compile(r"\$(?:\$|\((?P<name>[^)]*)\))")
+_KEYED = re.compile(r"metadata\.(?P<field>labels|annotations)\['(?P<key>[^']+)'\]")
+
+
+class CannotStart(DDPJobError):
+    """The pod asks for what this machine does not have; trying again does not help."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What stands in for the cluster's parts of a pod: addresses, ports and folders."""
+
+    address: str
+    host_address: str
+    variables: Mapping[str, str]  # replaces the values of variables that the container sets
+    folders: Mapping[str, Path]  # mount path -> folder
+    defaults: dict[str, str]  # for variables that the container does not set
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A process to start."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+
+
+def main_container(pod: Body) -> Body:
+    """The container that is run: `trainer`, or the first."""
+    containers: list[Body] = pod["spec"]["containers"]
+    return next((c for c in containers if c.get("name") == keys.TRAINER_CONTAINER), containers[0])
+
+
+def launch(
+    pod: Body,
+    place: Place,
+    *,
+    inherited: Mapping[str, str],
+    config_maps: Mapping[str, Mapping[str, str]],
+    python: str,
+    cwd: Path,
+) -> Launch:
+    """What to start for `pod`.
+
+    `config_maps` holds the data of those that the container's variables name. The variables are
+    resolved as Kubernetes does, paths below mounts then become paths of this machine. Raises
+    CannotStart.
+    """
+    container = main_container(pod)
+    rewrite = path_rewriter(place.folders)
+    variables = dict(_variables(pod, container, place, config_maps))
+    command = [*(container.get("command") or []), *(container.get("args") or [])]
+    if not container.get("command"):
+        raise CannotStart("the image's own entry point is unknown here: give a command")
+    argv = [rewrite(expand(word, variables)) for word in command]
+    if argv[0] in PYTHONS:
+        argv[0] = python
+    env = {name: value for name, value in inherited.items() if INHERITED.fullmatch(name)}
+    env["PATH"] = f"{Path(python).parent}:{env.get('PATH', '/usr/bin:/bin')}"
+    env |= place.defaults | {name: rewrite(value) for name, value in variables.items()}
+    folder = Path(rewrite(container.get("workingDir") or "."))
+    return Launch(tuple(argv), env, folder if folder.is_absolute() and folder.is_dir() else cwd)
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """`$(NAME)` replaced where NAME is known; `$$` stands for a dollar sign, as in a pod."""
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match["name"] is None else variables.get(match["name"], match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+def path_rewriter(folders: Mapping[str, Path]) -> Callable[[str], str]:
+    """Replaces mount paths in a text where they begin and end: not /data in /data2 or /my/data."""
+    if not folders:
+        return lambda text: text
+    paths = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
+    pattern = re.compile(rf"(?:(?<![\w./~-])|(?<=file://))(?:{paths})(?![\w.-])")
+    return lambda text: pattern.sub(lambda match: str(folders[match[0]]), text)
+
+
+def _variables(
+    pod: Body, container: Body, place: Place, config_maps: Mapping[str, Mapping[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Names and values in order, each of which sees those before it."""
+    seen: dict[str, str] = {}
+    for source in container.get("envFrom") or []:
+        if "configMapRef" not in source:
+            raise CannotStart("envFrom: Secrets are not read here; set the variable in env")
+        prefix = source.get("prefix") or ""
+        for name, value in config_maps.get(source["configMapRef"]["name"], {}).items():
+            seen[prefix + name] = value
+    for variable in container.get("env") or []:
+        name = variable["name"]
+        found = _value(variable, pod, place, seen, config_maps)
+        if found is not None:
+            seen[name] = place.variables.get(name, found)
+    yield from seen.items()
+
+
+def _value(
+    variable: Body,
+    pod: Body,
+    place: Place,
+    seen: Mapping[str, str],
+    config_maps: Mapping[str, Mapping[str, str]],
+) -> str | None:
+    """The variable's value, or None where it is left out: optional and absent."""
+    source = variable.get("valueFrom") or {}
+    if not source:
+        return expand(variable.get("value") or "", seen)
+    name = variable["name"]
+    if path := source.get("fieldRef", {}).get("fieldPath"):
+        return _field(pod, path, place, name)
+    if reference := source.get("configMapKeyRef"):
+        value = config_maps.get(reference["name"], {}).get(reference["key"])
+        if value is None and not reference.get("optional"):
+            told = f"env[{name}]: ConfigMap {reference['name']} has no key {reference['key']}"
+            raise CannotStart(told)
+        return value
+    if "secretKeyRef" in source:
+        raise CannotStart(f"env[{name}]: Secrets are not read here; set the value in env")
+    raise CannotStart(f"env[{name}]: {', '.join(source)} is not known here")
+
+
+def _field(pod: Body, path: str, place: Place, name: str) -> str:
+    meta, spec = pod["metadata"], pod["spec"]
+    if keyed := _KEYED.fullmatch(path):
+        return str((meta.get(keyed["field"]) or {}).get(keyed["key"], ""))
+    known: dict[str, Any] = {
+        "metadata.name": meta["name"],
+        "metadata.namespace": meta["namespace"],
+        "metadata.uid": meta["uid"],
+        "spec.nodeName": spec.get("nodeName", ""),
+        "spec.serviceAccountName": spec.get("serviceAccountName", "default"),
+        "status.podIP": place.address,
+        "status.podIPs": place.address,
+        "status.hostIP": place.host_address,
+        "status.hostIPs": place.host_address,
+    }
+    if path not in known:
+        raise CannotStart(f"env[{name}]: fieldRef {path} is not known here")
+    return str(known[path])
+
+
+def config_map_names(container: Body) -> Sequence[tuple[str, bool]]:
+    """ConfigMaps that the container's variables come from, and whether each may be missing."""
+    found: dict[str, bool] = {}
+    references = [source.get("configMapRef") for source in container.get("envFrom") or []]
+    for variable in container.get("env") or []:
+        references.append((variable.get("valueFrom") or {}).get("configMapKeyRef"))
+    for reference in filter(None, references):
+        optional = bool(reference.get("optional"))
+        found[reference["name"]] = optional and found.get(reference["name"], True)
+    return list(found.items())

@@ -1,0 +1,213 @@
+"""One pod's life on this machine: prepare, start, report, watch over, stop, report, delete."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ddpjob.cluster import Body, Cluster
+from ddpjob.runner import status
+from ddpjob.runner.launch import CannotStart, Launch, config_map_names, launch, main_container
+from ddpjob.runner.network import LOOPBACK, Loopback
+from ddpjob.runner.place import address, annotations, place
+from ddpjob.runner.process import PodProcess
+from ddpjob.runner.view import Gone, PodView
+from ddpjob.runner.volumes import PodFolders, config_map_volumes
+
+CANNOT_START = 128  # exit code, with reason StartError, as containerd's
+CONFIG_MAP_SECONDS = 1.0  # between two looks for a ConfigMap that is missing
+
+OnLine = Callable[[Mapping[str, str], str], None]
+
+
+@dataclass(frozen=True)
+class Node:
+    """This machine, as all its pods see it."""
+
+    cluster: Cluster
+    name: str
+    directory: Path
+    python: str
+    cwd: Path
+    inherited: Mapping[str, str]
+    loopback: Loopback
+    on_line: OnLine
+    now: Callable[[], datetime]
+    shutdown_seconds: float
+
+
+class PodRun:
+    """Plays one pod, which `view` is kept up to date on; `live` is its task."""
+
+    def __init__(self, node: Node, pod: Body) -> None:
+        self.node, self.view = node, PodView(node.cluster, pod)
+        self.folders = PodFolders(node.directory, pod)
+        self._process: PodProcess | None = None
+
+    def kill(self) -> None:
+        """End the processes now."""
+        if self._process:
+            self._process.kill()
+
+    async def live(self, before: set[asyncio.Task[None]]) -> None:
+        """From what the API shows to the pod's end, after `before`: pods of the same name.
+
+        Cancelled, it ends the processes, and leaves the API alone.
+        """
+        view = self.view
+        with contextlib.suppress(Gone):
+            if before:
+                await asyncio.wait(before)
+            phase = view.pod["status"].get("phase")
+            if phase == "Pending" and not view.ends:
+                await self._run()
+            elif phase == "Running":  # another runner's, which is dead, and so is the process
+                await self._report_end(
+                    status.LOST, "no process of it is left here", "ContainerStatusUnknown"
+                )
+            while not view.ends:
+                await view.news()
+            if not view.gone:
+                await view.delete()
+        self.folders.remove()
+
+    async def _run(self) -> None:
+        try:
+            launch = await self._prepare()
+        except CannotStart as problem:
+            await self._report_end(CANNOT_START, str(problem), "StartError")
+            return
+        if launch is None:
+            return
+        self._process = process = await PodProcess.start(
+            launch, log=self.folders.log, on_line=self._on_line, notes=_notes(self.view.pod)
+        )
+        ended = asyncio.create_task(process.wait())
+        try:
+            await self._report_running()
+            late = await self._watch_over(process, ended)
+        except asyncio.CancelledError:
+            process.terminate()
+            await asyncio.wait({ended}, timeout=self.node.shutdown_seconds)
+            raise
+        finally:
+            process.kill()
+            await asyncio.wait({ended})
+        code = ended.result()
+        await self._report_end(code, self._message(code, process.tail), late=late)
+
+    async def _prepare(self) -> Launch | None:
+        """What to start; waits for ConfigMaps, and gives up, with None, if the pod is deleted."""
+        view, container = self.view, main_container(self.view.pod)
+        wanted = [*config_map_volumes(view.pod), *config_map_names(container)]
+        while not view.ends:
+            found = {name: await view.config_map(name) for name, _ in wanted}
+            missing = [name for name, optional in wanted if not (found[name] or optional)]
+            if not missing:
+                return self._launch({name: body for name, body in found.items() if body})
+            await self._report_waiting(f'configmap "{missing[0]}" not found')
+            await view.news(CONFIG_MAP_SECONDS)
+        return None
+
+    def _launch(self, config_maps: Mapping[str, Body]) -> Launch:
+        node, pod = self.node, self.view.pod
+        self.folders.clear()
+        found = launch(
+            pod,
+            place(pod, self.folders, config_maps, node.loopback),
+            inherited=node.inherited,
+            config_maps={name: body.get("data") or {} for name, body in config_maps.items()},
+            python=node.python,
+            cwd=node.cwd,
+        )
+        if not shutil.which(found.argv[0], path=found.env["PATH"]):
+            raise CannotStart(f"{found.argv[0]}: no such program on this machine")
+        return found
+
+    async def _watch_over(self, process: PodProcess, ended: asyncio.Task[int]) -> bool:
+        """Until the end, which deletion and deadline bring about; whether it was the deadline."""
+        clock, view = asyncio.get_running_loop().time, self.view
+        started, asked, late = clock(), None, False
+        while not ended.done():
+            grace, seconds = self._grace(clock() - started)
+            if grace is not None:
+                if asked is None:
+                    asked, late = clock(), not view.ends
+                    process.terminate()
+                seconds = asked + grace - clock()
+            if view.gone or (seconds is not None and seconds <= 0):
+                process.kill()
+                await asyncio.wait({ended})
+            else:
+                await view.news(seconds, until=ended)
+        return late
+
+    def _grace(self, up: float) -> tuple[float | None, float | None]:
+        """Seconds of grace if the pod has to stop, else seconds until it will have to, if ever."""
+        meta, spec = self.view.pod["metadata"], self.view.pod["spec"]
+        if self.view.ends:
+            return float(meta.get("deletionGracePeriodSeconds") or 0), None
+        deadline = spec.get("activeDeadlineSeconds")
+        if deadline is None or up < deadline:
+            return None, None if deadline is None else deadline - up
+        return float(spec.get("terminationGracePeriodSeconds") or 0), None
+
+    async def _report_waiting(self, message: str) -> None:
+        container, now = main_container(self.view.pod), self.node.now()
+        reason = "CreateContainerConfigError"
+        await self.view.report(
+            lambda old: status.waiting(old, container, reason=reason, message=message, now=now)
+        )
+
+    async def _report_running(self) -> None:
+        pod, loopback, now = self.view.pod, self.node.loopback, self.node.now()
+        own = address(pod, loopback)
+        await self.view.report(
+            lambda old: status.running(
+                old, main_container(pod), address=own, host=LOOPBACK, now=now
+            ),
+            annotations=annotations(pod, loopback),
+        )
+
+    async def _report_end(
+        self, code: int, message: str, reason: str = "", *, late: bool = False
+    ) -> None:
+        container, now = main_container(self.view.pod), self.node.now()
+
+        def end(old: Body) -> Body:
+            new = status.terminated(
+                old, container, code=code, message=message, now=now, reason=reason
+            )
+            return status.deadline_exceeded(new) if late else new
+
+        await self.view.report(end)
+
+    def _message(self, code: int, tail: str) -> str:
+        """What the termination log holds, or the log's end where the pod asked for that."""
+        text = ""
+        with contextlib.suppress(OSError), self.folders.termination_log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - status.MESSAGE_BYTES))
+            text = file.read(status.MESSAGE_BYTES).decode(errors="replace")
+        policy = main_container(self.view.pod).get("terminationMessagePolicy")
+        return tail if not text and code and policy == "FallbackToLogsOnError" else text
+
+    def _on_line(self, line: str) -> None:
+        self.node.on_line(self.view.pod["metadata"].get("labels") or {}, line)
+
+
+def _notes(pod: Body) -> list[str]:
+    """What of `pod` is not run here, for its log."""
+    spec, main = pod["spec"], main_container(pod)["name"]
+    left_out = {
+        "init containers": [c["name"] for c in spec.get("initContainers") or []],
+        "sidecars": [c["name"] for c in spec["containers"] if c["name"] != main],
+    }
+    return [
+        f"ddpjob: {kind} are not run on this machine: {', '.join(names)}"
+        for kind, names in left_out.items()
+        if names
+    ]

@@ -1,0 +1,98 @@
+"""What a kubelet writes into the status of a pod. Pure."""
+
+from datetime import datetime
+
+from ddpjob.cluster import Body
+
+MESSAGE_BYTES = 4096  # a kubelet reads no more of a termination message
+LOST = 137  # exit code of a container whose process is not to be found, the kubelet's choice
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in whole seconds, as in all of Kubernetes."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def waiting(status: Body, container: Body, *, reason: str, message: str, now: datetime) -> Body:
+    """A container that cannot be created yet."""
+    state = {"waiting": {"reason": reason, "message": message}}
+    return _status(status, container, "Pending", state, now=now)
+
+
+def running(status: Body, container: Body, *, address: str, host: str, now: datetime) -> Body:
+    """A container that has started and is ready."""
+    state = {"running": {"startedAt": timestamp(now)}}
+    new = _status(status, container, "Running", state, now=now)
+    addresses = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": host}
+    return new | addresses | {"hostIPs": [{"ip": host}]}
+
+
+def terminated(
+    status: Body, container: Body, *, code: int, message: str, now: datetime, reason: str = ""
+) -> Body:
+    """A container that has ended: `code` is its exit code, or minus the number of a signal."""
+    ended: Body = {"exitCode": code if code >= 0 else 128 - code}
+    if code < 0:
+        ended["signal"] = -code
+    ended["reason"] = reason or ("Error" if code else "Completed")
+    if message:
+        ended["message"] = message.encode()[-MESSAGE_BYTES:].decode(errors="ignore")
+    ended["startedAt"] = _started_at(status) or timestamp(now)
+    ended["finishedAt"] = timestamp(now)
+    phase = "Failed" if code else "Succeeded"
+    return _status(status, container, phase, {"terminated": ended}, now=now)
+
+
+def deadline_exceeded(status: Body) -> Body:
+    """A pod that was ended by its activeDeadlineSeconds."""
+    message = "Pod was active on the node longer than the specified deadline"
+    return status | {"phase": "Failed", "reason": "DeadlineExceeded", "message": message}
+
+
+def _started_at(status: Body) -> str | None:
+    for container in status.get("containerStatuses") or []:
+        started: str | None = container["state"].get("running", {}).get("startedAt")
+        return started
+    return None
+
+
+def _status(status: Body, container: Body, phase: str, state: Body, *, now: datetime) -> Body:
+    ready = "running" in state
+    told = {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": "",
+        "ready": ready,
+        "started": ready,
+        "restartCount": 0,
+        "state": state,
+        "lastState": {},
+    }
+    reason = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
+    conditions = [
+        _condition("Initialized", True, None, now),
+        _condition("ContainersReady", ready, None if ready else reason, now),
+        _condition("Ready", ready, None if ready else reason, now),
+    ]
+    return status | {
+        "phase": phase,
+        "startTime": status.get("startTime") or timestamp(now),
+        "containerStatuses": [told],
+        "conditions": _merge(status.get("conditions") or [], conditions),
+    }
+
+
+def _condition(kind: str, holds: bool, reason: str | None, now: datetime) -> Body:
+    since = {"lastTransitionTime": timestamp(now)} | ({"reason": reason} if reason else {})
+    return {"type": kind, "status": "True" if holds else "False", **since}
+
+
+def _merge(old: list[Body], new: list[Body]) -> list[Body]:
+    """Conditions of others stay; ours keep the time of their last change."""
+    known = {condition["type"]: condition for condition in old}
+    for condition in new:
+        before = known.get(condition["type"], {})
+        if before.get("status") == condition["status"] and "lastTransitionTime" in before:
+            condition = {**condition, "lastTransitionTime": before["lastTransitionTime"]}
+        known[condition["type"]] = condition
+    return list(known.values())

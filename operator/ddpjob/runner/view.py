@@ -1,0 +1,104 @@
+"""One pod as the API has it: what it says, and what is told to it, whoever writes beside us."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from ddpjob.cluster import CONFIGMAPS, PODS, Body, Cluster
+from ddpjob.errors import Conflict, NotFound, Unavailable
+
+RETRY_SECONDS = 1.0  # while the API server does not answer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Gone(Exception):
+    """The pod is no longer in the API: nothing is left to report."""
+
+
+class PodView:
+    """The newest known body of a pod. `see` and `lose` are fed from a watch."""
+
+    def __init__(self, cluster: Cluster, pod: Body) -> None:
+        self._cluster, self.pod, self.gone = cluster, pod, False
+        meta = pod["metadata"]
+        self.namespace, self.name, self.uid = meta["namespace"], meta["name"], meta["uid"]
+        self._news = asyncio.Event()
+
+    def see(self, pod: Body) -> None:
+        """The pod has changed."""
+        self.pod = pod
+        self._news.set()
+
+    def lose(self) -> None:
+        """The pod has vanished from the API."""
+        self.gone = True
+        self._news.set()
+
+    @property
+    def ends(self) -> bool:
+        """Whether the pod is being deleted, or is gone."""
+        return self.gone or bool(self.pod["metadata"].get("deletionTimestamp"))
+
+    async def news(
+        self, timeout: float | None = None, *, until: asyncio.Task[Any] | None = None
+    ) -> None:
+        """Wait for a change, for `until` to be done, or for `timeout` seconds."""
+        news: asyncio.Task[Any] = asyncio.create_task(self._news.wait())
+        try:
+            waiting = {news, until} if until else {news}
+            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+        self._news.clear()
+
+    async def report(
+        self, change: Callable[[Body], Body], *, annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the status that `change` makes of the present one. Raises Gone."""
+        while not self.gone:
+            body = {**self.pod, "status": change(self.pod.get("status") or {})}
+            if annotations:
+                merged = {**(body["metadata"].get("annotations") or {}), **annotations}
+                body["metadata"] = {**body["metadata"], "annotations": merged}
+            try:
+                self.pod = await _patiently(self._cluster.update_status, PODS, self.namespace, body)
+                return
+            except Conflict:
+                await self._read_again()
+            except NotFound:
+                break
+        raise Gone
+
+    async def delete(self) -> None:
+        """The last word of a node: the pod's object may go."""
+        delete = partial(self._cluster.delete, uid=self.uid, grace_seconds=0)
+        with contextlib.suppress(NotFound, Conflict):
+            await _patiently(delete, PODS, self.namespace, self.name)
+
+    async def config_map(self, name: str) -> Body | None:
+        """The ConfigMap of that name in the pod's namespace, if there is one."""
+        with contextlib.suppress(NotFound):
+            return await _patiently(self._cluster.get, CONFIGMAPS, self.namespace, name)
+        return None
+
+    async def _read_again(self) -> None:
+        try:
+            pod = await _patiently(self._cluster.get, PODS, self.namespace, self.name)
+        except NotFound:
+            raise Gone from None
+        if pod["metadata"]["uid"] != self.uid:
+            raise Gone
+        self.pod = pod
+
+
+async def _patiently(request: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+    """The answer to `request`, asked again while the API server is out of reach."""
+    while True:
+        try:
+            return await request(*args, **options)
+        except Unavailable as error:
+            await asyncio.sleep(error.retry_after or RETRY_SECONDS)

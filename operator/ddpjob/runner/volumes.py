@@ -1,0 +1,116 @@
+"""The folders that a pod's volumes become: its own for scratch and files, shared for claims."""
+
+import base64
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddpjob import keys
+from ddpjob.cluster import Body
+from ddpjob.runner.launch import CannotStart, main_container
+
+SHARED_MEMORY = "/dev/shm"  # this machine's own will do
+TERMINATION_LOG = ".termination-log"  # no volume's name begins with a dot
+OWN = ("emptyDir", "configMap", "ephemeral")  # kinds of which every pod has its own
+UNKNOWN = ("secret", "projected", "downwardAPI", "image")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
+
+
+class PodFolders:
+    """Where things of one pod are below `root`: `<job>/logs`, `<job>/volumes`, `<job>/<pod>`.
+
+    A namespace other than `default` stands before the job's name, with a dot.
+    """
+
+    def __init__(self, root: Path, pod: Body) -> None:
+        meta = pod["metadata"]
+        job = (meta.get("labels") or {}).get(keys.JOB_LABEL) or meta["name"]
+        if not _NAME.fullmatch(job):  # a label may hold dots
+            job = meta["name"]
+        namespace = "" if meta["namespace"] == "default" else f"{meta['namespace']}."
+        self.job = (root / f"{namespace}{job}").absolute()
+        self.own: Path = self.job / meta["name"]
+        self.shared = self.job / "volumes"
+        self.log = self.job / "logs" / f"{meta['name']}.log"
+        self.termination_log = self.own / TERMINATION_LOG
+
+    def clear(self) -> None:
+        """Make the pod's own folder empty, and its termination log."""
+        self.remove()
+        self.own.mkdir(parents=True)
+        self.termination_log.touch()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+
+    def remove(self) -> None:
+        """Delete the pod's own folder; log and shared volumes stay."""
+        shutil.rmtree(self.own, ignore_errors=True)
+
+
+def config_map_volumes(pod: Body) -> list[tuple[str, bool]]:
+    """ConfigMaps that are volumes of `pod`, and whether each may be missing."""
+    sources = [volume["configMap"] for volume in _volumes(pod).values() if "configMap" in volume]
+    return [(source["name"], bool(source.get("optional"))) for source in sources]
+
+
+def mount(pod: Body, folders: PodFolders, config_maps: Mapping[str, Body]) -> dict[str, Path]:
+    """Mount path -> folder for the main container; folders and files are made.
+
+    `config_maps` holds the objects by name. Raises CannotStart for what cannot be had here.
+    """
+    container, volumes = main_container(pod), _volumes(pod)
+    log_path = container.get("terminationMessagePath") or keys.TERMINATION_LOG
+    mounted = {log_path: folders.termination_log}
+    for entry in container.get("volumeMounts") or []:
+        name, path = entry["name"], entry["mountPath"].rstrip("/")
+        if path == SHARED_MEMORY and "emptyDir" in volumes.get(name, {}):
+            continue
+        if name not in volumes or not path or entry.get("subPathExpr"):
+            raise CannotStart(f"volumeMounts[{name}]: cannot be mounted here at {path or '/'}")
+        folder = _folder(name, volumes[name], folders, config_maps)
+        target = (folder / (entry.get("subPath") or "")).resolve()
+        if not target.is_relative_to(folder.resolve()):
+            raise CannotStart(f"volumeMounts[{name}].subPath: leaves the volume")
+        if not target.exists():
+            target.mkdir(parents=True)
+        mounted[path] = target
+    return mounted
+
+
+def _folder(name: str, volume: Body, folders: PodFolders, config_maps: Mapping[str, Body]) -> Path:
+    folder = folders.own / name
+    for kind in UNKNOWN:
+        if kind in volume:
+            raise CannotStart(f"volumes[{name}]: {kind} volumes are not known here")
+    if any(kind in volume for kind in OWN):
+        if source := volume.get("configMap"):
+            _write_files(name, folder, source, config_maps.get(source["name"], {}))
+    else:
+        claim = volume.get("persistentVolumeClaim") or {}
+        folder = folders.shared / str(claim.get("claimName") or name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _write_files(name: str, folder: Path, source: Body, config_map: Body) -> None:
+    """The ConfigMap's keys as files: all, or the listed ones under the paths listed."""
+    texts: dict[str, bytes] = {
+        key: text.encode() for key, text in (config_map.get("data") or {}).items()
+    }
+    for key, text in (config_map.get("binaryData") or {}).items():
+        texts[key] = base64.b64decode(text)
+    items = source.get("items")
+    paths = {key: key for key in texts} if items is None else {i["key"]: i["path"] for i in items}
+    for key, path in paths.items():
+        target = folder / path
+        if ".." in Path(path).parts or Path(path).is_absolute():
+            raise CannotStart(f"volumes[{name}]: {path!r} leaves the volume")
+        if key in texts:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(texts[key])
+        elif not source.get("optional"):
+            raise CannotStart(f"volumes[{name}]: ConfigMap {source['name']} has no key {key}")
+
+
+def _volumes(pod: Body) -> dict[str, Body]:
+    return {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}

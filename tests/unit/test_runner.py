@@ -1,0 +1,404 @@
+"""Pods as processes: real ones, on the embedded cluster."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ddpjob import keys
+from ddpjob.cluster import CONFIGMAPS, PODS, Body
+from ddpjob.cluster.local import LocalCluster
+from ddpjob.errors import Conflict, NotFound
+from ddpjob.runner import AGENT_PORT_ANNOTATION, Runner
+from ddpjob.runner.network import Loopback
+
+pytestmark = pytest.mark.timeout(30)
+SLEEPER = "sleep 1234 & echo up; wait"  # leaves a child behind when it is killed
+# A worker in a session of its own, as torchrun's are, which prints its process id.
+ESCAPING = f"""{sys.executable} -c '
+import os, time
+os.setsid()
+print(os.getpid(), flush=True)
+time.sleep(1234)
+'"""
+LABELS = {keys.JOB_LABEL: "digits", keys.JOB_UID_LABEL: "u", keys.ATTEMPT_LABEL: "0"}
+
+
+@dataclass
+class Machine:
+    """A cluster, the runner that plays its pods, and what these printed."""
+
+    cluster: LocalCluster
+    runner: Runner
+    task: asyncio.Task[None]
+    lines: list[tuple[str | None, str]]
+    directory: Path
+
+    async def run(self, script: str, *, name: str = "p", rank: str = "0", **spec: Any) -> Body:
+        container = {"name": "trainer", "image": "i", "command": ["sh", "-c", script]}
+        container |= spec.pop("container", {})
+        meta = {"name": name, "labels": {**LABELS, keys.RANK_LABEL: rank}}
+        spec = {"restartPolicy": "Never", "containers": [container], **spec}
+        return await self.cluster.create(PODS, "default", {"metadata": meta, "spec": spec})
+
+    async def until(self, is_so: Callable[[Body], bool], name: str = "p") -> Body:
+        """The pod as soon as `is_so`, without polling."""
+        async with asyncio.timeout(10):
+            async for event in self.cluster.watch(PODS, namespace=None, resource_version="0"):
+                if event.object["metadata"]["name"] == name and is_so(event.object):
+                    return event.object
+        raise AssertionError("the watch ended")
+
+    async def line(self, text: str) -> None:
+        """Return when a pod has printed `text`."""
+        async with asyncio.timeout(10):
+            while all(line != text for _, line in self.lines):
+                await asyncio.sleep(0.005)
+
+    async def gone(self, name: str = "p") -> None:
+        async with asyncio.timeout(10):
+            with contextlib.suppress(NotFound):
+                while True:
+                    await self.cluster.get(PODS, "default", name)
+                    await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    async with playing(tmp_path) as machine:
+        yield machine
+
+
+@contextlib.asynccontextmanager
+async def playing(directory: Path, **options: Any) -> AsyncIterator[Machine]:
+    cluster, lines = options.pop("cluster", None) or LocalCluster(), []
+    runner = Runner(
+        cluster,
+        directory=directory,
+        on_line=lambda labels, line: lines.append((labels.get(keys.RANK_LABEL), line)),
+        **{"shutdown_seconds": 0.2, **options},
+    )
+    task = asyncio.create_task(runner.run())
+    try:
+        yield Machine(cluster, runner, task, lines, directory)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        assert children() == [], "a process is left"
+        if not task.cancelled():
+            task.result()
+
+
+def children() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if process.is_running()]
+
+
+def is_phase(*phases: str) -> Callable[[Body], bool]:
+    return lambda pod: pod["status"]["phase"] in phases
+
+
+def is_ended(pod: Body) -> bool:
+    return is_phase("Succeeded", "Failed")(pod)
+
+
+def at_home(machine: Machine) -> Body:
+    """What makes a pod's HOME the machine's folder."""
+    return {"container": {"env": [{"name": "HOME", "value": str(machine.directory)}]}}
+
+
+def ended(pod: Body) -> Body:
+    state: Body = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    return state
+
+
+def ready(pod: Body) -> str:
+    conditions = {c["type"]: c["status"] for c in pod["status"]["conditions"]}
+    return str(conditions["Ready"])
+
+
+async def test_a_pod_runs_and_succeeds(machine: Machine) -> None:
+    await machine.run("echo out; echo err >&2")
+    running = await machine.until(is_phase("Running"))
+    started = running["status"]["containerStatuses"][0]
+    assert started["ready"] and "startedAt" in started["state"]["running"]
+    assert ready(running) == "True" and running["status"]["podIP"].startswith("127.")
+    pod = await machine.until(is_ended)
+    assert pod["status"]["phase"] == "Succeeded" and ready(pod) == "False"
+    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (0, "Completed")
+    log = machine.directory / "digits" / "logs" / "p.log"
+    assert log.read_text() == "out\nerr\n"
+    assert machine.lines == [("0", "out"), ("0", "err")]
+
+
+async def test_a_failure_carries_the_code_and_the_logs_end(machine: Machine) -> None:
+    policy = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    await machine.run("echo one; echo two; exit 3", container=policy)
+    pod = await machine.until(is_ended)
+    assert pod["status"]["phase"] == "Failed"
+    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (3, "Error")
+    assert ended(pod)["message"] == "one\ntwo"
+
+
+async def test_the_termination_log_is_the_message(machine: Machine) -> None:
+    log = {"env": [{"name": "DDPJOB_TERMINATION_LOG", "value": "/dev/termination-log"}]}
+    script = 'printf "%5000d" 7 > $DDPJOB_TERMINATION_LOG'
+    await machine.run(script, container=log)
+    message = ended(await machine.until(is_ended))["message"]
+    assert len(message) == 4096 and message.endswith(" 7")
+
+
+async def test_a_signal_is_told_as_the_kubelet_tells_it(machine: Machine) -> None:
+    await machine.run("kill -9 $$$$")  # in a pod $$ stands for one $
+    pod = await machine.until(is_ended)
+    assert (ended(pod)["exitCode"], ended(pod)["signal"]) == (137, 9)
+
+
+async def test_a_program_that_is_not_here_fails_at_once(machine: Machine) -> None:
+    await machine.run("", container={"command": ["nonesuch"]})
+    pod = await machine.until(is_ended)
+    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (128, "StartError")
+    assert "nonesuch" in ended(pod)["message"]
+
+
+async def test_what_the_main_process_leaves_behind_dies_with_it(machine: Machine) -> None:
+    await machine.run(
+        f'{ESCAPING} > "$HOME/pid" & until [ -s "$HOME/pid" ]; do :; done', **at_home(machine)
+    )
+    await machine.until(is_phase("Succeeded"))
+    assert children() == []
+    assert not psutil.pid_exists(int((machine.directory / "pid").read_text()))
+
+
+async def test_deletion_gives_grace_and_reports_before_the_object_goes(machine: Machine) -> None:
+    pod = await machine.run("trap 'echo bye; exit 75' TERM; echo up; while :; do sleep 0.01; done")
+    await machine.line("up")
+    left = await machine.cluster.delete(PODS, "default", "p", uid=pod["metadata"]["uid"])
+    assert left is not None
+    last = await machine.until(is_ended)
+    assert ended(last)["exitCode"] == 75 and ("0", "bye") in machine.lines
+    await machine.gone()
+
+
+async def test_only_the_main_process_is_asked_to_end(machine: Machine) -> None:
+    child = "sh -c \"trap 'echo child asked' TERM; echo up; while :; do sleep 0.01; done\" &"
+    pod = await machine.run(f"{child} trap 'echo asked; exit 0' TERM; while :; do sleep 0.01; done")
+    await machine.line("up")
+    await machine.cluster.delete(PODS, "default", "p", uid=pod["metadata"]["uid"])
+    await machine.gone()
+    assert machine.lines == [("0", "up"), ("0", "asked")]
+
+
+async def test_who_ignores_the_request_is_killed_after_the_grace(machine: Machine) -> None:
+    pod = await machine.run(f"trap '' TERM; {SLEEPER}")
+    await machine.line("up")
+    uid = pod["metadata"]["uid"]
+    await machine.cluster.delete(PODS, "default", "p", uid=uid)
+    await machine.cluster.delete(PODS, "default", "p", uid=uid, grace_seconds=1)
+    last = await machine.until(is_ended)
+    assert ended(last)["signal"] == signal.SIGKILL and children() == []
+
+
+async def test_a_pod_that_vanishes_is_killed_at_once(machine: Machine) -> None:
+    pod = await machine.run(f"trap '' TERM; {SLEEPER}", terminationGracePeriodSeconds=600)
+    await machine.line("up")
+    await machine.cluster.delete(PODS, "default", "p", uid=pod["metadata"]["uid"], grace_seconds=0)
+    async with asyncio.timeout(5):
+        while children():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_pod_of_the_same_name_waits_for_the_end_of_the_other(machine: Machine) -> None:
+    first = await machine.run("echo first; exec sleep 1234")
+    await machine.line("first")
+    await machine.cluster.delete(
+        PODS, "default", "p", uid=first["metadata"]["uid"], grace_seconds=0
+    )
+    await machine.run("echo second")
+    await machine.line("second")
+    second = await machine.until(lambda pod: is_ended(pod))
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert second["status"]["phase"] == "Succeeded"
+
+
+async def test_the_deadline_ends_a_pod_and_keeps_it(machine: Machine) -> None:
+    pod = await machine.run("trap 'exit 75' TERM; echo up; while :; do sleep 0.01; done")
+    await machine.line("up")
+    async with asyncio.timeout(5):
+        while True:
+            pod = await machine.cluster.get(PODS, "default", "p")
+            pod["spec"]["activeDeadlineSeconds"] = 0
+            with contextlib.suppress(Conflict):
+                await machine.cluster.update(PODS, "default", pod)
+                break
+    last = await machine.until(is_ended)
+    assert last["status"]["reason"] == "DeadlineExceeded" and ended(last)["exitCode"] == 75
+
+
+async def test_config_maps_claims_and_addresses_reach_the_process(machine: Machine) -> None:
+    config = {"metadata": {"name": "c"}, "data": {"greeting": "hello"}}
+    await machine.cluster.create(CONFIGMAPS, "default", config)
+    container = {
+        "env": [
+            {"name": "MASTER_ADDR", "value": "digits-0-0.digits"},
+            {"name": "MASTER_PORT", "value": "29500"},
+            {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        ],
+        "volumeMounts": [
+            {"name": "config", "mountPath": "/config"},
+            {"name": "claim", "mountPath": "/checkpoints"},
+        ],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    volumes = [
+        {"name": "config", "configMap": {"name": "c"}},
+        {"name": "claim", "persistentVolumeClaim": {"claimName": "ckpt"}},
+    ]
+    script = "cat /config/greeting >> /checkpoints/all; echo $MASTER_ADDR:$MASTER_PORT $IP"
+    for rank in "01":
+        await machine.run(script, name=f"r{rank}", rank=rank, container=container, volumes=volumes)
+    zero, one = [await machine.until(is_ended, name=f"r{rank}") for rank in "01"]
+    assert (machine.directory / "digits/volumes/ckpt/all").read_text() == "hellohello"
+    told = dict(line.split(" ") for _, line in machine.lines)
+    address, port = next(iter(told)).split(":")
+    assert len(told) == 1 and address == zero["status"]["podIP"] and port != "29500"
+    assert one["status"]["podIP"] != address
+    assert {line.split(" ")[1] for _, line in machine.lines} == {address, one["status"]["podIP"]}
+
+
+async def test_a_pod_waits_for_its_config_map_and_says_so(machine: Machine) -> None:
+    volumes = [{"name": "config", "configMap": {"name": "c"}}]
+    mounts = [{"name": "config", "mountPath": "/config"}]
+    await machine.run("cat /config/k", container={"volumeMounts": mounts}, volumes=volumes)
+    waiting = await machine.until(lambda pod: "containerStatuses" in pod["status"])
+    reason = waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"]
+    assert (waiting["status"]["phase"], reason) == ("Pending", "CreateContainerConfigError")
+    await machine.cluster.create(CONFIGMAPS, "default", {"metadata": {"name": "c"}, "data": {}})
+    await machine.until(is_ended)
+
+
+async def test_what_is_not_run_here_is_said_in_the_log(machine: Machine) -> None:
+    await machine.run("echo main", initContainers=[{"name": "fetch"}])
+    await machine.until(is_ended)
+    first, second = machine.lines
+    assert "init containers" in first[1] and "fetch" in first[1] and second[1] == "main"
+
+
+async def test_a_pod_of_another_node_is_left_alone(machine: Machine) -> None:
+    await machine.run("echo no", name="other", nodeName="elsewhere")
+    await machine.run("echo yes")
+    await machine.until(is_ended)
+    assert machine.lines == [("0", "yes")]
+
+
+async def test_conditions_and_writes_of_others_survive(machine: Machine) -> None:
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    await machine.run("echo up; read x < $HOME/go", **at_home(machine))
+    os.mkfifo(machine.directory / "go")
+    await machine.line("up")
+    pod = await machine.until(is_phase("Running"))
+    status = {**pod["status"], "conditions": [*pod["status"]["conditions"], disrupted]}
+    await machine.cluster.update_status(PODS, "default", {**pod, "status": status})
+    await asyncio.to_thread((machine.directory / "go").write_text, "\n")
+    pod = await machine.until(is_ended)
+    assert disrupted in pod["status"]["conditions"] and ready(pod) == "False"
+
+
+async def test_nothing_is_lost_when_history_or_streams_end(tmp_path: Path) -> None:
+    async with playing(tmp_path, cluster=LocalCluster(history=1)) as machine:
+        for number in range(5):
+            await machine.run(f"echo {number}", name=f"p{number}")
+            machine.cluster.end_watches()
+        await machine.line("4")
+        async with asyncio.timeout(10):
+            while True:
+                pods = (await machine.cluster.list(PODS, namespace=None)).items
+                if all(map(is_phase("Succeeded"), pods)):
+                    break
+                await asyncio.sleep(0.005)
+    assert sorted(line for _, line in machine.lines) == list("01234")
+
+
+async def test_cancelled_it_leaves_no_process(tmp_path: Path) -> None:
+    async with playing(tmp_path) as machine:
+        await machine.run(f"trap '' TERM; {SLEEPER}", name="stubborn")
+        await machine.run("trap 'echo saved; exit' TERM; echo in; while :; do sleep 0.01; done")
+        await machine.line("up")
+        await machine.line("in")
+    assert ("0", "saved") in machine.lines
+
+
+async def test_kill_takes_the_grace_away(tmp_path: Path) -> None:
+    async with playing(tmp_path, shutdown_seconds=600) as machine:
+        await machine.run(f"trap '' TERM; {SLEEPER}")
+        await machine.line("up")
+        machine.task.cancel()
+        await asyncio.sleep(0)
+        machine.runner.kill()
+
+
+async def test_a_pod_of_a_runner_that_died_is_lost(tmp_path: Path) -> None:
+    async with playing(tmp_path) as machine:
+        await machine.run(SLEEPER)
+        await machine.until(is_phase("Running"))
+    async with playing(tmp_path, cluster=machine.cluster) as machine:
+        pod = await machine.until(is_ended)
+    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (137, "ContainerStatusUnknown")
+
+
+async def test_on_one_address_the_agents_port_is_told(tmp_path: Path) -> None:
+    async with playing(tmp_path, loopback=Loopback(many=False)) as machine:
+        variables = [{"name": "DDPJOB_AGENT_PORT", "value": str(keys.AGENT_PORT)}]
+        await machine.run("echo $DDPJOB_AGENT_PORT", container={"env": variables})
+        pod = await machine.until(is_ended)
+    told = pod["metadata"]["annotations"][AGENT_PORT_ANNOTATION]
+    assert machine.lines == [("0", told)] and told != str(keys.AGENT_PORT)
+    assert pod["status"]["podIP"] == "127.0.0.1"
+
+
+RUNNER = """
+import asyncio, sys
+from pathlib import Path
+from ddpjob.cluster import PODS
+from ddpjob.cluster.local import LocalCluster
+from ddpjob.runner import Runner
+
+async def main():
+    cluster = LocalCluster()
+    spec = {"containers": [{"name": "trainer", "command": ["sh", "-c", sys.argv[2]]}]}
+    await cluster.create(PODS, "default", {"metadata": {"name": "p"}, "spec": spec})
+    tell = lambda labels, line: print(line, flush=True)
+    await Runner(cluster, directory=Path(sys.argv[1]), on_line=tell).run()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
+@pytest.mark.parametrize("victim", ["runner", "main process"])
+async def test_no_process_outlives_a_kill_of_what_started_it(tmp_path: Path, victim: str) -> None:
+    arguments = ["-c", RUNNER, str(tmp_path), f"{ESCAPING} & wait"]
+    runner = await asyncio.create_subprocess_exec(
+        *(sys.executable, *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert runner.stdout
+    async with asyncio.timeout(10):
+        worker = psutil.Process(int(await runner.stdout.readline()))
+        main = worker.parent()
+        assert main
+        os.kill(runner.pid if victim == "runner" else main.pid, signal.SIGKILL)
+        while worker.is_running() or main.is_running():
+            await asyncio.sleep(0.005)
+        if victim != "runner":
+            runner.terminate()
+        await runner.communicate()
