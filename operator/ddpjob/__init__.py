@@ -1,3 +1,6 @@
-"""Distributed PyTorch on Kubernetes: one `DDPJob` object, a headless Service and one torchrun pod per node."""
+"""Distributed PyTorch on Kubernetes.
+
+One `DDPJob` object, a headless Service and one torchrun pod per node.
+"""
 
 __version__ = "0.1.0"

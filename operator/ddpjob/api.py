@@ -1,4 +1,7 @@
-"""The API: models of `DDPJob`'s spec and status. The schema, the defaults, the docs and every check come from here."""
+"""The API: models of `DDPJob`'s spec and status.
+
+The schema, the defaults, the docs and every check come from here.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,7 +25,8 @@ from ddpjob.podtypes import (
 )
 
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
-"""What counts as a GPU among a container's limits: these names, and all that begin with one that ends in - or /."""
+"""What counts as a GPU among a container's limits: these names, and all that begin with one that
+ends in - or /."""
 
 MAX_OVERLAY_BYTES = (
     32 * 1024
@@ -89,7 +93,8 @@ NprocPerNode = Annotated[
             "x-kubernetes-int-or-string": True,
             "x-kubernetes-validations": [
                 {
-                    "rule": "type(self) == string ? self == 'auto' : 1 <= int(self) && int(self) <= 128",
+                    "rule": "type(self) == string ? self == 'auto' : "
+                    "1 <= int(self) && int(self) <= 128",
                     "message": "must be 'auto' or an integer from 1 to 128",
                 }
             ],
@@ -102,7 +107,8 @@ class Shm(Model):
     """/dev/shm: data-loader workers and NCCL share memory through it."""
 
     enabled: bool = True
-    """Mount a memory-backed /dev/shm. Without it the container runtime's own applies, often 64 MiB."""
+    """Mount a memory-backed /dev/shm. Without it the container runtime's own applies, often 64
+    MiB."""
     size_limit: Quantity | None = None
     """At most so much. What is in it counts against the container's memory limit."""
 
@@ -166,7 +172,8 @@ class Spec(Model):
     launcher: Literal["torchrun", "none"] = "torchrun"
     """`torchrun` runs `args`. `none`: the environment is set and nothing else is ours."""
     command: Argument | None = None
-    """Replaces the launcher's whole command. With launcher `none` and no command, the image's entry point runs."""
+    """Replaces the launcher's whole command. With launcher `none` and no command, the image's entry
+    point runs."""
     args: Argument | None = None
     """What torchrun runs: a script or `-m module`, then its arguments."""
     nnodes: Annotated[int, Field(ge=1, le=5000)] = 1
@@ -174,11 +181,13 @@ class Spec(Model):
     nproc_per_node: NprocPerNode = "auto"
     """Processes in each pod; `auto` is the number of GPUs in `resources.limits`, else 1."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """Process-group backend, given to the trainer as DDPJOB_BACKEND; `auto` is nccl with GPUs, else gloo."""
+    """Process-group backend, given to the trainer as DDPJOB_BACKEND; `auto` is nccl with GPUs, else
+    gloo."""
     master_port: MasterPort = keys.MASTER_PORT
     """Port of the rendezvous on rank 0's pod."""
     env: Annotated[list[EnvVar], Field(max_length=256), unique("name")] = []
-    """As in a pod. What ddpjob sets itself (RANK, WORLD_SIZE, MASTER_*, PET_*, DDPJOB_* …) is refused."""
+    """As in a pod. What ddpjob sets itself (RANK, WORLD_SIZE, MASTER_*, PET_*, DDPJOB_* …) is
+    refused."""
     env_from: Annotated[list[EnvFrom], Field(max_length=32)] = []
     """As in a pod."""
     resources: Resources = Resources()
@@ -194,9 +203,11 @@ class Spec(Model):
     data: Data | None = None
     """A volume with training data, read-only."""
     template: Overlay | None = None
-    """Pod overlay (`metadata` labels and annotations, `spec`), merged as Kubernetes merges; at most 32 KiB."""
+    """Pod overlay (`metadata` labels and annotations, `spec`), merged as Kubernetes merges; at most
+    32 KiB."""
     progress: Literal["auto", "file"] = "auto"
-    """`auto`: the script's progress file, else optimizer steps counted from outside. `file`: the file alone."""
+    """`auto`: the script's progress file, else optimizer steps counted from outside. `file`: the
+    file alone."""
     failure_policy: FailurePolicy = FailurePolicy()
     """What happens when a rank fails."""
     suspend: bool = False
@@ -204,7 +215,8 @@ class Spec(Model):
     clean_pod_policy: Literal["Running", "None", "All"] = "Running"
     """Which pods to delete when the job is finished: those still running, none, or all."""
     termination_grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 60
-    """How long ranks may take to save and end after SIGTERM; torchrun's own time-out is set 10 s below."""
+    """How long ranks may take to save and end after SIGTERM; torchrun's own time-out is set 10 s
+    below."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -235,7 +247,8 @@ class Spec(Model):
             "data",
         ),
         Rule(
-            "self.volumeMounts.all(m, (!has(self.checkpoint) || m.mountPath != self.checkpoint.mountPath)"
+            "self.volumeMounts.all(m, "
+            "(!has(self.checkpoint) || m.mountPath != self.checkpoint.mountPath)"
             " && (!has(self.data) || m.mountPath != self.data.mountPath)"
             " && (!self.shm.enabled || m.mountPath != '/dev/shm'))",
             _mounts_differ,
@@ -284,7 +297,8 @@ def is_gpu(resource: str) -> bool:
 
 
 MUTABLE_FIELDS = ("suspend", "failurePolicy", "cleanPodPolicy")
-"""Fields of the spec that may change at any time. `template` cannot be compared by the API server (it is open)."""
+"""Fields of the spec that may change at any time. `template` cannot be compared by the API server
+(it is open)."""
 
 State = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
 Truth = Literal["True", "False", "Unknown"]
@@ -407,7 +421,7 @@ _NAME_RULES = (
     Rule(
         f"size(self.metadata.name) <= {MAX_NAME}",
         lambda self: True,
-        f"must be at most {MAX_NAME} characters, so that <name>-<attempt>-<rank> fits in a hostname",
+        f"must be at most {MAX_NAME} characters: <name>-<attempt>-<rank> is a hostname",
     ),
     Rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",

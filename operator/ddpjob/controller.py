@@ -99,7 +99,10 @@ class Controller:
 
     @property
     def fresh(self) -> bool:
-        """Whether every watch has been heard of lately: a process that hears nothing should be restarted."""
+        """Whether every watch has been heard of lately.
+
+        A process that hears nothing should be restarted.
+        """
         now = asyncio.get_running_loop().time()
         return all(
             not informer.synced.is_set() or now - informer.last_heard < 2 * STALE_SECONDS

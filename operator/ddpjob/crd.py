@@ -1,4 +1,7 @@
-"""The CustomResourceDefinition, made from the models: structural schema, defaults, CEL rules, printer columns."""
+"""The CustomResourceDefinition, made from the models.
+
+Structural schema, defaults, CEL rules, printer columns.
+"""
 
 from typing import Any
 
@@ -80,11 +83,15 @@ def _immutable_fields() -> list[str]:
 
 
 def _immutable(name: str) -> Schema:
-    """A rule at the root, where `status` can be seen: a rule on the field is not run when the field comes or goes.
+    """The field may change only while nothing of the job runs: Pending, or Suspended.
 
-    Nothing runs in Pending, and nothing is left in Suspended.
+    The rule stands at the root, where `status` can be seen, and since a rule on the field itself
+    is not run when the field comes or goes.
     """
-    free = "!has(oldSelf.status) || !has(oldSelf.status.state) || oldSelf.status.state in ['Pending', 'Suspended']"
+    free = (
+        "!has(oldSelf.status) || !has(oldSelf.status.state) || "
+        "oldSelf.status.state in ['Pending', 'Suspended']"
+    )
     here, there = f"self.spec.{name}", f"oldSelf.spec.{name}"
     same = f"has({here}) == has({there}) && (!has({here}) || {here} == {there})"
     return {

@@ -26,7 +26,10 @@ class InvalidJob(DDPJobError, ValueError):
 
 
 class ClusterError(DDPJobError):
-    """The API server's answer to a request that failed; `code` is the HTTP status, 0 without an answer."""
+    """The API server's answer to a request that failed.
+
+    `code` is the HTTP status, 0 without an answer.
+    """
 
     def __init__(
         self, code: int, reason: str, message: str, retry_after: float | None = None
@@ -40,7 +43,10 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """The name is taken, a precondition (uid) failed, or the object has changed since it was read."""
+    """The name is taken, a precondition (uid) failed.
+
+    Or the object has changed since it was read.
+    """
 
 
 class Expired(ClusterError):
@@ -52,7 +58,10 @@ class Refused(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """The server is overloaded, failing or out of reach; `retry_after` is in seconds where it said so."""
+    """The server is overloaded, failing or out of reach.
+
+    `retry_after` is in seconds where it said so.
+    """
 
 
 def cluster_error(

@@ -1,4 +1,7 @@
-"""Turns the model's complaints into messages that name field, value and rule, in the API's words."""
+"""Turns the model's complaints into messages that name field, value and rule.
+
+In the API's words.
+"""
 
 from collections.abc import Mapping
 from typing import Any

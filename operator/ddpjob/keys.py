@@ -1,4 +1,7 @@
-"""Every name that more than one module or an outside reader must agree on: labels, environment, paths, derived names."""
+"""Every name that more than one module or an outside reader must agree on.
+
+Labels, environment, paths, derived names.
+"""
 
 GROUP = "ddpjob.dev"
 VERSION = "v1alpha1"

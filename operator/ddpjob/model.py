@@ -1,7 +1,7 @@
-"""The base of every model of the API: camelCase in JSON, closed, and with rules that need several fields.
+"""The base of every model of the API: closed, camelCase in JSON, with rules over several fields.
 
-A rule stands once, as a CEL expression for the API server and as a predicate for checks without one, so that both
-refuse the same files.
+A rule stands once, as a CEL expression for the API server and as a predicate for checks without
+one, so that both refuse the same files.
 """
 
 import re
@@ -17,7 +17,10 @@ from pydantic_core import PydanticCustomError
 
 @dataclass(frozen=True)
 class Rule:
-    """`cel` as the API server runs it on the model, `holds` the same in Python; `field` is what the message is about."""
+    """`cel` as the API server runs it on the model, `holds` the same in Python.
+
+    `field` is what the message is about.
+    """
 
     cel: str
     holds: Callable[[Any], bool]
@@ -97,7 +100,10 @@ _SUFFIXES |= {"m": 1e-3, "u": 1e-6, "n": 1e-9, "": 1}
 
 
 def quantity_value(quantity: int | str) -> float:
-    """The number that a Kubernetes quantity stands for: `500m` is 0.5, `1Ki` is 1024, `1e3` is 1000."""
+    """The number that a Kubernetes quantity stands for.
+
+    `500m` is 0.5, `1Ki` is 1024, `1e3` is 1000.
+    """
     match = re.fullmatch(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
     assert match, quantity
     return float(match[1]) * float(_SUFFIXES[match[2]])

@@ -1,4 +1,7 @@
-"""What is known of a job's pods when a decision is made: small records, made from what the API server sends."""
+"""What is known of a job's pods when a decision is made.
+
+Small records, made from what the API server sends.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,9 +79,10 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
 
 
 def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
-    """What the trainer container does, by its own status and, where it has none, by the pod's phase.
+    """What the trainer container does: by its own status, without one by the pod's phase.
 
-    Its own status comes first: a sidecar that still runs keeps the pod Running after the trainer has ended.
+    Its own status comes first: a sidecar that still runs keeps the pod Running after the trainer
+    has ended.
     """
     state = next(
         (
@@ -146,7 +150,8 @@ class Observed:
     trouble: DDPJobError | None = None
     """What stopped the last try to create something."""
     noise_since: float | None = None
-    """When the first failure of this attempt was seen, while all that is seen is peers' noise; seconds."""
+    """When the first failure of this attempt was seen, while all that is seen is peers' noise;
+    seconds."""
     report: Report | None = None
     spec_hash: str = ""
     """Of the pods as they would be rendered now."""

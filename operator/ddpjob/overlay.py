@@ -1,4 +1,7 @@
-"""Lays `spec.template` over the rendered pod, the way `kubectl patch` would: maps merge, lists merge by their keys."""
+"""Lays `spec.template` over the rendered pod, the way `kubectl patch` would.
+
+Maps merge, lists merge by their keys.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +12,8 @@ from ddpjob.podtypes import is_reserved
 
 Body = dict[str, Any]
 
-# Merge keys of the lists in a pod (`patchMergeKey` in the API); every other list is replaced as a whole.
+# Merge keys of the lists in a pod (`patchMergeKey` in the API); every other list is replaced as a
+# whole.
 MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -34,8 +38,8 @@ _METADATA = ("labels", "annotations")
 def apply(pod: Body, template: Mapping[str, Any]) -> Body:
     """`pod` with `template` merged into it; neither is changed.
 
-    Raises InvalidJob, with the path, where the template wants one of the operator's own fields otherwise, or is no
-    pod overlay at all.
+    Raises InvalidJob, with the path, where the template wants one of the operator's own fields
+    otherwise, or is no pod overlay at all.
     """
     for problem in _misfits(template):
         raise problem
@@ -71,7 +75,10 @@ def _merge_list(base: Sequence[Any], patch: Sequence[Any], key: str) -> list[Any
 
 
 def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
-    """What has not even the shape of an overlay, so that merging it would fail or lose something."""
+    """What has not even the shape of an overlay.
+
+    So that merging it would fail or lose something.
+    """
     allowed: dict[str, tuple[str, ...] | None] = {"metadata": _METADATA, "spec": None}
     for name, value in template.items():
         if name not in allowed:

@@ -1,9 +1,9 @@
 """Decides what to do next for one job. Pure: the same job, observation and time give the same plan.
 
-A plan is one step. Its status comes first: where that differs in more than counts, it is written, under the resource
-version that the decision was made from, before anything else happens; then the same question is asked again. So
-whatever is done rests on a status that is stored, and a controller that dies between any two writes goes on where
-it was.
+A plan is one step. Its status comes first: where that differs in more than counts, it is written,
+under the resource version that the decision was made from, before anything else happens; then the
+same question is asked again. So whatever is done rests on a status that is stored, and a controller
+that dies between any two writes goes on where it was.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,10 @@ class Plan:
 
 
 def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
-    """The next step for `job`; empty (same status, nothing to do) when everything is as it should be."""
+    """The next step for `job`.
+
+    Empty (same status, nothing to do) when everything is as it should be.
+    """
     pods = [pod for pod in observed.pods if pod.owner_uid == job.uid]
     status = job.status
     if job.metadata.deletion_timestamp or any(pod.attempt > status.attempt for pod in pods):
@@ -165,7 +168,10 @@ def _failure(
     observed: Observed,
     now: float,
 ) -> Plan | None:
-    """What follows from failed and lost ranks: a restart, the end, or a short wait for the cause."""
+    """What follows from failed and lost ranks.
+
+    A restart, the end, or a short wait for the cause.
+    """
     rest = [pod for pod in current if pod.rank not in succeeded]
     lost = [pod for pod in rest if pod.deleting]
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
@@ -306,7 +312,10 @@ def _missing(
 
 
 def _remains(status: Status, older: Sequence[PodRecord]) -> tuple[Deletion, ...]:
-    """Pods of older attempts to delete: the live, and the dead but for those of the last failure, kept for their logs."""
+    """Pods of older attempts to delete.
+
+    The live, and the dead but for those of the last failure, kept for their logs.
+    """
     kept = status.failure.attempt if status.failure else None
     return tuple(
         Deletion(pod, SURVIVOR_GRACE)
@@ -316,7 +325,10 @@ def _remains(status: Status, older: Sequence[PodRecord]) -> tuple[Deletion, ...]
 
 
 def _starting(job: DDPJob, status: Status, now: float) -> Status:
-    """Starting: from here on the spec cannot change, so all pods of the attempt are made from one."""
+    """Starting.
+
+    From here on the spec cannot change, so all pods of the attempt are made from one.
+    """
     status = status.model_copy(
         update={
             "state": "Starting",

@@ -1,4 +1,7 @@
-"""The parts of a pod that a DDPJob names directly, closed and bounded. Everything else of a pod goes through `template`."""
+"""The parts of a pod that a DDPJob names directly, closed and bounded.
+
+Everything else of a pod goes through `template`.
+"""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -216,7 +219,10 @@ class ProjectedDownward(Model):
 
 
 class ProjectedToken(Model):
-    """A token of the pod's service account; needs `serviceAccountToken` among the allowed volume types."""
+    """A token of the pod's service account.
+
+    Needs `serviceAccountToken` among the allowed volume types.
+    """
 
     audience: Short | None = None
     expiration_seconds: Annotated[int, Field(ge=600, le=4294967296)] | None = None

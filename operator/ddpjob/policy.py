@@ -1,7 +1,8 @@
-"""What an installation lets jobs ask of their pods: the allow-list, and the check of a finished pod against it.
+"""What an installation lets jobs ask of their pods: the allow-list, and the check against it.
 
-Whoever may create a DDPJob gets pods made by the operator's hand, so whatever reaches beyond the pod is refused unless
-the installation allows it. Pod Security admission of the namespace applies all the same.
+Whoever may create a DDPJob gets pods made by the operator's hand, so whatever reaches beyond the
+pod is refused unless the installation allows it. Pod Security admission of the namespace applies
+all the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,8 @@ class Policy(Model):
     """The allow-list; in a list of names `*` stands for all."""
 
     service_account_names: list[str] = []
-    """Service accounts that a job's pods may run as; also the only ones whose token may be mounted."""
+    """Service accounts that a job's pods may run as; also the only ones whose token may be
+    mounted."""
     priority_class_names: list[str] = ["*"]
     """Priority classes that a job may name."""
     runtime_class_names: list[str] = ["*"]
@@ -53,7 +55,10 @@ class Policy(Model):
 
 
 def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
-    """Everything in `pod` that `policy` does not allow; paths are those of the pod, below `spec.template`."""
+    """Everything in `pod` that `policy` does not allow.
+
+    Paths are those of the pod, below `spec.template`.
+    """
     spec = pod["spec"]
     return [
         *_pod_fields(spec, policy),

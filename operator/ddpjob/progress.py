@@ -1,4 +1,7 @@
-"""Asks rank 0's agent of every running job how far it is. What comes back was written by somebody's pod."""
+"""Asks rank 0's agent of every running job how far it is.
+
+What comes back was written by somebody's pod.
+"""
 
 import asyncio
 import logging
@@ -29,9 +32,13 @@ class Jobs(Protocol):
     jobs: dict[tuple[str, str], JobRecord]
     reconciler: Reconciler
 
-    def pods_of(self, uid: str) -> Iterable[PodRecord]: ...
+    def pods_of(self, uid: str) -> Iterable[PodRecord]:
+        """Pods of the job with this uid."""
+        ...
 
-    def trigger(self, namespace: str, name: str) -> None: ...
+    def trigger(self, namespace: str, name: str) -> None:
+        """Look at this job soon."""
+        ...
 
 
 class Poller:
@@ -42,7 +49,10 @@ class Poller:
         self._running = 0
 
     def write_interval(self) -> float:
-        """Seconds between two writes of one job's progress, as the number of running jobs has it now."""
+        """Seconds between two writes of one job's progress.
+
+        As the number of running jobs has it now.
+        """
         settings = self._jobs.settings
         return max(settings.progress_write, self._running / settings.progress_writes_per_second)
 
@@ -86,7 +96,10 @@ class Poller:
 async def fetch(
     session: aiohttp.ClientSession, host: str, port: int = keys.AGENT_PORT
 ) -> Report | None:
-    """What the agent at `host` reports; None if it does not answer in time, or not what it should."""
+    """What the agent at `host` reports.
+
+    None if it does not answer in time, or not what it should.
+    """
     address = f"[{host}]" if ":" in host else host
     try:
         async with session.get(

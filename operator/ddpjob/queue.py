@@ -10,7 +10,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class KeyedQueue(Generic[Key]):
-    """`get`, work, `done`. A key that is added while in work comes again afterwards; two workers never share one."""
+    """`get`, work, `done`.
+
+    A key that is added while in work comes again afterwards; two workers never share one.
+    """
 
     def __init__(self, *, first: float = 0.5, cap: float = 60.0) -> None:
         """`first` and `cap` bound the back-off of `retry`, in seconds."""

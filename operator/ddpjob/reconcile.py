@@ -37,7 +37,10 @@ _MINOR = ("summary", "nodes", "progress", "observed_generation")
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A DDPJob as the cache keeps it: bytes, since ten thousand finished jobs are read once each."""
+    """A DDPJob as the cache keeps it.
+
+    Bytes, since ten thousand finished jobs are read once each.
+    """
 
     name: str
     namespace: str
@@ -106,7 +109,8 @@ class Reconciler:
     agent: render.Agent
     settings: Settings
     progress_interval: Callable[[], float]
-    """Seconds between two writes of one job's progress, as the number of running jobs has it now."""
+    """Seconds between two writes of one job's progress, as the number of running jobs has it
+    now."""
     memories: dict[str, Memory] = field(default_factory=dict)
     """By uid of the job."""
 
@@ -210,7 +214,10 @@ class Reconciler:
             )
 
     async def _act(self, job: DDPJob, step: Plan, memory: Memory) -> None:
-        """Delete, then prepare, then create: what fails is remembered as the job's trouble, or raised."""
+        """Delete, then prepare, then create.
+
+        What fails is remembered as the job's trouble, or raised.
+        """
         await asyncio.gather(*(self._delete_pod(doomed) for doomed in step.delete))
         try:
             if step.prepare:
@@ -227,7 +234,10 @@ class Reconciler:
                 memory.trouble, memory.conflicts = None, 0
 
     async def _prepare(self, job: DDPJob, memory: Memory) -> None:
-        """Render everything, so that nothing is created for a job that cannot be; then Service and ConfigMap."""
+        """Render everything, so that nothing is created for a job that cannot be.
+
+        Then Service and ConfigMap.
+        """
         memory.stamp = render.pods(job, self.agent, self.settings.policy)
         service, config_map = render.service(job), render.config_map(job, self.agent)
         await asyncio.gather(
@@ -253,7 +263,10 @@ class Reconciler:
     def _name_taken(
         self, job: DDPJob, resource: Resource, name: str, owner: Body | None, memory: Memory
     ) -> None:
-        """Raise Conflict; at first as something that passes, if an earlier job of this name may have left it."""
+        """Raise Conflict.
+
+        At first as something that passes, if an earlier job of this name may have left it.
+        """
         text = f"{resource.kind} {name} exists and is not this job's; it is left alone"
         memory.conflicts += 1
         ours_once = owner is None or (owner.get("kind"), owner.get("name")) == (keys.KIND, job.name)
@@ -270,7 +283,10 @@ class Reconciler:
             return None
 
     async def _create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
-        """All of them at once, bounded in flight; the first refusal is raised after all have answered."""
+        """All of them at once, bounded in flight.
+
+        The first refusal is raised after all have answered.
+        """
         assert memory.stamp is not None
         pods = memory.stamp
         slots = asyncio.Semaphore(self.settings.creates_per_job)
@@ -283,7 +299,8 @@ class Reconciler:
 
         answers = await asyncio.gather(*map(create, ranks), return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        # A name of ours that exists already is a retried request whose answer was lost: the watch brings the pod.
+        # A name of ours that exists already is a retried request whose answer was lost: the watch
+        # brings the pod.
         taken = [error for error in errors if isinstance(error, Conflict)]
         for error in errors:
             if not isinstance(error, Conflict):
@@ -380,7 +397,10 @@ def _controller(obj: Body) -> Body | None:
 
 
 def _is_transition(old: Status, new: Status) -> bool:
-    """Whether more has changed than counts and progress: that is written at once, before anything else."""
+    """Whether more has changed than counts and progress.
+
+    That is written at once, before anything else.
+    """
     blank = dict.fromkeys(_MINOR)
     if old.state is None and new.state == "Pending":
         new = new.model_copy(update={"state": None})  # that alone can wait for what follows

@@ -1,8 +1,9 @@
 """From a job to the objects it needs. Pure: the same job, attempt and agent give the same bytes.
 
-Templates are JSON, and a finalize hook encodes every value, so that no text of a user can change the structure; text
-of a user is never a template. The pod is rendered once per attempt, with a mark where the rank belongs, and stamped
-per rank: at a thousand ranks, rendering each would cost more than creating it.
+Templates are JSON, and a finalize hook encodes every value, so that no text of a user can change
+the structure; text of a user is never a template. The pod is rendered once per attempt, with a mark
+where the rank belongs, and stamped per rank: at a thousand ranks, rendering each would cost more
+than creating it.
 """
 
 import hashlib
@@ -80,7 +81,8 @@ def config_map(job: DDPJob, agent: Agent) -> Body:
 def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
     """The pods of the job's current attempt.
 
-    Raises InvalidJob where the overlay or the volumes ask for what ddpjob sets itself or `policy` does not allow.
+    Raises InvalidJob where the overlay or the volumes ask for what ddpjob sets itself or `policy`
+    does not allow.
     """
     mark = _mark(job)
     pod = _render("pod.json.j2", job, **_pod_values(job, agent, mark))
@@ -191,7 +193,8 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         "PET_MASTER_PORT": str(spec.master_port),
         "PET_RDZV_BACKEND": "static",
         "PET_RDZV_ID": f"{job.uid}-{attempt}",
-        "PET_MAX_RESTARTS": "0",  # in-place restart of several agents does not work; the group restarts
+        # In-place restart of several agents does not work; the group restarts
+        "PET_MAX_RESTARTS": "0",
         # What env:// and managed services mean by them: the node's rank, the number of nodes.
         "MASTER_ADDR": master,
         "MASTER_PORT": str(spec.master_port),
@@ -256,7 +259,10 @@ def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
 
 
 def _secure(pod: Body) -> None:
-    """Give sidecars and init containers the trainer's defaults, and check that every mount has its volume."""
+    """Give sidecars and init containers the trainer's defaults.
+
+    And check that every mount has its volume.
+    """
     spec = pod["spec"]
     volumes = {volume["name"] for volume in spec["volumes"]}
     for kind in ("containers", "initContainers"):

@@ -14,7 +14,8 @@ class Settings:
     workers: int = 16
     """Jobs that are reconciled at the same time."""
     creates_per_job: int = 32
-    """Pods of one job that are created at the same time: one wide job must not hold all connections."""
+    """Pods of one job that are created at the same time: one wide job must not hold all
+    connections."""
     minor_status: float = 1.0
     """Counts and progress alone are written at most this often for one job; transitions at once."""
     progress_poll: float = 5.0

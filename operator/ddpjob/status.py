@@ -1,4 +1,7 @@
-"""Status as a function of the job and what is observed: counts, conditions, progress, the strings of the columns."""
+"""Status as a function of the job and what is observed.
+
+Counts, conditions, progress, the strings of the columns.
+"""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +37,10 @@ def with_condition(
 
 
 def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: set[int]) -> api.Nodes:
-    """How many nodes of the current attempt do what; those that have ended well count without a pod too."""
+    """How many nodes of the current attempt do what.
+
+    Those that have ended well count without a pod too.
+    """
     rest = [pod for pod in current if pod.rank not in succeeded]
     return api.Nodes(
         desired=desired,
@@ -46,7 +52,10 @@ def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: set[int])
 
 
 def waiting_reason(current: Sequence[PodRecord]) -> tuple[str, str] | None:
-    """(reason, message) of the first pod that waits for more than its turn: image pull, scheduling."""
+    """(reason, message) of the first pod that waits for more than its turn.
+
+    Image pull, scheduling.
+    """
     for pod in sorted(current, key=lambda pod: pod.rank):
         if pod.live and not pod.running and pod.reason not in _UNREMARKABLE:
             return pod.reason, f"pod {pod.name}: {pod.message or pod.reason}"

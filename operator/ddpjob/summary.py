@@ -1,12 +1,12 @@
-"""Reads what the agent left in a pod's termination message, and finds the first cause among several failures.
+"""Reads what the agent left in termination messages; finds the first cause of several failures.
 
-A pod's message is written by whatever ran in it, so everything here treats it as hostile: strict types, bounded
-sizes, and a fallback that knows the kubelet's words alone.
+A pod's message is written by whatever ran in it, so everything here treats it as hostile: strict
+types, bounded sizes, and a fallback that knows the kubelet's words alone.
 """
 
 import json
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -21,7 +21,10 @@ Name = Annotated[str, Field(max_length=63)]
 
 
 class AgentReport(BaseModel):
-    """`/progress` of the agent, and `progress` of its summary. NaN and infinite losses are legal."""
+    """`/progress` of the agent, and `progress` of its summary.
+
+    NaN and infinite losses are legal.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -87,13 +90,19 @@ def final_report(pods: Iterable[PodRecord]) -> Report | None:
 
 
 def is_noise(pod: PodRecord) -> bool:
-    """Whether this pod failed only because another had failed before it, by its agent's judgement."""
+    """Whether this pod failed only because another had failed before it.
+
+    By its agent's judgement.
+    """
     summary = read_summary(pod)
     return summary is not None and summary.peer
 
 
 def first_cause(pods: Iterable[PodRecord]) -> PodRecord:
-    """Of several failed pods, the one that began it: own failures before noise, then the earliest."""
+    """Of several failed pods, the one that began it.
+
+    Own failures before noise, then the earliest.
+    """
 
     def order(pod: PodRecord) -> tuple[bool, float, int]:
         summary = read_summary(pod)
@@ -146,4 +155,4 @@ def _seconds(time: str | None) -> float:
 
 def stamp(seconds: float) -> str:
     """Unix seconds as the API writes a time: `2026-01-31T12:00:00Z`."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -23,7 +23,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# Only true and false are booleans, and dates are text, as in Kubernetes' YAML (which is YAML 1.2 in this).
+# Only true and false are booleans, and dates are text, as in Kubernetes' YAML (which is YAML 1.2 in
+# this).
 _Loader.yaml_implicit_resolvers = {
     letter: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

@@ -15,7 +15,8 @@ def validate(
 ) -> None:
     """Check job files offline, by the rules of the API server and of the operator.
 
-    Exit code 0: all are good. 1: at least one is not; every broken rule is printed with field and value.
+    Exit code 0: all are good. 1: at least one is not; every broken rule is printed with field and
+    value.
     """
     broken = False
     for file in files:
@@ -38,7 +39,10 @@ def validate(
 
 
 def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
-    """Every reason not to accept this object; with a default installation's allow-list unless told otherwise."""
+    """Every reason not to accept this object.
+
+    With a default installation's allow-list unless told otherwise.
+    """
     problems = api.validate(document)
     if problems:
         return problems

@@ -1,4 +1,7 @@
-"""What the controller asks of a cluster, real (`kube`) or in this process (`local`): the same verbs, the same errors."""
+"""What the controller asks of a cluster, real (`kube`) or in this process (`local`).
+
+The same verbs, the same errors.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -79,8 +82,8 @@ class Cluster(Protocol):
     ) -> Body | None:
         """DELETE with a uid precondition.
 
-        The object as it lives on until its grace period ends, or None if it is gone at once. Raises NotFound, or
-        Conflict where another object has taken the name.
+        The object as it lives on until its grace period ends, or None if it is gone at once. Raises
+        NotFound, or Conflict where another object has taken the name.
         """
         ...
 

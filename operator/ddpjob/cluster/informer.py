@@ -21,9 +21,14 @@ class Item(Protocol):
     """What a store keeps of an object."""
 
     @property
-    def uid(self) -> str: ...
+    def uid(self) -> str:
+        """What tells it from all other objects, past ones included."""
+        ...
+
     @property
-    def resource_version(self) -> int: ...
+    def resource_version(self) -> int:
+        """Which of two versions is the newer."""
+        ...
 
 
 T = TypeVar("T", bound=Item)
@@ -101,8 +106,8 @@ class Informer(Generic[T]):
             try:
                 if not resource_version:
                     resource_version = await self._relist()
-                async for resource_version in self._follow(resource_version):
-                    failures = 0
+                async for seen in self._follow(resource_version):
+                    resource_version, failures = seen, 0
                 failures = 0
             except Expired:
                 resource_version = ""

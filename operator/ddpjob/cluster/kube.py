@@ -2,17 +2,15 @@
 
 import asyncio
 import json
-import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
 
 from ddpjob.cluster import Body, Listing, Resource, WatchEvent
+from ddpjob.cluster.credentials import Credentials
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
 
 CHUNK = 500  # objects in one answer to a list
@@ -21,34 +19,6 @@ WATCH_SECONDS = 300  # the server ends a watch after so long; a fresh one goes o
 TOKEN_SECONDS = 60.0  # bound tokens rotate; the file is read again this often
 IN_FLIGHT = 64  # more is slower: measured 16 → 64 → 256 at 2.5k, 3.2k, 2.7k pods per CPU second
 MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event; etcd's own limit is 1.5 MiB
-
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """Where the API server is and who we are."""
-
-    server: str
-    ca_file: str | None = None
-    ca_data: str | None = None
-    """PEM."""
-    token: str | None = None
-    token_file: Path | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
-    insecure: bool = False
-
-    def ssl_context(self) -> ssl.SSLContext | bool:
-        """For an https server; False for none at all."""
-        if not self.server.startswith("https"):
-            return False
-        context = ssl.create_default_context(cafile=self.ca_file, cadata=self.ca_data)
-        if self.insecure:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if self.certificate_file:
-            context.load_cert_chain(self.certificate_file, self.key_file)
-        return context
 
 
 class KubeCluster:
@@ -196,9 +166,9 @@ class KubeCluster:
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        file, now = self._credentials.token_file, time.monotonic()
-        if file and now - self._token_read > TOKEN_SECONDS:
-            self._token, self._token_read = file.read_text().strip(), now
+        now = time.monotonic()
+        if now - self._token_read > TOKEN_SECONDS:
+            self._token, self._token_read = self._credentials.current_token(), now
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers

@@ -1,0 +1,220 @@
+"""The operator process: `python -m ddpjob.handlers`.
+
+kopf does what it is good at: the process's life, login, the stream of DDPJob events, clean-up. Its
+events are triggers and never data; nothing of kopf's is stored on any object (null storages), so it
+makes no write of its own.
+"""
+
+import argparse
+import asyncio
+import itertools
+import logging
+import random
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kopf
+import uvloop
+from pydantic import ValidationError
+
+from ddpjob import __version__, keys
+from ddpjob.cluster.credentials import Credentials, NoCredentials
+from ddpjob.cluster.kube import KubeCluster
+from ddpjob.controller import Controller
+from ddpjob.explain import explain
+from ddpjob.policy import Policy
+from ddpjob.server import serve
+from ddpjob.settings import Settings
+
+log = logging.getLogger("ddpjob")
+
+
+class NoDiffs(kopf.DiffBaseStorage):
+    """kopf compares nothing: saves a copy of every object and an annotation on it."""
+
+    def build(self, **_: Any) -> Any:
+        """Nothing to compare."""
+        return {}
+
+    def fetch(self, **_: Any) -> Any:
+        """Nothing was stored."""
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nothing to store."""
+
+
+class NoProgress(kopf.ProgressStorage):
+    """kopf remembers nothing: an event handler has no progress."""
+
+    def fetch(self, **_: Any) -> Any:
+        """Nothing was stored."""
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nothing to store."""
+
+    def purge(self, **_: Any) -> None:
+        """Nothing to purge."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing to touch."""
+
+    def clear(self, *, essence: Any) -> Any:
+        """Nothing to clear."""
+        return essence
+
+
+class Backoffs(Collection[float]):
+    """Pauses between tries, without end: 0.2 s, doubling, at most 3 s.
+
+    Kopf's own end after a minute, and so does it.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        for n in itertools.count():
+            yield min(0.2 * 2 ** min(n, 10), 3.0) * random.uniform(0.7, 1.0)
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __contains__(self, item: object) -> bool:
+        return isinstance(item, float)
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Make kopf an event source and nothing else.
+
+    The reasons with figures are in docs/design.md.
+    """
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.persistence.diffbase_storage = NoDiffs()
+    settings.persistence.progress_storage = NoProgress()
+    settings.queueing.idle_timeout = 0.2
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.watching.chunk_size = 500
+    settings.networking.error_backoffs = Backoffs()
+    settings.networking.request_timeout = 30
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+
+
+def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
+    """The handlers, bound to one controller that starts and ends with kopf."""
+    registry = kopf.OperatorRegistry()
+    credentials = Credentials.find()
+    stack = AsyncExitStack()
+    controllers: list[Controller] = []
+
+    @kopf.on.startup(registry=registry)
+    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure(settings)
+        cluster = KubeCluster(credentials)
+        stack.push_async_callback(cluster.close)
+        controller = Controller(
+            cluster, namespaces=options.namespace, settings=Settings(policy=policy)
+        )
+        host, _, port = options.listen.rpartition(":")
+        await stack.enter_async_context(serve(host or "::", int(port), controller, cluster))
+        task = asyncio.create_task(controller.run())
+        task.add_done_callback(_die_with)
+        stack.push_async_callback(_stop, task)
+        controllers.append(controller)
+        log.info("started version=%s namespaces=%s", __version__, options.namespace or "all")
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        # A fresh session with the token as it is now: the same credentials again would end the
+        # process.
+        await asyncio.sleep(random.uniform(0.0, 0.2))
+        token = credentials.current_token()
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=credentials.ssl_context()),
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+        )
+        return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
+
+    @kopf.on.event(keys.GROUP, keys.VERSION, keys.PLURAL, registry=registry)
+    async def seen(namespace: str | None, name: str, **_: Any) -> None:
+        controllers[0].trigger(namespace or "", name)
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await stack.aclose()
+        log.info("stopped")
+
+    return registry
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.remove_done_callback(_die_with)
+    task.cancel()
+    await asyncio.wait([task], timeout=5.0)
+
+
+def _die_with(task: asyncio.Task[None]) -> None:
+    """A controller that has ended by itself must not leave a living process that does nothing."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("the controller has ended", exc_info=error)
+        raise SystemExit(1)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m ddpjob.handlers", description=__doc__)
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        help="watch this namespace; may be given several times; without it, all of them",
+    )
+    parser.add_argument(
+        "--listen", default=":8080", help="[HOST]:PORT of /healthz, /readyz, /metrics (:8080)"
+    )
+    parser.add_argument("--policy", type=Path, help="JSON file with the allow-list for pods")
+    parser.add_argument("--verbose", action="store_true", help="log debug messages")
+    parser.add_argument("--version", action="version", version=__version__)
+    return parser.parse_args(arguments)
+
+
+def load_policy(path: Path | None) -> Policy:
+    """The allow-list in the file. Raises SystemExit, with the field, if it is wrong."""
+    if path is None:
+        return Policy()
+    try:
+        return Policy.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise SystemExit(f"--policy: {error}") from None
+    except ValidationError as error:
+        text = "\n".join(f"--policy {path}: {problem}" for problem in explain(error))
+        raise SystemExit(text) from None
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    options = parse()
+    logging.basicConfig(
+        level=logging.DEBUG if options.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    policy = load_policy(options.policy)
+    try:
+        registry = build(options, policy)
+    except NoCredentials as error:
+        raise SystemExit(str(error)) from None
+    kopf.run(
+        loop=uvloop.new_event_loop(),
+        registry=registry,
+        standalone=True,
+        clusterwide=not options.namespace,
+        namespaces=options.namespace or (),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The operator's own HTTP: /healthz, /readyz, /metrics."""
+
+import asyncio
+import resource
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ddpjob.cluster.kube import KubeCluster
+from ddpjob.controller import Controller
+
+LAG_SECONDS = 5.0  # an event loop later than this is stuck
+
+
+class Metrics:
+    """Reads the controller's state when it is asked; nothing is counted twice."""
+
+    def __init__(self, controller: Controller, cluster: KubeCluster) -> None:
+        self._controller, self._cluster = controller, cluster
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by prometheus_client for each scrape."""
+        requests = CounterMetricFamily(
+            "ddpjob_api_requests",
+            "Requests to the API server; code 0 means no answer.",
+            labels=["verb", "resource", "code"],
+        )
+        for (verb, plural, code), count in sorted(self._cluster.requests.items()):
+            requests.add_metric([verb, plural, str(code)], count)
+        yield requests
+        yield GaugeMetricFamily(
+            "ddpjob_jobs", "DDPJobs in the cache.", value=len(self._controller.jobs)
+        )
+        yield GaugeMetricFamily(
+            "ddpjob_queue_depth", "Jobs that wait for a worker.", value=len(self._controller.queue)
+        )
+        # Peak, in bytes; Linux counts in KiB, macOS in bytes.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        scale = 1 if sys.platform == "darwin" else 1024
+        yield GaugeMetricFamily(
+            "ddpjob_memory_peak_bytes", "Largest resident set so far.", value=peak * scale
+        )
+
+
+@asynccontextmanager
+async def serve(
+    host: str, port: int, controller: Controller, cluster: KubeCluster
+) -> AsyncIterator[None]:
+    """Answer on host and port while the block runs."""
+    registry = CollectorRegistry()
+    registry.register(Metrics(controller, cluster))
+    lag = _Lag()
+
+    def check(holds: Callable[[], bool], what: str) -> Callable[[web.Request], object]:
+        async def answer(_: web.Request) -> web.Response:
+            return web.Response(text="ok") if holds() else web.Response(status=503, text=what)
+
+        return answer
+
+    async def metrics(_: web.Request) -> web.Response:
+        text = generate_latest(registry)
+        return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    app = web.Application()
+    # Liveness means that the watches are heard: a process that answers but hears nothing must be
+    # restarted.
+    alive = check(lambda: lag.seconds < LAG_SECONDS and controller.fresh, "watches are silent\n")
+    app.router.add_get("/healthz", alive)  # type: ignore[arg-type]
+    ready = check(lambda: controller.ready, "caches are being filled\n")
+    app.router.add_get("/readyz", ready)  # type: ignore[arg-type]
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    watching = asyncio.create_task(lag.run())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await runner.cleanup()
+
+
+class _Lag:
+    """How late the event loop is."""
+
+    seconds = 0.0
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(1.0)
+            self.seconds = loop.time() - before - 1.0
