@@ -1,0 +1,1040 @@
+"""Runs inside every pod: `python3 -u agent.py torchrun -- ARGS…` or `… command -- CMD…`.
+
+It starts the launcher at once, says what the launcher waits for, serves /progress and /metrics,
+forwards signals, reaps orphans (it is PID 1), and ends with a documented exit code and one JSON
+summary in the termination log. Formats and codes: docs/progress.md. All settings come from the
+environment.
+
+Mounted into images of other people: standard library only, Python 3.8 or newer, no import of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import math
+import os
+import re
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Iterator, Mapping  # noqa: UP035 - Python 3.8
+
+OK, USER_ERROR, SAVED, NO_RENDEZVOUS, TERMINATED = (
+    0,
+    1,
+    75,
+    77,
+    143,
+)  # exit codes; else 128 + signal
+PROGRESS_BYTES = 16 * 1024
+SUMMARY_BYTES = 4096  # the kubelet keeps no more
+METRICS, METRIC_NAME_CHARS = 32, 63
+RENDEZVOUS_SECONDS = 900  # torchrun's own limit for a static rendezvous
+LOOK_SECONDS = 5.0  # before each look for the master's name, the first too; see MasterWatch
+SAY_SECONDS = 15.0  # between two lines that say what is waited for
+POLL_SECONDS = 0.5
+LAST_SECONDS = 3.0  # of the grace period, kept to write the summary
+HERE = os.path.dirname(os.path.abspath(__file__))
+CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
+
+
+def say(text: str) -> None:
+    """One line on stderr, which is the pod's log."""
+    print("ddpjob-agent: " + text, file=sys.stderr, flush=True)
+
+
+def read_text(path: str) -> str:
+    """The text in a file of the system, empty where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+# ---- Environment
+
+
+class ConfigError(ValueError):
+    """What is wrong with the environment or the command line: every broken rule."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The environment that the operator sets, read once."""
+
+    job: str
+    namespace: str
+    attempt: int
+    node_rank: int
+    nnodes: int
+    nproc_per_node: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    run_dir: str
+    progress_file: str
+    count_steps: bool
+    pod_ip: str
+    agent_port: int
+    grace_seconds: int
+    termination_log: str
+    rendezvous_seconds: int
+
+    @staticmethod
+    def from_env(env: Mapping[str, str]) -> Config:
+        """Read and check `env`. Raises ConfigError."""
+        problems: list[str] = []
+
+        def text(name: str, default: str = "") -> str:
+            if not (env.get(name) or default):
+                problems.append(f"{name} is not set")
+            return env.get(name) or default
+
+        def whole(name: str, least: int, default: object = "", most: int = 2**31 - 1) -> int:
+            value = text(name, str(default))
+            if re.match(r"[0-9]{1,10}\Z", value) and least <= int(value) <= most:
+                return int(value)
+            if value:
+                rule = f"must be an integer from {least} to {most}"
+                problems.append(f"{name} {rule}, got {value[:80]!r}")
+            return least
+
+        nnodes, nproc = whole("DDPJOB_NNODES", 1), whole("DDPJOB_NPROC_PER_NODE", 1)
+        run_dir = text("DDPJOB_RUN_DIR", "/ddpjob/run")
+        config = Config(
+            job=text("DDPJOB_JOB"),
+            namespace=text("DDPJOB_NAMESPACE", "default"),
+            attempt=whole("DDPJOB_ATTEMPT", 0),
+            node_rank=whole("DDPJOB_NODE_RANK", 0, most=nnodes - 1),
+            nnodes=nnodes,
+            nproc_per_node=nproc,
+            world_size=whole("DDPJOB_WORLD_SIZE", 1, nnodes * nproc),
+            master_addr=text("MASTER_ADDR"),
+            master_port=whole("MASTER_PORT", 1, most=65535),
+            run_dir=run_dir,
+            progress_file=text("DDPJOB_PROGRESS_FILE", os.path.join(run_dir, "progress.json")),
+            count_steps=env.get("DDPJOB_PROGRESS") != "file",
+            pod_ip=env.get("DDPJOB_POD_IP", ""),
+            agent_port=whole("DDPJOB_AGENT_PORT", 1, 29499, 65535),
+            grace_seconds=whole("DDPJOB_GRACE_SECONDS", 0, 60),
+            termination_log=text("DDPJOB_TERMINATION_LOG", "/dev/termination-log"),
+            rendezvous_seconds=whole("DDPJOB_RENDEZVOUS_SECONDS", 1, RENDEZVOUS_SECONDS),
+        )
+        if problems:
+            raise ConfigError("; ".join(problems))
+        return config
+
+    @property
+    def shutdown_seconds(self) -> int:
+        """What torchrun grants its workers: 10 s less than the pod has; half of a short grace."""
+        grace = self.grace_seconds
+        return grace - 10 if grace >= 20 else max(1, grace // 2)
+
+
+def is_ip(host: str) -> bool:
+    """Whether `host` is an IPv4 or IPv6 address."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, host)
+            return True
+    return False
+
+
+def absolute_name(host: str, namespace: str, resolv_conf: str) -> str:
+    """`host` completed by the namespace's search domain (else the first one) and a dot.
+
+    A name without the dot is asked for with every search domain in turn (ndots:5).
+    """
+    if is_ip(host) or host.endswith(".") or host == "localhost":
+        return host
+    lines = [line.split() for line in resolv_conf.splitlines()]
+    domains = next((words[1:] for words in reversed(lines) if words[:1] == ["search"]), [])
+    if not domains:
+        return host
+    domain = next((d for d in domains if d.startswith(namespace + ".svc.")), domains[0]).strip(".")
+    return host + "." if host.endswith("." + domain) else f"{host}.{domain}."
+
+
+def launcher_env(config: Config, env: Mapping[str, str], resolv_conf: str) -> dict[str, str]:
+    """The launcher's environment: absolute master, our hooks, torchrun's time-outs."""
+    result = dict(env)
+    result["MASTER_ADDR"] = absolute_name(config.master_addr, config.namespace, resolv_conf)
+    if "PET_MASTER_ADDR" in env:
+        result["PET_MASTER_ADDR"] = result["MASTER_ADDR"]
+    paths = [os.path.join(HERE, "hooks"), env.get("PYTHONPATH", "")]
+    result["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    result.setdefault("PET_RDZV_CONF", f"timeout={config.rendezvous_seconds}")
+    result.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(config.shutdown_seconds))
+    return result
+
+
+# ---- What other processes write: hostile until read
+
+
+def read_json(path: str, limit: int) -> Any:
+    """The JSON in a regular file of at most `limit` bytes. Raises OSError or ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO must not block us
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("not a regular file")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"larger than {limit} bytes")
+    try:
+        return json.loads(content.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_records(folder: str, prefix: str) -> Iterator[dict[str, Any]]:
+    """Every readable JSON object in the files `<prefix>*.json` of `folder`."""
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if name.startswith(prefix) and name.endswith(".json"):
+            with contextlib.suppress(OSError, ValueError):
+                yield from objects([read_json(os.path.join(folder, name), 64 * 1024)])
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """The JSON objects in a list; none where `value` is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def integer(value: Any, least: int = 0, most: int = 2**31 - 1) -> int | None:
+    """`value` if it is an integer from `least` to `most`, else None."""
+    good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    return value if good else None
+
+
+def number(value: Any) -> float | None:
+    """`value` as a float, NaN and infinities included; None where it is no number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def past(value: Any, now: float) -> float:
+    """The unix time `value` if it is one and not after `now`, else `now`."""
+    seconds = number(value)
+    return seconds if seconds is not None and 0 <= seconds <= now else now
+
+
+# ---- Progress
+
+
+STEPS = 2**53 - 1  # the largest integer that every JSON reader keeps
+
+
+def parse_progress(content: Any) -> tuple[dict[str, Any], list[str]]:
+    """The good fields of a progress file, and what is wrong with the others.
+
+    Raises ValueError where there is no step.
+    """
+    if not isinstance(content, dict) or integer(content.get("step"), 0, STEPS) is None:
+        raise ValueError('must be one JSON object with "step", a whole number')
+    report: dict[str, Any] = {"step": content["step"]}
+    problems: list[str] = []
+    for name in ("total_steps", "epoch", "loss", "samples_per_second"):
+        value = content.get(name)
+        good = integer(value, 1, STEPS) if name == "total_steps" else number(value)
+        if good is not None:
+            report[name] = good
+        elif value is not None:
+            rule = "a whole number above 0" if name == "total_steps" else "a number"
+            problems.append(f"{name} must be {rule}, got {str(value)[:40]!r}")
+    metrics = content.get("metrics")
+    pairs = list(metrics.items()) if isinstance(metrics, dict) else []
+    good_pairs = [(k, number(v)) for k, v in pairs if 0 < len(k) <= METRIC_NAME_CHARS]
+    report["metrics"] = dict([(k, v) for k, v in good_pairs if v is not None][:METRICS])
+    if metrics is not None and (not pairs and metrics != {} or len(report["metrics"]) < len(pairs)):
+        rule = f"at most {METRICS} numbers with names of at most {METRIC_NAME_CHARS} characters"
+        problems.append(f"metrics must be an object of {rule}")
+    return report, problems
+
+
+class Progress:
+    """The newest report of the script, else the counted optimizer steps; and how fast they go."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.source = "none"
+        self.report: dict[str, Any] = {}
+        self.updated_at = 0.0  # unix seconds
+        self.eta: float | None = None  # seconds
+        self.file: tuple[int, ...] = ()  # as it was read last: mtime, size, inode
+        self.first = (0.0, 0)  # monotonic seconds and step of the first report
+        self.warned: set[str] = set()
+
+    def poll(self, now: float) -> None:
+        """Look for news; `now` is monotonic."""
+        try:
+            self.poll_file(now)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as problem:
+            self.warn(str(problem))
+        if self.source != "file" and self.config.count_steps:
+            step = counted_step(self.config.run_dir)
+            if step is not None and step != self.report.get("step"):
+                self.take("counted", {"step": step, "metrics": {}}, time.time(), now)
+
+    def poll_file(self, now: float) -> None:
+        """Read the progress file if it has changed."""
+        info = os.stat(self.config.progress_file)
+        file = (info.st_mtime_ns, info.st_size, info.st_ino)
+        if file != self.file:
+            self.file = file
+            content = read_json(self.config.progress_file, PROGRESS_BYTES)
+            report, problems = parse_progress(content)
+            self.take("file", report, past(info.st_mtime, time.time()), now)
+            for problem in problems:
+                self.warn(problem)
+
+    def warn(self, problem: str) -> None:
+        """Say each problem once, and no more than a few."""
+        if problem not in self.warned and len(self.warned) < 8:
+            self.warned.add(problem)
+            say(f"progress file {self.config.progress_file}: {problem}")
+
+    def take(self, source: str, report: dict[str, Any], updated_at: float, now: float) -> None:
+        """Make `report` the newest one, and estimate the rest from the rate since the first one."""
+        step, total = report["step"], report.get("total_steps")
+        if source != self.source or step < self.first[1]:
+            self.first = (now, step)
+        since, start = self.first
+        self.eta = None
+        if total is not None and step >= total:
+            self.eta = 0.0
+        elif total is not None and step > start and now > since:
+            self.eta = min(STEPS, round((total - step) * (now - since) / (step - start), 1))
+        self.source, self.report, self.updated_at = source, report, updated_at
+
+    def page(self, state: str) -> dict[str, Any]:
+        """The object served at /progress."""
+        config = self.config
+        page: dict[str, Any] = {"version": 1, "attempt": config.attempt}
+        page.update(node_rank=config.node_rank, state=state, source=self.source, **self.report)
+        if self.eta is not None:
+            page["eta_seconds"] = self.eta
+        if self.report:
+            page["updated_at"] = self.updated_at
+        return page
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the script has reported its last step."""
+        return bool(self.report.get("step", -1) >= self.report.get("total_steps", math.inf))
+
+
+def counted_step(folder: str) -> int | None:
+    """Steps that the hooks counted in this pod's lowest local rank; None before the first."""
+    counts: list[tuple[int, int]] = []
+    for content in read_records(folder, "steps-"):
+        rank, step = integer(content.get("local_rank")), integer(content.get("step"), 0, STEPS)
+        if step is not None:
+            counts.append((2**31 if rank is None else rank, step))
+    lowest = min(counts)[0] if counts else 0
+    return max((step for rank, step in counts if rank == lowest), default=None)
+
+
+def metrics_text(page: Mapping[str, Any], job: str) -> str:
+    """`page` in Prometheus' text format."""
+    job = job.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    labels = f'{{job="{job}",attempt="{page["attempt"]}",node_rank="{page["node_rank"]}"}}'
+    lines: list[str] = []
+    for name in ("step", "total_steps", "epoch", "loss", "samples_per_second"):
+        if name in page:
+            value = float(page[name])
+            text = repr(value) if math.isfinite(value) else f"{value:+}"[-4:].title()
+            text = "NaN" if math.isnan(value) else text
+            lines += [f"# TYPE ddpjob_{name} gauge", f"ddpjob_{name}{labels} {text}"]
+    return "\n".join([*lines, ""])
+
+
+# ---- Failures: which one was first, and which ones are only its echo
+
+# What a rank says when another one has gone, by who says it. [R]: from reports, not seen by us.
+# The exception must be one of torch's: a script's ConnectionResetError is its own failure.
+TORCH_ERRORS = re.compile(r"RuntimeError|Dist(Backend|Network|Store|)Error")
+PEER_NOISE = {
+    "gloo": r"(?i)(gloo|\.cc:\d+\]).*((closed|reset) by peer|broken pipe|refused|timed? ?out)",
+    "nccl [R]": r"remote process exited or there was a network error|ncclRemoteError"
+    r"|NCCL communicator was aborted|collective operation timeout|ncclUniqueId.*store->get",
+    "store": r"Did the remote server shutdown or crash|Socket Timeout|socket has timed out"
+    r"|wait timeout after|(send|recv)(Bytes|Value).*(Broken pipe|reset by peer|Failed to recv)",
+}
+OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3  # the higher, the less a failure explains
+
+
+def is_peer_noise(exception: str, text: str) -> bool:
+    """Whether an exception only says that another rank has gone."""
+    heard = any(re.search(pattern, text, re.DOTALL) for pattern in PEER_NOISE.values())
+    return heard and TORCH_ERRORS.fullmatch(exception) is not None
+
+
+def one_line(exception: str, text: str) -> tuple[str, str]:
+    """Type and one line, `ValueError: boom`, of an exception's whole message.
+
+    Where it carries the traceback of another process (of a DataLoader worker, of mp.spawn), the
+    last line tells what happened there.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and "Traceback (most recent call last)" in text:
+        match = re.match(r"(?:\w+\.)*([A-Za-z_]\w*)(?:: |\Z)", lines[-1])
+        return match.group(1) if match else exception, lines[-1]
+    return exception, f"{exception}: {lines[0]}" if lines else exception
+
+
+@dataclass
+class Failure:
+    """How one process ended that should not have ended so."""
+
+    message: str
+    time: float  # unix seconds
+    rank: int | None = None
+    local_rank: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    exception: str | None = None
+    traceback: str = ""
+    grade: int = OWN
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How this pod's part of the attempt ended."""
+
+    reason: str
+    agent_exit: int
+    failure: Failure
+
+
+def signal_name(code: int) -> str:
+    """SIGKILL for exit status -9; SIG<n> where the number has no name."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"SIG{-code}"
+
+
+def make_failure(
+    worker: Mapping[str, Any], record: Mapping[str, Any] | None, crowd: bool, now: float
+) -> Failure:
+    """The failure of `worker` (rank, local_rank, exitcode, ended_at), with its hook's `record`.
+
+    In a `crowd` an abort without an exception is taken for an echo: NCCL's watchdog and gloo abort
+    after the death of a peer.
+    """
+    code = worker.get("exitcode")
+    code = code if isinstance(code, int) else 1
+    failure = Failure(
+        message=f"killed by {signal_name(code)}" if code < 0 else f"exited with code {code}",
+        time=past(worker.get("ended_at"), now),
+        rank=integer(worker.get("rank")),
+        local_rank=integer(worker.get("local_rank")),
+        exit_code=None if code < 0 else code,
+        signal=signal_name(code) if code < 0 else None,
+    )
+    if record is not None:
+        kind, text = str(record.get("type")), str(record.get("message", ""))
+        failure.exception, failure.message = one_line(kind, text)
+        failure.traceback = str(record.get("traceback", ""))
+        failure.time = past(record.get("time"), failure.time)
+        failure.grade = ECHO if is_peer_noise(kind, text) else OWN
+    elif failure.signal == "SIGABRT" and crowd:
+        failure.grade = SUSPECT
+    return failure
+
+
+def recorded_by_torch(worker: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What torch's `@record` wrote, in the shape of our hook's record."""
+    error = worker.get("error")
+    if not isinstance(error, dict) or not isinstance(error.get("extraInfo"), dict):
+        return None
+    kind, _, text = str(error.get("message")).partition(": ")
+    return {"type": kind, "message": text, "traceback": error["extraInfo"].get("py_callstack", "")}
+
+
+def find_failures(
+    config: Config, launch: Any, errors: list[dict[str, Any]], launcher: dict[str, Any], now: float
+) -> list[Failure]:
+    """Every failed worker that is known of.
+
+    `launch` is what the torchrun shim wrote, None with another command; `launcher` is the
+    launcher's own end, as if it were a worker.
+    """
+    by_pid = {e.get("pid"): e for e in errors}
+    by_rank = {e["rank"]: e for e in errors if integer(e.get("rank")) is not None}
+    workers: dict[Any, dict[str, Any]] = {}
+    for source in (launch or {}, *errors):  # errors: torchrun within the user's own command
+        for worker in objects(source.get("failures")) + objects(source.get("workers")):
+            if worker.get("exitcode") not in (0, None):
+                workers.setdefault(worker.get("pid"), {}).update(worker)
+    if not workers and launch is None:
+        if launcher["pid"] in by_pid or launcher["exitcode"] != 1 or not errors:
+            workers = {launcher["pid"]: launcher}
+        else:  # a shell around Python: whichever of its processes failed
+            ranks = [{"rank": e.get("rank"), "local_rank": e.get("local_rank")} for e in errors]
+            workers = {e.get("pid"): {**launcher, **r} for e, r in zip(errors, ranks)}  # noqa: B905
+    failures = []
+    for pid, worker in workers.items():
+        record = by_pid.get(pid) or recorded_by_torch(worker)
+        if record is None and worker.get("exitcode") == 1:  # a shell script as torchrun's worker
+            record = by_rank.get(worker.get("rank"))
+        failures.append(make_failure(worker, record, config.world_size > 1, now))
+    return failures
+
+
+def first_cause(failures: list[Failure]) -> Failure:
+    """The failure that explains the others: own before echo, then the earliest.
+
+    SIGTERM counts only where nothing else happened: torchrun stops a failed worker's siblings so.
+    """
+    if any(f.signal != "SIGTERM" for f in failures):
+        for failure in failures:
+            failure.grade = STOPPED if failure.signal == "SIGTERM" else failure.grade
+    return min(failures, key=lambda f: (f.grade, f.time))
+
+
+def judge_failures(failures: list[Failure], alone: bool = True) -> Verdict:
+    """The verdict on workers that failed; `alone`: there are no other pods to have caused it."""
+    first = first_cause(failures)
+    if alone:
+        first.grade = OWN
+    if first.exit_code == SAVED:
+        first.message = f"saved and stopped (exit code {SAVED})"
+        return Verdict("Preempted", SAVED, first)
+    if first.exception is None and first.signal is not None:
+        return Verdict("Signal", 128 + getattr(signal, first.signal, 0), first)
+    return Verdict("Exception" if first.exception else "ExitCode", USER_ERROR, first)
+
+
+def judge_torchrun(error: Any, config: Config, code: int, now: float) -> Verdict:
+    """The verdict on a torchrun that ended without a failed worker; `error` is its own."""
+    if not isinstance(error, dict):
+        failure = make_failure({"exitcode": code}, None, False, now)
+        failure.message = "torchrun itself was " * (code < 0) + failure.message
+        return judge_failures([failure])
+    kind, text = str(error.get("type")), str(error.get("message"))
+    failure = Failure(text, now, exit_code=integer(error.get("exit_code")))
+    if error.get("stage") != "run":
+        return Verdict("LaunchFailed", USER_ERROR, failure)
+    failure.exception, failure.message = one_line(kind, text)
+    failure.traceback = str(error.get("traceback", ""))
+    if TORCH_ERRORS.fullmatch(kind) or kind.startswith("Rendezvous"):
+        where = f"{config.master_addr}:{config.master_port}"
+        failure.message = f"no group of {config.nnodes} nodes at {where}: {failure.message}"
+        failure.grade = ECHO if "Did the remote server shutdown or crash" in text else OWN
+        return Verdict("Rendezvous", NO_RENDEZVOUS, failure)
+    return Verdict("LaunchFailed", USER_ERROR, failure)
+
+
+def judge_stop(at: float) -> Verdict:
+    """The verdict on a pod that SIGTERM ended at `at` (unix seconds) without a word of saving."""
+    text = f"stopped by SIGTERM; no worker ended with {SAVED} (saved)"
+    return Verdict("Signal", TERMINATED, Failure(text, at, signal="SIGTERM"))
+
+
+# ---- Summary
+
+
+def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
+    """The summary as JSON of at most SUMMARY_BYTES.
+
+    The traceback loses its beginning first, then the message its end, then progress its metrics.
+    """
+    first = verdict.failure
+    summary: dict[str, Any] = {
+        "version": 1,
+        "reason": verdict.reason,
+        "rank": first.rank,
+        "local_rank": first.local_rank,
+        "exit_code": first.exit_code,
+        "signal": first.signal,
+        "exception": (first.exception or "")[:200] or None,
+        "message": first.message[:1000],
+        "peer": first.grade > OWN,
+        "time": first.time,
+        "traceback": first.traceback.strip(),
+        "progress": dict(page),
+    }
+    while True:
+        encoded = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
+        content = encoded.encode("utf-8", "replace")
+        if len(content) <= SUMMARY_BYTES:
+            return content
+        if summary["traceback"]:
+            summary["traceback"] = summary["traceback"][len(summary["traceback"]) // 8 + 1 :]
+        elif len(summary["message"]) > 200:
+            summary["message"] = summary["message"][:-100]
+        else:
+            summary["progress"].pop("metrics", None)
+
+
+def write_summary(path: str, content: bytes) -> None:
+    """Write in place: the kubelet mounts the file alone, so that no rename can replace it."""
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+    except OSError as problem:
+        say(f"cannot write the summary to {path}: {problem}")
+
+
+# ---- Network
+
+
+class MasterWatch(threading.Thread):
+    """Looks for the master's name beside the launcher, to say what is missing.
+
+    CoreDNS remembers for 5 to 30 s, for all pods, that a name was asked for before it existed. So
+    the launcher, whose imports take seconds, asks first and this thread never does; asking again
+    while the absence is remembered neither helps nor prolongs it.
+    """
+
+    def __init__(self, host: str, look_seconds: float) -> None:
+        super().__init__(daemon=True, name="master-watch")
+        self.host, self.look_seconds = host, look_seconds
+        self.found = threading.Event()
+
+    def run(self) -> None:
+        """Look until the name is found. The resolver may block for long."""
+        while not self.found.is_set():
+            time.sleep(self.look_seconds)
+            with contextlib.suppress(OSError, UnicodeError):
+                socket.getaddrinfo(self.host, None)
+                self.found.set()
+
+
+def serve(agent: Agent) -> None:
+    """Serve /progress and /metrics in threads. A taken port costs progress, not the training."""
+    import http.server  # takes 40 ms: after the launcher has started
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = 5
+
+        def do_GET(self) -> None:
+            if self.path == "/progress":
+                kind, body = "application/json", json.dumps(agent.page).encode()
+            elif self.path == "/metrics":
+                text = metrics_text(agent.page, agent.config.job)
+                kind, body = "text/plain; version=0.0.4; charset=utf-8", text.encode()
+            else:
+                return self.send_error(404)
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in agent.config.pod_ip else socket.AF_INET
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass  # a client that hangs up is no news
+
+    where = (agent.config.pod_ip, agent.config.agent_port)
+    try:
+        server = Server(where, Handler)
+    except OSError as problem:
+        return say(f"no /progress on {where[0]}:{where[1]}: {problem}")
+    threading.Thread(target=server.serve_forever, daemon=True, name="http").start()
+
+
+# ---- Processes
+
+LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux' prctl; nothing elsewhere."""
+    if LIBC is not None:
+        LIBC.prctl(option, value, 0, 0, 0)
+
+
+def children() -> list[int]:
+    """Pids of this process's living children, adopted orphans included; on Linux alone."""
+    found: list[int] = []
+    for pid in filter(str.isdigit, os.listdir("/proc") if LIBC is not None else []):
+        state, parent = [*read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:2], "", ""][:2]
+        if parent == str(os.getpid()) and state != "Z":
+            found.append(int(pid))
+    return found
+
+
+def kill(pid: int, signal_number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal_number)
+
+
+class Agent:
+    """One pod's part of one attempt, from start to summary."""
+
+    def __init__(self, config: Config, mode: str, arguments: list[str]) -> None:
+        self.config, self.mode, self.arguments = config, mode, arguments
+        self.progress = Progress(config)
+        self.page = self.progress.page("waiting")
+        self.pid = 0  # of the launcher
+        self.code: int | None = None  # its exit code, or minus the signal; None while it lives
+        self.orphan_codes: set[int] = set()
+        self.terminated_at: float | None = None  # unix seconds of the first SIGTERM
+        self.deadline = math.inf  # monotonic end of the grace period
+        self.started = False  # the training itself runs
+        self.expired = ""  # what was not there in time
+        self.watch: MasterWatch | None = None
+
+    def run(self) -> int:
+        """Run the launcher to its end, write the summary, and say with which code to exit."""
+        self.prepare()
+        wake = self.catch_signals()
+        try:
+            self.start()
+        except OSError as problem:
+            text = f"cannot start {self.arguments[0]!r}: {problem}"
+            return self.finish(Verdict("LaunchFailed", USER_ERROR, Failure(text, time.time())))
+        serve(self)
+        self.wait(wake)
+        self.progress.poll(time.monotonic())
+        verdict = self.judge()
+        self.kill_rest()
+        return self.finish(verdict)
+
+    def prepare(self) -> None:
+        """Create the folders that the environment names; empty ours of an earlier run."""
+        for name in ("DDPJOB_RUN_DIR", *CACHES):
+            try:
+                os.makedirs(os.environ.get(name) or self.config.run_dir, exist_ok=True)
+            except OSError as problem:
+                say(f"{name}: {problem}")
+        with contextlib.suppress(OSError):
+            for file in os.listdir(self.config.run_dir):
+                if re.match(r"(steps-|error-|launch|progress).*json", file):
+                    os.remove(os.path.join(self.config.run_dir, file))
+
+    def catch_signals(self) -> int:
+        """Handle signals from now on; each makes the returned descriptor readable."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come to us even where we are not PID 1
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for forwarded in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(forwarded, self.forward)
+        return reader
+
+    def forward(self, signal_number: int, frame: Any) -> None:
+        """Pass a signal on to the launcher; the first one begins the grace period."""
+        if self.terminated_at is None:
+            self.terminated_at = time.time()
+            grace = max(1.0, self.config.grace_seconds - LAST_SECONDS)
+            self.deadline = time.monotonic() + grace
+            draft = summarize(judge_stop(self.terminated_at), self.page)
+            write_summary(self.config.termination_log, draft)  # in case the grace is cut short
+        if self.pid and self.code is None:
+            kill(self.pid, signal_number)
+
+    def start(self) -> None:
+        """Start the launcher in a session of its own. Raises OSError where that is impossible."""
+        env = launcher_env(self.config, os.environ, read_text("/etc/resolv.conf"))
+        command = self.arguments
+        if self.mode == "torchrun":
+            env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave the shim alone
+            command = [sys.executable, "-u", os.path.abspath(__file__), "--launch", *command]
+
+        def die_with_agent() -> None:  # local mode leaves no orphans even where the agent is killed
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+        process = subprocess.Popen(
+            command, env=env, start_new_session=True, preexec_fn=die_with_agent
+        )
+        process.returncode = 0  # we reap it: its destructor must not try
+        self.pid = process.pid
+        if self.config.nnodes > 1 and not is_ip(env["MASTER_ADDR"]):
+            look_seconds = min(LOOK_SECONDS, self.config.rendezvous_seconds / 2)
+            self.watch = MasterWatch(env["MASTER_ADDR"], look_seconds)
+            self.watch.start()
+        if self.terminated_at is not None:
+            kill(self.pid, signal.SIGTERM)
+
+    def wait(self, wake: int) -> None:
+        """Until the launcher, and after SIGTERM all it left behind, has ended or time is up."""
+        begin = time.monotonic()
+        spoken = begin if self.config.nnodes == 1 else -math.inf
+        told: set[int] = set()
+        while self.code is None or (self.terminated_at is not None and children()):
+            select.select([wake], [], [], POLL_SECONDS)
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 4096)
+            self.reap()
+            now = time.monotonic()
+            if now > self.deadline:
+                return
+            if self.code is not None and self.terminated_at is not None:
+                for pid in set(children()) - told:  # the launcher did not pass the signal on
+                    told.add(pid)
+                    kill(pid, signal.SIGTERM)
+            if not self.started and not self.has_started():
+                missing, limit = self.missing()
+                if now - begin > limit:
+                    self.expired = f"{missing} is not there after {now - begin:.0f} s"
+                    return
+                if now - spoken > SAY_SECONDS:
+                    say(f"waiting for {missing} ({now - begin:.0f} s of {limit:.0f} s)")
+                    spoken = now
+            else:
+                self.started = True
+            self.progress.poll(now)
+            self.page = self.progress.page("running" if self.started else "waiting")
+
+    def reap(self) -> None:
+        """Collect every child that has ended."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                signalled = os.WIFSIGNALED(status)
+                code = -os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status)
+                if pid == self.pid:
+                    self.code = code
+                else:
+                    self.orphan_codes.add(code)
+
+    def has_started(self) -> bool:
+        """Whether torchrun has made its workers, or another command has a master to find."""
+        if self.mode == "torchrun":
+            return os.path.exists(os.path.join(self.config.run_dir, "launch.json"))
+        return self.watch is None or self.watch.found.is_set()
+
+    def missing(self) -> tuple[str, float]:
+        """What is waited for, and how many seconds it may take in all."""
+        config, limit = self.config, self.config.rendezvous_seconds
+        if self.watch is not None and not self.watch.found.is_set():
+            return f"the name of node rank 0, {self.watch.host}", limit
+        where = f"{config.master_addr}:{config.master_port}"
+        # torchrun's own time-out comes first, and knows more
+        return f"the group of {config.nnodes} nodes at {where}", limit + min(30, limit)
+
+    def judge(self) -> Verdict:
+        """What happened."""
+        now = time.time()
+        if self.expired:
+            return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(self.expired, now))
+        code = -signal.SIGKILL if self.code is None else self.code  # the grace period was too short
+        launch: Any = None
+        if self.mode == "torchrun":
+            launch = next(read_records(self.config.run_dir, "launch"), {})
+        failures: list[Failure] = []
+        if code != 0:
+            rank = self.config.node_rank if self.config.nproc_per_node == 1 else None
+            launcher = {"pid": self.pid, "exitcode": code, "rank": rank, "local_rank": rank and 0}
+            errors = list(read_records(self.config.run_dir, "error-"))
+            failures = find_failures(self.config, launch, errors, launcher, now)
+        stop = self.terminated_at
+        if stop is None or any(f.time < stop for f in failures):
+            if code == 0:
+                return Verdict("Completed", OK, Failure("", now, exit_code=0))
+            if failures:
+                return judge_failures(failures, self.config.nnodes == 1)
+            return judge_torchrun(launch.get("error"), self.config, code, now)
+        saved = [f for f in failures if f.exit_code == SAVED]
+        if saved or SAVED in self.orphan_codes:
+            return judge_failures(saved or [Failure("", stop, exit_code=SAVED)])
+        if self.is_done(launch, code, stop):
+            return Verdict("Completed", OK, Failure("", now, exit_code=0))
+        return judge_stop(stop)
+
+    def is_done(self, launch: Any, code: int, stop: float) -> bool:
+        """Whether the training was complete when SIGTERM came, at `stop`.
+
+        Exit code 0 after it is no proof: many scripts leave their loop early and return.
+        """
+        workers = objects((launch or {}).get("workers"))
+        ended = [past(w.get("ended_at"), stop) for w in workers if w.get("exitcode") == 0]
+        if workers and len(ended) == len(workers) and max(ended) < stop:
+            return True
+        return code == 0 and self.progress.is_complete
+
+    def kill_rest(self) -> None:
+        """Nothing outlives the agent, here as in a pod, where the kernel sees to it."""
+        for _ in range(100):  # the children of a killed child come to us in the next round
+            rest = [*children(), *([self.pid] if self.code is None else [])]
+            if not rest:
+                return
+            for pid in rest:
+                kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+            self.reap()
+
+    def finish(self, verdict: Verdict) -> int:
+        """Write the last progress and the summary; the agent's exit code."""
+        self.page = self.progress.page("finished")
+        write_summary(self.config.termination_log, summarize(verdict, self.page))
+        first = verdict.failure
+        if verdict.agent_exit != OK:
+            rank = "" if first.rank is None else f"rank {first.rank}: "
+            echo = " (another rank had gone before)" if first.grade > OWN else ""
+            say(f"{verdict.reason}: {rank}{first.message}{echo}")
+        return verdict.agent_exit
+
+
+# ---- torchrun as a function, in a process of its own: its failures as data
+
+
+class Launch:
+    """What happens in torchrun, kept in launch.json for the agent."""
+
+    def __init__(self, run_dir: str) -> None:
+        self.path = os.path.join(run_dir, "launch.json")
+        self.workers: list[Any] = []
+        self.failures: list[dict[str, Any]] = []
+        self.error: dict[str, Any] | None = None
+
+    def watch_workers(self) -> None:
+        """Remember every worker: after SIGTERM torchrun forgets its workers' exit codes."""
+        launch = self
+
+        class Worker(subprocess.Popen):  # type: ignore[type-arg]
+            ended_at: float | None = None
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                self.env = kwargs.get("env") or {}
+                if "TORCHELASTIC_RUN_ID" in self.env and "LOCAL_RANK" in self.env:
+                    launch.workers.append(self)
+                    launch.write()
+
+            def poll(self) -> Any:
+                code = super().poll()
+                if code is not None and self.ended_at is None:
+                    self.ended_at = time.time()
+                return code
+
+        subprocess.Popen = Worker  # type: ignore[misc]
+
+    def write(self) -> None:
+        """Replace launch.json."""
+        workers = [
+            {
+                "pid": worker.pid,
+                "rank": int(worker.env["RANK"]),
+                "local_rank": int(worker.env["LOCAL_RANK"]),
+                "exitcode": worker.poll(),
+                "ended_at": worker.ended_at,
+            }
+            for worker in self.workers
+        ]
+        content = {"workers": workers, "failures": self.failures, "error": self.error}
+        with open(self.path + ".tmp", "w") as file:
+            json.dump(content, file)
+        os.replace(self.path + ".tmp", self.path)
+
+    def run(self, arguments: list[str]) -> int:
+        """Run torchrun; its exit code."""
+        try:
+            torchrun: Any = importlib.import_module("torch.distributed.run")
+        except ImportError as problem:
+            return self.fail("import", problem, f"{sys.executable} has no torchrun: {problem}")
+        try:
+            check_script(torchrun.parse_args(arguments))
+            torchrun.main(arguments)
+        except SystemExit as problem:
+            code = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
+            text = f"torchrun refuses its arguments {arguments}"
+            return code and self.fail("arguments", problem, text, exit_code=code)
+        except FileNotFoundError as problem:
+            return self.fail("arguments", problem, str(problem))
+        except BaseException as problem:
+            import traceback
+
+            if type(problem).__name__ == "SignalException":
+                return 1
+            if type(problem).__name__ == "ChildFailedError":
+                failures: dict[int, Any] = getattr(problem, "failures", {})
+                self.failures = [describe(rank, failure) for rank, failure in failures.items()]
+                print(problem, file=sys.stderr, flush=True)  # torchrun's own report
+                return 1
+            trace = traceback.format_exc()
+            return self.fail("run", problem, str(problem), traceback=trace[-4000:])
+        return 0
+
+    def fail(self, stage: str, problem: BaseException, message: str, **more: Any) -> int:
+        """Remember why torchrun itself gave up; the exit code."""
+        self.error = {"stage": stage, "type": type(problem).__name__, "message": message[:4000]}
+        self.error.update(more)
+        if "traceback" in more:  # the agent prints the message
+            print(more["traceback"], file=sys.stderr, flush=True)
+        return 1
+
+
+def describe(rank: int, failure: Any) -> dict[str, Any]:
+    """One of torchrun's ProcessFailures as JSON."""
+    return {
+        "rank": rank,
+        "local_rank": failure.local_rank,
+        "pid": failure.pid,
+        "exitcode": failure.exitcode,
+        "error": failure.message if isinstance(failure.message, dict) else None,
+    }
+
+
+def check_script(options: Any) -> None:
+    """Raise FileNotFoundError for a missing script before the whole group has met in vain."""
+    script = options.training_script
+    if options.module:
+        sys.path.insert(0, os.getcwd())  # where python -m looks
+        if importlib.util.find_spec(script.split(".")[0]) is None:
+            raise FileNotFoundError(f"no module {script!r} for {sys.executable}")
+    elif not options.no_python and not os.path.exists(script):
+        raise FileNotFoundError(f"no script {script!r} in {os.getcwd()}")
+
+
+def launch_torchrun(arguments: list[str]) -> int:
+    """Run torchrun in this process and keep what happens; its exit code."""
+    del os.environ["DDPJOB_LAUNCHER"]  # the workers have hooks
+    sys.path.remove(HERE)
+    sys.argv = ["torchrun", *arguments]
+    launch = Launch(os.environ.get("DDPJOB_RUN_DIR", "/ddpjob/run"))
+    launch.watch_workers()
+    try:
+        return launch.run(arguments)
+    finally:
+        launch.write()
+
+
+def main(argv: list[str]) -> int:
+    """Entry point; the exit code."""
+    if argv[:1] == ["--launch"]:
+        return launch_torchrun(argv[1:])
+    try:
+        if argv[:1] not in (["torchrun"], ["command"]) or argv[1:2] != ["--"] or not argv[2:]:
+            raise ConfigError(f"usage: agent.py torchrun|command -- ARGS…, got {argv}")
+        config = Config.from_env(os.environ)
+    except ConfigError as problem:
+        say(f"LaunchFailed: {problem}")
+        verdict = Verdict("LaunchFailed", USER_ERROR, Failure(str(problem), time.time()))
+        path = os.environ.get("DDPJOB_TERMINATION_LOG") or "/dev/termination-log"
+        write_summary(path, summarize(verdict, {}))
+        return USER_ERROR
+    return Agent(config, argv[0], argv[2:]).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
