@@ -86,7 +86,8 @@ images: ## Build the operator's and the trainer's image
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
 	  [ -n "$$tool" ] || ! $$candidate info >/dev/null 2>&1 || tool=$$candidate; done; \
-	[ -n "$$tool" ] || { echo 'error: none of docker, podman and buildah answers `info`: install or start one' >&2; exit 1; }; \
+	command -v "$$tool" >/dev/null || { \
+	  echo "error: $${tool:-none of docker, podman and buildah} does not answer: install or start one" >&2; exit 1; }; \
 	flags=(--build-arg TORCH_INDEX='$(TORCH_INDEX)'); \
 	[ -z '$(BASE_IMAGE)' ] || flags+=(--build-arg BASE_IMAGE='$(BASE_IMAGE)'); \
 	case $$tool in *buildah) flags+=(--layers);; esac; \
@@ -114,8 +115,8 @@ $(PY):
 	@command -v $(PYTHON) >/dev/null || { echo 'error: $(PYTHON) not found: install Python 3.11 or newer, or set PYTHON' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $$($(PYTHON) -V) is too old: \
 	install Python 3.11 or newer, and set PYTHON, as in make PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo 'error: $(PYTHON) has no venv module: \
-	install it (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo 'error: $(PYTHON) has no venv module:' \
+	'install it (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 # The lists agree with each other, so they go in together. Our own packages last, without looking at dependencies.

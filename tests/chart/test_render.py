@@ -139,6 +139,11 @@ def test_the_crd_stays_when_the_release_goes(helm: Helm) -> None:
     assert rendered == {**generated, "metadata": kept}
 
 
+def test_the_crd_holds_no_null() -> None:
+    # The API server takes null as a default when the definition is created, and in no later apply.
+    assert "null" not in (CHART / "files" / "crd.yaml").read_text().split()
+
+
 def test_a_namespaced_release_creates_nothing_cluster_wide(helm: Helm) -> None:
     objects = helm.objects(*NAMESPACED)
     assert all("namespace" in body["metadata"] for body in objects)
