@@ -186,7 +186,7 @@ def evaluate(net: BasicNet, samples: Samples, world: World) -> tuple[int, int]:
     """Correctly classified samples and samples, over all ranks; each is counted exactly once."""
     net.eval()
     counts = torch.zeros(2, dtype=torch.int64, device=world.device)  # correct, tested
-    mine = torch.arange(world.rank, len(samples), world.size)
+    mine = torch.arange(len(samples))[world.rank :: world.size]
     for start in range(0, len(mine), 1024):
         images, labels = samples.batch(mine[start : start + 1024])
         counts[0] += (net(images).argmax(dim=1) == labels).sum()

@@ -1,0 +1,63 @@
+import pytest
+
+from ddptrain.dist import Launch, LaunchError, World, read_environment
+
+RANK_1_OF_2 = {
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "digits-0-0.digits",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_without_a_launcher_it_is_one_process_on_the_cpu() -> None:
+    assert read_environment({}, gpus=0) == Launch(0, 1, 0, "gloo", "", 0, launched=False)
+
+
+def test_the_launchers_and_the_jobs_variables_are_read() -> None:
+    job = {"DDPJOB_WORLD_SIZE": "2", "DDPJOB_ATTEMPT": "3", "PET_RDZV_ID": "0f1e-77-3"}
+    launch = read_environment(RANK_1_OF_2 | job, gpus=0)
+    assert launch == Launch(1, 2, 1, "gloo", job="0f1e-77", attempt=3, launched=True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "backend"),
+    [(0, "", "gloo"), (2, "", "nccl"), (2, "gloo", "gloo"), (2, "nccl", "nccl")],
+)
+def test_gpus_mean_nccl_unless_the_job_says_otherwise(gpus: int, asked: str, backend: str) -> None:
+    assert read_environment(RANK_1_OF_2 | {"DDPJOB_BACKEND": asked}, gpus=gpus).backend == backend
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus", "message"),
+    [
+        ({"RANK": "one"}, 0, "RANK must be a number of 0 or more, got 'one'"),
+        ({"RANK": "2"}, 0, "RANK is 2, but must be below WORLD_SIZE, which is 2"),
+        ({"MASTER_ADDR": ""}, 0, "RANK is set but MASTER_ADDR is not: use torchrun"),
+        ({"DDPJOB_BACKEND": "mpi"}, 0, "DDPJOB_BACKEND must be nccl or gloo, got 'mpi'"),
+        ({}, 1, "LOCAL_RANK is 1, but this process sees 1 GPUs"),
+        ({"DDPJOB_BACKEND": "nccl"}, 0, "LOCAL_RANK is 1, but this process sees 0 GPUs"),
+        (
+            {"DDPJOB_WORLD_SIZE": "4"},
+            0,
+            r"WORLD_SIZE=2, but the job expects DDPJOB_WORLD_SIZE=4: the launcher was given fewer",
+        ),
+        ({"DDPJOB_WORLD_SIZE": "1"}, 0, "DDPJOB_WORLD_SIZE=1: the launcher was given more nodes"),
+    ],
+)
+def test_an_environment_that_cannot_work_is_explained(
+    environment: dict[str, str], gpus: int, message: str
+) -> None:
+    with pytest.raises(LaunchError, match=message):
+        read_environment(RANK_1_OF_2 | environment, gpus=gpus)
+
+
+def test_a_lone_process_of_a_larger_job_does_not_train_alone() -> None:
+    with pytest.raises(LaunchError, match="was started without a launcher: use torchrun"):
+        read_environment({"DDPJOB_WORLD_SIZE": "2"}, gpus=0)
+
+
+def test_a_process_without_a_launcher_gets_a_group_of_one(world: World) -> None:
+    assert (world.rank, world.size, world.is_main) == (0, 1, True)
+    assert world.device.type == "cpu"

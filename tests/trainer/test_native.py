@@ -1,0 +1,308 @@
+"""The whole trainer, in real processes over gloo. Runs are shared between tests: each costs."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer import three_ranks
+from tests.trainer.three_ranks import PARITY, WHOLE, measure_few_samples
+
+from ddptrain.checkpoint import CheckpointError
+from ddptrain.data import load_digits
+from ddptrain.dist import World
+from ddptrain.model import BasicNet
+from ddptrain.native import AccuracyMissed, main, parse, train
+from ddptrain.preemption import StopVote
+
+NATIVE = ("-m", "ddptrain.native")
+EPOCH_STEPS = 23  # 1437 samples in batches of 64
+RESULT = re.compile(r"test accuracy (0\.\d{4}) \((\d+)/360\) after (\d+) steps, world size (\d+)")
+
+Torchrun = Callable[..., str]
+StartRanks = Callable[..., "list[subprocess.Popen[str]]"]
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    output: str
+
+    def result(self) -> tuple[int, int, int]:
+        """Correct of 360, steps and world size, of the last line."""
+        match = RESULT.match(self.output.strip().splitlines()[-1])
+        assert match, self.output
+        return int(match[2]), int(match[3]), int(match[4])
+
+    def progress(self) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads((self.folder / "progress.json").read_text())
+        return report
+
+
+def saved(folder: Path, step: int) -> dict[str, Any]:
+    (path,) = folder.glob(f"step-{step:08d}-attempt-*.pt")
+    state: dict[str, Any] = torch.load(path, weights_only=True)
+    return state
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Equal down to the last bit, through all containers."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_bits(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same_bits, one, other))
+    return bool(one == other)
+
+
+def assert_same_training(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for part in ("model", "optimizer", "rng"):
+        assert same_bits(one[part], other[part]), part
+
+
+def drift(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Largest difference between two weights."""
+    return max(float((one["model"][k] - other["model"][k]).abs().max()) for k in one["model"])
+
+
+# --- two ranks, default settings, from start to end ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def full(torchrun: Torchrun, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("full")
+    output = torchrun(
+        2,
+        *NATIVE,
+        "--target-accuracy=0.97",
+        DDPJOB_WORLD_SIZE="2",
+        DDPJOB_CHECKPOINT_DIR=str(folder),
+        DDPJOB_PROGRESS_FILE=str(folder / "progress.json"),
+    )
+    return Run(folder, output)
+
+
+def test_two_ranks_reach_97_percent_with_the_defaults(full: Run) -> None:
+    correct, steps, world_size = full.result()
+    assert correct >= 0.97 * 360
+    assert (steps, world_size) == (20 * EPOCH_STEPS, 2)
+
+
+def test_the_main_rank_alone_prints_one_line_per_epoch(full: Run) -> None:
+    epochs = re.findall(
+        r"^epoch (\d+)/20 step (\d+)/460 train loss \d+\.\d{4} test accuracy [01]\.\d{4} "
+        r"\d+ samples/s$",
+        full.output,
+        re.MULTILINE,
+    )
+    assert [(int(e), int(s)) for e, s in epochs] == [(i, i * EPOCH_STEPS) for i in range(1, 21)]
+    assert full.output.count("data: bundled digits, 1437 to train, 360 to test, sha256 83c5") == 1
+
+
+def test_the_train_loss_falls_below_a_tenth(full: Run) -> None:
+    losses = [float(loss) for loss in re.findall(r"train loss (\S+)", full.output)]
+    assert losses[0] > 1
+    assert losses[-1] < 0.1
+
+
+def test_the_last_progress_report_is_the_result(full: Run) -> None:
+    correct, steps, _ = full.result()
+    report = full.progress()
+    assert (report["step"], report["total_steps"], report["epoch"]) == (steps, steps, 20.0)
+    assert report["metrics"] == {"test_accuracy": correct / 360}
+
+
+def test_the_three_newest_checkpoints_stay(full: Run) -> None:
+    assert sorted(path.name for path in full.folder.glob("step-*")) == [
+        f"step-{step:08d}-attempt-0.pt" for step in (300, 400, 460)
+    ]
+
+
+def test_the_printed_accuracy_is_that_of_the_saved_model(full: Run) -> None:
+    net = BasicNet()
+    net.load_state_dict(saved(full.folder, 460)["model"])
+    images, labels = load_digits(torch.device("cpu")).test.batch(torch.arange(360))
+    correct = int((net.eval()(images).argmax(dim=1) == labels).sum())
+    assert full.result()[0] == correct
+
+
+def test_a_finished_training_that_starts_again_repeats_its_result(
+    full: Run, alone: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["--checkpoint-dir", str(full.folder)]) == 0
+    assert Run(full.folder, caplog.messages[-1]).result() == (full.result()[0], 460, 1)
+    assert "step 460/460" not in caplog.text  # no epoch was trained
+
+
+# --- preemption: SIGTERM to one of two ranks, then the same command again -----------------------
+
+
+@pytest.fixture(scope="module")
+def preempted(
+    full: Run, start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Run, list[int]]:
+    folder = tmp_path_factory.mktemp("preempted")
+    progress = folder / "progress.json"
+    ranks = start_ranks(
+        *(2, *NATIVE),
+        DDPJOB_CHECKPOINT_DIR=str(folder),
+        DDPJOB_PROGRESS_FILE=str(progress),
+    )
+    deadline = time.monotonic() + 60
+    while not progress.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    ranks[1].send_signal(signal.SIGTERM)
+    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert progress.exists(), outputs
+    return Run(folder, outputs[0]), [rank.returncode for rank in ranks]
+
+
+def stopped_after(run: Run) -> int:
+    match = re.search(r"^stopped by SIGTERM after step (\d+)/460$", run.output, re.MULTILINE)
+    assert match, run.output
+    return int(match[1])
+
+
+def test_sigterm_to_one_rank_stops_all_with_75(preempted: tuple[Run, list[int]]) -> None:
+    run, codes = preempted
+    assert codes == [75, 75]
+    assert 1 <= stopped_after(run) < 460
+
+
+def test_the_step_of_the_stop_is_saved(preempted: tuple[Run, list[int]]) -> None:
+    run, _ = preempted
+    step = stopped_after(run)
+    state = saved(run.folder, step)
+    assert (state["step"], state["world_size"], len(state["rng"])) == (step, 2, 2)
+    (newest,) = sorted(run.folder.glob("step-*"))[-1:]
+    assert newest.name == f"step-{step:08d}-attempt-0.pt"
+
+
+def test_two_ranks_go_on_after_a_preemption_bit_by_bit(
+    full: Run, preempted: tuple[Run, list[int]], torchrun: Torchrun
+) -> None:
+    run, _ = preempted
+    folder = str(run.folder)
+    output = torchrun(2, *NATIVE, DDPJOB_CHECKPOINT_DIR=folder, DDPJOB_ATTEMPT="1")
+    assert f"resuming from {run.folder}/step-{stopped_after(run):08d}-attempt-0.pt" in output
+    assert Run(run.folder, output).result() == full.result()
+    assert_same_training(saved(run.folder, 460), saved(full.folder, 460))
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 143), (["--checkpoint-dir"], 75)])
+def test_the_exit_code_says_whether_a_checkpoint_was_saved(
+    options: list[str], code: int, world: World, tmp_path: Path
+) -> None:
+    stop = StopVote()
+    stop.listen()
+    signal.raise_signal(signal.SIGTERM)
+    config = parse([*options, *[str(tmp_path)] * len(options)])
+    assert train(config, world, stop) == code
+    steps = [path.name for path in tmp_path.glob("step-*")]
+    # asked before step 1, voted after it, read after step 2
+    assert steps == (["step-00000002-attempt-0.pt"] if code == 75 else [])
+
+
+# --- three ranks: shares are uneven, and DDP's order of summation matters -----------------------
+
+
+@pytest.fixture(scope="module")
+def three(start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which three ranks have done all that `three_ranks.py` does."""
+    folder = tmp_path_factory.mktemp("three")
+    finish(start_ranks(3, three_ranks.__file__, str(folder)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_without_dropout(start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    finish(start_ranks(2, *NATIVE, *PARITY, str(folder)))
+    return folder
+
+
+def finish(ranks: "list[subprocess.Popen[str]]") -> None:
+    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(outputs)
+
+
+def test_three_ranks_resume_in_mid_epoch_bit_by_bit(
+    three: Path, torchrun: Torchrun, tmp_path: Path
+) -> None:
+    shutil.copy(three / "whole/step-00000030-attempt-0.pt", tmp_path)
+    output = torchrun(3, *NATIVE, *WHOLE, str(tmp_path))
+    assert "resuming from" in output
+    assert_same_training(saved(tmp_path, 40), saved(three / "whole", 40))
+
+
+def test_two_and_three_ranks_train_what_one_process_trains(
+    two_without_dropout: Path, three: Path, alone: None, tmp_path: Path
+) -> None:
+    assert main([*PARITY, str(tmp_path)]) == 0
+    assert drift(saved(tmp_path, 30), saved(tmp_path, 66)) > 1e-2  # it moves
+    for folder in (two_without_dropout, three / "parity"):
+        for step in (30, 60, 66):
+            assert drift(saved(tmp_path, step), saved(folder, step)) < 2e-6
+
+
+def test_another_world_size_goes_on_from_a_checkpoint(
+    three: Path, alone: None, tmp_path: Path
+) -> None:
+    shutil.copy(three / "parity/step-00000030-attempt-0.pt", tmp_path)
+    assert main([*PARITY, str(tmp_path)]) == 0
+    resumed, whole = saved(tmp_path, 66), saved(three / "parity", 66)
+    assert (resumed["world_size"], whole["world_size"]) == (1, 3)
+    assert drift(resumed, whole) < 2e-6
+
+
+def test_ranks_with_fewer_samples_or_none_change_neither_accuracy_nor_gradients(
+    three: Path, world: World
+) -> None:
+    few = json.loads((three / "few.json").read_text())
+    one: Any = measure_few_samples(world)
+    assert few["counts"] == one["counts"]
+    assert [tested for _, tested in one["counts"]] == [1, 2, 100, 359]
+    difference = torch.tensor(few["weights"]) - torch.tensor(one["weights"])
+    assert float(difference.abs().max()) < 2e-6
+
+
+# --- what must fail, and how ----------------------------------------------------------------------
+
+
+def test_a_launcher_that_forgot_the_other_nodes_fails_at_once(torchrun: Torchrun) -> None:
+    output = torchrun(1, *NATIVE, code=1, DDPJOB_WORLD_SIZE="2")
+    assert "WORLD_SIZE=1, but the job expects DDPJOB_WORLD_SIZE=2" in output
+    assert "torchrun needs --nnodes" in output
+    assert "epoch" not in output
+
+
+def test_an_accuracy_below_the_target_is_an_error(alone: None) -> None:
+    with pytest.raises(AccuracyMissed, match=r"test accuracy 0\.\d{4} is below 0\.97"):
+        main(["--max-steps", "1", "--target-accuracy", "0.97"])
+
+
+def test_a_leftover_of_an_earlier_attempt_does_not_train(
+    alone: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = ["--max-steps", "1", "--checkpoint-dir", str(tmp_path)]
+    monkeypatch.setenv("DDPJOB_ATTEMPT", "1")
+    assert main(options) == 0
+    monkeypatch.setenv("DDPJOB_ATTEMPT", "0")
+    with pytest.raises(CheckpointError, match="belongs to attempt 1"):
+        main(options)
+
+
+@pytest.mark.parametrize("option", ["--epochs=0", "--batch-size=-1", "--keep=x", "--speed=9"])
+def test_a_wrong_option_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse([option])
+    assert option.split("=")[0] in capsys.readouterr().err
