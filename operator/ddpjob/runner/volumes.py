@@ -11,28 +11,30 @@ from ddpjob.cluster import Body
 from ddpjob.runner.launch import CannotStart, main_container
 
 SHARED_MEMORY = "/dev/shm"  # this machine's own will do
+LOGS, SHARED = "logs", "volumes"  # folders of a job
 TERMINATION_LOG = ".termination-log"  # no volume's name begins with a dot
 OWN = ("emptyDir", "configMap", "ephemeral")  # kinds of which every pod has its own
 UNKNOWN = ("secret", "projected", "downwardAPI", "image")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
-class PodFolders:
-    """Where things of one pod are below `root`: `<job>/logs`, `<job>/volumes`, `<job>/<pod>`.
+def job_folder(root: Path, namespace: str, job: str) -> Path:
+    """`root/<job>`; a namespace other than `default` stands before the name, with a dot."""
+    return (root / (job if namespace == "default" else f"{namespace}.{job}")).absolute()
 
-    A namespace other than `default` stands before the job's name, with a dot.
-    """
+
+class PodFolders:
+    """Where things of one pod are: `<job>/logs`, `<job>/volumes`, `<job>/<pod>`."""
 
     def __init__(self, root: Path, pod: Body) -> None:
         meta = pod["metadata"]
         job = (meta.get("labels") or {}).get(keys.JOB_LABEL) or meta["name"]
         if not _NAME.fullmatch(job):  # a label may hold dots
             job = meta["name"]
-        namespace = "" if meta["namespace"] == "default" else f"{meta['namespace']}."
-        self.job = (root / f"{namespace}{job}").absolute()
+        self.job = job_folder(root, meta["namespace"], job)
         self.own: Path = self.job / meta["name"]
-        self.shared = self.job / "volumes"
-        self.log = self.job / "logs" / f"{meta['name']}.log"
+        self.shared = self.job / SHARED
+        self.log = self.job / LOGS / f"{meta['name']}.log"
         self.termination_log = self.own / TERMINATION_LOG
 
     def clear(self) -> None:

@@ -1,0 +1,119 @@
+"""Shows a job while it runs: a live table in a terminal, a line for each change elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+Status = dict[str, Any]
+COLOURS = {"Running": "green", "Succeeded": "green", "Restarting": "yellow", "Failed": "red"}
+PROGRESS_SECONDS = 5.0  # between two lines that differ in progress alone
+REFRESHES = 4  # of the table, a second
+
+
+class Display(Protocol):
+    """What a run is shown on."""
+
+    def status(self, status: Status) -> None:
+        """The job's status has changed."""
+
+    def line(self, rank: str, line: str) -> None:
+        """A pod has printed a line."""
+
+    def note(self, text: str) -> None:
+        """Something to know."""
+
+
+@contextmanager
+def display(name: str, console: Console) -> Iterator[Display]:
+    """The fitting display for `console`, as long as the job runs."""
+    if not console.is_terminal:
+        yield PlainDisplay(name, console)
+        return
+    shown = LiveDisplay(name, console)
+    with Live(
+        get_renderable=shown.table, console=console, refresh_per_second=REFRESHES, transient=False
+    ):
+        yield shown
+
+
+class LiveDisplay:
+    """A table that stays at the foot of the terminal; lines scroll above it."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        self._name, self._console, self._status = name, console, Status()
+        self._since = time.monotonic()
+
+    def status(self, status: Status) -> None:
+        """Show it at the next refresh."""
+        self._status = status
+
+    def line(self, rank: str, line: str) -> None:
+        """Print above the table, with the colours that it has."""
+        text = Text(f"[rank {rank}] ", style="dim") + Text.from_ansi(line)
+        self._console.print(text, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Print above the table."""
+        self._console.print(Text(text), soft_wrap=True)
+
+    def table(self) -> Table:
+        """One row, the columns of `kubectl get ddpjob`."""
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+        state = self._status.get("state") or "Pending"
+        cells = {"NAME": Text(self._name), "STATE": Text(state, style=COLOURS.get(state, ""))}
+        cells |= {name.upper(): Text(text) for name, text in _figures(self._status).items()}
+        cells["AGE"] = Text(_duration(time.monotonic() - self._since))
+        for heading in cells:
+            table.add_column(heading, no_wrap=True)
+        table.add_row(*cells.values())
+        return table
+
+
+class PlainDisplay:
+    """Lines only: for files, pipes and CI."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        self._name, self._console = name, console
+        self._last: tuple[str, ...] = ()
+        self._told = -PROGRESS_SECONDS
+
+    def status(self, status: Status) -> None:
+        """A line if the state has changed, or the figures, for those not too often."""
+        figures, now = _figures(status), time.monotonic()
+        step = (status.get("state") or "Pending", figures["nodes"], figures["restarts"])
+        shown = [f"{name} {text}" for name, text in figures.items() if text not in ("", "-")]
+        if step == self._last and now < self._told + PROGRESS_SECONDS:
+            return
+        self._last, self._told = step, now
+        self.note("  ".join([self._name, step[0], *shown]))
+
+    def line(self, rank: str, line: str) -> None:
+        """Print it as it is."""
+        self.note(f"[rank {rank}] {line}")
+
+    def note(self, text: str) -> None:
+        """Print it at once."""
+        self._console.out(text, highlight=False)
+        self._console.file.flush()
+
+
+def _figures(status: Status) -> dict[str, str]:
+    """The columns between state and age."""
+    summary = status.get("summary") or {}
+    figures = {name: str(summary.get(name) or "-") for name in ("nodes", "step", "loss", "eta")}
+    return figures | {"restarts": str(status.get("restarts") or 0)}
+
+
+def _duration(seconds: float) -> str:
+    """`31s`, `5m31s`, `2h5m`, as kubectl writes an age."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

@@ -1,0 +1,233 @@
+"""`ddpjob run --local`: the operator's own controller, an embedded cluster, processes for pods."""
+
+import asyncio
+import contextlib
+import fcntl
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+
+from ddpjob import api, keys
+from ddpjob.cli.files import documents
+from ddpjob.cli.live import Display, Status, display
+from ddpjob.cli.validate import check
+from ddpjob.cluster import DDPJOBS, Body, Resource
+from ddpjob.cluster.local import LocalCluster
+from ddpjob.controller import Controller
+from ddpjob.errors import InvalidJob
+from ddpjob.runner import Runner
+from ddpjob.runner.volumes import LOGS, SHARED, job_folder
+from ddpjob.settings import Settings
+
+# Nobody else is polled or written to, so progress may be fresh.
+SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
+SHUTDOWN_SECONDS = 10.0  # for checkpoints after Ctrl-C; a second one does not wait
+IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "resources", "shm", "template")
+BAD_INPUT = 2
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="Job file; - for standard input.")],
+    local: Annotated[
+        bool, typer.Option("--local", help="On this machine, with processes for pods.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Another name for the job.")] = None,
+    logs: Annotated[
+        bool, typer.Option("--logs/--quiet", help="Print what rank 0 prints, or nothing.")
+    ] = True,
+    directory: Annotated[
+        Path, typer.Option(help="Where logs, and folders in place of volumes, go.")
+    ] = Path(".ddpjob"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the pods' own folders (HOME, caches) afterwards.")
+    ] = False,
+) -> None:
+    """Run a job on this machine, without a cluster: restarts, progress and exit codes as there.
+
+    Exit code 0: succeeded. 1: failed. 2: the file is not right. 130, 143: interrupted, by Ctrl-C or
+    SIGTERM; nothing of the job runs on.
+    """
+    if not local:
+        typer.echo(f"say --local, or give the job to a cluster: kubectl apply -f {file}", err=True)
+        raise typer.Exit(BAD_INPUT)
+    try:
+        job = _read(file, name)
+        session = Session(job, directory, logs=logs)
+        with _alone(session.folder):
+            _clear(session.folder, but={SHARED})
+            code = asyncio.run(session.run())
+            if not keep:
+                _clear(session.folder, but={SHARED, LOGS})
+    except (InvalidJob, OSError, UnicodeDecodeError) as error:
+        typer.echo(f"{file}: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    except ExceptionGroup as problems:
+        for problem in problems.exceptions:
+            typer.echo(f"{file}: {problem}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    raise typer.Exit(code)
+
+
+class Session:
+    """One job from its creation to its end, on a cluster of its own."""
+
+    def __init__(self, job: Body, directory: Path, *, logs: bool) -> None:
+        self._job, self._logs = job, logs
+        meta = job["metadata"]
+        self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
+        self.folder = job_folder(directory, self.namespace, self.name)
+        self._cluster = LocalCluster(admit=_admit)
+        self._runner = Runner(
+            self._cluster,
+            directory=directory,
+            on_line=self._line,
+            shutdown_seconds=SHUTDOWN_SECONDS,
+        )
+        self._controller = Controller(self._cluster, settings=SETTINGS)
+        self._signals: list[int] = []
+        self._display: Display
+        self._status: Status = {}
+
+    async def run(self) -> int:
+        """The exit code, once nothing of the job runs any more."""
+        with display(self.name, Console()) as self._display, self._signal_handlers() as interrupted:
+            self._display.note(self._introduction())
+            follow = asyncio.create_task(self._follow())
+            play = asyncio.create_task(self._runner.run())
+            control = asyncio.create_task(self._controller.run())
+            wait = asyncio.create_task(interrupted.wait())
+            tasks = (wait, control, follow, play)  # the controller first, or it would start anew
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                broken = [task for task in (control, follow, play) if task.done()]
+            finally:
+                for task in tasks:
+                    task.cancel()
+                    await asyncio.wait({task})
+        for task in broken:
+            task.result()
+        return self._end()
+
+    async def _follow(self) -> None:
+        """Until the job is finished, or cannot go on."""
+        await self._cluster.create(DDPJOBS, self.namespace, self._job)
+        async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
+            self._status = event.object.get("status") or {}
+            self._display.status(self._status)
+            if self._status.get("state") in (*api.FINISHED, "Suspended") or self._refusal():
+                return
+
+    def _line(self, labels: Mapping[str, str], line: str) -> None:
+        if self._logs and labels.get(keys.RANK_LABEL) == "0":
+            self._display.line("0", line)
+
+    def _introduction(self) -> str:
+        told = [f"logs in {self.folder / LOGS}"]
+        ignored = [field for field in IGNORED if field in self._job["spec"]]
+        if ignored:
+            told.append(f"not used on this machine: {', '.join(ignored)}")
+        return "; ".join(told)
+
+    @contextlib.contextmanager
+    def _signal_handlers(self) -> Iterator[asyncio.Event]:
+        """An event for the first SIGINT or SIGTERM; the second one kills."""
+        interrupted, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def receive(number: int) -> None:
+            if self._signals:
+                self._runner.kill()
+            else:
+                self._display.note("stopping; once more kills at once")
+            self._signals.append(number)
+            interrupted.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, receive, number)
+        try:
+            yield interrupted
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _end(self) -> int:
+        """Say how it ended."""
+        if self._signals:
+            return 128 + self._signals[0]
+        state = self._status.get("state")
+        if state == "Succeeded":
+            return 0
+        told = self._refusal() or f"is {state}"
+        if state == "Failed":
+            told = self._failure()
+        typer.echo(f"{self.name} {told}", err=True)
+        return 1
+
+    def _failure(self) -> str:
+        """The first cause: which rank, why, and where its log is."""
+        failure = self._status.get("failure") or {}
+        conditions = {c["type"]: c for c in self._status.get("conditions") or []}
+        told = [f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")]
+        if failure:
+            rank, reason = failure.get("rank", "?"), failure["reason"]
+            told.append(f"  first cause: rank {rank}, {reason}: {failure.get('message', '')}")
+            told.append(f"  log: {self.folder / LOGS / str(failure.get('pod'))}.log")
+        return "\n".join(told)
+
+    def _refusal(self) -> str | None:
+        for condition in self._status.get("conditions") or []:
+            if condition["type"] == "Accepted" and condition["status"] == "False":
+                return f"was not accepted: {condition['message']}"
+        return None
+
+
+def _read(file: str, name: str | None) -> Body:
+    """The one job in `file`, checked; all of its problems at once in an ExceptionGroup."""
+    found = list(documents(file))
+    if len(found) != 1:
+        raise InvalidJob("(file)", f"must hold one DDPJob, holds {len(found)} objects")
+    job = found[0]
+    if name is not None and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
+        job["metadata"]["name"] = name
+    if problems := check(job):
+        raise ExceptionGroup("not a valid job", problems)
+    kept = ("name", "namespace", "labels", "annotations")
+    meta = {field: job["metadata"][field] for field in kept if field in job["metadata"]}
+    return {**job, "metadata": meta}
+
+
+def _admit(resource: Resource, body: Body) -> Body:
+    """What the API server does with a DDPJob by the schema."""
+    if resource != DDPJOBS:
+        return body
+    for problem in api.validate(body):
+        raise problem
+    return dict[str, Any](api.with_defaults(body))
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The job's folder for this process alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        if not _lock(lock):
+            raise InvalidJob("metadata.name", f"a job of this name is running in {folder.parent}")
+        yield
+
+
+def _lock(file: TextIO) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _clear(folder: Path, *, but: set[str]) -> None:
+    """Remove what earlier pods have left in the job's folder."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in but:
+            shutil.rmtree(path, ignore_errors=True)
