@@ -1,5 +1,6 @@
 """The chart renders, in every way that its values offer, to objects that an API server accepts."""
 
+import argparse
 import json
 import shutil
 import textwrap
@@ -18,7 +19,7 @@ from tests.chart.rendering import (
     operator_container,
 )
 
-from ddpjob import __version__
+from ddpjob import __version__, handlers
 from ddpjob.policy import Policy
 
 NAMESPACED = (
@@ -26,7 +27,7 @@ NAMESPACED = (
     "--set=crds.install=false,userRoles.install=false",
 )
 EVERYTHING = (
-    "--set=createNamespace=true,workers=4,verbose=true,priorityClassName=system-cluster-critical",
+    "--set=createNamespace=true,verbose=true,priorityClassName=system-cluster-critical",
     "--set=image.repository=registry.example.com/ddpjob/operator,image.tag=1.2.3,image.pullPolicy=Always",
     "--set=imagePullSecrets[0].name=regcred",
     "--set=metrics.service.enabled=true",
@@ -85,7 +86,7 @@ def test_the_operator_satisfies_pod_security_restricted(objects: list[Body]) -> 
 
 def test_the_probes_ask_the_port_the_operator_listens_on(helm: Helm) -> None:
     container = operator_container(helm.objects())
-    assert "--listen=:8080" in container["args"]
+    assert arguments(helm).listen == ":8080"
     assert container["ports"] == [{"name": "http", "containerPort": 8080}]
     probes = {
         name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")
@@ -97,11 +98,18 @@ def test_the_probes_ask_the_port_the_operator_listens_on(helm: Helm) -> None:
     }
 
 
-def test_values_become_arguments(helm: Helm) -> None:
-    plain = operator_container(helm.objects())["args"]
-    assert plain == ["--listen=:8080", "--policy=/etc/ddpjob/policy.json"]
-    args = operator_container(helm.objects(*NAMESPACED, "--set=workers=4,verbose=true"))["args"]
-    assert args[2:] == ["--namespace=team-a", "--namespace=team-b", "--workers=4", "--verbose"]
+def test_the_operator_understands_its_arguments(helm: Helm) -> None:
+    assert "namespace" not in {k for k, v in vars(arguments(helm)).items() if v is not None}
+    options = arguments(helm, *NAMESPACED, "--set=verbose=true")
+    assert options.namespace == ["team-a", "team-b"]
+    assert (options.listen, options.verbose) == (":8080", True)
+    mounts = operator_container(helm.objects())["volumeMounts"]
+    assert mounts == [{"name": "policy", "mountPath": str(options.policy.parent), "readOnly": True}]
+
+
+def arguments(helm: Helm, *values: str) -> argparse.Namespace:
+    """What the operator reads from the arguments that the chart gives it."""
+    return handlers.parse(operator_container(helm.objects(*values))["args"])
 
 
 def test_the_image_is_the_one_make_images_builds(helm: Helm) -> None:

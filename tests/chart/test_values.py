@@ -21,7 +21,6 @@ from tests.chart.rendering import CHART, Body, Helm, documents
         ("--set=policy.hostnetwork=true", "hostnetwork"),
         ("--set-string=policy.hostNetwork=false", "hostNetwork"),
         ("--set=policy.volumeTypes=hostPath", "volumeTypes"),
-        ("--set=workers=0", "workers"),
         ("--set-string=crds.install=no", "install"),
         ("--set-string=verbose=true", "verbose"),
     ],
