@@ -1,0 +1,348 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
+
+from ddpjob.api import DDPJob, Status
+from ddpjob.errors import Conflict, InvalidJob, Refused
+from ddpjob.observed import Observed, PodRecord
+from ddpjob.plan import NOISE_SECONDS, SURVIVOR_GRACE, Plan, plan
+
+
+def see(*pods: PodRecord, **fields: object) -> Observed:
+    values = {"children_ready": True, "spec_hash": "hash", **fields}
+    return Observed(pods=pods, **values)  # type: ignore[arg-type]
+
+
+def write(job: DDPJob, *pods: PodRecord, now: float = NOW, **fields: object) -> DDPJob:
+    """The job once the status of its plan is stored."""
+    return with_status(job, plan(job, see(*pods, **fields), now).status)
+
+
+def started(*pods: PodRecord, **spec: object) -> DDPJob:
+    """A job whose pods have all been created."""
+    return write(write(job(**spec)), *(pods or (pod(0), pod(1))))
+
+
+def ranks(step: Plan) -> set[str]:
+    return {doomed.pod.name for doomed in step.delete}
+
+
+def condition(status: Status, kind: str) -> tuple[str, str] | None:
+    found = status.condition(kind)
+    return (found.status, found.reason) if found else None
+
+
+# The way from nothing to success
+
+
+def test_a_new_job_first_gets_its_service_and_config_map() -> None:
+    step = plan(job(), see(children_ready=False), NOW)
+    assert step.prepare and not step.create
+    assert step.status.state == "Pending"
+
+
+def test_starting_is_written_before_the_first_pod_is_created() -> None:
+    step = plan(job(), see(), NOW)
+    assert step.status.state == "Starting" and not step.create
+    assert step.status.start_time == "2027-01-15T08:00:00Z"
+    assert plan(with_status(job(), step.status), see(), NOW).create == (0, 1)
+
+
+def test_only_missing_pods_are_created() -> None:
+    assert plan(write(job(nnodes=4)), see(pod(1), pod(3)), NOW).create == (0, 2)
+
+
+def test_all_nodes_running_makes_the_job_running() -> None:
+    status = plan(started(), see(running(0), running(1)), NOW).status
+    assert status.state == "Running" and condition(status, "Running") == ("True", "AllNodesRunning")
+    assert status.summary.nodes == "2/2"
+
+
+def test_a_finished_rank_counts_as_running_for_the_group() -> None:
+    assert plan(started(), see(succeeded(0), running(1)), NOW).status.state == "Running"
+
+
+def test_success_of_all_ranks_completes_the_job() -> None:
+    step = plan(started(), see(succeeded(0), succeeded(1)), NOW)
+    assert step.status.state == "Succeeded" and step.drop_agent
+    assert step.status.completion_time == "2027-01-15T08:00:00Z"
+    assert condition(step.status, "Complete") == ("True", "AllRanksSucceeded")
+
+
+def test_a_finished_rank_whose_pod_is_deleted_is_not_run_again() -> None:
+    seen = write(started(), succeeded(0), running(1))
+    assert seen.status.succeeded_ranks == "0"
+    step = plan(seen, see(running(1)), NOW)
+    assert step.create == () and step.status.attempt == 0
+    assert plan(seen, see(succeeded(1)), NOW).status.state == "Succeeded"
+
+
+def test_the_trainers_result_counts_while_a_sidecar_still_runs() -> None:
+    done = write(started(), succeeded(0, ended=False), succeeded(1, ended=False))
+    assert done.status.state == "Succeeded"
+    step = plan(done, see(succeeded(0, ended=False), succeeded(1, ended=False)), NOW)
+    assert ranks(step) == {"digits-0-0", "digits-0-1"}
+
+
+def test_launcher_none_without_command_says_what_is_lost() -> None:
+    status = plan(job(launcher="none"), see(), NOW).status
+    assert condition(status, "AgentAbsent") == ("True", "LauncherNone")
+
+
+def test_waiting_for_an_image_is_said_in_the_kubelets_words() -> None:
+    stuck = pod(0, reason="ErrImagePull", message="not found")
+    status = plan(started(), see(stuck, pod(1)), NOW).status
+    assert condition(status, "Running") == ("False", "ErrImagePull")
+
+
+# Failures
+
+
+def test_a_failed_rank_raises_the_attempt_before_anything_is_deleted() -> None:
+    step = plan(started(), see(running(0), failed(1, summary(rank=1))), NOW)
+    assert step.status.attempt == 1 and step.status.state == "Restarting"
+    assert step.status.restarts == 1 and step.status.budget.charged == 1
+    assert not step.delete and not step.create
+
+
+def test_a_restart_deletes_the_live_and_keeps_the_dead() -> None:
+    pods = (running(0), failed(1, summary(rank=1)))
+    step = plan(write(started(), *pods), see(*pods), NOW)
+    assert [(d.pod.name, d.grace_seconds) for d in step.delete] == [("digits-0-0", SURVIVOR_GRACE)]
+    assert not step.create
+
+
+def test_pods_of_the_next_attempt_wait_until_the_old_ones_have_ended() -> None:
+    pods = (running(0), failed(1, summary(rank=1)))
+    restarting = write(started(), *pods)
+    dying = running(0, deleting=True)
+    assert plan(restarting, see(dying, pods[1]), NOW).create == ()
+    assert plan(restarting, see(pods[1]), NOW).create == (0, 1)
+
+
+def test_the_next_failure_deletes_the_dead_of_the_one_before() -> None:
+    first = write(started(), running(0), failed(1, summary(rank=1)))
+    second = write(first, pod(0, attempt=1), pod(1, attempt=1), failed(1))
+    third = write(second, failed(0, attempt=1), running(1, attempt=1), failed(1))
+    step = plan(third, see(failed(0, attempt=1), failed(1)), NOW)
+    assert ranks(step) == {"digits-0-1"}
+
+
+def test_many_failed_ranks_are_one_failure() -> None:
+    pods = [failed(rank, summary(rank=rank)) for rank in range(8)]
+    first = started(*(pod(rank) for rank in range(8)), nnodes=8)
+    once = write(first, *pods)
+    assert (once.status.restarts, once.status.budget.charged) == (1, 1)
+    again = write(once, *pods)
+    assert (again.status.restarts, again.status.budget.charged) == (1, 1)
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 3])
+def test_the_job_fails_at_exactly_max_restarts(allowed: int) -> None:
+    current = job(failurePolicy={"maxRestarts": allowed})
+    for failures in itertools.count(1):
+        attempt = current.status.attempt
+        current = write(write(current), pod(0, attempt=attempt), pod(1, attempt=attempt))
+        current = write(current, failed(0, attempt=attempt), running(1, attempt=attempt))
+        if current.status.state == "Failed":
+            break
+        assert current.status.restarts == failures
+    assert failures == allowed + 1
+    assert current.status.restarts == allowed
+    assert condition(current.status, "Failed") == ("True", "MaxRestartsExceeded")
+
+
+def test_a_failed_job_ends_its_survivors_and_keeps_the_dead() -> None:
+    over = write(started(failurePolicy={"maxRestarts": 0}), running(0), failed(1))
+    step = plan(over, see(running(0), failed(1)), NOW)
+    assert ranks(step) == {"digits-0-0"} and not step.create
+
+
+def test_the_first_cause_beats_a_peers_noise_that_came_first() -> None:
+    noise = failed(0, summary(rank=0, peer=True, time=NOW - 2, message="closed by peer"))
+    cause = failed(1, summary(rank=1, time=NOW - 1, exception="ValueError"))
+    failure = plan(started(), see(noise, cause), NOW).status.failure
+    assert failure and (failure.rank, failure.exception) == (1, "ValueError")
+
+
+def test_noise_alone_waits_for_its_cause_but_not_for_ever() -> None:
+    noise = failed(0, summary(rank=0, peer=True))
+    job = started()
+    step = plan(job, see(noise, running(1)), NOW)
+    assert step.noise and step.status.attempt == 0 and step.look_again == NOISE_SECONDS
+    late = plan(job, see(noise, running(1), noise_since=NOW - NOISE_SECONDS), NOW)
+    assert late.status.attempt == 1
+
+
+def test_noise_from_every_rank_waits_for_nobody() -> None:
+    pods = [failed(rank, summary(rank=rank, peer=True)) for rank in (0, 1)]
+    assert plan(started(), see(*pods), NOW).status.attempt == 1
+
+
+# Lost pods
+
+
+def test_a_pod_that_is_gone_restarts_the_group_uncharged() -> None:
+    status = plan(started(), see(running(0)), NOW).status
+    assert status.attempt == 1 and status.restarts == 1 and status.budget.charged == 0
+    assert status.failure and status.failure.reason == "ResultUnknown"
+
+
+def test_a_pod_that_somebody_deletes_restarts_the_group_uncharged() -> None:
+    noise = failed(0, summary(rank=0, peer=True))
+    status = plan(started(), see(noise, running(1, deleting=True)), NOW).status
+    assert status.failure and status.failure.reason == "PodDeleted"
+    assert status.budget.charged == 0
+
+
+def test_a_missing_pod_is_created_while_the_group_has_never_been_whole() -> None:
+    step = plan(write(job()), see(pod(0)), NOW)
+    assert step.create == (1,) and step.status.attempt == 0
+
+
+# Suspend
+
+
+def test_a_job_suspended_at_birth_gets_no_pods() -> None:
+    step = plan(job(suspend=True), see(children_ready=False), NOW)
+    assert step.status.state == "Suspended" and not (step.prepare or step.create)
+
+
+def test_suspending_leaves_the_attempt_first_then_gives_the_full_grace() -> None:
+    pods = (running(0), running(1))
+    whole = write(started(), *pods)
+    asked = with_status(job(suspend=True), whole.status)
+    step = plan(asked, see(*pods), NOW)
+    assert step.status.attempt == 1 and step.status.restarts == 0 and not step.delete
+    leaving = with_status(asked, step.status)
+    step = plan(leaving, see(*pods), NOW)
+    assert {d.grace_seconds for d in step.delete} == {None} and len(step.delete) == 2
+    assert step.status.state != "Suspended"
+    assert plan(leaving, see(), NOW).status.state == "Suspended"
+
+
+def test_ranks_that_exit_while_suspending_are_no_failure() -> None:
+    whole = write(started(), running(0), running(1))
+    leaving = write(with_status(job(suspend=True), whole.status), running(0), running(1))
+    status = plan(leaving, see(failed(0, summary(reason="Preempted"))), NOW).status
+    assert status.failure is None and status.budget.charged == 0
+
+
+def test_resuming_starts_the_next_attempt() -> None:
+    whole = write(started(), running(0), running(1))
+    leaving = write(with_status(job(suspend=True), whole.status), running(0), running(1))
+    suspended = write(leaving)
+    resumed = write(with_status(job(), suspended.status))
+    assert resumed.status.state == "Starting" and resumed.status.attempt == 1
+    assert condition(resumed.status, "Suspended") == ("False", "Resumed")
+    assert plan(resumed, see(), NOW).create == (0, 1)
+
+
+# What must never happen
+
+
+def test_a_finished_job_never_gets_another_pod() -> None:
+    done = write(started(), succeeded(0), succeeded(1))
+    for pods in ((), (succeeded(0),), (pod(5),)):
+        step = plan(done, see(*pods), NOW)
+        assert not step.create and not step.prepare and step.status == done.status
+
+
+def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
+    going = job()
+    metadata = going.metadata.model_copy(update={"deletion_timestamp": "2027-01-15T08:00:00Z"})
+    step = plan(going.model_copy(update={"metadata": metadata}), see(), NOW)
+    assert step == Plan(going.status)
+
+
+def test_pods_of_another_job_are_not_seen() -> None:
+    foreign = running(0, owner_uid="somebody-else")
+    step = plan(write(job()), see(foreign), NOW)
+    assert step.create == (0, 1) and not step.delete
+
+
+def test_a_view_of_the_job_older_than_its_pods_decides_nothing() -> None:
+    old = started()
+    assert plan(old, see(pod(0, attempt=1)), NOW) == Plan(old.status)
+
+
+def test_pods_made_from_an_edited_spec_are_not_mixed() -> None:
+    step = plan(write(job()), see(pod(0, spec_hash="older")), NOW)
+    assert step.status.attempt == 1 and step.status.budget.charged == 0 and not step.create
+
+
+# Trouble
+
+
+def test_an_invalid_job_says_so_and_gets_no_pods() -> None:
+    trouble = InvalidJob("spec.template.spec.hostNetwork", "is not allowed", True)
+    status = plan(job(), see(children_ready=False, trouble=trouble), NOW).status
+    assert condition(status, "Accepted") == ("False", "Invalid")
+    assert status.state == "Pending"
+
+
+def test_a_taken_name_says_so() -> None:
+    trouble = Conflict(409, "AlreadyExists", "Service digits exists and is not this job's")
+    status = plan(job(), see(children_ready=False, trouble=trouble), NOW).status
+    assert condition(status, "Accepted") == ("False", "NameTaken")
+
+
+def test_a_refusal_is_quoted_and_tried_again() -> None:
+    trouble = Refused(403, "Forbidden", "exceeded quota: pods=1")
+    step = plan(write(job()), see(pod(0), trouble=trouble), NOW)
+    found = step.status.condition("Running")
+    assert found and found.reason == "CreateRefused" and "exceeded quota" in found.message
+    assert step.create == (1,)
+
+
+# For whatever is seen
+
+
+def histories() -> st.SearchStrategy[list[list[PodRecord]]]:
+    makers = st.sampled_from([pod, running, succeeded, failed])
+    one = st.builds(
+        lambda make, rank, attempt, deleting: make(rank, attempt=attempt, deleting=deleting),
+        makers,
+        st.integers(0, 3),
+        st.integers(0, 2),
+        st.booleans(),
+    )
+    return st.lists(st.lists(one, max_size=5, unique_by=lambda p: p.name), max_size=8)
+
+
+@given(histories(), st.booleans())
+def test_counters_never_fall_and_terminal_is_terminal(
+    history: list[list[PodRecord]], suspend: bool
+) -> None:
+    current = job(nnodes=3)
+    for position, pods in enumerate(history):
+        wanted = job(nnodes=3, suspend=suspend and position % 2 == 1)
+        before = current.status
+        step = plan(with_status(wanted, before), see(*pods), NOW + position)
+        after = step.status
+        assert after.attempt >= before.attempt and after.restarts >= before.restarts
+        assert after.restarts - before.restarts <= 1 and after.attempt - before.attempt <= 1
+        if before.state in ("Succeeded", "Failed"):
+            assert after == before and not step.create
+        if step.create:
+            assert not any(p.live and p.attempt < after.attempt for p in pods)
+            assert after.state in ("Starting", "Restarting")
+        if after.attempt != before.attempt:
+            assert not step.delete and not step.create
+        current = with_status(wanted, after)
+
+
+@given(histories())
+def test_planning_again_on_a_stored_status_settles(history: list[list[PodRecord]]) -> None:
+    for pods in history:
+        current = job(nnodes=3)
+        for _ in range(12):
+            after = write(current, *pods)
+            if after == current:
+                break
+            current = after
+        else:
+            pytest.fail(f"still changing: {current.status}")

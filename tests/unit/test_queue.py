@@ -1,0 +1,42 @@
+import asyncio
+
+from ddpjob.queue import KeyedQueue
+
+
+async def test_a_key_in_line_is_not_added_twice() -> None:
+    queue: KeyedQueue[str] = KeyedQueue()
+    queue.add("a")
+    queue.add("a")
+    assert len(queue) == 1
+
+
+async def test_a_key_in_work_comes_again_and_is_never_shared() -> None:
+    queue: KeyedQueue[str] = KeyedQueue()
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a")
+    queue.add("b")
+    assert await queue.get() == "b"
+    assert len(queue) == 0
+    queue.done("a")
+    assert await queue.get() == "a"
+
+
+async def test_a_timer_fires_once_and_the_earlier_wins() -> None:
+    queue: KeyedQueue[str] = KeyedQueue()
+    queue.add_after("a", 60)
+    queue.add_after("a", 0.01)
+    async with asyncio.timeout(5):
+        assert await queue.get() == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+async def test_pauses_double_up_to_the_cap_and_start_again_after_success() -> None:
+    queue: KeyedQueue[str] = KeyedQueue(first=1.0, cap=4.0)
+    pauses = [queue.retry("a") for _ in range(6)]
+    for pause, base in zip(pauses, [1, 2, 4, 4, 4, 4], strict=True):
+        assert base / 2 <= pause <= base
+    queue.succeeded("a")
+    assert queue.retry("a") <= 1.0
+    assert queue.retry("b", at_least=30.0) == 30.0

@@ -1,0 +1,344 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.builders import UID, job
+
+from ddpjob import keys, render
+from ddpjob.api import DDPJob
+from ddpjob.errors import InvalidJob
+from ddpjob.policy import Policy
+
+AGENT = render.Agent({"agent.py": "print('agent')", "agent_hooks.py": ""})
+
+
+def pod(job: DDPJob, rank: int = 0, policy: Policy | None = None) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(render.pods(job, AGENT, policy or Policy()).body(rank))
+    return body
+
+
+def trainer(body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(c for c in body["spec"]["containers"] if c["name"] == "trainer")
+    return found
+
+
+def env(body: dict[str, Any]) -> dict[str, Any]:
+    return {v["name"]: v.get("value", v.get("valueFrom")) for v in trainer(body)["env"]}
+
+
+def overlay(**spec: Any) -> dict[str, Any]:
+    return {"template": {"spec": spec}}
+
+
+def test_every_rank_has_its_own_name_and_number() -> None:
+    stamp = render.pods(job(nnodes=12), AGENT, Policy())
+    for rank in (0, 7, 11):
+        body = json.loads(stamp.body(rank))
+        assert body["metadata"]["name"] == body["spec"]["hostname"] == f"digits-0-{rank}"
+        assert body["metadata"]["labels"][keys.RANK_LABEL] == str(rank)
+        assert env(body)["RANK"] == env(body)["PET_NODE_RANK"] == str(rank)
+
+
+def test_both_families_of_names_are_set() -> None:
+    limits = {"nvidia.com/gpu": 4, "cpu": "8"}
+    values = env(pod(job(nnodes=3, resources={"limits": limits}), rank=2))
+    expected = {
+        "PET_NNODES": "3",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_MASTER_ADDR": "digits-0-0.digits",
+        "PET_RDZV_ID": f"{UID}-0",
+        "MASTER_ADDR": "digits-0-0.digits",
+        "MASTER_PORT": "29500",
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "DDPJOB_WORLD_SIZE": "12",
+        "DDPJOB_BACKEND": "nccl",
+        "OMP_NUM_THREADS": "2",
+    }
+    assert expected.items() <= values.items()
+    assert "LOCAL_RANK" not in values and "ACCELERATE_USE_CPU" not in values
+
+
+def test_one_process_a_pod_has_a_local_rank_and_no_gpu_means_cpu() -> None:
+    values = env(pod(job()))
+    assert values["LOCAL_RANK"] == "0" and values["ACCELERATE_USE_CPU"] == "true"
+    assert values["DDPJOB_BACKEND"] == "gloo" and "OMP_NUM_THREADS" not in values
+
+
+def test_the_attempt_is_in_names_and_rendezvous() -> None:
+    later = job(status={"attempt": 3, "state": "Restarting"})
+    body = pod(later, rank=1)
+    assert body["metadata"]["name"] == "digits-3-1"
+    assert env(body)["MASTER_ADDR"] == "digits-3-0.digits"
+    assert env(body)["PET_RDZV_ID"].endswith("-3")
+
+
+@pytest.mark.parametrize(
+    ("spec", "command", "args"),
+    [
+        ({"args": ["-m", "t"]}, ["torchrun", "--"], ["-m", "t"]),
+        ({"command": ["a", "b"], "args": ["c"]}, ["command", "--"], ["a", "b", "c"]),
+        ({"launcher": "none", "command": ["a"], "args": []}, ["command", "--"], ["a"]),
+    ],
+)
+def test_the_agent_wraps_the_launcher(
+    spec: dict[str, Any], command: list[str], args: list[str]
+) -> None:
+    container = trainer(pod(job(**spec)))
+    assert container["command"] == ["python3", "-u", "/ddpjob/agent/agent.py", *command]
+    assert container["args"] == args
+
+
+def test_launcher_none_runs_the_image_as_it_is() -> None:
+    body = pod(job(launcher="none", args=["--fast"]))
+    assert "command" not in trainer(body) and trainer(body)["args"] == ["--fast"]
+    assert "ddpjob-agent" not in {v["name"] for v in body["spec"]["volumes"]}
+
+
+def test_a_users_value_replaces_a_default_of_ours() -> None:
+    body = pod(
+        job(env=[{"name": "OMP_NUM_THREADS", "value": "7"}, {"name": "HOME", "value": "/h"}])
+    )
+    names = [v["name"] for v in trainer(body)["env"]]
+    assert len(names) == len(set(names))
+    assert env(body)["OMP_NUM_THREADS"] == "7" and env(body)["HOME"] == "/h"
+
+
+def test_checkpoint_and_data_are_mounted_and_named() -> None:
+    claim = {"persistentVolumeClaim": {"claimName": "ckpt"}}
+    body = pod(job(checkpoint={"volume": claim}, data={"volume": claim, "mountPath": "/d"}))
+    mounts = {m["mountPath"]: m for m in trainer(body)["volumeMounts"]}
+    assert mounts["/checkpoints"]["name"] == "ddpjob-checkpoint"
+    assert mounts["/d"]["readOnly"] is True
+    assert env(body)["DDPJOB_CHECKPOINT_DIR"] == "/checkpoints"
+    assert env(body)["DDPJOB_DATA_DIR"] == "/d"
+
+
+def test_shared_memory_can_be_bounded_and_turned_off() -> None:
+    def shm(**shm: Any) -> list[Any]:
+        volumes = pod(job(shm=shm))["spec"]["volumes"]
+        return [v["emptyDir"] for v in volumes if v["name"] == "ddpjob-shm"]
+
+    assert shm() == [{"medium": "Memory"}]
+    assert shm(sizeLimit="2Gi") == [{"medium": "Memory", "sizeLimit": "2Gi"}]
+    assert shm(enabled=False) == []
+
+
+def test_owned_by_the_job() -> None:
+    for body in (pod(job()), render.service(job()), render.config_map(job(), AGENT)):
+        (owner,) = body["metadata"]["ownerReferences"]
+        assert owner["uid"] == UID and owner["controller"] is True
+
+
+def test_the_service_is_headless_and_names_pods_before_they_are_ready() -> None:
+    spec = render.service(job())["spec"]
+    assert spec["clusterIP"] == "None" and spec["publishNotReadyAddresses"] is True
+    assert spec["selector"] == {keys.JOB_UID_LABEL: UID}
+
+
+def test_another_agent_has_another_name() -> None:
+    one = render.config_map(job(), AGENT)
+    two = render.config_map(job(), render.Agent({"agent.py": "other"}))
+    assert one["metadata"]["name"] != two["metadata"]["name"] and one["immutable"] is True
+
+
+# Text of users
+
+
+hostile = st.text(
+    st.characters(exclude_categories=("Cs",)) | st.sampled_from("\"'{}\\$%#:\n\t\0\x85\u2028@"),
+    max_size=60,
+) | st.sampled_from(["{{ 7*7 }}", "@rank@", "@rank@@", "$(RANK)", "{% raw %}", "</script>", "😀"])
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(hostile, max_size=4), hostile)
+def test_any_text_survives_rendering(args: list[str], value: str) -> None:
+    text = {"command": ["run"], "args": args, "env": [{"name": "X", "value": value}]}
+    body = pod(job(**text), rank=1)
+    assert trainer(body)["args"] == ["run", *args]
+    assert env(body)["X"] == value
+    assert body["metadata"]["name"] == "digits-0-1"
+
+
+# Overlay
+
+
+def test_an_overlay_merges_by_the_apis_keys() -> None:
+    body = pod(
+        job(
+            template={
+                "metadata": {"labels": {"team": "vision"}},
+                "spec": {
+                    "nodeSelector": {"disk": "ssd"},
+                    "containers": [
+                        {"name": "trainer", "env": [{"name": "A", "value": "1"}]},
+                        {"name": "proxy", "image": "proxy:1"},
+                    ],
+                    "volumes": [{"name": "more", "emptyDir": {}}],
+                    "securityContext": {"runAsUser": 2000},
+                },
+            }
+        )
+    )
+    assert body["metadata"]["labels"]["team"] == "vision"
+    assert body["metadata"]["labels"][keys.JOB_LABEL] == "digits"
+    assert [c["name"] for c in body["spec"]["containers"]] == ["trainer", "proxy"]
+    assert env(body)["A"] == "1" and env(body)["RANK"] == "0"
+    assert body["spec"]["securityContext"]["runAsUser"] == 2000
+    assert body["spec"]["securityContext"]["runAsNonRoot"] is True
+    proxy = body["spec"]["containers"][1]
+    assert proxy["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    ("template", "path"),
+    [
+        ({"spec": {"hostname": "x"}}, "spec.hostname"),
+        ({"spec": {"restartPolicy": "Always"}}, "spec.restartPolicy"),
+        ({"spec": {"terminationGracePeriodSeconds": 5}}, "spec.terminationGracePeriodSeconds"),
+        (
+            {"spec": {"containers": [{"name": "trainer", "command": ["sh"]}]}},
+            "spec.containers[trainer].command",
+        ),
+        (
+            {
+                "spec": {
+                    "containers": [{"name": "trainer", "env": [{"name": "RANK", "value": "9"}]}]
+                }
+            },
+            "spec.containers[trainer].env[RANK]",
+        ),
+        (
+            {"spec": {"containers": [{"name": "trainer", "env": [{"name": "PET_TEE"}]}]}},
+            "spec.containers[trainer].env[PET_TEE]",
+        ),
+        (
+            {
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "trainer",
+                            "volumeMounts": [{"name": "x", "mountPath": "/ddpjob/agent"}],
+                        }
+                    ]
+                }
+            },
+            "spec.containers[trainer].volumeMounts[/ddpjob/agent]",
+        ),
+        ({"metadata": {"labels": {keys.RANK_LABEL: "0"}}}, f"metadata.labels[{keys.RANK_LABEL}]"),
+        ({"metadata": {"name": "x"}}, "metadata.name"),
+        ({"spec": {"volumes": [{"name": "ddpjob-run", "emptyDir": {}}]}}, "spec.volumes[0].name"),
+        ({"spec": {"containers": {"name": "trainer"}}}, "spec.containers"),
+        ({"spec": {"containers": [{"image": "nameless"}]}}, "spec.containers[0]"),
+        ({"spec": {"ephemeralContainers": []}}, "spec.ephemeralContainers"),
+        ({"status": {}}, "status"),
+        ({"spec": []}, "spec"),
+    ],
+)
+def test_an_overlay_cannot_have_what_is_ours(template: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        pod(job(template=template))
+    assert caught.value.path == f"spec.template.{path}"
+
+
+def test_an_overlay_may_repeat_what_is_ours() -> None:
+    assert pod(job(**overlay(restartPolicy="Never")))["spec"]["restartPolicy"] == "Never"
+
+
+def test_a_mount_needs_its_volume() -> None:
+    with pytest.raises(InvalidJob, match="no volume has the name 'nowhere'"):
+        pod(job(volumeMounts=[{"name": "nowhere", "mountPath": "/x"}]))
+
+
+# Allow-list
+
+
+@pytest.mark.parametrize(
+    ("spec", "setting", "allowed"),
+    [
+        (overlay(hostNetwork=True), "hostNetwork", {"hostNetwork": True}),
+        (overlay(hostPID=True), "hostPID", {"hostPID": True}),
+        (overlay(hostIPC=True), "hostIPC", {"hostIPC": True}),
+        (overlay(nodeName="n1"), "nodeName", {"nodeName": True}),
+        (overlay(serviceAccountName="a"), "serviceAccountNames", {"serviceAccountNames": ["a"]}),
+        (
+            overlay(automountServiceAccountToken=True),
+            "serviceAccountNames",
+            {"serviceAccountNames": ["default"]},
+        ),
+        (
+            overlay(priorityClassName="system-node-critical"),
+            "priorityClassNames",
+            {"priorityClassNames": ["system-node-critical"]},
+        ),
+        (
+            {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]},
+            "volumeTypes",
+            {"volumeTypes": ["emptyDir", "configMap", "hostPath"]},
+        ),
+        (
+            overlay(volumes=[{"name": "n", "nfs": {"server": "s", "path": "/"}}]),
+            "volumeTypes",
+            {"volumeTypes": ["*"]},
+        ),
+        (
+            {"checkpoint": {"volume": {"hostPath": {"path": "/"}}}},
+            "volumeTypes",
+            {"volumeTypes": ["*"]},
+        ),
+        (
+            overlay(
+                volumes=[
+                    {
+                        "name": "t",
+                        "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]},
+                    }
+                ]
+            ),
+            "serviceAccountNames",
+            {"serviceAccountNames": ["*"]},
+        ),
+        *(
+            (
+                overlay(containers=[{"name": "trainer", "securityContext": context}]),
+                "privileged",
+                {"privileged": True},
+            )
+            for context in (
+                {"privileged": True},
+                {"allowPrivilegeEscalation": True},
+                {"procMount": "Unmasked"},
+                {"seccompProfile": {"type": "Unconfined"}},
+                {"seLinuxOptions": {"type": "spc_t"}},
+            )
+        ),
+        (
+            overlay(
+                initContainers=[
+                    {"name": "i", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}
+                ]
+            ),
+            "capabilities",
+            {"capabilities": ["IPC_LOCK"]},
+        ),
+        (
+            overlay(containers=[{"name": "s", "ports": [{"containerPort": 1, "hostPort": 80}]}]),
+            "hostPorts",
+            {"hostPorts": True},
+        ),
+        (
+            overlay(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
+            "privileged",
+            {"privileged": True},
+        ),
+    ],
+)
+def test_what_reaches_beyond_the_pod_needs_leave(
+    spec: dict[str, Any], setting: str, allowed: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidJob, match=rf"policy\.{setting}\)"):
+        pod(job(**spec))
+    assert pod(job(**spec), policy=Policy.model_validate(allowed))

@@ -1,0 +1,81 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import NOW
+
+from ddpjob import api
+from ddpjob.observed import Report
+from ddpjob.ranks import format_ranks, parse_ranks
+from ddpjob.status import duration, with_condition, with_progress, with_summary
+
+REPORT = Report(
+    attempt=0, step=1240, source="file", total_steps=2260, loss=0.08314, eta_seconds=13.2
+)
+
+
+def running(report: Report) -> api.Status:
+    nodes = api.Nodes(desired=2, running=2)
+    return with_summary(with_progress(api.Status(state="Running", nodes=nodes), report))
+
+
+def test_the_columns_are_ready_made() -> None:
+    summary = running(REPORT).summary
+    assert (summary.nodes, summary.step, summary.loss, summary.eta) == (
+        "2/2",
+        "1240/2260",
+        "0.08314",
+        "14s",
+    )
+
+
+def test_a_loss_that_is_no_number_is_shown() -> None:
+    assert (
+        running(Report(attempt=0, step=1, source="file", loss=float("nan"))).summary.loss == "nan"
+    )
+    assert (
+        running(Report(attempt=0, step=1, source="file", loss=float("inf"))).summary.loss == "inf"
+    )
+
+
+def test_counted_steps_have_no_total() -> None:
+    summary = running(Report(attempt=0, step=7, source="counted")).summary
+    assert (summary.step, summary.loss, summary.eta) == ("7", None, None)
+
+
+def test_a_report_of_another_attempt_is_no_news() -> None:
+    status = api.Status(attempt=1)
+    assert with_progress(status, REPORT) is status
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.1, "1s"),
+        (14, "14s"),
+        (60, "1m"),
+        (200, "3m20s"),
+        (7500, "2h5m"),
+        (97200, "1d3h"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_conditions_time_changes_with_its_truth_alone() -> None:
+    one = with_condition(api.Status(), "Running", False, "Starting", "", now=NOW)
+    two = with_condition(one, "Running", False, "ErrImagePull", "no", now=NOW + 60)
+    three = with_condition(two, "Running", True, "AllNodesRunning", "", now=NOW + 90)
+    times = [s.conditions[0].last_transition_time for s in (one, two, three)]
+    assert times[0] == times[1] != times[2]
+    assert with_condition(three, "Running", True, "AllNodesRunning", "", now=NOW + 99) is three
+
+
+@given(st.sets(st.integers(0, 5000), max_size=60))
+def test_rank_sets_survive_their_text(ranks: set[int]) -> None:
+    assert parse_ranks(format_ranks(ranks)) == ranks
+
+
+def test_rank_sets_are_compact() -> None:
+    assert format_ranks({7, 0, 1, 2, 3}) == "0-3,7"

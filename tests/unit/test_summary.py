@@ -1,0 +1,97 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import UID, failed, succeeded, summary
+
+from ddpjob.observed import pod_record
+from ddpjob.summary import failure, final_report, first_cause, read_summary
+
+
+def test_a_failure_is_told_in_the_agents_words() -> None:
+    pod = failed(1, summary(rank=5, exception="ValueError", time=1_800_000_000.5), node="n1")
+    found = failure(pod)
+    assert (found.rank, found.exception, found.node) == (5, "ValueError", "n1")
+    assert found.message == "ValueError: boom" and found.time == "2027-01-15T08:00:00Z"
+
+
+def test_without_an_agent_the_last_line_and_the_exit_code_tell() -> None:
+    found = failure(failed(1, "first\nlast line\n\n", exit_code=3))
+    assert (found.message, found.exit_code, found.reason) == ("last line", 3, "Error")
+    assert failure(failed(1, "", exit_code=137, reason="OOMKilled")).reason == "OOMKilled"
+    assert "exit code 4" in failure(failed(1, "", exit_code=4)).message
+
+
+def test_own_failures_come_before_noise_and_the_earliest_first() -> None:
+    noise = failed(0, summary(peer=True, time=10.0))
+    late = failed(1, summary(time=30.0))
+    early = failed(2, summary(time=20.0))
+    assert first_cause([noise, late, early]) is early
+
+
+def test_a_pod_without_a_summary_is_judged_by_the_kubelets_time() -> None:
+    killed = failed(1, "", finished_at="2027-01-15T08:00:00Z")
+    later = failed(0, summary(time=1_800_000_010.0))
+    assert first_cause([later, killed]) is killed
+
+
+def test_the_final_report_is_rank_zeros() -> None:
+    progress = {"source": "file", "step": 9, "loss": float("nan"), "total_steps": 9}
+    report = final_report([succeeded(1), succeeded(0, message=summary(progress=progress))])
+    assert report and report.step == 9 and report.loss is not None and math.isnan(report.loss)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "null", "[]", "{}", '{"version": 2, "reason": "x"}', '{"version": 1}', "[" * 5000],
+)
+def test_what_is_no_summary_is_not_believed(text: str) -> None:
+    assert read_summary(failed(0, text)) is None
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
+def test_no_message_can_do_harm(text: str) -> None:
+    assert failure(failed(0, text)).reason
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"phase": "Pending"}, (False, None)),
+        ({"phase": "Failed", "reason": "Evicted"}, (False, "failed")),
+        ({"phase": "Running", "containerStatuses": [{"name": "other"}]}, (False, None)),
+        (
+            {
+                "phase": "Running",
+                "containerStatuses": [{"name": "trainer", "state": {"running": {}}}],
+            },
+            (True, None),
+        ),
+        (
+            {
+                "phase": "Running",
+                "containerStatuses": [
+                    {"name": "sidecar", "state": {"running": {}}},
+                    {"name": "trainer", "state": {"terminated": {"exitCode": 0}}},
+                ],
+            },
+            (False, "succeeded"),
+        ),
+    ],
+)
+def test_a_pods_result_is_its_trainers(
+    status: dict[str, object], expected: tuple[bool, str | None]
+) -> None:
+    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1", "ddpjob.dev/job": "digits"}
+    metadata = {"name": "digits-0-1", "namespace": "team", "uid": "u", "resourceVersion": "3"}
+    owner = {"uid": UID, "controller": True}
+    pod = {"metadata": {**metadata, "labels": labels, "ownerReferences": [owner]}, "status": status}
+    record = pod_record(pod)
+    assert record and (record.running, record.result) == expected
+    assert record.owner_uid == UID
+
+
+def test_a_pod_with_other_labels_is_none_of_ours() -> None:
+    metadata = {"name": "x", "uid": "u", "resourceVersion": "3", "labels": {"ddpjob.dev/rank": "٣"}}
+    assert pod_record({"metadata": metadata}) is None
