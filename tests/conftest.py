@@ -41,6 +41,11 @@ def crd(api_server: ApiServer) -> None:
     api_server.install_crd(ROOT / "charts" / "ddpjob" / "files" / "crd.yaml")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "keep the kind cluster of the e2e tests, and use it again"
+    parser.addoption("--keep-cluster", action="store_true", help=text)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for tier in TIERS:
         config.addinivalue_line("markers", f"{tier}: tests under tests/{tier}, marked by folder")

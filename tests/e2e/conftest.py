@@ -1,0 +1,70 @@
+"""The cluster of the e2e tests, and a namespace of its own for each."""
+
+import uuid
+from collections.abc import Generator, Iterator
+
+import pytest
+from tests.cluster.kind import KindCluster
+from tests.cluster.tiers import skipping_where_unavailable, tier_of
+
+OPERATOR_IMAGE = "ddpjob/operator:0.1.0"
+TRAINER_IMAGE = "ddpjob/trainer:0.1.0"
+FOREIGN_IMAGE = "ddpjob-test/foreign:0.1.0"
+TIMEOUT_SECONDS = 900  # s; the first test also creates the cluster and brings 2.7 GB of images
+
+
+@pytest.fixture(scope="session")
+def kind_cluster(request: pytest.FixtureRequest) -> Iterator[KindCluster]:
+    """A cluster with two workers. `--keep-cluster` keeps it for the next run."""
+    with skipping_where_unavailable():
+        cluster = KindCluster(keep=request.config.getoption("--keep-cluster"))
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def operator_image(kind_cluster: KindCluster) -> str:
+    """The operator's image, as a pod should name it."""
+    with skipping_where_unavailable():
+        return kind_cluster.load_image(OPERATOR_IMAGE)
+
+
+@pytest.fixture(scope="session")
+def trainer_image(kind_cluster: KindCluster) -> str:
+    """Our trainer's image, as a pod should name it."""
+    with skipping_where_unavailable():
+        return kind_cluster.load_image(TRAINER_IMAGE)
+
+
+@pytest.fixture(scope="session")
+def foreign_image(kind_cluster: KindCluster) -> str:
+    """An image with torch and nothing of ours, as a pod should name it."""
+    with skipping_where_unavailable():
+        return kind_cluster.load_image(FOREIGN_IMAGE)
+
+
+@pytest.fixture
+def namespace(kind_cluster: KindCluster) -> Iterator[str]:
+    """A namespace of the test's own, deleted afterwards without waiting."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    kind_cluster.create_namespace(name)
+    yield name
+    kind_cluster.delete_namespace(name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if tier_of(item.path) == "e2e" and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    found = getattr(item, "funcargs", {})
+    if report.when == "call" and report.failed and {"kind_cluster", "namespace"} <= found.keys():
+        text = found["kind_cluster"].dump(found["namespace"])
+        report.sections.append((f"namespace {found['namespace']}", text))
+    return report
