@@ -144,7 +144,8 @@ class Informer(Generic[T]):
         events = aiter(stream)
         while True:
             try:
-                event = await asyncio.wait_for(anext(events), STALE_SECONDS)
+                async with asyncio.timeout(STALE_SECONDS):
+                    event = await anext(events)
             except StopAsyncIteration:
                 return
             self._heard()

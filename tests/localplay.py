@@ -1,0 +1,169 @@
+"""A controller on an embedded cluster, with pods played by a script: the whole loop, quickly."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import orjson
+
+from ddpjob import api
+from ddpjob.cluster import DDPJOBS, PODS, Body, Resource
+from ddpjob.cluster.local import LocalCluster
+from ddpjob.controller import Controller
+from ddpjob.settings import Settings
+
+FAST = Settings(
+    minor_status=0.0, progress_poll=0.05, progress_write=0.0, backoff_first=0.01, workers=2
+)
+NAMESPACE = "team"
+
+Script = Callable[[int, int], int | None]
+"""(attempt, rank) → exit code, or None to run on."""
+
+
+class Crash(BaseException):
+    """The operator dies here: nothing after this line runs."""
+
+
+class Watched(LocalCluster):
+    """Counts writes, and kills whoever makes the one that it is told to kill at."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(admit=admit, **options)
+        self.writes: Counter[tuple[str, str, str]] = Counter()
+        """(verb, kind, name) of every write of the operator's."""
+        self.kill_at: tuple[int, str] | None = None
+        """(number of the write, `before` or `after`)."""
+        self.crashed: asyncio.Event = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def _write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
+        if self.crashed.is_set():
+            raise Crash
+        number = sum(self.writes.values())
+        self.writes[verb, resource.kind, name] += 1
+        self._die(number, "before")
+        yield
+        self._die(number, "after")
+
+    def _die(self, number: int, when: str) -> None:
+        if self.kill_at == (number, when):
+            self.crashed.set()
+            raise Crash
+
+    def operator(self) -> "OperatorView":
+        """The cluster as the operator under test has it."""
+        return OperatorView(self)
+
+
+class OperatorView:
+    """The operator's connection: reads pass, writes are counted and can be fatal."""
+
+    def __init__(self, cluster: Watched) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource.kind == "Event":
+            return await self._cluster.create(resource, namespace, body)
+        name = _name(body)
+        async with self._cluster._write("create", resource, name):
+            return await self._cluster.create(resource, namespace, body)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
+        async with self._cluster._write("delete", resource, name):
+            return await self._cluster.delete(resource, namespace, name, **options)
+
+    async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
+        async with self._cluster._write("status", resource, body["metadata"]["name"]):
+            return await self._cluster.update_status(resource, namespace, body)
+
+
+def _name(body: bytes | Mapping[str, Any]) -> str:
+    parsed = orjson.loads(body) if isinstance(body, bytes) else body
+    return str(parsed["metadata"]["name"])
+
+
+def admit(resource: Resource, body: Body) -> Body:
+    """The schema's defaults and rules, for DDPJobs."""
+    return api.with_defaults(body) if resource == DDPJOBS else body
+
+
+async def play_pods(cluster: LocalCluster, script: Script) -> None:
+    """Start every pod, end it as the script says, obey deletions; until cancelled."""
+    while True:
+        for pod in (await cluster.list(PODS, namespace=NAMESPACE)).items:
+            await _play(cluster, pod, script)
+        await asyncio.sleep(0.002)
+
+
+async def _play(cluster: LocalCluster, pod: Body, script: Script) -> None:
+    meta, phase = pod["metadata"], pod["status"]["phase"]
+    labels = meta["labels"]
+    code = script(int(labels["ddpjob.dev/attempt"]), int(labels["ddpjob.dev/rank"]))
+    with contextlib.suppress(Exception):  # a conflict: next round
+        if "deletionTimestamp" in meta:
+            await cluster.delete(PODS, NAMESPACE, meta["name"], uid=meta["uid"], grace_seconds=0)
+        elif phase == "Pending":
+            await _set(cluster, pod, "Running", {"running": {"startedAt": "2027-01-15T08:00:00Z"}})
+        elif phase == "Running" and code is not None:
+            ended = {"exitCode": code, "finishedAt": "2027-01-15T08:00:01Z"}
+            await _set(cluster, pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+
+async def _set(cluster: LocalCluster, pod: Body, phase: str, state: Body) -> None:
+    container = {"name": "trainer", "state": state}
+    status = {**pod["status"], "phase": phase, "containerStatuses": [container], "podIP": ""}
+    await cluster.update_status(PODS, NAMESPACE, {**pod, "status": status})
+
+
+@contextlib.asynccontextmanager
+async def operating(
+    cluster: Watched, script: Script, settings: Settings = FAST
+) -> AsyncIterator[None]:
+    """A controller that is started again whenever it dies, and pods that are played."""
+    tasks = [
+        asyncio.create_task(_keep_running(cluster, settings)),
+        asyncio.create_task(play_pods(cluster, script)),
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+async def _keep_running(cluster: Watched, settings: Settings) -> None:
+    while True:
+        controller = Controller(cluster.operator(), settings=settings)
+        run = asyncio.create_task(controller.run())
+        crashed = asyncio.create_task(cluster.crashed.wait())
+        try:
+            await asyncio.wait({run, crashed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            crashed.cancel()
+            run.cancel()
+            await asyncio.wait({run})
+        died = None if run.cancelled() else run.exception()
+        if died is not None and not cluster.crashed.is_set():
+            raise died
+        cluster.crashed.clear()
+
+
+async def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """The condition's first true value. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while True:
+            value = condition()
+            value = await value if asyncio.iscoroutine(value) else value
+            if value:
+                return value
+            await asyncio.sleep(0.002)

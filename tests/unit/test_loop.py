@@ -1,0 +1,191 @@
+"""The whole loop on the embedded cluster: real controller, real caches, real status writes."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.builders import job_object
+from tests.localplay import NAMESPACE, Watched, operating, until
+
+from ddpjob import keys
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, SERVICES, Body
+
+
+def fails_once(attempt: int, rank: int) -> int | None:
+    """Rank 1 of the first attempt fails, the others of it run on; the second attempt succeeds."""
+    if attempt == 0:
+        return 1 if rank == 1 else None
+    return 0
+
+
+async def submit(cluster: Watched, name: str = "digits", **spec: Any) -> Body:
+    return await cluster.create(DDPJOBS, NAMESPACE, job_object(name, **{"nnodes": 3, **spec}))
+
+
+async def stored(cluster: Watched, name: str = "digits") -> Body:
+    return await cluster.get(DDPJOBS, NAMESPACE, name)
+
+
+async def in_state(cluster: Watched, state: str, name: str = "digits") -> Body:
+    async def look() -> Body | None:
+        job = await stored(cluster, name)
+        return job if job.get("status", {}).get("state") == state else None
+
+    job: Body = await until(look)
+    return job
+
+
+async def pod_names(cluster: Watched) -> list[str]:
+    return [p["metadata"]["name"] for p in (await cluster.list(PODS, namespace=NAMESPACE)).items]
+
+
+async def quiet(cluster: Watched) -> None:
+    """Until the operator has made no write for a while."""
+    while True:
+        before = sum(cluster.writes.values())
+        await asyncio.sleep(0.1)
+        if sum(cluster.writes.values()) == before:
+            return
+
+
+async def test_a_job_runs_and_succeeds_with_few_writes() -> None:
+    cluster = Watched()
+    await submit(cluster)
+    async with operating(cluster, lambda attempt, rank: 0):
+        job = await in_state(cluster, "Succeeded")
+        await quiet(cluster)
+    assert job["status"]["summary"]["nodes"] == "3/3"
+    creates = {key: n for key, n in cluster.writes.items() if key[0] == "create"}
+    assert set(creates.values()) == {1} and len(creates) == 5
+    assert cluster.writes["delete", "ConfigMap", "digits-agent-" + _digest(creates)] == 1
+    assert await pod_names(cluster) == ["digits-0-0", "digits-0-1", "digits-0-2"]
+
+
+def _digest(writes: dict[tuple[str, str, str], int]) -> str:
+    (name,) = [name for _, kind, name in writes if kind == "ConfigMap"]
+    return name.rpartition("-")[2]
+
+
+async def test_a_failed_rank_restarts_the_group_once() -> None:
+    cluster = Watched()
+    await submit(cluster)
+    async with operating(cluster, fails_once):
+        job = await in_state(cluster, "Succeeded")
+        await quiet(cluster)
+    status = job["status"]
+    assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (1, 1, 1)
+    assert status["failure"]["pod"] == "digits-0-1"
+    assert await pod_names(cluster) == ["digits-0-1", "digits-1-0", "digits-1-1", "digits-1-2"]
+
+
+async def test_nothing_is_written_at_rest() -> None:
+    cluster = Watched()
+    await submit(cluster)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        await quiet(cluster)
+        before = Counter(cluster.writes)
+        cluster.end_watches()
+        await asyncio.sleep(0.5)
+        assert cluster.writes == before
+
+
+async def test_suspend_and_resume() -> None:
+    cluster = Watched()
+    body = await submit(cluster)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        body = await stored(cluster)
+        await cluster.update(DDPJOBS, NAMESPACE, _with_spec(body, suspend=True))
+        await in_state(cluster, "Suspended")
+        assert await pod_names(cluster) == []
+        body = await stored(cluster)
+        await cluster.update(DDPJOBS, NAMESPACE, _with_spec(body, suspend=False, nnodes=2))
+        job = await in_state(cluster, "Running")
+        assert await pod_names(cluster) == ["digits-1-0", "digits-1-1"]
+    assert job["status"]["restarts"] == 0
+
+
+def _with_spec(body: Body, **changes: Any) -> Body:
+    return {**body, "spec": {**body["spec"], **changes}}
+
+
+async def test_deleting_a_job_leaves_nothing_and_frees_its_name() -> None:
+    cluster = Watched()
+    body = await submit(cluster)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        await cluster.delete(DDPJOBS, NAMESPACE, "digits", uid=body["metadata"]["uid"])
+        again = await submit(cluster)
+        await in_state(cluster, "Running")
+        pods = (await cluster.list(PODS, namespace=NAMESPACE)).items
+    uids = {pod["metadata"]["labels"][keys.JOB_UID_LABEL] for pod in pods}
+    assert uids == {again["metadata"]["uid"]} and len(pods) == 3
+
+
+@pytest.mark.parametrize("resource", [SERVICES, CONFIGMAPS], ids=lambda r: str(r.kind))
+async def test_a_foreign_object_of_our_name_is_left_alone(resource: Any) -> None:
+    cluster = Watched()
+    probe = Watched()
+    await submit(probe)
+    async with operating(probe, lambda attempt, rank: None):
+        await in_state(probe, "Running")
+    (ours,) = (await probe.list(resource, namespace=NAMESPACE)).items
+    name = ours["metadata"]["name"]
+    foreign = await cluster.create(resource, NAMESPACE, {"metadata": {"name": name}})
+    await submit(cluster)
+
+    async def refused() -> bool:
+        conditions = (await stored(cluster)).get("status", {}).get("conditions", [])
+        return any(c["reason"] == "NameTaken" for c in conditions)
+
+    async with operating(cluster, lambda attempt, rank: 0):
+        await until(refused)
+        assert await pod_names(cluster) == []
+        assert await cluster.get(resource, NAMESPACE, name) == foreign
+        await cluster.delete(resource, NAMESPACE, name, uid=foreign["metadata"]["uid"])
+        await in_state(cluster, "Succeeded")
+
+
+async def test_a_poison_job_says_why_and_hurts_no_other() -> None:
+    cluster = Watched()
+    await submit(cluster, "poison", template={"spec": {"hostNetwork": True}})
+    await submit(cluster, "healthy")
+    async with operating(cluster, lambda attempt, rank: 0):
+        await in_state(cluster, "Succeeded", "healthy")
+        job = await in_state(cluster, "Pending", "poison")
+        await quiet(cluster)
+    (condition,) = [c for c in job["status"]["conditions"] if c["type"] == "Accepted"]
+    assert condition["reason"] == "Invalid" and "hostNetwork" in condition["message"]
+    assert not [name for name in await pod_names(cluster) if name.startswith("poison")]
+
+
+def shape(cluster: Watched, job: Body, pods: list[str]) -> tuple[Any, ...]:
+    status = job["status"]
+    creates = {
+        (v, k, n): c for (v, k, n), c in cluster.writes.items() if v == "create" and k == "Pod"
+    }
+    return status["state"], status["attempt"], status["restarts"], status["budget"], pods, creates
+
+
+async def one_run(kill_at: tuple[int, str] | None) -> tuple[tuple[Any, ...], int]:
+    """End state and number of writes of: create, rank 1 fails, restart, succeed."""
+    cluster = Watched()
+    cluster.kill_at = kill_at
+    await submit(cluster)
+    async with operating(cluster, fails_once):
+        job = await in_state(cluster, "Succeeded")
+        await quiet(cluster)
+    return shape(cluster, job, await pod_names(cluster)), sum(cluster.writes.values())
+
+
+async def test_dying_before_or_after_any_write_changes_nothing() -> None:
+    """Exhaustive: each write in turn is the operator's last, once unmade and once unanswered."""
+    reference, writes = await one_run(None)
+    assert writes > 10
+    for number in range(writes):
+        for when in ("before", "after"):
+            found, _ = await one_run((number, when))
+            # A write that was tried and not made is tried again: only what was stored counts.
+            assert found[:5] == reference[:5], (number, when)
