@@ -35,19 +35,20 @@ class Images:
             for name in ("*", self._registry)
         ]
 
-    def load(self, name: str) -> str:
-        """Bring an image to the nodes' reach, once; the reference that pods should use.
+    def load(self, name: str) -> bool:
+        """Bring an image to the nodes' reach, once; whether they have yet to pull it.
 
         Raises Unavailable where no tool has such an image.
         """
-        if name not in self._loaded:
-            tool = self._tool_with(name)
-            if self._registry and self._endpoint:
-                self._push(tool, name)
-            else:
-                self._load(tool, name)
-            self._loaded.add(name)
-        return name
+        if name in self._loaded:
+            return False
+        self._loaded.add(name)
+        tool = self._tool_with(name)
+        if self._registry and self._endpoint:
+            self._push(tool, name)
+            return True
+        self._load(tool, name)
+        return False
 
     def _tool_with(self, name: str) -> str:
         wanted = os.environ.get("CONTAINER_TOOL")
