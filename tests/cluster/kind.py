@@ -251,7 +251,7 @@ class KindCluster:
         said = [
             self.kubectl("-n", namespace, *what, check=False)
             for what in (
-                ("get", "ddpjobs,pods,services,configmaps,pvc", "-o", "wide"),
+                ("get", "pods,services,configmaps,pvc", "-o", "wide"),
                 ("get", "events", "--sort-by=.lastTimestamp"),
                 ("get", "ddpjobs", "-o", "yaml"),
                 ("describe", "pods"),
