@@ -78,7 +78,6 @@ class Config:
     node_rank: int
     nnodes: int
     nproc_per_node: int
-    world_size: int
     master_addr: str
     master_port: int
     run_dir: str
@@ -118,7 +117,6 @@ class Config:
             node_rank=whole("DDPJOB_NODE_RANK", 0, most=nnodes - 1),
             nnodes=nnodes,
             nproc_per_node=nproc,
-            world_size=whole("DDPJOB_WORLD_SIZE", 1, nnodes * nproc),
             master_addr=text("MASTER_ADDR"),
             master_port=whole("MASTER_PORT", 1, most=65535),
             run_dir=run_dir,
@@ -369,11 +367,12 @@ def metrics_text(page: Mapping[str, Any], job: str) -> str:
 # The exception must be one of torch's: a script's ConnectionResetError is its own failure.
 TORCH_ERRORS = re.compile(r"RuntimeError|Dist(Backend|Network|Store|)Error")
 PEER_NOISE = {
-    "gloo": r"(?i)(gloo|\.cc:\d+\]).*((closed|reset) by peer|broken pipe|refused|timed? ?out)",
+    "gloo": r"(?i)(gloo|\.cc:\d+\]).*((closed|reset) by peer|broken pipe|refused|timed? ?out)"
+    r"|timeout caused pair closure|failed to pass monitoredBarrier",
     "nccl [R]": r"remote process exited or there was a network error|ncclRemoteError"
     r"|NCCL communicator was aborted|collective operation timeout|ncclUniqueId.*store->get",
     "store": r"Did the remote server shutdown or crash|Socket Timeout|socket has timed out"
-    r"|wait timeout after|(send|recv)(Bytes|Value).*(Broken pipe|reset by peer|Failed to recv)",
+    r"|wait timeout after|waiting for clients|\A(Broken pipe|Connection reset by peer)",
 }
 OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3  # the higher, the less a failure explains
 
@@ -493,7 +492,8 @@ def find_failures(
         record = by_pid.get(pid) or recorded_by_torch(worker)
         if record is None and worker.get("exitcode") == 1:  # a shell script as torchrun's worker
             record = by_rank.get(worker.get("rank"))
-        failures.append(make_failure(worker, record, config.world_size > 1, now))
+        crowd = config.nnodes * config.nproc_per_node > 1
+        failures.append(make_failure(worker, record, crowd, now))
     return failures
 
 

@@ -11,9 +11,12 @@ import atexit
 import os
 import sys
 import time
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType, TracebackType
-from typing import Any
+
+TYPE_CHECKING = False  # as in typing, whose import would cost every process 5 ms
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType, TracebackType
+    from typing import Any
 
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 WRITE_SECONDS = 1.0  # between two writes of a process's step count
@@ -169,6 +172,8 @@ def run_next_sitecustomize() -> None:
     """Run the `sitecustomize` that this one hides: Debian, conda and some images ship theirs."""
     here = os.path.dirname(os.path.abspath(__file__))
     rest = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    from importlib.machinery import PathFinder
+
     spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is None or spec.loader is None:
         return

@@ -1,0 +1,167 @@
+"""Pods without a cluster: the agent as a real process, its folder as a pod's volumes would be."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import ddpjob
+
+SOURCES = Path(ddpjob.__file__).parent
+DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
+PORT = 29499
+
+
+class Pod:
+    """One agent, running or ended, and all that it leaves behind."""
+
+    def __init__(
+        self, folder: Path, arguments: list[str], python: str = sys.executable, **environment: str
+    ) -> None:
+        self.folder, self.address = folder, environment["DDPJOB_POD_IP"]
+        (folder / "agent/hooks").mkdir(parents=True)
+        shutil.copy(SOURCES / "agent.py", folder / "agent")
+        shutil.copy(SOURCES / "agent_hooks.py", folder / "agent/hooks/sitecustomize.py")
+        self.log_path, self.termination_log = folder / "log", folder / "termination-log"
+        self.termination_log.touch()
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [python, "-u", str(folder / "agent/agent.py"), *arguments],
+                env=environment,
+                cwd=folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        content = self.termination_log.read_bytes()
+        assert len(content) <= 4096
+        summary: dict[str, Any] = json.loads(content)
+        return summary
+
+    def wait(self) -> int:
+        return self.process.wait(DEADLINE)
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def get(self, path: str) -> str:
+        url = f"http://{self.address}:{PORT}{path}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def progress(self) -> dict[str, Any]:
+        """The page at /progress; empty while nothing listens."""
+        with suppress(OSError):
+            page: dict[str, Any] = json.loads(self.get("/progress"))
+            return page
+        return {}
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for `condition`; the log is the message where it never comes."""
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+
+
+def environment(
+    folder: Path, address: str, *, rank: int = 0, nnodes: int = 1, nproc: int = 1, port: int = 29500
+) -> dict[str, str]:
+    """What the operator sets, for a pod that lives in `folder`."""
+    ours = ("DDPJOB_", "PET_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "PYTEST")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    inherited.pop("PYTHONPATH", None)
+    return inherited | {
+        "PET_NNODES": str(nnodes),
+        "PET_NPROC_PER_NODE": str(nproc),
+        "PET_NODE_RANK": str(rank),
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(port),
+        "PET_RDZV_BACKEND": "static",
+        "PET_RDZV_ID": "uid-0",
+        "PET_MAX_RESTARTS": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(nnodes),
+        **({"LOCAL_RANK": "0"} if nproc == 1 else {}),
+        "DDPJOB_JOB": "digits",
+        "DDPJOB_NAMESPACE": "default",
+        "DDPJOB_ATTEMPT": "0",
+        "DDPJOB_NODE_RANK": str(rank),
+        "DDPJOB_NNODES": str(nnodes),
+        "DDPJOB_NPROC_PER_NODE": str(nproc),
+        "DDPJOB_WORLD_SIZE": str(nnodes * nproc),
+        "DDPJOB_BACKEND": "gloo",
+        "DDPJOB_PROGRESS_FILE": str(folder / "run/progress.json"),
+        "DDPJOB_RUN_DIR": str(folder / "run"),
+        "DDPJOB_POD_IP": address,
+        "DDPJOB_AGENT_PORT": str(PORT),
+        "DDPJOB_GRACE_SECONDS": "60",
+        "DDPJOB_TERMINATION_LOG": str(folder / "termination-log"),
+        "OMP_NUM_THREADS": "1",
+        "HOME": str(folder / "home"),
+        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    }
+
+
+class Pods:
+    """Starts pods, each with a loopback address of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.started: list[Pod] = []
+
+    def start(
+        self,
+        *arguments: str,
+        rank: int = 0,
+        nnodes: int = 1,
+        nproc: int = 1,
+        port: int = 29500,
+        python: str = sys.executable,
+        changes: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> Pod:
+        """Start an agent with these arguments; `changes` to its environment, None removes."""
+        number = len(self.started)
+        folder = self.root / f"pod-{number}"
+        address = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 250 + 1}.{number + 1}"
+        values = environment(folder, address, rank=rank, nnodes=nnodes, nproc=nproc, port=port)
+        values.update({name: value for name, value in changes.items() if value is not None})
+        for name, value in changes.items():
+            if value is None:
+                values.pop(name, None)
+        pod = Pod(folder, list(arguments), python, **values)
+        self.started.append(pod)
+        return pod
+
+
+@contextmanager
+def pods(root: Path) -> Iterator[Pods]:
+    """Pods below `root`; at the end those that still run are killed."""
+    group = Pods(root)
+    try:
+        yield group
+    finally:
+        for pod in group.started:
+            if pod.process.poll() is None:
+                pod.process.kill()
+            pod.process.wait(DEADLINE)

@@ -1,0 +1,457 @@
+"""The agent's decisions, without processes."""
+
+import ast
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import agentpod
+
+from ddpjob import agent
+
+SOURCES = [agentpod.SOURCES / name for name in ("agent.py", "agent_hooks.py")]
+RESOLV = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local example.com\n"
+
+
+def config(folder: Path, **changes: str) -> agent.Config:
+    values = agentpod.environment(folder, "127.0.0.1")
+    return agent.Config.from_env(values | changes)
+
+
+# ---- What foreign images ask of the two mounted files
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_mounted_files_are_python_3_8(source: Path) -> None:
+    ast.parse(source.read_text(), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_mounted_files_import_the_standard_library_alone(source: Path) -> None:
+    names = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            names.add((node.module or "ours").split(".")[0])
+    assert names <= set(sys.stdlib_module_names)
+
+
+# ---- Environment
+
+
+def test_every_broken_variable_is_named_with_its_value(tmp_path: Path) -> None:
+    broken = {"DDPJOB_NNODES": "two", "MASTER_PORT": "70000", "DDPJOB_JOB": ""}
+    with pytest.raises(agent.ConfigError) as caught:
+        config(tmp_path, **broken)
+    assert "DDPJOB_NNODES must be an integer from 1" in str(caught.value)
+    assert "got 'two'" in str(caught.value)
+    assert "MASTER_PORT must be an integer from 1 to 65535, got '70000'" in str(caught.value)
+    assert "DDPJOB_JOB is not set" in str(caught.value)
+
+
+def test_a_node_rank_beyond_the_nodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(agent.ConfigError, match="DDPJOB_NODE_RANK .* from 0 to 1, got '2'"):
+        config(tmp_path, DDPJOB_NNODES="2", DDPJOB_NODE_RANK="2")
+
+
+@pytest.mark.parametrize(
+    ("host", "absolute"),
+    [
+        ("digits-0-0.digits", "digits-0-0.digits.ml.svc.cluster.local."),
+        ("digits-0-0.digits.ml.svc.cluster.local", "digits-0-0.digits.ml.svc.cluster.local."),
+        ("already.absolute.", "already.absolute."),
+        ("10.0.0.7", "10.0.0.7"),
+        ("fd00::7", "fd00::7"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_the_master_is_asked_for_by_its_absolute_name(host: str, absolute: str) -> None:
+    assert agent.absolute_name(host, "ml", RESOLV) == absolute
+
+
+def test_the_namespaces_search_domain_wins_over_one_that_was_put_before_it() -> None:
+    resolv = "search example.com ml.svc.cluster.local\n"
+    assert agent.absolute_name("a.b", "ml", resolv) == "a.b.ml.svc.cluster.local."
+    assert agent.absolute_name("a.b", "other", resolv) == "a.b.example.com."
+
+
+def test_a_machine_without_search_domains_keeps_the_name() -> None:
+    assert agent.absolute_name("a.b", "ml", "nameserver 10.0.0.1\n") == "a.b"
+
+
+def test_the_launcher_gets_our_hooks_before_the_users_path(tmp_path: Path) -> None:
+    made = agent.launcher_env(config(tmp_path), {"PYTHONPATH": "/theirs"}, "")
+    assert made["PYTHONPATH"] == os.path.join(agent.HERE, "hooks") + ":/theirs"
+
+
+@pytest.mark.parametrize(
+    ("grace", "shutdown"), [("60", "50"), ("20", "10"), ("8", "4"), ("0", "1")]
+)
+def test_torchrun_stops_its_workers_before_the_pod_is_killed(
+    tmp_path: Path, grace: str, shutdown: str
+) -> None:
+    made = agent.launcher_env(config(tmp_path, DDPJOB_GRACE_SECONDS=grace), {}, "")
+    assert made["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == shutdown
+
+
+def test_both_rendezvous_limits_are_one_number(tmp_path: Path) -> None:
+    made = agent.launcher_env(config(tmp_path, DDPJOB_RENDEZVOUS_SECONDS="30"), {}, "")
+    assert made["PET_RDZV_CONF"] == "timeout=30"
+
+
+# ---- Progress
+
+
+def progress_with(tmp_path: Path, text: str | bytes, **changes: str) -> agent.Progress:
+    progress = agent.Progress(config(tmp_path, **changes))
+    path = Path(progress.config.progress_file)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    progress.poll(0.0)
+    return progress
+
+
+def test_a_full_report_is_served_as_it_was_written(tmp_path: Path) -> None:
+    text = '{"step": 12, "total_steps": 100, "epoch": 1, "loss": 0.5, "metrics": {"lr": 1e-3}}'
+    page = progress_with(tmp_path, text).page("running")
+    updated_at = page.pop("updated_at")
+    assert page == {
+        "version": 1,
+        "attempt": 0,
+        "node_rank": 0,
+        "state": "running",
+        "source": "file",
+        "step": 12,
+        "total_steps": 100,
+        "epoch": 1.0,
+        "loss": 0.5,
+        "metrics": {"lr": 0.001},
+    }
+    assert updated_at == pytest.approx(Path(tmp_path / "run/progress.json").stat().st_mtime)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+def test_a_loss_that_exploded_is_a_legal_loss(tmp_path: Path, text: str) -> None:
+    page = progress_with(tmp_path, f'{{"step": 1, "loss": {text}}}').page("running")
+    assert not math.isfinite(page["loss"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"step": 1, "loss": "low"}', "loss must be a number, got 'low'"),
+        ('{"step": 1, "loss": true}', "loss must be a number, got 'True'"),
+        ('{"step": 1, "total_steps": 0}', "total_steps must be a whole number above 0, got '0'"),
+        ('{"step": 1, "epoch": 1' + "0" * 400 + "}", "epoch must be a number"),
+        ('{"step": 1, "metrics": [1]}', "metrics must be an object"),
+        ('{"step": 1, "metrics": {"lr": "x"}}', "metrics must be an object of at most 32 numbers"),
+        (json.dumps({"step": 1, "metrics": {"m" * 64: 1}}), "names of at most 63 characters"),
+        (json.dumps({"step": 1, "metrics": {str(i): i for i in range(40)}}), "at most 32 numbers"),
+    ],
+)
+def test_a_wrong_field_is_left_out_and_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, problem: str
+) -> None:
+    progress = progress_with(tmp_path, text)
+    progress.poll(1.0)
+    page = progress.page("running")
+    assert page["step"] == 1
+    assert {"loss", "total_steps", "epoch"}.isdisjoint(page)
+    assert len(page["metrics"]) in (0, 32)
+    assert capsys.readouterr().err.count(problem) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "step 1",
+        "[1]",
+        '{"loss": 1}',
+        '{"step": -1}',
+        '{"step": 1.5}',
+        '{"step": true}',
+        '{"step": 9007199254740992}',
+        "[" * 9000,
+        b'{"step": 1, "x": "\xff"}',
+        '{"step": 1, "x": "' + "a" * 16384 + '"}',
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_a_garbled_file_is_refused_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert progress_with(tmp_path, text).page("running")["source"] == "none"
+    assert "progress file" in capsys.readouterr().err
+
+
+def test_a_garbled_file_does_not_undo_the_report_before_it(tmp_path: Path) -> None:
+    progress = progress_with(tmp_path, '{"step": 7}')
+    Path(progress.config.progress_file).write_text("half a fi")
+    progress.poll(1.0)
+    assert progress.page("running")["step"] == 7
+
+
+def test_a_fifo_in_the_files_place_does_not_block(tmp_path: Path) -> None:
+    progress = agent.Progress(config(tmp_path))
+    (tmp_path / "run").mkdir()
+    os.mkfifo(progress.config.progress_file)
+    progress.poll(0.0)
+    assert progress.page("running")["source"] == "none"
+
+
+def test_the_rest_is_estimated_from_the_rate_since_the_first_report(tmp_path: Path) -> None:
+    progress = progress_with(tmp_path, '{"step": 40, "total_steps": 100}')
+    assert "eta_seconds" not in progress.page("running")
+    path = Path(progress.config.progress_file)
+    path.write_text('{"step": 60,  "total_steps": 100}')
+    progress.poll(10.0)  # 20 steps in 10 s, 40 to go
+    assert progress.page("running")["eta_seconds"] == 20.0
+    path.write_text('{"step": 100,   "total_steps": 100}')
+    progress.poll(11.0)
+    assert progress.page("running")["eta_seconds"] == 0.0
+
+
+def count(folder: Path, name: str, **content: Any) -> None:
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "run" / f"steps-{name}.json").write_text(json.dumps(content))
+
+
+def test_counted_steps_are_those_of_the_lowest_local_rank(tmp_path: Path) -> None:
+    count(tmp_path, "1", step=5, local_rank=1)
+    count(tmp_path, "2", step=3, local_rank=0)
+    count(tmp_path, "3", step=4, local_rank=0)  # a helper process of the same rank
+    count(tmp_path, "4", step=9, local_rank=None)
+    count(tmp_path, "5", step="x", local_rank=0)
+    (tmp_path / "run/steps-6.json").write_text("garbage")
+    assert agent.counted_step(str(tmp_path / "run")) == 4
+
+
+def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None:
+    count(tmp_path, "1", step=50, local_rank=0)
+    progress = progress_with(tmp_path, "")
+    assert progress.page("running")["source"] == "counted"
+    assert progress.page("running")["step"] == 50
+    Path(progress.config.progress_file).write_text('{"step": 1}')
+    progress.poll(1.0)
+    progress.poll(2.0)
+    assert progress.page("running")["source"] == "file"
+    assert progress.page("running")["step"] == 1
+
+
+def test_progress_file_means_that_counted_steps_are_not_shown(tmp_path: Path) -> None:
+    count(tmp_path, "1", step=50, local_rank=0)
+    progress = progress_with(tmp_path, "", DDPJOB_PROGRESS="file")
+    assert progress.page("running")["source"] == "none"
+
+
+def test_metrics_are_prometheus_text_with_escaped_labels() -> None:
+    page = {"attempt": 2, "node_rank": 1, "step": 12, "loss": math.nan, "epoch": -math.inf}
+    assert agent.metrics_text(page, 'a"\\\nb').splitlines() == [
+        "# TYPE ddpjob_step gauge",
+        'ddpjob_step{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} 12.0',
+        "# TYPE ddpjob_epoch gauge",
+        'ddpjob_epoch{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} -Inf',
+        "# TYPE ddpjob_loss gauge",
+        'ddpjob_loss{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} NaN',
+    ]
+
+
+# ---- Failures. The texts were written by real jobs on torch 2.15, gloo, unless marked.
+
+GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5"
+NOISE = [
+    ("RuntimeError", GLOO + "61] Connection closed by peer [127.0.0.1]:42154. This is typically"),
+    ("RuntimeError", GLOO + "45] Read error [127.0.0.1]:49068: Connection reset by peer. This is"),
+    ("DistNetworkError", "The client socket has timed out after 4000ms while trying to connect to"),
+    (
+        "RuntimeError",
+        GLOO[:-14] + "unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation",
+    ),
+    ("RuntimeError", "Application timeout caused pair closure"),
+    (
+        "DistNetworkError",
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or "
+        "crash?",
+    ),
+    ("DistNetworkError", "Broken pipe"),
+    ("DistStoreError", "wait timeout after 2000ms, keys: /k"),
+    ("DistStoreError", "Timed out after 4 seconds waiting for clients. 1/2 clients joined."),
+    # From reports; no GPU was at hand.
+    (
+        "DistBackendError",
+        "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:254, remote process exited or "
+        "there was a network error, NCCL version 2.21.5\nncclRemoteError: A call failed possibly",
+    ),
+    (
+        "DistBackendError",
+        "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
+        "key-value store by key '0', but store->get('0') got error: Connection reset by peer",
+    ),
+]
+OWN = [
+    ("ValueError", "Connection closed by peer"),
+    ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
+    ("BrokenPipeError", "[Errno 32] Broken pipe"),
+    ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (4x3 and 4x1)"),
+    ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed."),
+    ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ("DistBackendError", "ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), NOISE)
+def test_a_peers_noise_is_told(kind: str, text: str) -> None:
+    assert agent.is_peer_noise(kind, text)
+
+
+@pytest.mark.parametrize(("kind", "text"), OWN)
+def test_an_own_failure_is_no_noise(kind: str, text: str) -> None:
+    assert not agent.is_peer_noise(kind, text)
+
+
+LOADER = """Caught KeyError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "data.py", line 3, in __getitem__
+    return table[i]
+KeyError: 'missing'
+"""
+SPAWN = """
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "train.py", line 9, in main
+    raise mine.Trouble("boom")
+mine.Trouble: boom
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "line"),
+    [
+        ("ValueError", "boom", ("ValueError", "ValueError: boom")),
+        ("ValueError", "\n boom\nand more", ("ValueError", "ValueError: boom")),
+        ("AssertionError", "", ("AssertionError", "AssertionError")),
+        ("KeyError", LOADER, ("KeyError", "KeyError: 'missing'")),
+        ("ProcessRaisedException", SPAWN, ("Trouble", "mine.Trouble: boom")),
+    ],
+)
+def test_an_exception_is_one_line(kind: str, text: str, line: tuple[str, str]) -> None:
+    assert agent.one_line(kind, text) == line
+
+
+def worker(rank: int, code: int, at: float) -> dict[str, Any]:
+    return {"pid": 100 + rank, "rank": rank, "local_rank": rank, "exitcode": code, "ended_at": at}
+
+
+def error(rank: int, kind: str, text: str, at: float) -> dict[str, Any]:
+    return {"pid": 100 + rank, "rank": rank, "type": kind, "message": text, "time": at}
+
+
+def verdict(
+    tmp_path: Path, workers: list[dict[str, Any]], errors: list[dict[str, Any]], nodes: str = "2"
+) -> agent.Verdict:
+    settings = config(tmp_path, DDPJOB_NNODES=nodes, DDPJOB_NPROC_PER_NODE="3")
+    launch = {"workers": workers, "failures": [], "error": None}
+    failures = agent.find_failures(settings, launch, errors, {"pid": 1, "exitcode": 1}, 99.0)
+    return agent.judge_failures(failures, nodes == "1")
+
+
+def test_the_own_failure_comes_before_an_earlier_echo(tmp_path: Path) -> None:
+    workers = [worker(0, 1, 11.0), worker(1, -9, 12.0)]
+    found = verdict(tmp_path, workers, [error(0, *NOISE[0], 10.0)])
+    assert (found.failure.rank, found.failure.signal, found.agent_exit) == (1, "SIGKILL", 137)
+    assert found.failure.grade == agent.OWN
+
+
+def test_of_two_own_failures_the_earlier_one_counts(tmp_path: Path) -> None:
+    workers = [worker(0, 1, 12.0), worker(1, 1, 12.0)]
+    errors = [error(0, "ValueError", "late", 11.5), error(1, "KeyError", "'first'", 11.4)]
+    found = verdict(tmp_path, workers, errors)
+    assert (found.failure.rank, found.failure.message) == (1, "KeyError: 'first'")
+    assert (found.reason, found.agent_exit, found.failure.time) == ("Exception", 1, 11.4)
+
+
+def test_siblings_that_torchrun_stopped_explain_nothing(tmp_path: Path) -> None:
+    found = verdict(tmp_path, [worker(0, -15, 9.0), worker(1, 3, 10.0)], [])
+    assert (found.reason, found.failure.rank, found.failure.exit_code) == ("ExitCode", 1, 3)
+
+
+def test_a_worker_that_somebody_stopped_is_the_cause_where_nothing_else_happened(
+    tmp_path: Path,
+) -> None:
+    found = verdict(tmp_path, [worker(0, -15, 10.0), worker(1, -15, 9.0)], [])
+    assert (found.reason, found.failure.rank, found.agent_exit) == ("Signal", 1, 143)
+    assert found.failure.grade == agent.OWN
+
+
+def test_an_abort_is_suspected_to_be_an_echo_only_where_there_are_other_pods(
+    tmp_path: Path,
+) -> None:
+    workers = [worker(0, 1, 9.0), worker(1, -6, 10.0)]
+    noise = [error(0, *NOISE[0], 8.0)]
+    several, single = verdict(tmp_path, workers, noise), verdict(tmp_path, workers, noise, "1")
+    assert several.failure.signal == single.failure.signal == "SIGABRT"
+    assert several.failure.grade > agent.OWN
+    assert single.failure.grade == agent.OWN
+
+
+def test_what_torchs_own_record_wrote_is_read(tmp_path: Path) -> None:
+    extra = {"py_callstack": "Traceback …", "timestamp": "9"}
+    failed = worker(1, 1, 10.0) | {"error": {"message": "ValueError: boom", "extraInfo": extra}}
+    found = verdict(tmp_path, [failed], [])
+    assert (found.failure.exception, found.failure.message) == ("ValueError", "ValueError: boom")
+    assert found.failure.traceback == "Traceback …"
+
+
+def test_a_helper_process_that_failed_on_the_way_is_not_the_cause(tmp_path: Path) -> None:
+    helper = error(1, "ImportError", "optional thing", 3.0) | {"pid": 999}
+    found = verdict(tmp_path, [worker(1, -9, 10.0)], [helper])
+    assert (found.reason, found.failure.exception) == ("Signal", None)
+
+
+def test_garbage_in_the_records_is_survived(tmp_path: Path) -> None:
+    workers = [{"pid": "x", "rank": "y", "exitcode": "z", "ended_at": math.nan, "error": [1]}]
+    found = verdict(tmp_path, workers, [{"pid": [], "rank": {}} | {"pid": 3, "failures": "x"}])
+    assert (found.failure.rank, found.failure.time, found.agent_exit) == (None, 99.0, 1)
+
+
+# ---- Summary
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    message=st.text(st.characters(), max_size=3000),
+    trace=st.text(st.characters(), max_size=6000),
+    metrics=st.dictionaries(st.text(max_size=63), st.floats(), max_size=32),
+)
+def test_the_summary_always_fits_and_is_json(
+    message: str, trace: str, metrics: dict[str, float]
+) -> None:
+    failure = agent.Failure(message, 1.5, rank=3, exception="E" * 300, traceback=trace)
+    page = {"step": 1, "metrics": metrics}
+    content = agent.summarize(agent.Verdict("Exception", 1, failure), page)
+    summary = json.loads(content.decode("utf-8"))
+    assert len(content) <= 4096
+    assert (summary["rank"], summary["progress"]["step"]) == (3, 1)
+
+
+def test_the_worst_summary_fits() -> None:
+    metrics = {"\x01" * 63 + str(i): -1.7976931348623157e308 for i in range(32)}
+    failure = agent.Failure("\x01" * 9000, 1.5, exception="\x01" * 9000, traceback="\x01" * 9000)
+    page = {"step": 1, "metrics": metrics}
+    assert len(agent.summarize(agent.Verdict("Exception", 1, failure), page)) <= 4096
+
+
+def test_a_long_traceback_keeps_its_end() -> None:
+    failure = agent.Failure("ValueError: boom", 1.5, traceback="x" * 9000 + "the last line")
+    summary = json.loads(agent.summarize(agent.Verdict("Exception", 1, failure), {}))
+    assert summary["traceback"].endswith("the last line")
+    assert summary["message"] == "ValueError: boom"
