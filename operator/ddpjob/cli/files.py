@@ -1,5 +1,6 @@
 """Reads job files: YAML or JSON, one or several documents, with the place of what is wrong."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,26 +10,98 @@ import yaml
 
 from ddpjob.errors import InvalidJob
 
+MAX_NODES = 100_000  # of a document, aliases followed: nine lines can stand for a billion
+
+_BOOLS = {"y": True, "yes": True, "on": True, "true": True}
+_BOOLS |= {"n": False, "no": False, "off": False, "false": False}
+_INTEGER = r"[-+]?(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)"
+_FLOAT = r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?"
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML as the API server understands it: no key twice."""
+    """YAML as kubectl and the API server read it, whose mixture of 1.1 and 1.2 PyYAML's is not.
+
+    `1e-3` is a number and `1:30` a text, `2.0` is the integer 2, `y` is true, a date is a text, and
+    no key stands twice.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _misread("a key must be a text", key)
             if key.value in seen:
                 line = key.start_mark.line + 1
                 raise InvalidJob(f"line {line}", f"the key {key.value!r} stands here twice")
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        found = super().construct_mapping(node, deep)
+        return {_key_text(key): value for key, value in found.items()}
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """An integer where JSON would show one, as Go writes 2.0 and 1e3."""
+        text = str(self.construct_scalar(node))
+        plain = text.replace("_", "")
+        if re.fullmatch(r"[-+]?0[0-7]+", plain):
+            return int(plain, 8)
+        try:
+            number: float = int(plain, 0)
+        except ValueError:
+            number = _float(plain, node)
+        if number in (float("inf"), float("-inf")):
+            return text  # too large for a number
+        if not -(2**63) <= number < 2**64:
+            return float(number)
+        return int(number) if number == int(number) else number
+
+    def construct_bool(self, node: yaml.ScalarNode) -> bool:
+        """True or false, by any of their names."""
+        try:
+            return _BOOLS[str(self.construct_scalar(node)).lower()]
+        except KeyError:
+            raise _misread("no boolean", node) from None
+
+    def refuse_number(self, node: yaml.ScalarNode) -> Any:
+        """Infinity and its like."""
+        raise _misread("JSON has no such number", node)
 
 
-# Only true and false are booleans, and dates are text, as in Kubernetes' YAML (which is YAML 1.2 in
-# this).
-_Loader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+def _tag(name: str) -> str:
+    return f"tag:yaml.org,2002:{name}"
+
+
+def _key_text(key: Any) -> Any:
+    return str(key).lower() if isinstance(key, bool) else str(key) if key is not None else "null"
+
+
+def _float(text: str, node: yaml.Node) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _misread("no number", node) from None
+
+
+def _misread(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+# What text without quotes stands for, and the tags that a file may name.
+_Loader.yaml_implicit_resolvers = {}
+_Loader.yaml_constructors = {
+    tag: yaml.SafeLoader.yaml_constructors[tag]
+    for tag in (_tag("null"), _tag("str"), _tag("seq"), _tag("map"), None)
 }
+_Loader.add_constructor(_tag("bool"), _Loader.construct_bool)
+_Loader.add_constructor(_tag("int"), _Loader.construct_number)
+_Loader.add_constructor(_tag("float"), _Loader.construct_number)
+_Loader.add_constructor("!infinity", _Loader.refuse_number)
+for _name, _pattern, _first in (
+    (_tag("bool"), "|".join(f"{b}|{b.title()}|{b.upper()}" for b in _BOOLS), "yYnNtTfFoO"),
+    (_tag("null"), r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    (_tag("merge"), r"<<", "<"),
+    (_tag("float"), f"{_INTEGER}|{_FLOAT}", "-+.0123456789"),
+    ("!infinity", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+):
+    _Loader.add_implicit_resolver(_name, re.compile(f"^(?:{_pattern})$(?!\n)"), list(_first))
 
 
 def documents(path: str) -> Iterator[Any]:
@@ -36,9 +109,14 @@ def documents(path: str) -> Iterator[Any]:
 
     Raises InvalidJob where the file is no YAML, OSError where it cannot be read.
     """
-    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     try:
-        for document in yaml.load_all(text, Loader=_Loader):  # a subclass of SafeLoader
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        loader = _Loader(text)
+        while loader.check_node():
+            node = loader.get_node()
+            assert node is not None
+            _size(node, {})
+            document = loader.construct_document(node)
             if document is not None:
                 yield document
     except yaml.MarkedYAMLError as error:
@@ -46,4 +124,20 @@ def documents(path: str) -> Iterator[Any]:
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"
         raise InvalidJob(where, f"no YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise InvalidJob("(file)", f"no YAML: {error}") from None
+        raise InvalidJob("(file)", f"no YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidJob(f"byte {error.start}", "no YAML: must be text in UTF-8") from None
+    except RecursionError:
+        raise InvalidJob("(file)", "no YAML for us: nested too deeply") from None
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Number of nodes below and with this one. Raises MarkedYAMLError where aliases run away."""
+    if id(node) not in known:
+        known[id(node)] = MAX_NODES  # until it is counted, so that a loop is too large
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        below = (item for part in parts for item in (part if isinstance(part, tuple) else (part,)))
+        known[id(node)] = 1 + sum(_size(item, known) for item in below)
+        if known[id(node)] > MAX_NODES:
+            raise _misread(f"more than {MAX_NODES} items, aliases followed", node)
+    return known[id(node)]

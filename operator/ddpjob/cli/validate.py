@@ -26,8 +26,10 @@ def validate(
             for document in documents(file):
                 count += 1
                 problems += [f"{_title(document)}{problem}" for problem in check(document)]
-        except (InvalidJob, OSError, UnicodeDecodeError) as error:
+        except InvalidJob as error:
             problems.append(str(error))
+        except OSError as error:
+            problems.append(f"cannot be read: {error.strerror}")
         if not count and not problems:
             problems.append("no object in the file")
         for problem in problems:
