@@ -3,21 +3,32 @@
 The schema, the defaults, the docs and every check come from here.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
 
 from ddpjob import keys
 from ddpjob.errors import InvalidJob
 from ddpjob.explain import explain, show
-from ddpjob.model import AbsolutePath, Model, Quantity, Rule, Text, quantity_value, unique
+from ddpjob.model import (
+    DNS_SUBDOMAIN,
+    IMAGE,
+    Model,
+    Quantity,
+    Rule,
+    Text,
+    broken_rules,
+    quantity_value,
+    unique,
+)
 from ddpjob.podtypes import (
     EnvFrom,
     EnvVar,
     LocalReference,
+    MountPath,
     Resources,
     Volume,
     VolumeMount,
@@ -36,7 +47,7 @@ MAX_NAME = 52  # leaves `-<attempt>-<rank>` 11 of the 63 characters of a hostnam
 
 def _port(port: int) -> int:
     if port == keys.AGENT_PORT:
-        raise PydanticCustomError("rule", "{rule}", {"rule": f"{port} is the agent's", "field": ""})
+        raise broken_rules((f"{port} is the agent's", ""))
     return port
 
 
@@ -62,10 +73,12 @@ MasterPort = Annotated[
 
 
 def _overlay(template: dict[str, Any]) -> dict[str, Any]:
-    size = len(orjson.dumps(template))
+    try:
+        size = len(orjson.dumps(template))
+    except orjson.JSONEncodeError as error:
+        raise broken_rules((f"must be JSON ({error})", "")) from None
     if size > MAX_OVERLAY_BYTES:
-        rule = f"must be at most {MAX_OVERLAY_BYTES} bytes as JSON, is {size}"
-        raise PydanticCustomError("rule", "{rule}", {"rule": rule, "field": ""})
+        raise broken_rules((f"must be at most {MAX_OVERLAY_BYTES} bytes as JSON, is {size}", ""))
     return template
 
 
@@ -76,16 +89,19 @@ Overlay = Annotated[
 ]
 
 
-def _nproc(value: int | str) -> int | str:
-    if value != "auto" and not (isinstance(value, int) and 1 <= value <= 128):
-        rule = "must be 'auto' or an integer from 1 to 128"
-        raise PydanticCustomError("rule", "{rule}", {"rule": rule, "field": ""})
+_NPROC_RULE = "must be 'auto' or an integer from 1 to 128"
+
+
+def _nproc(value: Any) -> Any:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if value != "auto" and not (is_number and 1 <= value <= 128):
+        raise broken_rules((_NPROC_RULE, ""))
     return value
 
 
 NprocPerNode = Annotated[
     int | str,
-    AfterValidator(_nproc),
+    BeforeValidator(_nproc),
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -95,7 +111,7 @@ NprocPerNode = Annotated[
                 {
                     "rule": "type(self) == string ? self == 'auto' : "
                     "1 <= int(self) && int(self) <= 128",
-                    "message": "must be 'auto' or an integer from 1 to 128",
+                    "message": _NPROC_RULE,
                 }
             ],
         }
@@ -118,7 +134,7 @@ class Checkpoint(Model):
 
     volume: VolumeSource
     """A volume source without a name, such as `{persistentVolumeClaim: {claimName: ckpt}}`."""
-    mount_path: AbsolutePath = "/checkpoints"
+    mount_path: MountPath = "/checkpoints"
     """Where it is mounted; DDPJOB_CHECKPOINT_DIR says so to the trainer."""
 
 
@@ -127,7 +143,7 @@ class Data(Model):
 
     volume: VolumeSource
     """A volume source without a name, such as `{persistentVolumeClaim: {claimName: data}}`."""
-    mount_path: AbsolutePath = "/data"
+    mount_path: MountPath = "/data"
     """Where it is mounted; DDPJOB_DATA_DIR says so to the trainer."""
 
 
@@ -140,14 +156,14 @@ class FailurePolicy(Model):
 
 Argument = Annotated[list[Text], Field(max_length=1024)]
 
-_MOUNT_RULE = "the same path twice: spec.volumeMounts, spec.checkpoint and spec.data must differ"
+
+def _own_mounts(spec: "Spec") -> list[str]:
+    return [part.mount_path for part in (spec.checkpoint, spec.data) if part]
 
 
-def _mounts_differ(spec: "Spec") -> bool:
-    own = [part.mount_path for part in (spec.checkpoint, spec.data) if part]
-    shm = ["/dev/shm"] if spec.shm.enabled else []
-    paths = [path.rstrip("/") for path in own + shm + [m.mount_path for m in spec.volume_mounts]]
-    return len(paths) == len(set(paths))
+def _mounts_are_free(spec: "Spec") -> bool:
+    taken = [*_own_mounts(spec), *(["/dev/shm"] if spec.shm.enabled else [])]
+    return not any(mount.mount_path in taken for mount in spec.volume_mounts)
 
 
 def _begins_with_a_script(spec: "Spec") -> bool:
@@ -161,7 +177,7 @@ def _begins_with_a_script(spec: "Spec") -> bool:
 class Spec(Model):
     """What to train, on how many nodes, and what to do when something fails."""
 
-    image: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^\S+$")]
+    image: Annotated[str, Field(max_length=1024, pattern=IMAGE)]
     """The trainer image, for all ranks. It needs `python3` and torch, nothing of ours."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """As in a pod."""
@@ -238,20 +254,24 @@ class Spec(Model):
         Rule(
             "!has(self.checkpoint) || !has(self.data) || "
             "self.checkpoint.mountPath != self.data.mountPath",
-            lambda self: (
-                not self.checkpoint
-                or not self.data
-                or self.checkpoint.mount_path != self.data.mount_path
-            ),
+            lambda self: len(set(_own_mounts(self))) == len(_own_mounts(self)),
             "checkpoint and data cannot share a mountPath",
-            "data",
+            "data.mountPath",
+        ),
+        Rule(
+            "!self.shm.enabled || "
+            "(!has(self.checkpoint) || self.checkpoint.mountPath != '/dev/shm') && "
+            "(!has(self.data) || self.data.mountPath != '/dev/shm')",
+            lambda self: not self.shm.enabled or "/dev/shm" not in _own_mounts(self),
+            "must be false where checkpoint or data is mounted at /dev/shm",
+            "shm.enabled",
         ),
         Rule(
             "self.volumeMounts.all(m, "
             "(!has(self.checkpoint) || m.mountPath != self.checkpoint.mountPath)"
             " && (!has(self.data) || m.mountPath != self.data.mountPath)"
             " && (!self.shm.enabled || m.mountPath != '/dev/shm'))",
-            _mounts_differ,
+            _mounts_are_free,
             "a mountPath of checkpoint, data or shm is taken",
             "volumeMounts",
         ),
@@ -417,19 +437,50 @@ class Status(Model):
         return next((c for c in self.conditions if c.type == kind), None)
 
 
-_NAME_RULES = (
+_DNS_1035 = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+NAME_RULES = (
     Rule(
         f"size(self.metadata.name) <= {MAX_NAME}",
-        lambda self: True,
+        lambda name: len(name) <= MAX_NAME,
         f"must be at most {MAX_NAME} characters: <name>-<attempt>-<rank> is a hostname",
+        "metadata.name",
     ),
     Rule(
-        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        lambda self: True,
+        f"self.metadata.name.matches('{_DNS_1035}')",
+        lambda name: bool(re.fullmatch(_DNS_1035, name)),
         "must be a DNS-1035 label (a Service has that name): lower-case letters, digits and '-', "
         "beginning with a letter",
+        "metadata.name",
     ),
 )
+"""What a job's name must be; `holds` takes the name. In CEL they stand at the root of the schema,
+which alone can see the metadata."""
+
+
+def _name(name: str) -> str:
+    if broken := [(rule.message, "") for rule in NAME_RULES if not rule.holds(name)]:
+        raise broken_rules(*broken)
+    return name
+
+
+_LABEL = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
+_LABEL_RULE = "must be at most 63 letters, digits, '-', '_' and '.', neither end a mark"
+
+
+def _keys(annotations: dict[str, str]) -> dict[str, str]:
+    for key in annotations:
+        prefix, slash, name = key.rpartition("/")
+        if not re.fullmatch(_LABEL, name) or slash and not re.fullmatch(DNS_SUBDOMAIN, prefix):
+            raise broken_rules((f"the key {key!r} must be <name> or <domain>/<name>", ""))
+    return annotations
+
+
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in _keys(labels).items():
+        if not re.fullmatch(f"({_LABEL})?", value):
+            raise broken_rules((f"{value!r}, the value of {key}, {_LABEL_RULE}", ""))
+    return labels
 
 
 class Metadata(Model):
@@ -437,16 +488,14 @@ class Metadata(Model):
 
     model_config = {"extra": "ignore"}
 
-    name: Annotated[
-        str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
-    ]
+    name: Annotated[str, AfterValidator(_name)]
     namespace: str = ""
     uid: str = ""
     generation: int = 1
     resource_version: str = ""
     deletion_timestamp: str | None = None
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: Annotated[dict[str, str], AfterValidator(_labels)] = {}
+    annotations: Annotated[dict[str, str], AfterValidator(_keys)] = {}
 
 
 class DDPJob(Model):
@@ -489,11 +538,12 @@ def validate(obj: Any) -> list[InvalidJob]:
     """Every rule that `obj` breaks; empty for a job that the API server accepts."""
     if not isinstance(obj, Mapping):
         return [InvalidJob("(file)", f"must be a DDPJob object, got {show(obj)}", obj)]
+    problems = _unknown_metadata(obj.get("metadata"))
     try:
         DDPJob.model_validate(_without_nulls(obj))
     except ValidationError as error:
-        return explain(error)
-    return []
+        problems += explain(error)
+    return problems
 
 
 def with_defaults(obj: Mapping[str, Any]) -> dict[str, Any]:
@@ -502,8 +552,27 @@ def with_defaults(obj: Mapping[str, Any]) -> dict[str, Any]:
     return {**obj, "spec": job.spec.to_json()}
 
 
+_METADATA_FIELDS = {
+    *("name", "generateName", "namespace", "labels", "annotations", "finalizers"),
+    *("ownerReferences", "uid", "resourceVersion", "generation", "selfLink", "managedFields"),
+    *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+}
+
+
+def _unknown_metadata(metadata: Any) -> list[InvalidJob]:
+    """Fields that no object has. The models read past them: a later Kubernetes may have more."""
+    unknown = set(metadata) - _METADATA_FIELDS if isinstance(metadata, Mapping) else set()
+    return [
+        InvalidJob(f"metadata.{name}", f"unknown field, got {show(metadata[name])}", metadata[name])
+        for name in sorted(map(str, unknown))
+    ]
+
+
 def _without_nulls(value: Any) -> Any:
-    """The API server drops nulls before it looks at defaults; so do we."""
+    """The API server drops nulls before it looks at defaults; so do we.
+
+    In the overlay too, where it keeps them: what ddpjob sets for safety cannot be taken away.
+    """
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -6,7 +6,7 @@ Structural schema, defaults, CEL rules, printer columns.
 from typing import Any
 
 from ddpjob import keys
-from ddpjob.api import _NAME_RULES, MUTABLE_FIELDS, DDPJob, Spec
+from ddpjob.api import MUTABLE_FIELDS, NAME_RULES, DDPJob, Spec
 
 Schema = dict[str, Any]
 
@@ -68,11 +68,13 @@ def openapi_schema() -> Schema:
     root = _structural(document, document["$defs"])
     root["properties"]["apiVersion"] = {"type": "string", "maxLength": 64}
     root["properties"]["kind"] = {"type": "string", "maxLength": 64}
-    root["properties"]["metadata"] = {"type": "object"}  # the API server knows the rest
+    # The API server knows the rest; of the metadata, rules can name only what stands here.
+    root["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     root["required"] = ["spec"]
     root["properties"]["status"].pop("default", None)
     root["x-kubernetes-validations"] = [
-        {"rule": rule.cel, "message": f"metadata.name: {rule.message}"} for rule in _NAME_RULES
+        {"rule": rule.cel, "message": rule.message, "fieldPath": f".{rule.field}"}
+        for rule in NAME_RULES
     ] + [_immutable(name) for name in _immutable_fields()]
     return root
 
@@ -96,7 +98,7 @@ def _immutable(name: str) -> Schema:
     same = f"has({here}) == has({there}) && (!has({here}) || {here} == {there})"
     return {
         "rule": f"{free} || ({same})",
-        "message": f"spec.{name}: cannot change once the job has started; suspend it first, "
+        "message": "cannot change once the job has started; suspend it first, "
         "and change it when status.state is Suspended",
         "fieldPath": f".spec.{name}",
     }
@@ -115,6 +117,9 @@ def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
         rest = {k: v for k, v in schema.items() if k not in ("anyOf", "default")}
         return _structural({**only, **rest}, definitions)
     result: Schema = {k: v for k, v in schema.items() if k not in _DROPPED}
+    if isinstance(schema.get("default"), dict):
+        # The API server takes a null in a default on create, and refuses it on update.
+        result["default"] = {k: v for k, v in schema["default"].items() if v is not None}
     if "const" in schema:
         result["enum"] = [schema["const"]]
     if "description" in result:

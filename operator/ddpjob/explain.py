@@ -3,16 +3,16 @@
 In the API's words.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ddpjob.errors import InvalidJob
+from ddpjob.model import PATTERNS
 
 _RULES = {
-    "missing": "is required",
     "extra_forbidden": "unknown field",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
@@ -20,7 +20,6 @@ _RULES = {
     "string_too_short": "must be at least {min_length} characters",
     "too_long": "must have at most {max_length} items",
     "too_short": "must have at least {min_length} items",
-    "string_pattern_mismatch": "must match {pattern}",
     "literal_error": "must be one of {expected}",
     "int_type": "must be an integer",
     "string_type": "must be a string",
@@ -34,31 +33,60 @@ _RULES = {
 
 def explain(error: ValidationError) -> list[InvalidJob]:
     """One InvalidJob for each thing that is wrong, in the order of the fields."""
-    problems = [_problem(detail) for detail in error.errors(include_url=False)]
+    problems = [p for detail in error.errors(include_url=False) for p in _problems(detail)]
     return list({str(problem): problem for problem in problems}.values())
 
 
-def _problem(detail: ErrorDetails) -> InvalidJob:
-    context, value = detail.get("ctx") or {}, detail["input"]
-    path = ""
+def _problems(detail: ErrorDetails) -> Iterator[InvalidJob]:
+    path, value = "", detail["input"]
     for part in detail["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part not in ("int", "str"):  # those are branches of a union, not fields
-            path += f".{part}" if path else str(part)
-    if field := context.get("field"):
-        path += f".{field}"
-        value = value.get(field) if isinstance(value, Mapping) else None
-    words = _RULES.get(detail["type"])
-    rule = words.format(**context) if words else detail["msg"]
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    context = detail.get("ctx") or {}
     if detail["type"] == "missing":
-        return InvalidJob(path, rule)
+        yield InvalidJob(path, "is required")
+    elif detail["type"] == "rules":
+        for rule, field in context["broken"]:
+            yield _problem(
+                path + (field if field[:1] in ".[" else f".{field}"), rule, _at(value, field)
+            )
+    elif detail["type"] == "string_pattern_mismatch":
+        pattern = context["pattern"]
+        yield _problem(path, PATTERNS.get(pattern, f"must match {pattern}"), value)
+    else:
+        words = _RULES.get(detail["type"])
+        yield _problem(path, words.format(**context) if words else detail["msg"], value)
+
+
+def _problem(path: str, rule: str, value: Any) -> InvalidJob:
     return InvalidJob(path, f"{rule}, got {show(value)}", value)
 
 
+def _at(value: Any, field: str) -> Any:
+    """What stands at `field`, such as `name` or `[1].name`, in `value`; None where nothing does."""
+    for part in field.replace("[", ".").replace("]", "").split("."):
+        if part.isdigit() and isinstance(value, list):
+            value = value[int(part)]
+        elif part:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def show(value: Any) -> str:
-    """A value as a message quotes it: JSON's words for nothing, one line, at most 80 characters."""
+    """A value as a message quotes it: one line, at most 80 characters, YAML's words.
+
+    Of an object the names of its fields alone: what is in them may be a secret.
+    """
+    text = _words(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _words(value: Any) -> str:
     if value is None:
         return "nothing"
-    text = "an object" if isinstance(value, Mapping) else repr(value)
-    return text if len(text) <= 80 else text[:79] + "…"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(map(str, value)) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_words, value[:80])) + "]"
+    return repr(value)

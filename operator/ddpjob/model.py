@@ -28,6 +28,11 @@ class Rule:
     field: str = ""
 
 
+def broken_rules(*broken: tuple[str, str]) -> PydanticCustomError:
+    """What a validator raises: messages, each with the field below the value that it is about."""
+    return PydanticCustomError("rules", "broken rules", {"broken": list(broken)})
+
+
 class Model(BaseModel):
     """Closed and frozen; JSON keys are the camelCase of the attribute names."""
 
@@ -43,11 +48,9 @@ class Model(BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check_rules(self) -> "Model":
-        for rule in self.rules:
-            if not rule.holds(self):
-                raise PydanticCustomError(
-                    "rule", "{rule}", {"rule": rule.message, "field": rule.field}
-                )
+        broken = [(rule.message, rule.field) for rule in self.rules if not rule.holds(self)]
+        if broken:
+            raise broken_rules(*broken)
         return self
 
     @classmethod
@@ -67,16 +70,16 @@ class Model(BaseModel):
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
-QUANTITY = r"^([+-]?[0-9]+(\.[0-9]*)?|[+-]?\.[0-9]+)([KMGTPE]i|[mkMGTPEnu]|[eE][+-]?[0-9]+)?$"
+# No sign, since no amount in a pod is below zero; an exponent that a float can hold.
+QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[mkMGTPEnu]|[eE][+-]?[0-9]{1,2})?$"
 
 
 def _quantity(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise PydanticCustomError(
-            "quantity", "must be an integer or a quoted quantity such as '500m' or '1Gi'"
-        )
-    if isinstance(value, str) and not (len(value) <= 32 and re.fullmatch(QUANTITY, value)):
-        raise PydanticCustomError("quantity", "must be a quantity such as 2, '500m' or '1Gi'")
+        raise broken_rules(("must be an integer or a text such as '500m' or '1Gi'", ""))
+    text = value if isinstance(value, str) else str(value)
+    if not (len(text) <= 32 and re.fullmatch(QUANTITY, text, re.ASCII)):
+        raise broken_rules(("must be a quantity, not negative, such as 2, '500m' or '1Gi'", ""))
     return value
 
 
@@ -88,6 +91,7 @@ Quantity = Annotated[
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "pattern": QUANTITY,
             "maxLength": 32,
+            "minimum": 0,
             "x-kubernetes-int-or-string": True,
         }
     ),
@@ -104,17 +108,31 @@ def quantity_value(quantity: int | str) -> float:
 
     `500m` is 0.5, `1Ki` is 1024, `1e3` is 1000.
     """
-    match = re.fullmatch(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
     assert match, quantity
     return float(match[1]) * float(_SUFFIXES[match[2]])
 
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+ABSOLUTE_PATH = r"^/[^:]*$"
+MOUNT_PATH = r"^(/[^/:]+)+$"
+ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
+IMAGE = r"^[!-~]+$"
+PATTERNS = {
+    DNS_LABEL: "must be lower-case letters, digits and '-', with neither end a '-'",
+    DNS_SUBDOMAIN: "must be lower-case letters, digits, '-' and '.', each part with neither end a "
+    "'-'",
+    ABSOLUTE_PATH: "must begin with '/' and have no ':'",
+    MOUNT_PATH: "must begin with '/', have no ':' and no '//', and not end in '/'",
+    ENV_NAME: "must be letters, digits, '_', '-' and '.', not beginning with a digit",
+    IMAGE: "must be ASCII without blanks",
+}
+"""What each pattern of the schema means, for messages."""
 
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
 DnsSubdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
-AbsolutePath = Annotated[str, Field(min_length=2, max_length=512, pattern=r"^/[^:]*$")]
+AbsolutePath = Annotated[str, Field(max_length=512, pattern=ABSOLUTE_PATH)]
 Text = Annotated[str, Field(max_length=32768)]
 Short = Annotated[str, Field(max_length=253)]
 
@@ -124,13 +142,14 @@ def unique(*keys: str) -> Any:
 
     def check(items: list[Any]) -> list[Any]:
         seen: set[Hashable] = set()
-        for item in items:
+        twice: list[tuple[str, str]] = []
+        for position, item in enumerate(items):
             key = tuple(getattr(item, _snake(name)) for name in keys)
             if key in seen:
-                raise PydanticCustomError(
-                    "duplicate", "duplicate {key}", {"key": ", ".join(map(repr, key))}
-                )
+                twice.append((f"duplicate {' and '.join(keys)}", f"[{position}].{keys[0]}"))
             seen.add(key)
+        if twice:
+            raise broken_rules(*twice)
         return items
 
     return _Unique(check, list(keys))

@@ -5,10 +5,12 @@ Everything else of a pod goes through `template`.
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from ddpjob import keys
 from ddpjob.model import (
+    ENV_NAME,
+    MOUNT_PATH,
     AbsolutePath,
     DnsLabel,
     DnsSubdomain,
@@ -17,8 +19,38 @@ from ddpjob.model import (
     Rule,
     Short,
     Text,
+    broken_rules,
     unique,
 )
+
+_OWN_PATHS = "/ddpjob and what is below it are reserved"
+
+
+def _mount_path(path: str) -> str:
+    if path == "/ddpjob" or path.startswith("/ddpjob/"):
+        raise broken_rules((_OWN_PATHS, ""))
+    return path
+
+
+MountPath = Annotated[
+    str,
+    Field(max_length=512, pattern=MOUNT_PATH),
+    AfterValidator(_mount_path),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": 512,
+            "pattern": MOUNT_PATH,
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self != '/ddpjob' && !self.startsWith('/ddpjob/')",
+                    "message": _OWN_PATHS,
+                }
+            ],
+        }
+    ),
+]
+"""Where a container sees a volume: one spelling of each path, so that two can be compared."""
 
 FileMode = Annotated[int, Field(ge=0, le=0o777)]
 
@@ -87,9 +119,7 @@ _RESERVED_CEL = " && ".join(
 class EnvVar(Model):
     """One environment variable, as in a pod."""
 
-    name: Annotated[
-        str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
-    ]
+    name: Annotated[str, Field(max_length=253, pattern=ENV_NAME)]
     value: Text | None = None
     value_from: EnvSource | None = None
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -373,18 +403,15 @@ class VolumeMount(Model):
     """Where the trainer container sees a volume."""
 
     name: DnsLabel
-    mount_path: AbsolutePath
+    mount_path: MountPath
     sub_path: Annotated[str, Field(max_length=512)] | None = None
     sub_path_expr: Annotated[str, Field(max_length=512)] | None = None
     read_only: bool | None = None
     mount_propagation: Literal["None", "HostToContainer"] | None = None
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "self.mountPath != '/ddpjob' && !self.mountPath.startsWith('/ddpjob/')",
-            lambda self: (
-                self.mount_path != "/ddpjob" and not self.mount_path.startswith("/ddpjob/")
-            ),
-            "/ddpjob and what is below it are reserved",
-            "mountPath",
+            "!(has(self.subPath) && has(self.subPathExpr))",
+            lambda self: self.sub_path is None or self.sub_path_expr is None,
+            "subPath and subPathExpr exclude each other",
         ),
     )
