@@ -9,7 +9,7 @@ from importlib import resources
 from ddpjob import keys
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Informer, Store
-from ddpjob.errors import ClusterError, InvalidJob
+from ddpjob.errors import ClusterError, InvalidJob, Refused
 from ddpjob.observed import PodRecord, pod_record
 from ddpjob.progress import Poller
 from ddpjob.queue import KeyedQueue
@@ -18,6 +18,8 @@ from ddpjob.render import Agent
 from ddpjob.settings import Settings
 
 log = logging.getLogger(__name__)
+
+REFUSED_SECONDS = 2.0
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -145,7 +147,9 @@ class Controller:
                 # Said in status already; only an edit, which comes as an event, can mend it.
                 log.info("job=%s/%s refused: %s", *key, error)
             except ClusterError as error:
-                pause = self.queue.retry(key, at_least=error.retry_after or 0.0)
+                # What was refused will be again until somebody changes something: no hurry.
+                least = REFUSED_SECONDS if isinstance(error, Refused) else 0.0
+                pause = self.queue.retry(key, at_least=error.retry_after or least)
                 log.info("job=%s/%s retry_in=%.1fs error=%s", *key, pause, error)
             except Exception:
                 # One job must not stop the others, whatever is wrong with it or with us.

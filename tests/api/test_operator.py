@@ -1,0 +1,330 @@
+"""The operator as it is installed, a process with the chart's rights, against a real API server."""
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob import keys
+from tests.builders import job_object
+from tests.cluster import operator as operators
+from tests.cluster.apiserver import ApiServer
+from tests.cluster.audit import Entry
+from tests.cluster.client import MERGE, Client
+from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.nodes import fake_nodes
+from tests.cluster.operator import OperatorProcess
+from tests.cluster.podstatus import End, Life
+
+Body = dict[str, Any]
+
+
+@pytest.fixture
+def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with OperatorProcess(api_server, tmp_path) as operator:
+        operator.wait_until_ready()
+        yield operator
+
+
+class Jobs:
+    """The DDPJobs of one namespace, by an administrator."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client, self.namespace = client, namespace
+        self.path = f"/apis/{keys.API_VERSION}/namespaces/{namespace}/{keys.PLURAL}"
+
+    async def create(self, name: str = "digits", **spec: Any) -> Body:
+        return await self.client.request(
+            "POST", self.path, job_object(name, **{"nnodes": 2, **spec})
+        )
+
+    async def get(self, name: str = "digits") -> Body:
+        return await self.client.request("GET", f"{self.path}/{name}")
+
+    async def patch(self, name: str = "digits", **spec: Any) -> Body:
+        body = {"spec": spec}
+        path = f"{self.path}/{name}"
+        return await self.client.request("PATCH", path, body, content_type=MERGE)
+
+    async def delete(self, name: str = "digits") -> None:
+        await self.client.request("DELETE", f"{self.path}/{name}")
+
+    async def until(self, holds: Callable[[Body], Any], name: str = "digits") -> Body:
+        async with asyncio.timeout(90):
+            while not holds(job := await self.get(name)):
+                await asyncio.sleep(0.05)
+        return job
+
+    async def in_state(self, state: str, name: str = "digits") -> Body:
+        return await self.until(lambda job: job.get("status", {}).get("state") == state, name)
+
+    async def children(self, plural: str) -> list[Body]:
+        selector = f"labelSelector={keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+        path = f"/api/v1/namespaces/{self.namespace}/{plural}?{selector}"
+        items: list[Body] = (await self.client.request("GET", path))["items"]
+        return items
+
+    async def pods(self) -> list[str]:
+        return sorted(pod["metadata"]["name"] for pod in await self.children("pods"))
+
+
+@pytest.fixture
+def jobs(client: Client, namespace: str) -> Jobs:
+    return Jobs(client, namespace)
+
+
+@pytest.fixture
+async def nodes(client: Client) -> AsyncIterator[list[str]]:
+    async with fake_nodes(client, "node-a", "node-b") as names:
+        yield list(names)
+
+
+def rank(pod: Body) -> tuple[int, int]:
+    labels = pod["metadata"]["labels"]
+    return int(labels[keys.ATTEMPT_LABEL]), int(labels[keys.RANK_LABEL])
+
+
+def fails_once(pod: Body) -> Life:
+    attempt, node_rank = rank(pod)
+    if attempt == 0 and node_rank == 1:
+        return Life(run_seconds=1.0, end=End(exit_code=1, message="ValueError: boom"))
+    return Life(run_seconds=None if attempt == 0 else 1.0)
+
+
+def conditions(job: Body) -> dict[str, tuple[str, str]]:
+    found = job.get("status", {}).get("conditions", [])
+    return {c["type"]: (c["status"], c["reason"]) for c in found}
+
+
+async def test_a_job_runs_fails_restarts_and_succeeds(
+    operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client
+) -> None:
+    async with ScriptedKubelet(client, nodes, fails_once):
+        await jobs.create(nnodes=4)
+        job = await jobs.in_state("Succeeded")
+    status = job["status"]
+    assert (status["restarts"], status["attempt"], status["budget"]["charged"]) == (1, 1, 1)
+    assert status["failure"]["message"] == "ValueError: boom" and status["failure"]["rank"] == 1
+    assert status["observedGeneration"] == job["metadata"]["generation"]
+    assert "digits-0-1" in await jobs.pods()
+    assert "ddpjob_api_requests_total" in operator.get("/metrics")
+
+
+async def test_deleting_a_job_leaves_nothing(
+    operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client
+) -> None:
+    async with ScriptedKubelet(client, nodes):
+        await jobs.create()
+        await jobs.in_state("Running")
+        await jobs.delete()
+        async with asyncio.timeout(60):
+            while any([await jobs.children(p) for p in ("pods", "services", "configmaps")]):
+                await asyncio.sleep(0.1)
+
+
+async def test_suspend_ends_the_pods_and_resume_starts_the_edited_job(
+    operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client
+) -> None:
+    async with ScriptedKubelet(client, nodes):
+        await jobs.create()
+        await jobs.in_state("Running")
+        await jobs.patch(suspend=True)
+        await jobs.in_state("Suspended")
+        assert await jobs.pods() == []
+        await jobs.patch(suspend=False, nnodes=3)
+        job = await jobs.in_state("Running")
+        assert await jobs.pods() == ["digits-1-0", "digits-1-1", "digits-1-2"]
+    assert job["status"]["restarts"] == 0
+
+
+async def test_a_refusal_is_quoted_and_over_once_its_cause_is(
+    operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client, namespace: str
+) -> None:
+    quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
+    await client.request("POST", quotas, quota)
+    async with ScriptedKubelet(client, nodes):
+        await jobs.create()
+        await jobs.until(lambda job: conditions(job).get("Running") == ("False", "CreateRefused"))
+        await client.request("DELETE", f"{quotas}/few")
+        await jobs.in_state("Running")
+
+
+async def test_pods_pass_pod_security_restricted(
+    api_server: ApiServer, operator: OperatorProcess, nodes: list[str], client: Client
+) -> None:
+    name = f"restricted-{random.randrange(2**32):x}"
+    api_server.create_namespace(name, labels={"pod-security.kubernetes.io/enforce": "restricted"})
+    jobs = Jobs(client, name)
+    async with ScriptedKubelet(client, nodes):
+        sidecar = {"containers": [{"name": "side", "image": "x"}]}
+        await jobs.create(template={"spec": sidecar})
+        await jobs.in_state("Running")
+    api_server.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+async def test_killing_the_operator_twenty_times_changes_nothing(
+    api_server: ApiServer,
+    operator: OperatorProcess,
+    jobs: Jobs,
+    nodes: list[str],
+    client: Client,
+) -> None:
+    """At random moments of a running and of a restarting job."""
+    moments = random.Random(20)
+
+    def life(pod: Body) -> Life:
+        attempt, node_rank = rank(pod)
+        wait = pod["metadata"]["labels"][keys.JOB_LABEL] == "steady"
+        if wait:
+            return Life()
+        failing = attempt < 3 and node_rank == attempt
+        return Life(run_seconds=4.0, end=End(exit_code=1)) if failing else Life()
+
+    mark = api_server.audit.mark()
+    async with ScriptedKubelet(client, nodes, life) as kubelet:
+        await jobs.create("steady", nnodes=4)
+        await jobs.create("restarting", nnodes=4)
+        for _ in range(20):
+            operator.kill()
+            operator.start()
+            await asyncio.sleep(moments.uniform(0.0, 3.0))
+        operator.wait_until_ready()
+        await jobs.in_state("Running", "steady")
+        await jobs.until(
+            lambda job: job["status"]["attempt"] == 3 and job["status"]["state"] == "Running",
+            "restarting",
+        )
+        for name, attempt in (("steady", 0), ("restarting", 3)):
+            for node_rank in range(4):
+                kubelet.finish(jobs.namespace, f"{name}-{attempt}-{node_rank}")
+        steady = await jobs.in_state("Succeeded", "steady")
+        restarting = await jobs.in_state("Succeeded", "restarting")
+    assert (steady["status"]["restarts"], steady["status"]["attempt"]) == (0, 0)
+    assert (restarting["status"]["restarts"], restarting["status"]["attempt"]) == (3, 3)
+    assert restarting["status"]["budget"]["charged"] == 3
+    writes = api_server.audit.writes(mark, namespace=jobs.namespace)
+    created = Counter(e.name for e in writes if made_a_pod(e))
+    expected = {f"steady-0-{r}" for r in range(4)}
+    expected |= {f"restarting-{a}-{r}" for a in range(4) for r in range(4)}
+    assert set(created) == expected and set(created.values()) == {1}
+    assert raised_before_deleted(writes)
+
+
+def made_a_pod(entry: Entry) -> bool:
+    return entry.resource == "pods" and entry.verb == "create" and entry.code == 201
+
+
+def raised_before_deleted(writes: list[Entry]) -> bool:
+    """Whether no pod was deleted by the operator before status.attempt had passed its own."""
+    attempt: Counter[str] = Counter()
+    for entry in writes:
+        if entry.user != operators.USER or entry.code >= 300:
+            continue
+        if entry.resource == "ddpjobs/status":
+            attempt[entry.name] = entry.request["status"]["attempt"]
+        if entry.resource == "pods" and entry.verb == "delete":
+            job, of, _ = entry.name.rsplit("-", 2)
+            if int(of) >= attempt[job]:
+                return False
+    return True
+
+
+@pytest.mark.timeout(180)
+async def test_an_idle_operator_writes_nothing_for_a_minute(
+    api_server: ApiServer,
+    operator: OperatorProcess,
+    jobs: Jobs,
+    nodes: list[str],
+    client: Client,
+) -> None:
+    async with ScriptedKubelet(client, nodes):
+        names = [f"job-{number}" for number in range(5)]
+        for name in names:
+            await jobs.create(name)
+        for name in names:
+            await jobs.in_state("Running", name)
+        await asyncio.sleep(3)  # minor status follows within a second
+        mark = api_server.audit.mark()
+        await asyncio.sleep(60)
+        assert api_server.audit.writes(mark, user=operators.USER, namespace=jobs.namespace) == []
+
+
+async def test_starting_the_operator_again_writes_nothing(
+    api_server: ApiServer,
+    operator: OperatorProcess,
+    jobs: Jobs,
+    nodes: list[str],
+    client: Client,
+) -> None:
+    async with ScriptedKubelet(client, nodes):
+        await jobs.create()
+        await jobs.in_state("Running")
+        await asyncio.sleep(3)
+        mark = api_server.audit.mark()
+        operator.kill()
+        operator.start()
+        operator.wait_until_ready()
+        await asyncio.sleep(3)
+        assert api_server.audit.writes(mark, user=operators.USER, namespace=jobs.namespace) == []
+
+
+async def test_what_is_granted_is_what_is_used(
+    api_server: ApiServer,
+    operator: OperatorProcess,
+    jobs: Jobs,
+    nodes: list[str],
+    client: Client,
+    namespace: str,
+) -> None:
+    """Every verb of the chart's role is called by some part of a job's life, and no other is."""
+    foreign = {"metadata": {"name": "taken"}, "spec": {"clusterIP": "None"}}
+    await client.request("POST", f"/api/v1/namespaces/{namespace}/services", foreign)
+    async with ScriptedKubelet(client, nodes, fails_once):
+        await jobs.create()
+        await jobs.create("taken")
+        await jobs.in_state("Succeeded")
+        await jobs.until(
+            lambda job: conditions(job).get("Accepted") == ("False", "NameTaken"), "taken"
+        )
+    used = {
+        (entry.resource, entry.verb)
+        for entry in api_server.audit.entries()
+        if entry.user == operators.USER and entry.resource
+    }
+    granted = {
+        (resource, verb)
+        for found in operators.installed_objects()
+        if found["kind"] == "ClusterRole" and found["metadata"]["name"] == ACCOUNT_ROLE
+        for rule in found["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    # Not a request of its own: the API server asks for it when an owner reference blocks deletion.
+    granted.discard(("ddpjobs/finalizers", "update"))
+    assert used == granted
+
+
+ACCOUNT_ROLE = operators.ACCOUNT[1]
+
+
+async def test_sigterm_ends_the_operator_cleanly(operator: OperatorProcess) -> None:
+    assert operator.kill(signal.SIGTERM) == 0
+
+
+async def test_the_operator_lives_through_a_restart_of_the_api_server(
+    api_server: ApiServer, operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client
+) -> None:
+    async with ScriptedKubelet(client, nodes) as kubelet:
+        await jobs.create()
+        await jobs.in_state("Running")
+        await asyncio.to_thread(api_server.restart_apiserver)
+        for node_rank in range(2):
+            kubelet.finish(jobs.namespace, f"digits-0-{node_rank}")
+        await jobs.in_state("Succeeded")
+    assert operator.process is not None and operator.process.poll() is None

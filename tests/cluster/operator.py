@@ -1,0 +1,105 @@
+"""The operator as a process of its own, with the rights that the chart gives it and no others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import yaml
+
+from tests.cluster.apiserver import ApiServer
+from tests.cluster.processes import free_ports
+from tests.cluster.tiers import ROOT
+
+INSTALL = ROOT / "manifests" / "install.yaml"
+ACCOUNT = ("ddpjob-system", "ddpjob-operator")
+USER = f"system:serviceaccount:{ACCOUNT[0]}:{ACCOUNT[1]}"
+RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+
+
+def installed_objects() -> list[dict[str, Any]]:
+    """What `kubectl apply -f manifests/install.yaml` would create."""
+    return [found for found in yaml.safe_load_all(INSTALL.read_text()) if found]
+
+
+def grant_rights(server: ApiServer) -> None:
+    """Apply the install's service account and RBAC, without its Deployment."""
+    items = [found for found in installed_objects() if found["kind"] in RIGHTS]
+    listing = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    server.kubectl("apply", "-f", "-", input=listing)
+
+
+class OperatorProcess:
+    """`python -m ddpjob.handlers` against `server`. A context manager; the log is in `log`."""
+
+    def __init__(self, server: ApiServer, folder: Path, *arguments: str) -> None:
+        grant_rights(server)
+        token = server.service_account_token(*ACCOUNT)
+        self._kubeconfig = server.write_kubeconfig(
+            folder / f"operator-{uuid.uuid4().hex[:8]}", token=token
+        )
+        self._arguments = arguments
+        self.log = folder / "operator.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it; returns before it is ready."""
+        (self.port,) = free_ports(1)
+        out: IO[bytes]
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "ddpjob.handlers"),
+                    *("--listen", f"127.0.0.1:{self.port}"),
+                    *self._arguments,
+                ],
+                stdout=out,
+                stderr=out,
+                env={
+                    **os.environ,
+                    "KUBECONFIG": str(self._kubeconfig),
+                    "PYTHONPATH": str(ROOT / "operator"),
+                },
+            )
+
+    def wait_until_ready(self, seconds: float = 60.0) -> None:
+        """Until its caches are full. Raises TimeoutError with its log."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise TimeoutError(self.log.read_text()[-3000:])
+
+    def get(self, path: str) -> str:
+        """What its own HTTP server answers."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        """End it by this signal and wait; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(timeout=30)
