@@ -81,12 +81,17 @@ def torchrun(start: Start) -> Callable[..., str]:
 def start_ranks(start: Start) -> Callable[..., "list[subprocess.Popen[str]]"]:
     """Start one process per rank with RANK and friends set, as `launcher: python` does."""
 
-    def run(world: int, *arguments: str, **environment: str) -> "list[subprocess.Popen[str]]":
+    def run(
+        world: int, *arguments: str, main: dict[str, str] | None = None
+    ) -> "list[subprocess.Popen[str]]":
+        """`main` is in the environment of rank 0 alone."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return [start(*arguments, RANK=str(rank), **group, **environment) for rank in range(world)]
+        environments = [group | {"RANK": str(rank)} for rank in range(world)]
+        environments[0] |= main or {}
+        return [start(*arguments, **environment) for environment in environments]
 
     return run
 

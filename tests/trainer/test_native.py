@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.trainer import three_ranks
-from tests.trainer.three_ranks import PARITY, WHOLE, measure_few_samples
 
 from ddptrain.checkpoint import CheckpointError
 from ddptrain.data import load_digits
@@ -22,6 +20,8 @@ from ddptrain.dist import World
 from ddptrain.model import BasicNet
 from ddptrain.native import AccuracyMissed, main, parse, train
 from ddptrain.preemption import StopVote
+from tests.trainer import three_ranks
+from tests.trainer.three_ranks import PARITY, WHOLE, measure_few_samples
 
 NATIVE = ("-m", "ddptrain.native")
 EPOCH_STEPS = 23  # 1437 samples in batches of 64
@@ -109,7 +109,7 @@ def test_the_main_rank_alone_prints_one_line_per_epoch(full: Run) -> None:
 
 
 def test_the_train_loss_falls_below_a_tenth(full: Run) -> None:
-    losses = [float(loss) for loss in re.findall(r"train loss (\S+)", full.output)]
+    losses = printed_losses(full.output)
     assert losses[0] > 1
     assert losses[-1] < 0.1
 
@@ -154,8 +154,7 @@ def preempted(
     progress = folder / "progress.json"
     ranks = start_ranks(
         *(2, *NATIVE),
-        DDPJOB_CHECKPOINT_DIR=str(folder),
-        DDPJOB_PROGRESS_FILE=str(progress),
+        main={"DDPJOB_CHECKPOINT_DIR": str(folder), "DDPJOB_PROGRESS_FILE": str(progress)},
     )
     deadline = time.monotonic() + 60
     while not progress.exists() and time.monotonic() < deadline:
@@ -224,15 +223,21 @@ def three(start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def two_without_dropout(start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_without_dropout(start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("two")
-    finish(start_ranks(2, *NATIVE, *PARITY, str(folder)))
-    return folder
+    return Run(folder, finish(start_ranks(2, *NATIVE, *PARITY, str(folder))))
 
 
-def finish(ranks: "list[subprocess.Popen[str]]") -> None:
+def finish(ranks: "list[subprocess.Popen[str]]") -> str:
+    """What rank 0 printed, once all ranks have ended well."""
     outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(outputs)
+    return outputs[0]
+
+
+def printed_losses(output: str) -> list[float]:
+    """The train loss of each epoch, over all ranks."""
+    return [float(loss) for loss in re.findall(r"train loss (\S+)", output)]
 
 
 def test_three_ranks_resume_in_mid_epoch_bit_by_bit(
@@ -245,11 +250,18 @@ def test_three_ranks_resume_in_mid_epoch_bit_by_bit(
 
 
 def test_two_and_three_ranks_train_what_one_process_trains(
-    two_without_dropout: Path, three: Path, alone: None, tmp_path: Path
+    two_without_dropout: Run,
+    three: Path,
+    alone: None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert main([*PARITY, str(tmp_path)]) == 0
+    losses = printed_losses(two_without_dropout.output)
+    assert len(losses) == 3
+    assert losses == pytest.approx(printed_losses(caplog.text), abs=2e-4)  # four digits
     assert drift(saved(tmp_path, 30), saved(tmp_path, 66)) > 1e-2  # it moves
-    for folder in (two_without_dropout, three / "parity"):
+    for folder in (two_without_dropout.folder, three / "parity"):
         for step in (30, 60, 66):
             assert drift(saved(tmp_path, step), saved(folder, step)) < 2e-6
 

@@ -114,6 +114,13 @@ class CheckpointFolder:
         )
 
 
+def is_kept(folder: CheckpointFolder | None, world: World) -> bool:
+    """Whether the main process has a folder, on all ranks alike; the others need not see it."""
+    flag = torch.tensor([int(folder is not None)])
+    dist.broadcast(flag, src=0, group=world.control)
+    return bool(flag.item())
+
+
 def save(
     folder: CheckpointFolder | None,
     world: World,

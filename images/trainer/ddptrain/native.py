@@ -84,8 +84,9 @@ def train(config: Config, world: World, stop: StopVote) -> int:
     # Checkpoint: what decides which batch comes next must be as it was; the rest may change.
     fixed = {"seed": config.seed, "batch_size": config.batch_size, "data": digits.sha256}
     folder = open_folder(config, world)
+    saving = checkpoint.is_kept(folder, world)
     first_step = 0
-    if config.checkpoint_dir is not None:
+    if saving:
         first_step = checkpoint.load(folder, world, model=net, optimizer=optimizer, config=fixed)
 
     # Loop: `step` counts through all epochs, so it is the only position there is to resume.
@@ -133,13 +134,11 @@ def train(config: Config, world: World, stop: StopVote) -> int:
             seen, epoch_began = 0, time.perf_counter()
 
         stopping = stop.agreed(world) and done < total_steps
-        if config.checkpoint_dir is not None and (
-            stopping or done % config.checkpoint_every == 0 or done == total_steps
-        ):
+        if saving and (stopping or done % config.checkpoint_every == 0 or done == total_steps):
             checkpoint.save(folder, world, step=done, model=net, optimizer=optimizer, config=fixed)
         if stopping:
             log.info(f"stopped by SIGTERM after step {done}/{total_steps}")
-            return TERMINATED if config.checkpoint_dir is None else PREEMPTED_AND_SAVED
+            return PREEMPTED_AND_SAVED if saving else TERMINATED
     stop.close()
 
     # Result: evaluated again, as a finished training that is resumed has no steps left.
