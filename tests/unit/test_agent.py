@@ -137,6 +137,19 @@ def test_a_full_report_is_served_as_it_was_written(tmp_path: Path) -> None:
     assert updated_at == pytest.approx(Path(tmp_path / "run/progress.json").stat().st_mtime)
 
 
+def test_the_lines_of_the_docs_write_a_correct_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs = Path(__file__).parents[2] / "docs/progress.md"
+    lines = docs.read_text().split("```python\n")[1].split("```")[0]
+    progress = progress_with(tmp_path, "")
+    monkeypatch.setenv("DDPJOB_PROGRESS_FILE", progress.config.progress_file)
+    exec(lines, {"rank": 0, "step": 3, "total": 9, "loss": 0.5})
+    progress.poll(1.0)
+    page = progress.page("running")
+    assert (page["step"], page["total_steps"], page["loss"]) == (3, 9, 0.5)
+
+
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
 def test_a_loss_that_exploded_is_a_legal_loss(tmp_path: Path, text: str) -> None:
     page = progress_with(tmp_path, f'{{"step": 1, "loss": {text}}}').page("running")
@@ -278,8 +291,8 @@ NOISE = [
     ("RuntimeError", "Application timeout caused pair closure"),
     (
         "DistNetworkError",
-        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or "
-        "crash?",
+        "Failed to recv, got 0 bytes. Connection was likely closed. "
+        "Did the remote server shutdown or crash?",
     ),
     ("DistNetworkError", "Broken pipe"),
     ("DistStoreError", "wait timeout after 2000ms, keys: /k"),
