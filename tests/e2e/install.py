@@ -1,0 +1,154 @@
+"""The operator in the kind cluster, installed as the README says, and jobs as people apply them."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ddpjob import keys
+from tests.cluster.kind import KindCluster
+from tests.cluster.tiers import ROOT
+
+SYSTEM = "ddpjob-system"
+CHART = ROOT / "charts" / "ddpjob"
+EXAMPLES = ROOT / "examples"
+CRD = f"{keys.PLURAL}.{keys.GROUP}"
+KINDS = "ddpjobs,pods,services,configmaps"
+
+Body = dict[str, Any]
+T = TypeVar("T")
+
+
+def install(cluster: KindCluster, namespace: str = SYSTEM) -> None:
+    """Install the chart with its defaults, and wait until the operator is ready."""
+    cluster.helm(
+        *("upgrade", "--install", "ddpjob", str(CHART)),
+        *("--namespace", namespace, "--create-namespace", "--wait", "--timeout", "180s"),
+    )
+
+
+def uninstall(cluster: KindCluster, namespace: str = SYSTEM) -> None:
+    """Take the chart away again; the CRD stays."""
+    cluster.helm("uninstall", "ddpjob", "--namespace", namespace, "--wait", "--ignore-not-found")
+
+
+def scale_operator(cluster: KindCluster, replicas: int) -> None:
+    """Stop or start the operator, and wait until it has."""
+    where = ("-n", SYSTEM, "deployment/ddpjob-operator")
+    cluster.kubectl("scale", *where, f"--replicas={replicas}")
+    cluster.kubectl("rollout", "status", *where, "--timeout=120s", timeout_seconds=150)
+    wait_until(lambda: bool(replicas) or not operator_pods(cluster), 90, "the operator's end")
+
+
+def operator_pods(cluster: KindCluster) -> list[Body]:
+    """Pods of the operator itself."""
+    items: list[Body] = cluster.get("pods", "-n", SYSTEM)["items"]
+    return items
+
+
+def wait_until(look: Callable[[], T], seconds: float, what: str) -> T:
+    """The first true value of `look`. Raises TimeoutError that says what was waited for."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what} after {seconds:.0f} s")
+        time.sleep(0.5)
+    return found
+
+
+class Job:
+    """A DDPJob in the cluster, seen through kubectl alone."""
+
+    def __init__(self, cluster: KindCluster, namespace: str, name: str) -> None:
+        self.cluster, self.namespace, self.name = cluster, namespace, name
+
+    @classmethod
+    def from_file(cls, cluster: KindCluster, namespace: str, file: Path) -> "Job":
+        """`kubectl apply -f` of the file as it is."""
+        found = json.loads(cluster.kubectl("apply", "-n", namespace, "-f", str(file), "-o", "json"))
+        return cls(cluster, namespace, found["metadata"]["name"])
+
+    @classmethod
+    def from_spec(cls, cluster: KindCluster, namespace: str, name: str, **spec: Any) -> "Job":
+        """A job of this spec."""
+        body = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "spec": spec}
+        body["metadata"] = {"name": name}
+        cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(body))
+        return cls(cluster, namespace, name)
+
+    @property
+    def status(self) -> Body:
+        """Its status now; empty before the first."""
+        found = self.cluster.get("ddpjob", self.name, "-n", self.namespace)
+        return dict[str, Any](found.get("status") or {})
+
+    def columns(self) -> dict[str, str]:
+        """What `kubectl get ddpjob` shows, by column."""
+        text = self.cluster.kubectl("get", "ddpjob", self.name, "-n", self.namespace)
+        header, line = text.splitlines()
+        starts = [header.index(name) for name in header.split()]
+        ends: list[int | None] = [*starts[1:], None]
+        return {
+            header[start:end].strip(): line[start:end].strip()
+            for start, end in zip(starts, ends, strict=True)
+        }
+
+    def until(self, holds: Callable[[Body], Any], seconds: float, what: str) -> Body:
+        """Its status once `holds`; a job that has ended otherwise is not waited for."""
+
+        def look() -> Body | None:
+            status = self.status
+            if holds(status):
+                return status
+            if status.get("state") in ("Succeeded", "Failed"):
+                raise AssertionError(f"{self.name} has ended without {what}: {status}")
+            return None
+
+        found = wait_until(look, seconds, f"{what} of {self.name}")
+        assert found is not None
+        return found
+
+    def in_state(self, state: str, seconds: float = 180) -> Body:
+        """Its status once it is in this state."""
+        return self.until(lambda status: status.get("state") == state, seconds, state)
+
+    def pods(self) -> dict[str, Body]:
+        """Its pods by name."""
+        selector = f"{keys.JOB_LABEL}={self.name}"
+        items = self.cluster.get("pods", "-n", self.namespace, "-l", selector)["items"]
+        return {pod["metadata"]["name"]: pod for pod in items}
+
+    def logs(self, pod: str) -> str:
+        """What a pod has printed."""
+        return self.cluster.kubectl("logs", "-n", self.namespace, pod)
+
+    def delete(self, *, wait: bool = True) -> None:
+        """`kubectl delete ddpjob`."""
+        self.cluster.kubectl("delete", "ddpjob", self.name, "-n", self.namespace, f"--wait={wait}")
+
+
+def left_over(cluster: KindCluster, *where: str) -> list[str]:
+    """`kind/name` of everything of a job's that exists, in one namespace or with -A in all."""
+    label = f"{keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+    items = cluster.get(KINDS, *where, "-l", label)["items"]
+    items += cluster.get("ddpjobs", *where)["items"]
+    return sorted({f"{found['kind']}/{found['metadata']['name']}" for found in items})
+
+
+def gone(cluster: KindCluster, *where: str, seconds: float = 120) -> None:
+    """Wait until nothing of any job is left."""
+    wait_until(
+        lambda: not left_over(cluster, *where), seconds, f"end of {left_over(cluster, *where)}"
+    )
+
+
+@contextmanager
+def stopped_operator(cluster: KindCluster) -> Iterator[None]:
+    """A block in which no operator runs."""
+    scale_operator(cluster, 0)
+    try:
+        yield
+    finally:
+        scale_operator(cluster, 1)

@@ -1,0 +1,120 @@
+"""The main job on real nodes, from the files that people apply."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.kind import KindCluster
+from tests.e2e.install import EXAMPLES, Job, gone, install, uninstall, wait_until
+
+ACCURACY = re.compile(r"test accuracy (0\.\d+)")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(kind_cluster: KindCluster, operator_image: str) -> Iterator[None]:
+    install(kind_cluster)
+    yield
+    uninstall(kind_cluster)
+
+
+def accuracy(log: str) -> float:
+    return float(ACCURACY.findall(log)[-1])
+
+
+def kill_worker(job: Job, pod: str) -> None:
+    """SIGKILL for a pod's training process, from its node: not for torchrun, not for the agent."""
+    found = job.pods()[pod]
+    uid = found["metadata"]["uid"].replace("-", "_")
+    script = (
+        "for p in /proc/[0-9]*; do "
+        f"grep -q -e {uid} -e {found['metadata']['uid']} $p/cgroup 2>/dev/null || continue; "
+        "tr '\\0' ' ' < $p/cmdline | grep -q -- '-u -m ddptrain' && kill -9 ${p#/proc/} "
+        "&& echo $p; "
+        "done"
+    )
+    assert job.cluster.on_node(found["spec"]["nodeName"], "sh", "-c", script), "no such process"
+
+
+def test_two_pods_on_two_nodes_train_to_97_percent(
+    kind_cluster: KindCluster, namespace: str, trainer_image: str
+) -> None:
+    job = Job.from_file(kind_cluster, namespace, EXAMPLES / "digits.yaml")
+    seen = wait_until(lambda: job.columns() if "/" in job.columns()["STEP"] else None, 300, "STEP")
+    assert seen["STATE"] in ("Running", "Succeeded") and seen["NODES"] == "2/2"
+    assert float(seen["LOSS"]) > 0
+    job.in_state("Succeeded")
+    pods = job.pods()
+    assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 2
+    assert accuracy(job.logs("digits-0-0")) >= 0.97
+    last = job.columns()
+    assert (last["STATE"], last["NODES"], last["RESTARTS"]) == ("Succeeded", "2/2", "0")
+    step, total = last["STEP"].split("/")
+    assert step == total
+    job.delete()
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_killed_rank_costs_one_restart_and_no_progress(
+    kind_cluster: KindCluster, namespace: str, trainer_image: str
+) -> None:
+    kind_cluster.shared_claim(namespace, "ckpt")
+    job = Job.from_file(kind_cluster, namespace, EXAMPLES / "digits-checkpoint.yaml")
+    first = f"{job.name}-0-1"
+    job.in_state("Running")
+    wait_until(lambda: "checkpoint" in job.logs(f"{job.name}-0-0"), 120, "checkpoint")
+    kill_worker(job, first)
+    status = job.until(lambda status: status["restarts"] == 1, 120, "restart")
+    assert status["failure"]["signal"] == "SIGKILL" and status["failure"]["rank"] == 1
+    assert status["failure"]["pod"] == first and status["failure"]["node"]
+    status = job.in_state("Succeeded", 300)
+    assert (status["restarts"], status["attempt"], status["budget"]["charged"]) == (1, 1, 1)
+    assert "SIGKILL" in job.logs(first) or "signal" in job.logs(first).lower()
+    log = job.logs(f"{job.name}-1-0")
+    resumed = re.search(r"resum\w+ .*?step (\d+)", log)
+    assert resumed and int(resumed[1]) > 0, log
+    assert accuracy(log) >= 0.97
+    job.delete()
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_foreign_image_shows_its_steps_without_a_line_of_code(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "foreign",
+        image=foreign_image,
+        nnodes=2,
+        args=["/train.py", "--steps", "300"],
+    )
+    first = wait_until(lambda: job.columns()["STEP"], 300, "STEP")
+    wait_until(lambda: int(job.columns()["STEP"]) > int(first), 60, "later STEP")
+    assert job.columns()["LOSS"] == ""
+    status = job.in_state("Succeeded")
+    assert status["progress"] | {"updatedAt": ""} == {
+        "step": 300,
+        "source": "counted",
+        "metrics": [],
+        "updatedAt": "",
+    }
+    assert "world 2" in job.logs("foreign-0-0")
+
+
+def test_the_first_cause_of_a_foreign_scripts_failure_is_named(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "raises",
+        image=foreign_image,
+        nnodes=3,
+        args=["/train.py", "--steps", "20", "--raise-on-rank", "1"],
+        failurePolicy={"maxRestarts": 0},
+    )
+    failure = job.in_state("Failed", 300)["failure"]
+    assert (failure["rank"], failure["exception"]) == (1, "ValueError")
+    assert "rank 1 has seen enough" in failure["message"]
+    assert failure["exitCode"] == 1 and failure["reason"] == "Exception"
