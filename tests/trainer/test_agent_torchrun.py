@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import agentpod
 
 from ddpjob import agent
+from tests import agentpod
 
 SOURCES = [agentpod.SOURCES / name for name in ("agent.py", "agent_hooks.py")]
 RESOLV = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local example.com\n"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 
