@@ -119,6 +119,8 @@ def test_the_last_progress_report_is_the_result(full: Run) -> None:
     report = full.progress()
     assert (report["step"], report["total_steps"], report["epoch"]) == (steps, steps, 20.0)
     assert report["metrics"] == {"test_accuracy": correct / 360}
+    assert report["loss"] == pytest.approx(printed_losses(full.output)[-1], abs=1e-4)
+    assert report["samples_per_second"] > 0
 
 
 def test_the_three_newest_checkpoints_stay(full: Run) -> None:
@@ -141,6 +143,13 @@ def test_a_finished_training_that_starts_again_repeats_its_result(
     assert main(["--checkpoint-dir", str(full.folder)]) == 0
     assert Run(full.folder, caplog.messages[-1]).result() == (full.result()[0], 460, 1)
     assert "step 460/460" not in caplog.text  # no epoch was trained
+
+
+def test_fewer_epochs_than_were_trained_already_change_nothing(
+    full: Run, alone: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["--checkpoint-dir", str(full.folder), "--epochs", "1"]) == 0
+    assert Run(full.folder, caplog.messages[-1]).result() == (full.result()[0], 460, 1)
 
 
 # --- preemption: SIGTERM to one of two ranks, then the same command again -----------------------

@@ -88,12 +88,14 @@ def train(config: Config, world: World, stop: StopVote) -> int:
     first_step = 0
     if saving:
         first_step = checkpoint.load(folder, world, model=net, optimizer=optimizer, config=fixed)
+    total_steps = max(total_steps, first_step)  # less was asked for than has been trained already
 
     # Loop: `step` counts through all epochs, so it is the only position there is to resume.
     progress = ProgressFile(progress_path(world))
     began = epoch_began = time.perf_counter()
     loss_sum = torch.zeros((), device=world.device)  # over this rank's samples of this epoch
     seen = 0  # samples of this epoch, over all ranks
+    train_loss = speed = None
     for step in range(first_step, total_steps):
         epoch, epoch_step = divmod(step, epoch_steps)
         share = indices(
@@ -148,6 +150,8 @@ def train(config: Config, world: World, stop: StopVote) -> int:
         step=total_steps,
         total_steps=total_steps,
         epoch=total_steps / epoch_steps,
+        loss=train_loss,
+        samples_per_second=speed,
         metrics={"test_accuracy": accuracy},
     )
     log.info(
