@@ -71,7 +71,7 @@ def test_a_killed_rank_costs_one_restart_and_no_progress(
     assert (status["restarts"], status["attempt"], status["budget"]["charged"]) == (1, 1, 1)
     assert "SIGKILL" in job.logs(first) or "signal" in job.logs(first).lower()
     log = job.logs(f"{job.name}-1-0")
-    resumed = re.search(r"resum\w+ .*?step (\d+)", log)
+    resumed = re.search(r"resuming from \S*?(\d+)", log)
     assert resumed and int(resumed[1]) > 0, log
     assert accuracy(log) >= 0.97
     job.delete()

@@ -1,0 +1,122 @@
+"""Real torchrun, with processes for pods, on a real API server: all but images and nodes."""
+
+import asyncio
+import contextlib
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob.cluster.credentials import Credentials
+from ddpjob.cluster.kube import KubeCluster
+from ddpjob.runner import Runner
+from tests.api.test_operator import Jobs
+from tests.cluster.apiserver import ApiServer
+from tests.cluster.client import Client
+from tests.cluster.nodes import fake_nodes
+from tests.cluster.operator import OperatorProcess
+from tests.cluster.tiers import ROOT
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with OperatorProcess(api_server, tmp_path) as operator:
+        operator.wait_until_ready()
+        yield operator
+
+
+@pytest.fixture
+async def jobs(
+    api_server: ApiServer, operator: OperatorProcess, client: Client, namespace: str, tmp_path: Path
+) -> AsyncIterator[Jobs]:
+    """Jobs whose pods run as processes, on a node called `local`."""
+    cluster = KubeCluster(
+        Credentials(api_server.url, ca_file=str(api_server.ca_file), token=api_server.token)
+    )
+    runner = Runner(
+        cluster,
+        directory=tmp_path,
+        namespace=namespace,
+        cwd=tmp_path,
+        environment=dict(PATH="/usr/bin:/bin", PYTHONPATH=str(ROOT / "images" / "trainer")),
+    )
+    async with fake_nodes(client, "local"):
+        task = asyncio.create_task(runner.run())
+        try:
+            yield Jobs(client, namespace)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await cluster.close()
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "train.py"
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+def column(job: dict[str, Any], name: str) -> str:
+    return str(job.get("status", {}).get("summary", {}).get(name, ""))
+
+
+async def test_digits_train_and_their_progress_is_seen(jobs: Jobs) -> None:
+    await jobs.create(args=["-m", "ddptrain.native", "--epochs", "60"])
+    seen = await jobs.until(lambda job: "/" in column(job, "step"))
+    assert seen["status"]["progress"]["source"] == "file"
+    job = await jobs.in_state("Succeeded")
+    progress = job["status"]["progress"]
+    assert progress["step"] == progress["totalSteps"] > 0 and progress["percent"] == 100
+    metrics = {metric["name"]: float(metric["value"]) for metric in progress["metrics"]}
+    assert max(value for name, value in metrics.items() if "accuracy" in name) >= 0.97
+
+
+async def test_a_script_that_knows_nothing_of_us(jobs: Jobs, tmp_path: Path) -> None:
+    """Its steps are counted, and its own exception on rank 1 is named, not its peers' noise."""
+    source = """
+        import time, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(200):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            time.sleep(0.05)
+            if step == 150 and dist.get_rank() == 1:
+                raise KeyError("no such sample")
+    """
+    args = [script(tmp_path, source)]
+    await jobs.create(args=args, nnodes=3, failurePolicy={"maxRestarts": 0})
+    seen = await jobs.until(lambda job: column(job, "step"))
+    assert (
+        seen["status"]["progress"]["source"] == "counted"
+        and "loss" not in seen["status"]["summary"]
+    )
+    job = await jobs.in_state("Failed")
+    failure = job["status"]["failure"]
+    assert (failure["rank"], failure["exception"], failure["exitCode"]) == (1, "KeyError", 1)
+    assert "no such sample" in failure["message"]
+
+
+async def test_a_workers_own_exit_code_is_told(jobs: Jobs, tmp_path: Path) -> None:
+    args = [script(tmp_path, "import os, sys; sys.exit(3 if os.environ['RANK'] == '1' else 0)")]
+    await jobs.create(args=args, nprocPerNode=2, nnodes=1, failurePolicy={"maxRestarts": 0})
+    failure = (await jobs.in_state("Failed"))["status"]["failure"]
+    assert (failure["exitCode"], failure["rank"], failure["reason"]) == (3, 1, "ExitCode")
+
+
+async def test_launcher_none_with_a_command(jobs: Jobs, tmp_path: Path) -> None:
+    source = """
+        import os
+        assert os.environ["WORLD_SIZE"] == "2" and os.environ["LOCAL_RANK"] == "0"
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        print("sum over", dist.get_world_size())
+    """
+    await jobs.create(launcher="none", command=["python3", script(tmp_path, source)], args=[])
+    await jobs.in_state("Succeeded")
