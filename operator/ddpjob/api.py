@@ -479,7 +479,7 @@ def _keys(annotations: dict[str, str]) -> dict[str, str]:
 def _labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in _keys(labels).items():
         if not re.fullmatch(f"({_LABEL})?", value):
-            raise broken_rules((f"{value!r}, the value of {key}, {_LABEL_RULE}", ""))
+            raise broken_rules((f"{key}: {_LABEL_RULE}, is {value!r}", ""))
     return labels
 
 

@@ -25,17 +25,28 @@ class _Loader(yaml.SafeLoader):
     no key stands twice.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise _misread("a key must be a text", key)
-            if key.value in seen:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        items = {}
+        for key, value in node.value:
+            name = self._key(key)
+            if name in items:
                 line = key.start_mark.line + 1
-                raise InvalidJob(f"line {line}", f"the key {key.value!r} stands here twice")
-            seen.add(key.value)
-        found = super().construct_mapping(node, deep)
-        return {_key_text(key): value for key, value in found.items()}
+                raise InvalidJob(f"line {line}", f"the key {name!r} stands here twice")
+            items[name] = key, value
+        node.value = list(items.values())
+        return node
+
+    def _key(self, node: yaml.Node) -> str:
+        """A key as JSON has it, where all are texts; the node becomes one."""
+        if not isinstance(node, yaml.ScalarNode) or node.tag == _tag("null"):
+            raise _misread("a key must be a text", node)
+        if node.tag != _tag("merge"):
+            found = self.construct_object(node)
+            del self.constructed_objects[node]
+            node.tag = _tag("str")
+            node.value = str(found).lower() if isinstance(found, bool) else str(found)
+        return str(node.value)
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
         """An integer where JSON would show one, as Go writes 2.0 and 1e3."""
@@ -69,10 +80,6 @@ def _tag(name: str) -> str:
     return f"tag:yaml.org,2002:{name}"
 
 
-def _key_text(key: Any) -> Any:
-    return str(key).lower() if isinstance(key, bool) else str(key) if key is not None else "null"
-
-
 def _float(text: str, node: yaml.Node) -> float:
     try:
         return float(text)
@@ -88,7 +95,7 @@ def _misread(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 _Loader.yaml_implicit_resolvers = {}
 _Loader.yaml_constructors = {
     tag: yaml.SafeLoader.yaml_constructors[tag]
-    for tag in (_tag("null"), _tag("str"), _tag("seq"), _tag("map"), None)
+    for tag in (*map(_tag, ("null", "str", "seq", "map")), None)
 }
 _Loader.add_constructor(_tag("bool"), _Loader.construct_bool)
 _Loader.add_constructor(_tag("int"), _Loader.construct_number)

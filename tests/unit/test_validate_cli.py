@@ -1,0 +1,172 @@
+"""`ddpjob validate`: what it reads, what it prints and how it ends."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ddpjob.cli import app
+from ddpjob.cli.files import documents
+from tests.cluster.tiers import ROOT
+
+GOOD = """\
+apiVersion: ddpjob.dev/v1alpha1
+kind: DDPJob
+metadata:
+  name: digits
+spec:
+  image: ddpjob/trainer:0.1.0
+  args: [train.py]
+"""
+
+
+def validate(*files: Path | str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, ["validate", *map(str, files)], input=stdin)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_a_good_file_is_ok(good: Path) -> None:
+    ended = validate(good)
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (0, f"{good}: ok\n", "")
+
+
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda x: x.stem
+)
+def test_the_examples_are_ok(example: Path) -> None:
+    assert validate(example).exit_code == 0
+
+
+def test_one_broken_file_of_two_is_named_and_fails_the_command(good: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(GOOD + "  nnodes: 0\n")
+    ended = validate(broken, good)
+    assert ended.exit_code == 1
+    assert ended.stdout == f"{good}: ok\n"
+    assert ended.stderr == f"{broken}: digits: spec.nnodes: must be at least 1, got 0\n"
+
+
+def test_standard_input_is_read_for_a_dash() -> None:
+    assert validate("-", stdin=GOOD).stdout == "-: ok\n"
+    assert validate("-", stdin=GOOD + "  nnodes: 0\n").exit_code == 1
+
+
+def test_json_is_read_too(tmp_path: Path) -> None:
+    spec = {"image": "trainer:1", "args": ["train.py"]}
+    path = tmp_path / "job.json"
+    job = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
+    path.write_text(json.dumps({**job, "spec": spec}))
+    assert validate(path).exit_code == 0
+
+
+def test_every_broken_rule_is_reported_not_only_the_first() -> None:
+    text = GOOD.replace("name: digits", "name: Digits" + "x" * 60).replace("[train.py]", "[-x]")
+    text += "  progress: file\n  data: {volume: {emptyDir: {}}, mountPath: /dev/shm}\n"
+    text += "  env:\n  - {name: RANK, value: a, valueFrom: {}}\n"
+    fields = [line.split(": ")[2] for line in validate("-", stdin=text).stderr.splitlines()]
+    # Rules over several fields are not judged before the fields themselves are right.
+    assert fields == ["metadata.name", "metadata.name", "spec.env[0].valueFrom"]
+    text = text.replace("valueFrom: {}", "valueFrom: {fieldRef: {fieldPath: spec.nodeName}}")
+    fields = [line.split(": ")[2] for line in validate("-", stdin=text).stderr.splitlines()]
+    assert fields[2:] == ["spec.env[0]", "spec.env[0].name"]
+    text = text[: text.index("  env:")]
+    fields = [line.split(": ")[2] for line in validate("-", stdin=text).stderr.splitlines()]
+    assert fields[2:] == ["spec.args", "spec.shm.enabled"]
+
+
+def test_all_documents_of_a_file_are_judged_and_empty_ones_left_out() -> None:
+    second = GOOD.replace("digits", "faces") + "  nnodes: 0\n"
+    ended = validate("-", stdin=f"---\n{GOOD}---\n# nothing\n---\n{second}")
+    assert ended.stderr == "-: faces: spec.nnodes: must be at least 1, got 0\n"
+
+
+def test_a_message_never_shows_what_an_object_holds() -> None:
+    text = GOOD + "  env:\n  - {name: TOKEN, value: hunter2, valueFrom: {}}\n"
+    text += "  volumes: {password: hunter2}\n  command: {password: hunter2}\n"
+    ended = validate("-", stdin=text)
+    assert ended.exit_code == 1
+    assert "{password}" in ended.stderr
+    assert "hunter2" not in ended.stderr
+
+
+def test_a_long_value_is_cut() -> None:
+    (line,) = validate("-", stdin=GOOD + f"  backend: {'x' * 500}\n").stderr.splitlines()
+    assert line.endswith("x…") and len(line) < 200
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"a: \xff\n", "byte 3: no YAML: must be text in UTF-8"),
+        (b"a: \x07\n", "(file): no YAML: unacceptable character #x0007"),
+        (b"[" * 5000, "(file): no YAML for us: nested too deeply"),
+        (b"? [a]\n: b\n", "line 1, column 3: no YAML: a key must be a text"),
+        (b"a: !!binary aGk=\n", "line 1, column 4: no YAML: could not determine a constructor"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(
+    tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    path = tmp_path / "job.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    ended = validate(path)
+    assert ended.exit_code == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"{path}: {problem}")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    assert validate(tmp_path).stderr == f"{tmp_path}: cannot be read: Is a directory\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1e3", 1000),
+        ("2.0", 2),
+        ("2.5", 2.5),
+        ("0x1F", 31),
+        ("0o17", 15),
+        ("017", 15),
+        ("08", 8),
+        ("0b11", 3),
+        ("1_000", 1000),
+        ("12:30", "12:30"),
+        ("2024-01-01", "2024-01-01"),
+        ("1e999", "1e999"),
+        ("99999999999999999999", 1e20),
+        ("1.2.3", "1.2.3"),
+        ("y", True),
+        ("off", False),
+        ("yEs", "yEs"),
+        ("~", None),
+        ("'1'", "1"),
+        ("!!str 1", "1"),
+        ("=", "="),
+        ("{1: a, true: b, 1e3: c}", {"1": "a", "true": "b", "1000": "c"}),
+    ],
+)
+def test_a_scalar_means_what_it_means_to_kubectl(tmp_path: Path, text: str, value: Any) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(f"a: {text}\n")
+    (document,) = documents(str(path))
+    assert json.dumps(document) == json.dumps({"a": value})
+
+
+def test_anchors_and_merge_keys_are_followed(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("a: &a {p: 1, q: 2}\nb: {<<: *a, q: 3}\nc: *a\n")
+    (document,) = documents(str(path))
+    assert document["b"] == {"p": 1, "q": 3}
+    assert document["c"] == {"p": 1, "q": 2}
