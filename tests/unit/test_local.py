@@ -289,6 +289,12 @@ async def test_bookmarks_keep_a_quiet_watch_within_the_history() -> None:
     assert event.object["metadata"]["resourceVersion"] == str(BOOKMARK_EVERY)
 
 
+async def test_a_bookmark_breaks_a_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpjob.cluster.store.BOOKMARK_SECONDS", 0.001)
+    events = await take(local().watch(PODS, namespace=None, resource_version="0"), 2)
+    assert [event.type for event in events] == ["BOOKMARK", "BOOKMARK"]
+
+
 async def test_an_ended_watch_can_go_on_where_it_stood() -> None:
     cluster = local()
     await cluster.create(PODS, "default", pod("a"))

@@ -16,6 +16,14 @@ PROGRESS_SECONDS = 5.0  # between two lines that differ in progress alone
 REFRESHES = 4  # of the table, a second
 
 
+class Screen(Console):
+    """Standard output. Raises BrokenPipeError where nobody reads, for the caller to end well."""
+
+    def on_broken_pipe(self) -> None:
+        """Not rich's way, which is to exit within whatever task is printing."""
+        raise BrokenPipeError
+
+
 class Display(Protocol):
     """What a run is shown on."""
 

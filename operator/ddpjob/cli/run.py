@@ -3,18 +3,19 @@
 import asyncio
 import contextlib
 import fcntl
+import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, NoReturn, ParamSpec, TextIO
 
 import typer
-from rich.console import Console
 
 from ddpjob import api, keys
 from ddpjob.cli.files import documents
-from ddpjob.cli.live import Display, Status, display
+from ddpjob.cli.live import Display, Screen, Status, display
 from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, Body, Resource
 from ddpjob.cluster.local import LocalCluster
@@ -26,9 +27,11 @@ from ddpjob.settings import Settings
 
 # Nobody else is polled or written to, so progress may be fresh.
 SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
-SHUTDOWN_SECONDS = 10.0  # for checkpoints after Ctrl-C; a second one does not wait
 IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "resources", "shm", "template")
+LOCK = ".ddpjob-lock"  # held while the job runs; its presence says whose the folder is
 BAD_INPUT = 2
+
+P = ParamSpec("P")
 
 
 def run(
@@ -43,6 +46,9 @@ def run(
     directory: Annotated[
         Path, typer.Option(help="Where logs, and folders in place of volumes, go.")
     ] = Path(".ddpjob"),
+    grace: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to save and end after Ctrl-C or SIGTERM.")
+    ] = 10.0,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the pods' own folders (HOME, caches) afterwards.")
     ] = False,
@@ -50,33 +56,35 @@ def run(
     """Run a job on this machine, without a cluster: restarts, progress and exit codes as there.
 
     Exit code 0: succeeded. 1: failed. 2: the file is not right. 130, 143: interrupted, by Ctrl-C or
-    SIGTERM; nothing of the job runs on.
+    SIGTERM; a second one does not wait, and nothing of the job runs on.
     """
     if not local:
         typer.echo(f"say --local, or give the job to a cluster: kubectl apply -f {file}", err=True)
         raise typer.Exit(BAD_INPUT)
-    try:
-        job = _read(file, name)
-        session = Session(job, directory, logs=logs)
-        with _alone(session.folder):
-            _clear(session.folder, but={SHARED})
-            code = asyncio.run(session.run())
-            if not keep:
-                _clear(session.folder, but={SHARED, LOGS})
-    except (InvalidJob, OSError, UnicodeDecodeError) as error:
-        typer.echo(f"{file}: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from None
-    except ExceptionGroup as problems:
-        for problem in problems.exceptions:
-            typer.echo(f"{file}: {problem}", err=True)
-        raise typer.Exit(BAD_INPUT) from None
+    with contextlib.ExitStack() as held:
+        try:
+            job = _read(file, name)
+            session = Session(job, directory, logs=logs, grace=grace)
+            held.enter_context(_alone(session.folder))
+        except (InvalidJob, OSError, UnicodeDecodeError) as error:
+            _refuse(file, error)
+        _clear(session.folder, but={SHARED})
+        code = asyncio.run(session.run())
+        if not keep:
+            _clear(session.folder, but={SHARED, LOGS})
     raise typer.Exit(code)
+
+
+def _refuse(file: str, *problems: Exception) -> NoReturn:
+    for problem in problems:
+        typer.echo(f"{file}: {problem}", err=True)
+    raise typer.Exit(BAD_INPUT) from None
 
 
 class Session:
     """One job from its creation to its end, on a cluster of its own."""
 
-    def __init__(self, job: Body, directory: Path, *, logs: bool) -> None:
+    def __init__(self, job: Body, directory: Path, *, logs: bool, grace: float) -> None:
         self._job, self._logs = job, logs
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
@@ -86,21 +94,22 @@ class Session:
             self._cluster,
             directory=directory,
             on_line=self._line,
-            shutdown_seconds=SHUTDOWN_SECONDS,
+            shutdown_seconds=grace,
         )
         self._controller = Controller(self._cluster, settings=SETTINGS)
         self._signals: list[int] = []
+        self._stop = asyncio.Event()
         self._display: Display
         self._status: Status = {}
 
     async def run(self) -> int:
         """The exit code, once nothing of the job runs any more."""
-        with display(self.name, Console()) as self._display, self._signal_handlers() as interrupted:
-            self._display.note(self._introduction())
+        with self._signal_handlers() as stop, display(self.name, Screen()) as self._display:
+            self._show(self._display.note, self._introduction())
             follow = asyncio.create_task(self._follow())
             play = asyncio.create_task(self._runner.run())
             control = asyncio.create_task(self._controller.run())
-            wait = asyncio.create_task(interrupted.wait())
+            wait = asyncio.create_task(stop.wait())
             tasks = (wait, control, follow, play)  # the controller first, or it would start anew
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -118,13 +127,21 @@ class Session:
         await self._cluster.create(DDPJOBS, self.namespace, self._job)
         async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
             self._status = event.object.get("status") or {}
-            self._display.status(self._status)
+            self._show(self._display.status, self._status)
             if self._status.get("state") in (*api.FINISHED, "Suspended") or self._refusal():
                 return
 
     def _line(self, labels: Mapping[str, str], line: str) -> None:
         if self._logs and labels.get(keys.RANK_LABEL) == "0":
-            self._display.line("0", line)
+            self._show(self._display.line, "0", line)
+
+    def _show(self, show: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
+        """Call `show`; where nobody reads any more (`| head`), end as after SIGPIPE."""
+        try:
+            show(*args, **options)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._interrupt(signal.SIGPIPE)
 
     def _introduction(self) -> str:
         told = [f"logs in {self.folder / LOGS}"]
@@ -135,24 +152,24 @@ class Session:
 
     @contextlib.contextmanager
     def _signal_handlers(self) -> Iterator[asyncio.Event]:
-        """An event for the first SIGINT or SIGTERM; the second one kills."""
-        interrupted, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def receive(number: int) -> None:
-            if self._signals:
-                self._runner.kill()
-            else:
-                self._display.note("stopping; once more kills at once")
-            self._signals.append(number)
-            interrupted.set()
-
+        """The event that stops the session, which SIGINT and SIGTERM set."""
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, receive, number)
+            loop.add_signal_handler(number, self._interrupt, number)
         try:
-            yield interrupted
+            yield self._stop
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+    def _interrupt(self, number: int) -> None:
+        """Stop; whoever asks twice does not want to wait."""
+        self._signals.append(number)
+        self._stop.set()
+        if len(self._signals) > 1:
+            self._runner.kill()
+        else:
+            self._show(self._display.note, "stopping; once more kills at once")
 
     def _end(self) -> int:
         """Say how it ended."""
@@ -186,7 +203,7 @@ class Session:
 
 
 def _read(file: str, name: str | None) -> Body:
-    """The one job in `file`, checked; all of its problems at once in an ExceptionGroup."""
+    """The one job in `file`, checked."""
     found = list(documents(file))
     if len(found) != 1:
         raise InvalidJob("(file)", f"must hold one DDPJob, holds {len(found)} objects")
@@ -194,7 +211,7 @@ def _read(file: str, name: str | None) -> Body:
     if name is not None and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name
     if problems := check(job):
-        raise ExceptionGroup("not a valid job", problems)
+        _refuse(file, *problems)
     kept = ("name", "namespace", "labels", "annotations")
     meta = {field: job["metadata"][field] for field in kept if field in job["metadata"]}
     return {**job, "metadata": meta}
@@ -211,9 +228,11 @@ def _admit(resource: Resource, body: Body) -> Body:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """The job's folder for this process alone."""
+    """The job's folder for this process alone. Only a folder of ours: it is cleared later."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    if any(folder.iterdir()) and not (folder / LOCK).exists():
+        raise InvalidJob("--directory", f"{folder} holds other things than ddpjob's")
+    with (folder / LOCK).open("w") as lock:
         if not _lock(lock):
             raise InvalidJob("metadata.name", f"a job of this name is running in {folder.parent}")
         yield

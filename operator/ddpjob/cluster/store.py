@@ -4,6 +4,7 @@ What it keeps is JSON text, so nothing handed out can change what is stored.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from ddpjob.cluster import Body, Resource, WatchEvent
 from ddpjob.cluster.selector import Selector
 from ddpjob.errors import cluster_error
 
-BOOKMARK_EVERY = 500  # unseen revisions after which a quiet watch is told where it stands
+# A quiet watch is told where it stands after so many revisions that it has not seen, or so long.
+BOOKMARK_EVERY = 500
+BOOKMARK_SECONDS = 60.0
 
 Key = tuple[str, str]  # namespace, name
 
@@ -130,11 +133,11 @@ class Store:
                 if event:
                     told = revision
                     yield event
-            if revision - told >= BOOKMARK_EVERY:
-                told = revision
-                meta = {"resourceVersion": str(revision)}
-                yield WatchEvent("BOOKMARK", {"kind": resource.kind, "metadata": meta})
-            await changed.wait()
+            if revision - told < BOOKMARK_EVERY and await _happens(changed):
+                continue
+            told = revision
+            meta = {"resourceVersion": str(revision)}
+            yield WatchEvent("BOOKMARK", {"kind": resource.kind, "metadata": meta})
 
     def end_watches(self) -> None:
         """End every open watch; the watchers are free to come back."""
@@ -151,3 +154,11 @@ class Store:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def _happens(event: asyncio.Event) -> bool:
+    """Whether it does, before a bookmark is due."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BOOKMARK_SECONDS):
+            return await event.wait()
+    return False

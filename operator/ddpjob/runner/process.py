@@ -83,8 +83,7 @@ class PodProcess:
     async def wait(self) -> int:
         """Exit code, or minus a signal's number, once no process is left and the log is whole."""
         code = await self._process.wait()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._log.complete), DRAIN_SECONDS)
+        await asyncio.wait({self._log.complete}, timeout=DRAIN_SECONDS)
         self._log.close()
         self.kill()
         return code

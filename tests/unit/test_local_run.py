@@ -1,0 +1,199 @@
+"""`ddpjob run --local` from outside: output, exit code, what it leaves behind."""
+
+import fcntl
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+
+from ddpjob.cli.live import display
+
+pytestmark = pytest.mark.timeout(60)
+# Rank 0 says so when both ranks have set their traps.
+MEET = "touch /meet/$RANK; until [ -e /meet/0 ] && [ -e /meet/1 ]; do :; done; echo up"
+STUBBORN = f"trap '' TERM; {MEET}; while :; do sleep 0.05; done"
+
+
+def job(script: str, **spec: Any) -> dict[str, Any]:
+    """Two nodes that run `script` in a shell."""
+    base = {"image": "any", "nnodes": 2, "command": ["sh", "-c"], "args": [script]}
+    base |= {"volumes": [{"name": "meet", "persistentVolumeClaim": {"claimName": "meet"}}]}
+    base |= {"volumeMounts": [{"name": "meet", "mountPath": "/meet"}]}
+    meta = {"name": "shell"}
+    return {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": meta} | {
+        "spec": base | {"failurePolicy": {"maxRestarts": 0}} | spec
+    }
+
+
+def command(folder: Path, content: Any, *options: str) -> list[str]:
+    file = folder / "job.yaml"
+    file.write_text(json.dumps(content))  # YAML is a superset
+    where = ["--directory", str(folder / "out")]
+    return [sys.executable, "-m", "ddpjob", "run", *options, str(file), *where]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def finish(folder: Path, content: Any, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(folder, content, "--local", *options),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+@contextmanager
+def running(folder: Path, content: Any, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, once rank 0 has printed `up`; afterwards no process of it may be left."""
+    process = subprocess.Popen(
+        command(folder, content, "--local", *options),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout
+    try:
+        while process.stdout.readline() != "[rank 0] up\n":
+            assert process.poll() is None
+        pods = psutil.Process(process.pid).children(recursive=True)
+        assert pods
+        yield process
+        process.stdout.read()
+        process.wait(timeout=30)
+        _, left = psutil.wait_procs(pods, timeout=5)
+        assert left == []
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def test_a_job_succeeds(tmp_path: Path) -> None:
+    checkpoint = {"volume": {"persistentVolumeClaim": {"claimName": "ckpt"}}}
+    script = "echo rank $RANK; echo $RANK > /checkpoints/$RANK"
+    done = finish(tmp_path, job(script, checkpoint=checkpoint))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "[rank 0] rank 0" in lines and "rank 1" not in done.stdout
+    assert lines[-1].startswith("shell  Succeeded  nodes 2/2")
+    folder = tmp_path / "out" / "shell"
+    assert lines[0].startswith(f"logs in {folder / 'logs'}; not used on this machine: image")
+    assert "rank 1" in (folder / "logs" / "shell-0-1.log").read_text()
+    assert (folder / "volumes" / "ckpt" / "1").read_text() == "1\n"
+    assert sorted(p.name for p in folder.iterdir()) == [".ddpjob-lock", "logs", "volumes"]
+
+
+def test_a_job_fails_and_names_the_first_cause(tmp_path: Path) -> None:
+    script = "echo one; [ $RANK = 0 ] || exit 3; sleep 1234"
+    done = finish(tmp_path, job(script), "--quiet", "--keep", "--name", "other")
+    log = tmp_path / "out" / "other" / "logs" / "other-0-1.log"
+    assert done.returncode == 1 and "one" not in done.stdout
+    assert "other failed: " in done.stderr
+    assert "first cause: rank 1, ExitCode: exited with code 3" in done.stderr
+    assert f"log: {log}" in done.stderr and "one" in log.read_text()
+    assert (tmp_path / "out" / "other" / "other-0-1").is_dir()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_stops_everything(tmp_path: Path, number: int, code: int) -> None:
+    script = f"trap 'echo bye; exit 75' TERM; {MEET}; while :; do sleep 0.05; done"
+    with running(tmp_path, job(script)) as process:
+        process.send_signal(number)
+    assert process.returncode == code
+    for rank in "01":
+        assert "bye" in (tmp_path / f"out/shell/logs/shell-0-{rank}.log").read_text()
+
+
+def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
+    with running(tmp_path, job(STUBBORN), "--grace", "600") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout
+        while "once more kills" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 130
+
+
+def test_when_nobody_reads_it_stops_everything(tmp_path: Path) -> None:
+    with running(tmp_path, job("echo up; while sleep 0.05; do echo on; done")) as process:
+        assert process.stdout
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(descriptor, process.stdout.fileno())
+        os.close(descriptor)
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_second_run_of_the_name_is_refused_while_the_first_lasts(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "shell"
+    folder.mkdir(parents=True)
+    with (folder / ".ddpjob-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = finish(tmp_path, job("true"))
+    assert done.returncode == 2 and "metadata.name: a job of this name is running" in done.stderr
+
+
+def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "out" / "shell" / "src"
+    theirs.mkdir(parents=True)
+    done = finish(tmp_path, job("true"))
+    assert done.returncode == 2 and "--directory" in done.stderr and theirs.exists()
+
+
+def test_what_is_wrong_with_the_file_is_named(tmp_path: Path) -> None:
+    done = finish(tmp_path, job("true", nnodes=0, image=""))
+    assert done.returncode == 2
+    assert "spec.nnodes: must be at least 1, got 0" in done.stderr and "spec.image" in done.stderr
+    done = finish(tmp_path, job("true", suspend=True))
+    assert done.returncode == 1 and "shell is Suspended" in done.stderr
+
+
+def test_without_local_kubectl_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, job("true")), env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "kubectl apply -f" in done.stderr
+
+
+def test_a_terminal_shows_the_columns_of_kubectl_and_lines_above_them() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    with display("digits", console) as shown:
+        shown.status(
+            {
+                "state": "Running",
+                "restarts": 1,
+                "summary": {"nodes": "2/2", "step": "12/20", "loss": "0.0831", "eta": "14s"},
+            }
+        )
+        shown.line("0", "[not] markup")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[rank 0] [not] markup" in text
+    headings, row = [line for line in text.splitlines() if "NAME" in line or "digits" in line][-2:]
+    assert headings.split()[-7:] == ["STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE"]
+    assert row.split()[:7] == ["digits", "Running", "2/2", "12/20", "0.0831", "14s", "1"]
+
+
+def test_without_a_terminal_each_change_is_a_line() -> None:
+    console = Console(file=io.StringIO(), width=20)
+    with display("digits", console) as shown:
+        for step in ("1/9", "2/9"):  # progress alone comes now and then only
+            shown.status({"state": "Running", "summary": {"nodes": "2/2", "step": step}})
+        shown.status({"state": "Succeeded", "summary": {"nodes": "2/2", "step": "9/9"}})
+    assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "digits  Running  nodes 2/2  step 1/9  restarts 0",
+        "digits  Succeeded  nodes 2/2  step 9/9  restarts 0",
+    ]
