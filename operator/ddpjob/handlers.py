@@ -195,6 +195,11 @@ def load_policy(path: Path | None) -> Policy:
         raise SystemExit(text) from None
 
 
+def kopf_identity() -> Any:
+    """A name for peering, which is off: kopf's own asks for a user that uid 10001 has not."""
+    return "ddpjob"
+
+
 def main() -> None:
     """Run until SIGTERM."""
     options = parse()
@@ -211,6 +216,7 @@ def main() -> None:
         loop=uvloop.new_event_loop(),
         registry=registry,
         standalone=True,
+        identity=kopf_identity(),
         clusterwide=not options.namespace,
         namespaces=options.namespace or (),
     )
