@@ -2,7 +2,10 @@
 
 import typer
 
-from ddpjob.cli import crd, run, uninstall, validate
+from ddpjob.cli.crd import crd as crd_command
+from ddpjob.cli.run import run as run_command
+from ddpjob.cli.uninstall import uninstall as uninstall_command
+from ddpjob.cli.validate import validate as validate_command
 
 app = typer.Typer(
     name="ddpjob",
@@ -11,10 +14,10 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-app.command("run")(run.run)
-app.command("validate")(validate.validate)
-app.command("crd")(crd.crd)
-app.command("uninstall")(uninstall.uninstall)
+app.command("run")(run_command)
+app.command("validate")(validate_command)
+app.command("crd")(crd_command)
+app.command("uninstall")(uninstall_command)
 
 
 def main() -> None:
