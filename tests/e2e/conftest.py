@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Generator, Iterator
 
 import pytest
+
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import skipping_where_unavailable, tier_of
 

@@ -48,7 +48,7 @@ def operator_pods(cluster: KindCluster) -> list[Body]:
     return items
 
 
-def wait_until(look: Callable[[], T], seconds: float, what: str) -> T:
+def wait_until(look: Callable[[], T | None], seconds: float, what: str) -> T:
     """The first true value of `look`. Raises TimeoutError that says what was waited for."""
     deadline = time.monotonic() + seconds
     while not (found := look()):

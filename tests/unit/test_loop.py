@@ -5,11 +5,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.builders import job_object
-from tests.localplay import NAMESPACE, Watched, operating, until
 
 from ddpjob import keys
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, SERVICES, Body
+from tests.builders import job_object
+from tests.localplay import NAMESPACE, Watched, operating, until
 
 
 def fails_once(attempt: int, rank: int) -> int | None:

@@ -1,14 +1,15 @@
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
 
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import Conflict, InvalidJob, Refused
 from ddpjob.observed import Observed, PodRecord
 from ddpjob.plan import NOISE_SECONDS, SURVIVOR_GRACE, Plan, plan
+from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
 
 
 def see(*pods: PodRecord, **fields: object) -> Observed:
@@ -21,7 +22,7 @@ def write(job: DDPJob, *pods: PodRecord, now: float = NOW, **fields: object) -> 
     return with_status(job, plan(job, see(*pods, **fields), now).status)
 
 
-def started(*pods: PodRecord, **spec: object) -> DDPJob:
+def started(*pods: PodRecord, **spec: Any) -> DDPJob:
     """A job whose pods have all been created."""
     return write(write(job(**spec)), *(pods or (pod(0), pod(1))))
 

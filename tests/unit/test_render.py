@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders import UID, job
 
 from ddpjob import keys, render
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob
 from ddpjob.policy import Policy
+from tests.builders import UID, job
 
 AGENT = render.Agent({"agent.py": "print('agent')", "agent_hooks.py": ""})
 
@@ -148,7 +148,7 @@ def test_another_agent_has_another_name() -> None:
 
 
 hostile = st.text(
-    st.characters(exclude_categories=("Cs",)) | st.sampled_from("\"'{}\\$%#:\n\t\0\x85\u2028@"),
+    st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'{}\\$%#:\n\t\0\x85\u2028@"),
     max_size=60,
 ) | st.sampled_from(["{{ 7*7 }}", "@rank@", "@rank@@", "$(RANK)", "{% raw %}", "</script>", "😀"])
 
@@ -156,7 +156,11 @@ hostile = st.text(
 @settings(max_examples=1000, deadline=None)
 @given(st.lists(hostile, max_size=4), hostile)
 def test_any_text_survives_rendering(args: list[str], value: str) -> None:
-    text = {"command": ["run"], "args": args, "env": [{"name": "X", "value": value}]}
+    text: dict[str, Any] = {
+        "command": ["run"],
+        "args": args,
+        "env": [{"name": "X", "value": value}],
+    }
     body = pod(job(**text), rank=1)
     assert trainer(body)["args"] == ["run", *args]
     assert env(body)["X"] == value

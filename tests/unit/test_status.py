@@ -1,12 +1,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.builders import NOW
 
 from ddpjob import api
 from ddpjob.observed import Report
 from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.status import duration, with_condition, with_progress, with_summary
+from tests.builders import NOW
 
 REPORT = Report(
     attempt=0, step=1240, source="file", total_steps=2260, loss=0.08314, eta_seconds=13.2

@@ -3,10 +3,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.builders import UID, failed, succeeded, summary
 
 from ddpjob.observed import pod_record
 from ddpjob.summary import failure, final_report, first_cause, read_summary
+from tests.builders import UID, failed, succeeded, summary
 
 
 def test_a_failure_is_told_in_the_agents_words() -> None:

@@ -24,7 +24,7 @@ def main() -> None:
         inputs = torch.randn(64, 16)
         loss = torch.nn.functional.mse_loss(model(inputs), inputs @ truth)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         time.sleep(0.1)
         if step == options.steps // 2 and rank == options.raise_on_rank:

@@ -1,0 +1,49 @@
+"""Promises about the tree itself."""
+
+import ast
+import operator as standard_library
+import subprocess
+import sys
+
+from tests.cluster.tiers import ROOT
+
+PACKAGE = ROOT / "operator" / "ddpjob"
+
+
+def test_the_source_root_is_no_package() -> None:
+    """An __init__.py there would make it `operator`, in the standard library's place."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+    assert standard_library.add(1, 2) == 3
+
+
+def test_imports_go_one_way() -> None:
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/operator:{ROOT}/images/trainer"},
+    )
+    assert ended.returncode == 0 and "0 broken" in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_only_handlers_imports_kopf_and_the_agent_imports_nothing_of_ours() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        names = imported(path.read_text())
+        if path.name != "handlers.py":
+            assert "kopf" not in names, path
+        if path.name in ("agent.py", "agent_hooks.py"):
+            assert names <= sys.stdlib_module_names | {"torch"}, (path, names)
+
+
+def imported(source: str) -> set[str]:
+    """Top-level names of everything that the source imports at its top level."""
+    found = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
