@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
 from tests.cluster import binaries
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.tiers import (

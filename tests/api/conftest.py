@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from tests.chart.rendering import ROOT
 
 LISTS = sorted((ROOT / "requirements").glob("*.txt"))

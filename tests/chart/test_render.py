@@ -8,6 +8,9 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
+
+from ddpjob import __version__, handlers
+from ddpjob.policy import Policy
 from tests.chart.rendering import (
     CHART,
     ROOT,
@@ -18,9 +21,6 @@ from tests.chart.rendering import (
     only,
     operator_container,
 )
-
-from ddpjob import __version__, handlers
-from ddpjob.policy import Policy
 
 NAMESPACED = (
     "--set=watchNamespaces={team-a,team-b}",

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+
 from tests.chart.rendering import CHART, Body, Helm, documents
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 import aiohttp
 import orjson
+
 from tests.cluster.apiserver import ApiError
 
 STRATEGIC = "application/strategic-merge-patch+json"

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
+
 from tests.cluster.apiserver import ApiError
 from tests.cluster.client import STRATEGIC, Client, Kubeconfig
 from tests.cluster.nodes import fake_nodes

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
+
 from tests.cluster.apiserver import ApiError
 from tests.cluster.client import MERGE, STRATEGIC, Client
 

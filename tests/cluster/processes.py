@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
+
 from tests.cluster.tiers import ROOT
 
 FOLDER_PREFIX = "ddpjob-api-"
