@@ -1,0 +1,206 @@
+"""The CRD as an API server without anything else of ours takes it, stores by it and explains it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ddpjob.api import with_defaults
+from ddpjob.crd import COLUMNS, crd
+from tests.bad_input import definition
+from tests.cluster.apiserver import ApiError, ApiServer
+from tests.cluster.tiers import ROOT, skipping_where_unavailable
+
+JOBS = "/apis/ddpjob.dev/v1alpha1/namespaces/default/ddpjobs"
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+MAX_ANNOTATIONS = 256 * 1024  # bytes of all annotations of an object together
+Body = dict[str, Any]
+
+
+def job(name: str, **spec: Any) -> Body:
+    return {
+        "apiVersion": "ddpjob.dev/v1alpha1",
+        "kind": "DDPJob",
+        "metadata": {"name": name},
+        "spec": {"image": "trainer:1", "args": ["train.py"], **spec},
+    }
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """An API server of this module's own, so that the CRD is new to it."""
+    with skipping_where_unavailable():
+        server = ApiServer(scheduler=False, controller_manager=False)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def applied(server: ApiServer) -> str:
+    """What kubectl says to the first, plain apply."""
+    return definition.apply(server)
+
+
+def test_plain_apply_creates_the_definition_and_changes_nothing_later(
+    server: ApiServer, applied: str
+) -> None:
+    # Creation also proves that the API server's estimate of what the rules cost stays in bounds.
+    assert applied == "customresourcedefinition.apiextensions.k8s.io/ddpjobs.ddpjob.dev created\n"
+    assert definition.apply(server).endswith(" unchanged\n")
+
+
+def test_the_definition_leaves_room_in_the_annotation_of_apply(server: ApiServer) -> None:
+    stored = server.request("GET", definition.PATH)
+    assert len(stored["metadata"]["annotations"][LAST_APPLIED]) < MAX_ANNOTATIONS / 2
+    assert len(json.dumps(crd())) < 128 * 1024
+
+
+def test_the_structural_schema_is_sound(server: ApiServer) -> None:
+    conditions = server.request("GET", definition.PATH)["status"]["conditions"]
+    states = {condition["type"]: condition["status"] for condition in conditions}
+    assert states["NamesAccepted"] == "True"
+    assert states.get("NonStructuralSchema", "False") == "False"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_are_accepted(server: ApiServer, example: Path) -> None:
+    # The default service account and claims are missing here, and a DDPJob needs neither.
+    said = server.kubectl("apply", "--dry-run=server", "-f", str(example))
+    assert "ddpjob.ddpjob.dev/" in said
+
+
+DEFAULTED: Mapping[str, Body] = {
+    "least": {},
+    "nulls": {
+        "nnodes": None,
+        "shm": {"enabled": None, "sizeLimit": None},
+        "checkpoint": None,
+        "resources": {"limits": {"cpu": None}, "requests": None},
+        "env": [{"name": "A", "value": None}],
+    },
+    "empty-objects": {"shm": {}, "failurePolicy": {}, "resources": {}, "template": {}},
+    "nested": {
+        "checkpoint": {"volume": {"persistentVolumeClaim": {"claimName": "ckpt"}}},
+        "data": {"volume": {"emptyDir": {}}},
+        "volumes": [{"name": "a", "configMap": {"name": "b"}}],
+        "volumeMounts": [{"name": "a", "mountPath": "/a"}],
+        "envFrom": [{"configMapRef": {"name": "b"}}],
+        "resources": {"limits": {"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": "1"}},
+        "template": {"spec": {"nodeSelector": {"disk": "ssd"}, "tolerations": []}},
+    },
+    "nothing-left-out": {
+        "nnodes": 4,
+        "nprocPerNode": 2,
+        "backend": "gloo",
+        "masterPort": 29600,
+        "launcher": "none",
+        "command": [],
+        "shm": {"enabled": False},
+        "suspend": True,
+        "cleanPodPolicy": "All",
+        "failurePolicy": {"maxRestarts": 0},
+        "terminationGracePeriodSeconds": 30,
+    },
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTED)
+def test_the_api_server_stores_the_defaults_that_the_models_fill_in(
+    server: ApiServer, name: str
+) -> None:
+    wanted = job(name, **DEFAULTED[name])
+    assert server.request("POST", JOBS, wanted)["spec"] == with_defaults(wanted)["spec"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_are_stored_as_the_models_read_them(server: ApiServer, example: Path) -> None:
+    for wanted in yaml.safe_load_all(example.read_text()):
+        if wanted["kind"] == "DDPJob":
+            stored = server.request("POST", f"{JOBS}?dryRun=All", wanted)
+            assert stored["spec"] == with_defaults(wanted)["spec"]
+
+
+def test_kubectl_get_shows_what_the_training_does(server: ApiServer) -> None:
+    stored = server.request("POST", JOBS, job("columns"))
+    summary = {"nodes": "2/2", "step": "1240/2260", "loss": "0.0831", "eta": "14s"}
+    status = {"state": "Running", "summary": summary, "restarts": 3}
+    server.request("PUT", f"{JOBS}/columns/status", {**stored, "status": status})
+    head, row = server.kubectl("get", "ddp", "columns").splitlines()
+    titles = ["NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE"]
+    assert head.split() == titles == ["NAME", *(name.upper() for name, *_ in COLUMNS)]
+    assert row.split()[:-1] == ["columns", "Running", "2/2", "1240/2260", "0.0831", "14s", "3"]
+
+
+@pytest.mark.parametrize("name", ["ddpjob", "ddpjobs", "ddp", "ddpjobs.ddpjob.dev"])
+def test_the_kind_has_its_names(server: ApiServer, name: str) -> None:
+    server.kubectl("get", name)
+
+
+@pytest.mark.parametrize("field", ["spec", "spec.nnodes", "spec.checkpoint.volume", "status.state"])
+def test_kubectl_explain_describes_the_fields(server: ApiServer, field: str) -> None:
+    assert "DESCRIPTION:" in server.kubectl("explain", f"ddpjob.{field}")
+
+
+def test_every_field_of_the_spec_is_explained(server: ApiServer) -> None:
+    assert "Number of nodes: one pod each." in server.kubectl("explain", "ddpjob.spec.nnodes")
+    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    fields = schema["properties"]["spec"]["properties"]
+    assert [name for name, field in fields.items() if not field.get("description")] == []
+
+
+def test_the_metadata_are_still_explained_as_in_any_object(server: ApiServer) -> None:
+    assert "Name must be unique" in server.kubectl("explain", "ddpjob.metadata.name")
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"replicas": 2}, "spec.replicas"),
+        ({"shm": {"size": "1Gi"}}, "spec.shm.size"),
+        (
+            {"volumes": [{"name": "a", "emptyDir": {"sizelimit": "1Gi"}}]},
+            "spec.volumes[0].emptyDir.sizelimit",
+        ),
+    ],
+)
+def test_unknown_fields_are_refused_where_asked_and_dropped_elsewhere(
+    server: ApiServer, spec: Body, field: str
+) -> None:
+    with pytest.raises(ApiError, match="strict decoding error: unknown field") as refused:
+        server.request("POST", f"{JOBS}?fieldValidation=Strict&dryRun=All", job("x", **spec))
+    assert field in str(refused.value)
+    stored = server.request("POST", f"{JOBS}?fieldValidation=Ignore&dryRun=All", job("x", **spec))
+    assert field.rsplit(".", 1)[1] not in json.dumps(stored["spec"])
+
+
+def test_the_overlay_is_kept_as_it_is(server: ApiServer) -> None:
+    template = {"spec": {"anything": [{"goes": None}], "n": 1.5}}
+    stored = server.request("POST", f"{JOBS}?dryRun=All", job("overlay", template=template))
+    assert stored["spec"]["template"] == template
+
+
+def test_who_writes_the_spec_cannot_write_the_status_and_vice_versa(server: ApiServer) -> None:
+    stored = server.request("POST", JOBS, {**job("status"), "status": {"state": "Succeeded"}})
+    assert "status" not in stored
+    assert stored["metadata"]["generation"] == 1
+    changed = {**stored, "spec": {**stored["spec"], "nnodes": 7}, "status": {"state": "Running"}}
+    stored = server.request("PUT", f"{JOBS}/status/status", changed)
+    assert stored["spec"]["nnodes"] == 1
+    assert stored["status"]["state"] == "Running"
+    assert stored["metadata"]["generation"] == 1
+    changed = {**stored, "spec": {**stored["spec"], "suspend": True}, "status": {"state": "Failed"}}
+    stored = server.request("PUT", f"{JOBS}/status", changed)
+    assert stored["spec"]["suspend"] is True
+    assert stored["status"]["state"] == "Running"
+    assert stored["metadata"]["generation"] == 2
+
+
+def test_a_status_that_the_schema_does_not_know_is_refused(server: ApiServer) -> None:
+    stored = server.request("POST", JOBS, job("strange"))
+    with pytest.raises(ApiError, match=r"422.*status.state.*Unsupported value"):
+        status = {"state": "Confused"}
+        server.request("PUT", f"{JOBS}/strange/status", {**stored, "status": status})
