@@ -121,7 +121,7 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
             cluster, namespaces=options.namespace, settings=Settings(policy=policy)
         )
         host, _, port = options.listen.rpartition(":")
-        await stack.enter_async_context(serve(host or "::", int(port), controller, cluster))
+        await stack.enter_async_context(serve(host or None, int(port), controller, cluster))
         task = asyncio.create_task(controller.run())
         task.add_done_callback(_die_with)
         stack.push_async_callback(_stop, task)

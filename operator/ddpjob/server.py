@@ -49,9 +49,9 @@ class Metrics:
 
 @asynccontextmanager
 async def serve(
-    host: str, port: int, controller: Controller, cluster: KubeCluster
+    host: str | None, port: int, controller: Controller, cluster: KubeCluster
 ) -> AsyncIterator[None]:
-    """Answer on host and port while the block runs."""
+    """Answer on `host`, None for all addresses, and `port` while the block runs."""
     registry = CollectorRegistry()
     registry.register(Metrics(controller, cluster))
     lag = _Lag()
