@@ -73,9 +73,20 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         ip=status.get("podIP", ""),
         agent_config=annotations.get(keys.AGENT_ANNOTATION, ""),
         spec_hash=annotations.get(keys.SPEC_HASH_ANNOTATION, ""),
-        ended=status.get("phase") in ("Succeeded", "Failed"),
+        ended=_ended(status),
         **_trainer(status),
     )
+
+
+def _ended(status: Mapping[str, Any]) -> bool:
+    """Whether no container runs any more; the phase says so only some time after the last ended."""
+    containers = [
+        container
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for container in status.get(kind) or []
+    ]
+    over = bool(containers) and all("terminated" in (c.get("state") or {}) for c in containers)
+    return over or status.get("phase") in ("Succeeded", "Failed")
 
 
 def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:

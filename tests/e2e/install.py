@@ -23,10 +23,17 @@ T = TypeVar("T")
 
 def install(cluster: KindCluster, namespace: str = SYSTEM) -> None:
     """Install the chart with its defaults, and wait until the operator is ready."""
-    cluster.helm(
-        *("upgrade", "--install", "ddpjob", str(CHART)),
-        *("--namespace", namespace, "--create-namespace", "--wait", "--timeout", "180s"),
-    )
+    uninstall(cluster, namespace)  # a kept cluster may hold an older one
+    try:
+        cluster.helm(
+            *("install", "ddpjob", str(CHART), "--namespace", namespace, "--create-namespace"),
+            *("--wait", "--timeout", "120s"),
+        )
+    except AssertionError as error:
+        where = ("-n", namespace)
+        said = cluster.kubectl("logs", *where, "deploy/ddpjob-operator", check=False)
+        pods = cluster.kubectl("describe", "pods", *where, check=False)
+        raise AssertionError(f"{error}\n{said}\n{pods}") from None
 
 
 def uninstall(cluster: KindCluster, namespace: str = SYSTEM) -> None:

@@ -92,6 +92,30 @@ def test_a_pods_result_is_its_trainers(
     assert record.owner_uid == UID
 
 
+@pytest.mark.parametrize(
+    ("phase", "states", "ended"),
+    [
+        ("Pending", [], False),
+        ("Running", ["terminated"], True),
+        ("Running", ["terminated", "running"], False),
+        ("Running", ["terminated", "terminated"], True),
+        ("Failed", [], True),
+    ],
+)
+def test_a_pod_has_ended_when_no_container_runs_whatever_its_phase(
+    phase: str, states: list[str], ended: bool
+) -> None:
+    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1"}
+    metadata = {"name": "digits-0-1", "uid": "u", "resourceVersion": "3", "labels": labels}
+    names = ["trainer", "sidecar"]
+    containers = [
+        {"name": name, "state": {state: {}}} for name, state in zip(names, states, strict=False)
+    ]
+    status = {"phase": phase, "containerStatuses": containers}
+    record = pod_record({"metadata": metadata, "status": status})
+    assert record and record.ended is ended
+
+
 def test_a_pod_with_other_labels_is_none_of_ours() -> None:
     metadata = {"name": "x", "uid": "u", "resourceVersion": "3", "labels": {"ddpjob.dev/rank": "٣"}}
     assert pod_record({"metadata": metadata}) is None
