@@ -21,6 +21,17 @@ DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
 PORT = 29499
 
 
+def _config_map(folder: Path) -> None:
+    """The agent as the kubelet lays it down: links to `..data`, itself a link to a dated folder."""
+    dated = folder / "..2027_01_15_08_00_00.1"
+    (dated / "hooks").mkdir(parents=True)
+    shutil.copy(SOURCES / "agent.py", dated)
+    shutil.copy(SOURCES / "agent_hooks.py", dated / "hooks/sitecustomize.py")
+    (folder / "..data").symlink_to(dated.name)
+    for name in ("agent.py", "hooks"):
+        (folder / name).symlink_to(f"..data/{name}")
+
+
 class Pod:
     """One agent, running or ended, and all that it leaves behind."""
 
@@ -28,9 +39,7 @@ class Pod:
         self, folder: Path, arguments: list[str], python: str = sys.executable, **environment: str
     ) -> None:
         self.folder, self.address = folder, environment["DDPJOB_POD_IP"]
-        (folder / "agent/hooks").mkdir(parents=True)
-        shutil.copy(SOURCES / "agent.py", folder / "agent")
-        shutil.copy(SOURCES / "agent_hooks.py", folder / "agent/hooks/sitecustomize.py")
+        _config_map(folder / "agent")
         self.log_path, self.termination_log = folder / "log", folder / "termination-log"
         self.termination_log.touch()
         with self.log_path.open("wb") as log:

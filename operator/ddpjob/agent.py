@@ -1009,7 +1009,9 @@ def check_script(options: Any) -> None:
 def launch_torchrun(arguments: list[str]) -> int:
     """Run torchrun in this process and keep what happens; its exit code."""
     del os.environ["DDPJOB_LAUNCHER"]  # the workers have hooks
-    sys.path.remove(HERE)
+    # Python names this folder by its real path, and a ConfigMap's files are links into another.
+    own = os.path.realpath(HERE), os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.realpath(path) not in own]
     sys.argv = ["torchrun", *arguments]
     launch = Launch(os.environ.get("DDPJOB_RUN_DIR", "/ddpjob/run"))
     launch.watch_workers()
