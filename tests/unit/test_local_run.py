@@ -120,7 +120,8 @@ def test_interrupted_it_stops_everything(tmp_path: Path, number: int, code: int)
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
-    with running(tmp_path, job(STUBBORN), "--grace", "600") as process:
+    spec = job(STUBBORN, terminationGracePeriodSeconds=600)
+    with running(tmp_path, spec, "--grace", "600") as process:
         process.send_signal(signal.SIGINT)
         assert process.stdout
         while "once more kills" not in process.stdout.readline():

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from ddpjob import keys
-from ddpjob.cluster import CONFIGMAPS, PODS, Body
+from ddpjob.cluster import CONFIGMAPS, PODS, Body, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.errors import Conflict, NotFound
 from ddpjob.runner import AGENT_PORT_ANNOTATION, Runner
@@ -61,6 +61,17 @@ class Machine:
         """Return when a pod has printed `text`."""
         async with asyncio.timeout(10):
             while all(line != text for _, line in self.lines):
+                await asyncio.sleep(0.005)
+
+    async def delete(self, pod: Body, *, grace: int | None = None) -> None:
+        meta = pod["metadata"]
+        delete = self.cluster.delete
+        await delete(PODS, "default", meta["name"], uid=meta["uid"], grace_seconds=grace)
+
+    async def idle(self) -> None:
+        """Return when no process is left."""
+        async with asyncio.timeout(5):
+            while children():
                 await asyncio.sleep(0.005)
 
     async def gone(self, name: str = "p") -> None:
@@ -210,23 +221,61 @@ async def test_who_ignores_the_request_is_killed_after_the_grace(machine: Machin
 async def test_a_pod_that_vanishes_is_killed_at_once(machine: Machine) -> None:
     pod = await machine.run(f"trap '' TERM; {SLEEPER}", terminationGracePeriodSeconds=600)
     await machine.line("up")
-    await machine.cluster.delete(PODS, "default", "p", uid=pod["metadata"]["uid"], grace_seconds=0)
-    async with asyncio.timeout(5):
-        while children():
-            await asyncio.sleep(0.005)
+    await machine.delete(pod)
+    await machine.until(lambda pod: "deletionTimestamp" in pod["metadata"])
+    await machine.delete(pod, grace=0)
+    await machine.idle()
+
+
+async def test_a_pod_that_vanishes_unseen_is_killed_too(tmp_path: Path) -> None:
+    async with playing(tmp_path, cluster=LocalCluster(history=1)) as machine:
+        pod = await machine.run(f"trap '' TERM; {SLEEPER}")
+        await machine.line("up")
+        machine.cluster.end_watches()
+        await asyncio.sleep(0)
+        await machine.delete(pod, grace=0)
+        for name in "ab":
+            await machine.cluster.create(CONFIGMAPS, "default", {"metadata": {"name": name}})
+        await machine.idle()
 
 
 async def test_a_pod_of_the_same_name_waits_for_the_end_of_the_other(machine: Machine) -> None:
     first = await machine.run("echo first; exec sleep 1234")
     await machine.line("first")
-    await machine.cluster.delete(
-        PODS, "default", "p", uid=first["metadata"]["uid"], grace_seconds=0
-    )
-    await machine.run("echo second")
-    await machine.line("second")
-    second = await machine.until(lambda pod: is_ended(pod))
-    assert second["metadata"]["uid"] != first["metadata"]["uid"]
-    assert second["status"]["phase"] == "Succeeded"
+    shim = psutil.Process().children()[0]
+    shim.suspend()
+    try:
+        await machine.delete(first, grace=0)
+        second = await machine.run("echo second")
+        await asyncio.sleep(0.3)
+        assert ("0", "second") not in machine.lines
+    finally:
+        shim.resume()
+    ended = await machine.until(is_ended)
+    assert ended["metadata"]["uid"] == second["metadata"]["uid"]
+
+
+async def test_a_write_that_meets_another_is_done_again(tmp_path: Path) -> None:
+    class Busy(LocalCluster):
+        """Somebody else writes just before each first write of a status."""
+
+        met = 0
+
+        async def update_status(
+            self, resource: Resource, namespace: str, body: Mapping[str, Any]
+        ) -> Body:
+            if body["metadata"].get("labels", {}).get("seen") != body["status"]["phase"]:
+                pod = await self.get(PODS, namespace, body["metadata"]["name"])
+                pod["metadata"]["labels"]["seen"] = body["status"]["phase"]
+                await self.update(PODS, namespace, pod)
+                self.met += 1
+            return await super().update_status(resource, namespace, body)
+
+    cluster = Busy()
+    async with playing(tmp_path, cluster=cluster) as machine:
+        await machine.run("true")
+        await machine.until(is_phase("Succeeded"))
+    assert cluster.met == 2
 
 
 async def test_the_deadline_ends_a_pod_and_keeps_it(machine: Machine) -> None:
