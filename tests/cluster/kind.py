@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import psutil
 import yaml
+
 from tests.cluster import binaries
 from tests.cluster.images import Images
 from tests.cluster.processes import Guardian
@@ -145,6 +146,11 @@ class KindCluster:
             complaint = (ended.stderr + ended.stdout).strip()
             raise AssertionError(f"{Path(program).name} {' '.join(arguments)}: {complaint}")
         return ended.stdout if check else ended.stdout + ended.stderr
+
+    @property
+    def helm_folder(self) -> Path:
+        """Folder of the helm that these tests use."""
+        return self._helm.parent
 
     def get(self, *arguments: str) -> Any:
         """Decoded answer of `kubectl get … -o json`."""
