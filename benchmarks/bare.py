@@ -1,0 +1,105 @@
+"""The bare client: posts what the operator posts, with nothing else to do.
+
+`python -m benchmarks.bare KUBECONFIG` takes the DDPJobs that it finds, renders everything ahead,
+and then sends, per job: Service, ConfigMap, one status write, pods. No cache, no watch, no
+decision, and answers are read but not parsed: what this process reaches is what the API server and
+aiohttp allow.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import time
+from collections import deque
+from pathlib import Path
+
+import aiohttp
+import orjson
+import uvloop
+
+from ddpjob import render
+from ddpjob.api import DDPJob
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, SERVICES
+from ddpjob.cluster.credentials import Credentials
+from ddpjob.cluster.kube import IN_FLIGHT
+from ddpjob.controller import load_agent
+from ddpjob.observed import Observed
+from ddpjob.plan import plan
+from ddpjob.policy import Policy
+
+Request = tuple[str, str, bytes]
+"""(method, path, body)."""
+
+
+def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
+    """What the operator sends for a new job up to its last pod, in its order and byte by byte."""
+    at = job.namespace
+    stamp = render.pods(job, agent, Policy())
+    ready = Observed(children_ready=True, spec_hash=stamp.spec_hash)
+    body = {
+        "apiVersion": job.api_version,
+        "kind": job.kind,
+        "metadata": {
+            "name": job.name,
+            "namespace": at,
+            "uid": job.uid,
+            "resourceVersion": job.metadata.resource_version,
+        },
+        "spec": job.spec.to_json(),
+        "status": plan(job, ready, now).status.to_json(),
+    }
+    pods = [("POST", PODS.path(at), stamp.body(rank)) for rank in range(job.spec.nnodes)]
+    return [
+        ("POST", SERVICES.path(at), orjson.dumps(render.service(job))),
+        ("POST", CONFIGMAPS.path(at), orjson.dumps(render.config_map(job, agent))),
+        ("PUT", DDPJOBS.path(at, job.name, "status"), orjson.dumps(body)),
+        *pods,
+    ]
+
+
+async def _send(session: aiohttp.ClientSession, line: deque[Request]) -> None:
+    while line:
+        method, path, body = line.popleft()
+        async with session.request(method, path, data=body) as answer:
+            text = await answer.read()
+            if answer.status >= 300:
+                raise RuntimeError(f"{method} {path}: {answer.status}: {text[:500]!r}")
+
+
+async def run(kubeconfig: Path, in_flight: int) -> float:
+    """Send everything, `in_flight` requests at a time; CPU seconds of this process meanwhile."""
+    credentials = Credentials.from_kubeconfig(kubeconfig)
+    headers = {
+        "Authorization": f"Bearer {credentials.current_token()}",
+        "Content-Type": "application/json",
+    }
+    connector = aiohttp.TCPConnector(limit=0, ssl=credentials.ssl_context(), keepalive_timeout=75)
+    async with aiohttp.ClientSession(
+        credentials.server, headers=headers, connector=connector
+    ) as session:
+        async with session.get(DDPJOBS.path(None)) as answer:
+            items = orjson.loads(await answer.read())["items"]
+        agent, now = load_agent(), time.time()
+        line = deque(
+            request for item in items for request in requests(DDPJob.parse(item), agent, now)
+        )
+        del items
+        gc.freeze()
+        before = time.process_time()
+        await asyncio.gather(*(_send(session, line) for _ in range(in_flight)))
+        return time.process_time() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bare", description=__doc__)
+    parser.add_argument("kubeconfig", type=Path)
+    parser.add_argument("--in-flight", type=int, default=IN_FLIGHT)
+    options = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        cpu_seconds = runner.run(run(options.kubeconfig, options.in_flight))
+    print(json.dumps({"cpu_seconds": cpu_seconds}))
+
+
+if __name__ == "__main__":
+    main()
