@@ -68,8 +68,8 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
 
     Empty (same status, nothing to do) when everything is as it should be.
     """
-    pods = [pod for pod in observed.pods if pod.owner_uid == job.uid]
-    status = job.status
+    uid, status = job.uid, job.status
+    pods = [pod for pod in observed.pods if pod.owner_uid == uid]
     if job.metadata.deletion_timestamp or any(pod.attempt > status.attempt for pod in pods):
         return Plan(
             status
@@ -257,8 +257,12 @@ def _restart(
 
 
 def _next_attempt(job: DDPJob, status: Status) -> Status:
+    progress = status.progress
+    if progress is not None:  # how far it got stays to be seen; when it would have ended does not
+        progress = progress.model_copy(update={"eta_seconds": None})
     return status.model_copy(
         update={
+            "progress": progress,
             "attempt": status.attempt + 1,
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "succeeded_ranks": "",

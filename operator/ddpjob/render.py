@@ -9,7 +9,7 @@ than creating it.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import jinja2
@@ -32,7 +32,7 @@ class Agent:
 
     files: Mapping[str, str]
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over names and contents, hexadecimal."""
         return hashlib.sha256(orjson.dumps(dict(sorted(self.files.items())))).hexdigest()
@@ -90,10 +90,21 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
         pod = overlay.apply(pod, job.spec.template)
     _secure(pod)
     for problem in refusals(pod, policy):
-        raise problem
+        raise _at_its_source(job, problem)
     spec_hash = hashlib.sha256(orjson.dumps(pod)).hexdigest()[:16]
     pod["metadata"]["annotations"][keys.SPEC_HASH_ANNOTATION] = spec_hash
     return PodStamp(tuple(orjson.dumps(pod).split(mark.encode())), spec_hash)
+
+
+def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
+    """A complaint about a volume of the pod, with the path where the job has it."""
+    fields = {volume.name: f"spec.volumes[{i}]" for i, volume in enumerate(job.spec.volumes)}
+    fields |= {"ddpjob-checkpoint": "spec.checkpoint.volume", "ddpjob-data": "spec.data.volume"}
+    for name, field in fields.items():
+        where = f"spec.template.spec.volumes[{name}]"
+        if problem.path.startswith(where):
+            return InvalidJob(field + problem.path[len(where) :], problem.rule, problem.value)
+    return problem
 
 
 def _render(template: str, job: DDPJob, **values: Any) -> Body:

@@ -4,6 +4,7 @@ Counts, conditions, progress, the strings of the columns.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from ddpjob import api
@@ -41,13 +42,17 @@ def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: set[int])
 
     Those that have ended well count without a pod too.
     """
-    rest = [pod for pod in current if pod.rank not in succeeded]
+    found = Counter(
+        pod.result or ("running" if pod.running else "pending")
+        for pod in current
+        if pod.rank not in succeeded
+    )
     return api.Nodes(
         desired=desired,
-        pending=sum(pod.live and not pod.running for pod in rest),
-        running=sum(pod.live and pod.running for pod in rest),
+        pending=found["pending"],
+        running=found["running"],
         succeeded=len(succeeded),
-        failed=sum(pod.result == "failed" for pod in rest),
+        failed=found["failed"],
     )
 
 
