@@ -8,6 +8,7 @@ from typing import Any
 
 from ddpjob import keys
 from ddpjob.errors import InvalidJob
+from ddpjob.explain import show
 from ddpjob.podtypes import is_reserved
 
 Body = dict[str, Any]
@@ -34,6 +35,41 @@ _OWN_POD_FIELDS = ("hostname", "subdomain", "restartPolicy", "terminationGracePe
 _OWN_CONTAINER_FIELDS = ("command", "args", "terminationMessagePath", "terminationMessagePolicy")
 _METADATA = ("labels", "annotations")
 
+# Shapes of what merging and the allow-list look into: a dictionary stands for an object with these
+# parts, a list for a list of them. The rest is the API server's to judge, when it gets the pods.
+_SECURITY = {
+    "seccompProfile": {"type": str},
+    "appArmorProfile": {"type": str},
+    "seLinuxOptions": {},
+    "capabilities": {"add": [str], "drop": [str]},
+    "procMount": str,
+    "sysctls": [{}],
+}
+_CONTAINER = {
+    "name": str,
+    "env": [{"name": str}],
+    "ports": [{"containerPort": int, "hostPort": int}],
+    "volumeMounts": [{"mountPath": str, "name": str}],
+    "volumeDevices": [{"devicePath": str}],
+    "securityContext": _SECURITY,
+    "resources": {},
+}
+_NAMED = [{"name": str}]
+_POD: Body = {
+    "containers": [_CONTAINER],
+    "initContainers": [_CONTAINER],
+    "volumes": [{"name": str, "projected": {"sources": [{}]}}],
+    "imagePullSecrets": _NAMED,
+    "resourceClaims": _NAMED,
+    "schedulingGates": _NAMED,
+    "hostAliases": [{"ip": str}],
+    "topologySpreadConstraints": [{"topologyKey": str}],
+    "securityContext": _SECURITY,
+    "nodeSelector": {},
+    **dict.fromkeys(("serviceAccountName", "serviceAccount", "nodeName"), str),
+    **dict.fromkeys(("priorityClassName", "runtimeClassName"), str),
+}
+
 
 def apply(pod: Body, template: Mapping[str, Any]) -> Body:
     """`pod` with `template` merged into it; neither is changed.
@@ -44,10 +80,13 @@ def apply(pod: Body, template: Mapping[str, Any]) -> Body:
     for problem in _misfits(template):
         raise problem
     merged: Body = merge(pod, template)
-    for path, ours, theirs in _differences(pod, merged):
-        rule = f"is set by ddpjob to {ours!r}, cannot be {theirs!r}"
-        raise InvalidJob(f"spec.template.{path}", rule, theirs)
+    for path, theirs in _differences(pod, merged):
+        raise InvalidJob(f"spec.template.{path}", _set_otherwise(theirs), theirs)
     return merged
+
+
+def _set_otherwise(theirs: Any) -> str:
+    return f"is set by ddpjob, cannot be {show(theirs)}"
 
 
 def merge(base: Any, patch: Any, field: str = "") -> Any:
@@ -84,7 +123,8 @@ def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
         if name not in allowed:
             yield InvalidJob(f"spec.template.{name}", "unknown field: metadata and spec are known")
         elif not isinstance(value, Mapping):
-            yield InvalidJob(f"spec.template.{name}", f"must be an object, got {value!r}", value)
+            rule = f"must be an object, got {show(value)}"
+            yield InvalidJob(f"spec.template.{name}", rule, value)
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     for name, value in metadata.items():
         path = f"spec.template.metadata.{name}"
@@ -96,7 +136,8 @@ def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
             for label in value:
                 if _is_own(label):
                     yield InvalidJob(f"{path}[{label}]", "is set by ddpjob", value)
-    yield from _broken_lists(spec, "spec.template.spec")
+    yield from _directives(spec, "spec.template.spec")
+    yield from _misshapen(spec, _POD, "spec.template.spec")
     if "ephemeralContainers" in spec:
         yield InvalidJob("spec.template.spec.ephemeralContainers", "cannot be set on new pods")
     for position, volume in enumerate(spec.get("volumes") or []):
@@ -105,52 +146,61 @@ def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
             yield InvalidJob(path, "names that begin with ddpjob- are reserved", volume["name"])
 
 
-def _broken_lists(value: Any, path: str) -> Iterator[InvalidJob]:
-    if not isinstance(value, Mapping):
-        return
-    for name, part in value.items():
-        key = MERGE_KEYS.get(name)
-        if key and not isinstance(part, list):
-            yield InvalidJob(f"{path}.{name}", f"must be a list, got {part!r}", part)
-        elif key:
-            for position, item in enumerate(part):
-                here = f"{path}.{name}[{position}]"
-                if not isinstance(item, Mapping) or not isinstance(item.get(key), str | int):
-                    yield InvalidJob(here, f"must be an object with {key}", item)
-                else:
-                    yield from _broken_lists(item, here)
-        elif isinstance(part, Mapping) and part.get("$patch"):
-            yield InvalidJob(f"{path}.{name}.$patch", "patch directives are not supported")
-        else:
-            yield from _broken_lists(part, f"{path}.{name}")
+def _misshapen(value: Any, shape: Any, path: str, key: str = "") -> Iterator[InvalidJob]:
+    """What is not of `shape`. The items of a list that merges by a key must have it."""
+    kind = type(shape) if isinstance(shape, dict | list) else shape
+    if not isinstance(value, kind) or isinstance(value, bool) or key and key not in value:
+        words = {dict: f"an object with {key}" if key else "an object", list: "a list"}
+        what = words.get(kind, "an integer" if kind is int else "a text")
+        yield InvalidJob(path, f"must be {what}, got {show(value)}", value)
+    elif isinstance(shape, list):
+        field = path.rpartition(".")[2]
+        for position, item in enumerate(value):
+            yield from _misshapen(item, shape[0], f"{path}[{position}]", MERGE_KEYS.get(field, ""))
+    elif isinstance(shape, dict):
+        for name, part in shape.items():
+            if name in value:
+                yield from _misshapen(value[name], part, f"{path}.{name}")
+
+
+def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
+    """`$patch` and its like, which kubectl would follow."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if name.startswith("$"):
+                yield InvalidJob(f"{path}.{name}", "patch directives are not supported")
+            yield from _directives(part, f"{path}.{name}")
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            yield from _directives(item, f"{path}[{position}]")
 
 
 def _is_own(label: str) -> bool:
     return label == keys.MANAGED_BY_LABEL or label.partition("/")[0] == keys.GROUP
 
 
-def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any, Any]]:
-    """(path, ours, theirs) of everything of ours that the overlay has changed."""
+def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
+    """(path, the overlay's value) of everything of ours that the overlay has changed."""
     for name in _OWN_POD_FIELDS:
         if pod["spec"].get(name) != merged["spec"].get(name):
-            yield f"spec.{name}", pod["spec"].get(name), merged["spec"].get(name)
+            yield f"spec.{name}", merged["spec"].get(name)
     ours, theirs = _trainer(pod), _trainer(merged)
     where = f"spec.containers[{keys.TRAINER_CONTAINER}]"
     for name in _OWN_CONTAINER_FIELDS:
         if ours.get(name) != theirs.get(name):
-            yield f"{where}.{name}", ours.get(name), theirs.get(name)
+            yield f"{where}.{name}", theirs.get(name)
     known = {variable["name"]: variable for variable in ours["env"]}
     for variable in theirs["env"]:
         name = variable["name"]
         if is_reserved(name) and variable != known.get(name):
-            yield f"{where}.env[{name}]", known.get(name), variable
+            yield f"{where}.env[{name}]", variable
     mounts = {mount["mountPath"]: mount for mount in ours["volumeMounts"]}
     for mount in theirs["volumeMounts"]:
         path = mount["mountPath"]
         ours_too = path in mounts and mounts[path]["name"].startswith("ddpjob-")
         below = path == "/ddpjob" or str(path).startswith("/ddpjob/")
         if (ours_too or below) and mount != mounts.get(path):
-            yield f"{where}.volumeMounts[{path}]", mounts.get(path), mount
+            yield f"{where}.volumeMounts[{path}]", mount
 
 
 def _trainer(pod: Body) -> Body:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ddpjob.errors import InvalidJob
+from ddpjob.explain import show
 from ddpjob.model import Model
 
 Body = Mapping[str, Any]
@@ -67,14 +68,14 @@ def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
         *(
             problem
             for kind in ("containers", "initContainers")
-            for position, container in enumerate(spec.get(kind) or [])
-            for problem in _container(container, f"{kind}[{position}]", policy)
+            for container in spec.get(kind) or []
+            for problem in _container(container, f"{kind}[{container['name']}]", policy)
         ),
     ]
 
 
 def _refuse(path: str, value: Any, setting: str) -> InvalidJob:
-    rule = f"{value!r} is not allowed by this installation (policy.{setting})"
+    rule = f"{show(value)} is not allowed by this installation (policy.{setting})"
     return InvalidJob(f"spec.template.spec.{path}", rule, value)
 
 
@@ -122,11 +123,11 @@ def _service_account(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
 
 def _volumes(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
     account = spec.get("serviceAccountName") or "default"
-    for position, volume in enumerate(spec.get("volumes") or []):
-        path = f"volumes[{position}]"
+    for volume in spec.get("volumes") or []:
+        path = f"volumes[{volume['name']}]"
         for source in volume:
             if source != "name" and not _allowed(source, policy.volume_types):
-                yield _refuse(f"{path}.{source}", volume.get("name"), "volumeTypes")
+                yield _refuse(path, source, "volumeTypes")
         for projection in (volume.get("projected") or {}).get("sources") or []:
             token = "serviceAccountToken" in projection
             if token and not _allowed(account, policy.service_account_names):

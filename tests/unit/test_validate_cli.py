@@ -125,6 +125,11 @@ def test_what_cannot_be_read_is_said_in_one_line(
     assert line.startswith(f"{path}: {problem}")
 
 
+def test_a_label_may_be_called_like_a_list_of_the_pod() -> None:
+    template = "  template: {spec: {nodeSelector: {env: prod, volumes: fast}}}\n"
+    assert validate("-", stdin=GOOD + template).exit_code == 0
+
+
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     assert validate(tmp_path).stderr == f"{tmp_path}: cannot be read: Is a directory\n"
 
