@@ -21,6 +21,7 @@ SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"  # all pods of an attempt carry the 
 TRAINER_CONTAINER = "trainer"
 MASTER_PORT = 29500  # torchrun's own default
 AGENT_PORT = 29499
+AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"  # only where pods share an address
 
 AGENT_DIR = "/ddpjob/agent"  # ConfigMap: agent.py, hooks/sitecustomize.py
 RUN_DIR = "/ddpjob/run"  # emptyDir: progress file, error files, step counts

@@ -41,6 +41,7 @@ class PodRecord:
     message: str = ""
     """The termination message, or the kubelet's sentence."""
     finished_at: str | None = None
+    agent_port: int = keys.AGENT_PORT
     agent_config: str = ""
     spec_hash: str = ""
 
@@ -71,11 +72,16 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         deleting="deletionTimestamp" in metadata,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
+        agent_port=_port(annotations.get(keys.AGENT_PORT_ANNOTATION, "")),
         agent_config=annotations.get(keys.AGENT_ANNOTATION, ""),
         spec_hash=annotations.get(keys.SPEC_HASH_ANNOTATION, ""),
         ended=_ended(status),
         **_trainer(status),
     )
+
+
+def _port(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else keys.AGENT_PORT
 
 
 def _ended(status: Mapping[str, Any]) -> bool:

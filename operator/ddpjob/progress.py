@@ -12,7 +12,6 @@ from typing import Protocol
 import aiohttp
 from pydantic import ValidationError
 
-from ddpjob import keys
 from ddpjob.observed import PodRecord, Report
 from ddpjob.reconcile import JobRecord, Memory, Reconciler
 from ddpjob.settings import Settings
@@ -84,7 +83,7 @@ class Poller:
         pod: PodRecord,
     ) -> None:
         async with slots:
-            report = await fetch(session, pod.ip)
+            report = await fetch(session, pod.ip, pod.agent_port)
         memory: Memory | None = self._jobs.reconciler.memories.get(record.uid)
         if report is None or memory is None or report.attempt != pod.attempt:
             return
@@ -93,9 +92,7 @@ class Poller:
             self._jobs.trigger(record.namespace, record.name)
 
 
-async def fetch(
-    session: aiohttp.ClientSession, host: str, port: int = keys.AGENT_PORT
-) -> Report | None:
+async def fetch(session: aiohttp.ClientSession, host: str, port: int) -> Report | None:
     """What the agent at `host` reports.
 
     None if it does not answer in time, or not what it should.

@@ -17,7 +17,7 @@ from ddpjob import keys
 from ddpjob.cluster import CONFIGMAPS, PODS, Body, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.errors import Conflict, NotFound
-from ddpjob.runner import AGENT_PORT_ANNOTATION, Runner
+from ddpjob.runner import Runner
 from ddpjob.runner.network import Loopback
 
 pytestmark = pytest.mark.timeout(30)
@@ -408,7 +408,7 @@ async def test_on_one_address_the_agents_port_is_told(tmp_path: Path) -> None:
         variables = [{"name": "DDPJOB_AGENT_PORT", "value": str(keys.AGENT_PORT)}]
         await machine.run("echo $DDPJOB_AGENT_PORT", container={"env": variables})
         pod = await machine.until(is_ended)
-    told = pod["metadata"]["annotations"][AGENT_PORT_ANNOTATION]
+    told = pod["metadata"]["annotations"][keys.AGENT_PORT_ANNOTATION]
     assert machine.lines == [("0", told)] and told != str(keys.AGENT_PORT)
     assert pod["status"]["podIP"] == "127.0.0.1"
 

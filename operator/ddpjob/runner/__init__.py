@@ -17,6 +17,5 @@ has 127.0.0.1 alone, so there each pod's agent gets a port of its own, told in i
 """
 
 from ddpjob.runner.kubelet import Runner
-from ddpjob.runner.place import AGENT_PORT_ANNOTATION
 
-__all__ = ["AGENT_PORT_ANNOTATION", "Runner"]
+__all__ = ["Runner"]

@@ -9,8 +9,6 @@ from ddpjob.runner.launch import Place, main_container
 from ddpjob.runner.network import LOOPBACK, Loopback
 from ddpjob.runner.volumes import PodFolders, mount
 
-AGENT_PORT_ANNOTATION = f"{keys.GROUP}/agent-port"  # only where pods share one address (macOS)
-
 
 def place(
     pod: Body, folders: PodFolders, config_maps: Mapping[str, Body], loopback: Loopback
@@ -33,7 +31,7 @@ def address(pod: Body, loopback: Loopback) -> str:
 def annotations(pod: Body, loopback: Loopback) -> dict[str, str]:
     """Where the pod's agent listens, if that is not the usual port."""
     port = loopback.agent_port(_key(pod))
-    return {} if port == keys.AGENT_PORT else {AGENT_PORT_ANNOTATION: str(port)}
+    return {} if port == keys.AGENT_PORT else {keys.AGENT_PORT_ANNOTATION: str(port)}
 
 
 def _variables(pod: Body, loopback: Loopback) -> dict[str, str]:
