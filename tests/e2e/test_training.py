@@ -62,7 +62,7 @@ def test_a_killed_rank_costs_one_restart_and_no_progress(
     job = Job.from_file(kind_cluster, namespace, EXAMPLES / "digits-checkpoint.yaml")
     first = f"{job.name}-0-1"
     job.in_state("Running")
-    wait_until(lambda: "checkpoint" in job.logs(f"{job.name}-0-0"), 120, "checkpoint")
+    wait_until(lambda: "saved /checkpoints/" in job.logs(f"{job.name}-0-0"), 120, "checkpoint")
     kill_worker(job, first)
     status = job.until(lambda status: status["restarts"] == 1, 120, "restart")
     assert status["failure"]["signal"] == "SIGKILL" and status["failure"]["rank"] == 1
