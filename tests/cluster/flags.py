@@ -28,6 +28,7 @@ def arguments(folder: Path, *, etcd_ports: tuple[int, int], port: int) -> dict[s
         "kube-apiserver": [
             f"--etcd-servers={clients}",
             "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",  # offline there is no route to take it from
             f"--secure-port={port}",
             f"--cert-dir={folder}/pki",
             f"--token-auth-file={folder}/tokens.csv",
