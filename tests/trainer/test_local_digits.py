@@ -1,0 +1,91 @@
+"""`ddpjob run --local` on the example, with real torchrun, from outside."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.tiers import ROOT
+
+pytestmark = pytest.mark.timeout(240)
+EXAMPLE = ROOT / "examples" / "digits-checkpoint.yaml"
+
+
+class LocalRun:
+    """One run of the CLI; its output goes to a file."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.log = folder / "output"
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ddpjob", "run", "--local", *options],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def workers(self) -> list[psutil.Process]:
+        """Training processes: not agents, not torchrun."""
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if process.cmdline()[1:4] == ["-u", "-m", "ddptrain.native"]:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def until(self, holds: Callable[[], object], seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.output
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The example, shortened: a run of some seconds."""
+    text = EXAMPLE.read_text().replace('"300"', '"120"').replace('"200"', '"50"')
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def local(tmp_path: Path, job: Path) -> Iterator[LocalRun]:
+    run = LocalRun(tmp_path, str(job))
+    yield run
+    if run.process.poll() is None:
+        run.process.kill()
+        run.process.wait()
+
+
+def test_a_killed_rank_costs_one_restart_and_no_progress(local: LocalRun) -> None:
+    local.until(lambda: "saved " in local.output and len(local.workers()) == 2)
+    local.workers()[-1].kill()
+    assert local.process.wait(180) == 0, local.output
+    assert "restarts 1" in local.output and "restarts 2" not in local.output
+    resumed = re.search(r"resuming from \S*step-(\d+)", local.output)
+    assert resumed and int(resumed[1]) > 0
+    assert float(re.findall(r"test accuracy (0\.\d+) \(", local.output)[-1]) >= 0.97
+
+
+def test_an_interrupt_leaves_no_process(local: LocalRun) -> None:
+    local.until(lambda: len(local.workers()) == 2)
+    family = psutil.Process(local.process.pid).children(recursive=True)
+    local.process.send_signal(signal.SIGINT)
+    assert local.process.wait(60) == 130
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
