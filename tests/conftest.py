@@ -57,6 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if tier := tier_of(item.path):
             item.add_marker(tier)
+    # The quick ones first; and no cluster is up yet while tests count this process's children.
+    order = {tier: place for place, tier in enumerate((None, *TIERS))}
+    items.sort(key=lambda item: order[tier_of(item.path)])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
