@@ -256,6 +256,7 @@ async def test_data_and_the_kubelet_survive_a_restart_of_the_api_server(
         await wait_for_phase(client, path, "Succeeded")
 
 
+@pytest.mark.usefixtures("api_server")  # skips where there is none
 def test_nothing_is_left_when_the_tests_are_killed() -> None:
     script = """
 from tests.cluster.apiserver import ApiServer

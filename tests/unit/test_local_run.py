@@ -68,7 +68,7 @@ def running(folder: Path, content: Any, *options: str) -> Iterator[subprocess.Po
     )
     assert process.stdout
     try:
-        while process.stdout.readline() != "[rank 0] up\n":
+        while process.stdout.readline() != "[node 0] up\n":
             assert process.poll() is None
         pods = psutil.Process(process.pid).children(recursive=True)
         assert pods
@@ -89,10 +89,10 @@ def test_a_job_succeeds(tmp_path: Path) -> None:
     done = finish(tmp_path, job(script, checkpoint=checkpoint))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert "[rank 0] rank 0" in lines and "rank 1" not in done.stdout
+    assert "[node 0] rank 0" in lines and "rank 1" not in done.stdout
     assert lines[-1].startswith("shell  Succeeded  nodes 2/2")
     folder = tmp_path / "out" / "shell"
-    assert lines[0].startswith(f"logs in {folder / 'logs'}; not used on this machine: image")
+    assert lines[0].startswith(f"logs in {folder / 'logs'}; of no effect on this machine: image")
     assert "rank 1" in (folder / "logs" / "shell-0-1.log").read_text()
     assert (folder / "volumes" / "ckpt" / "1").read_text() == "1\n"
     assert sorted(p.name for p in folder.iterdir()) == [".ddpjob-lock", "logs", "volumes"]
@@ -182,7 +182,7 @@ def test_a_terminal_shows_the_columns_of_kubectl_and_lines_above_them() -> None:
         )
         shown.line("0", "[not] markup")
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[rank 0] [not] markup" in text
+    assert "[node 0] [not] markup" in text
     headings, row = [line for line in text.splitlines() if "NAME" in line or "digits" in line][-2:]
     assert headings.split()[-7:] == ["STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE"]
     assert row.split()[:7] == ["digits", "Running", "2/2", "12/20", "0.0831", "14s", "1"]

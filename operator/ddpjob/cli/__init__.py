@@ -1,7 +1,10 @@
 """The command line: `ddpjob …`, also as `kubectl ddpjob …`."""
 
+from typing import Annotated
+
 import typer
 
+from ddpjob import __version__
 from ddpjob.cli.crd import crd as crd_command
 from ddpjob.cli.run import run as run_command
 from ddpjob.cli.uninstall import uninstall as uninstall_command
@@ -18,6 +21,22 @@ app.command("run")(run_command)
 app.command("validate")(validate_command)
 app.command("crd")(crd_command)
 app.command("uninstall")(uninstall_command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Distributed PyTorch on Kubernetes, or on this machine."""
 
 
 def main() -> None:

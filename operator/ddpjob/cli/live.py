@@ -10,6 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ddpjob.status import duration
+
 Status = dict[str, Any]
 COLOURS = {"Running": "green", "Succeeded": "green", "Restarting": "yellow", "Failed": "red"}
 PROGRESS_SECONDS = 5.0  # between two lines that differ in progress alone
@@ -30,7 +32,7 @@ class Display(Protocol):
     def status(self, status: Status) -> None:
         """The job's status has changed."""
 
-    def line(self, rank: str, line: str) -> None:
+    def line(self, node: str, line: str) -> None:
         """A pod has printed a line."""
 
     def note(self, text: str) -> None:
@@ -61,9 +63,9 @@ class LiveDisplay:
         """Show it at the next refresh."""
         self._status = status
 
-    def line(self, rank: str, line: str) -> None:
+    def line(self, node: str, line: str) -> None:
         """Print above the table, with the colours that it has."""
-        text = Text(f"[rank {rank}] ", style="dim") + Text.from_ansi(line)
+        text = Text(f"[node {node}] ", style="dim") + Text.from_ansi(line)
         self._console.print(text, soft_wrap=True)
 
     def note(self, text: str) -> None:
@@ -76,7 +78,7 @@ class LiveDisplay:
         state = self._status.get("state") or "Pending"
         cells = {"NAME": Text(self._name), "STATE": Text(state, style=COLOURS.get(state, ""))}
         cells |= {name.upper(): Text(text) for name, text in _figures(self._status).items()}
-        cells["AGE"] = Text(_duration(time.monotonic() - self._since))
+        cells["AGE"] = Text(duration(time.monotonic() - self._since))
         for heading in cells:
             table.add_column(heading, no_wrap=True)
         table.add_row(*cells.values())
@@ -101,9 +103,9 @@ class PlainDisplay:
         self._last, self._told = step, now
         self.note("  ".join([self._name, step[0], *shown]))
 
-    def line(self, rank: str, line: str) -> None:
+    def line(self, node: str, line: str) -> None:
         """Print it as it is."""
-        self.note(f"[rank {rank}] {line}")
+        self.note(f"[node {node}] {line}")
 
     def note(self, text: str) -> None:
         """Print it at once."""
@@ -116,12 +118,3 @@ def _figures(status: Status) -> dict[str, str]:
     summary = status.get("summary") or {}
     figures = {name: str(summary.get(name) or "-") for name in ("nodes", "step", "loss", "eta")}
     return figures | {"restarts": str(status.get("restarts") or 0)}
-
-
-def _duration(seconds: float) -> str:
-    """`31s`, `5m31s`, `2h5m`, as kubectl writes an age."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes}m"
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

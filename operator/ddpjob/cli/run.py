@@ -27,7 +27,7 @@ from ddpjob.settings import Settings
 
 # Nobody else is polled or written to, so progress may be fresh.
 SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
-IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "resources", "shm", "template")
+IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template")
 LOCK = ".ddpjob-lock"  # held while the job runs; its presence says whose the folder is
 BAD_INPUT = 2
 
@@ -126,7 +126,9 @@ class Session:
         """Until the job is finished, or cannot go on."""
         await self._cluster.create(DDPJOBS, self.namespace, self._job)
         async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
-            self._status = event.object.get("status") or {}
+            before, self._status = self._status, event.object.get("status") or {}
+            if self._status.get("restarts", 0) > before.get("restarts", 0):
+                self._show(self._display.note, f"{self.name} restarts: {self._first_cause()}")
             self._show(self._display.status, self._status)
             if self._status.get("state") in (*api.FINISHED, "Suspended") or self._refusal():
                 return
@@ -147,7 +149,9 @@ class Session:
         told = [f"logs in {self.folder / LOGS}"]
         ignored = [field for field in IGNORED if field in self._job["spec"]]
         if ignored:
-            told.append(f"not used on this machine: {', '.join(ignored)}")
+            told.append(f"of no effect on this machine: {', '.join(ignored)}")
+        if "resources" in self._job["spec"]:
+            told.append("resources set the number of threads, and are not enforced")
         return "; ".join(told)
 
     @contextlib.contextmanager
@@ -173,7 +177,12 @@ class Session:
 
     def _end(self) -> int:
         """Say how it ended."""
+        if self._signals[:1] == [signal.SIGPIPE]:
+            return 128 + signal.SIGPIPE  # nobody reads
         if self._signals:
+            step = (self._status.get("summary") or {}).get("step")
+            where = f" at step {step}" if step else ""
+            typer.echo(f"{self.name} interrupted{where}; logs in {self.folder / LOGS}", err=True)
             return 128 + self._signals[0]
         state = self._status.get("state")
         if state == "Succeeded":
@@ -185,15 +194,17 @@ class Session:
         return 1
 
     def _failure(self) -> str:
-        """The first cause: which rank, why, and where its log is."""
-        failure = self._status.get("failure") or {}
+        """Why the job failed, and the first cause."""
         conditions = {c["type"]: c for c in self._status.get("conditions") or []}
-        told = [f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")]
-        if failure:
-            rank, reason = failure.get("rank", "?"), failure["reason"]
-            told.append(f"  first cause: rank {rank}, {reason}: {failure.get('message', '')}")
-            told.append(f"  log: {self.folder / LOGS / str(failure.get('pod'))}.log")
-        return "\n".join(told)
+        told = f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")
+        return f"{told}\n  first cause: {self._first_cause()}"
+
+    def _first_cause(self) -> str:
+        """Which rank, why, and where its log is."""
+        failure = self._status.get("failure") or {}
+        rank, reason = failure.get("rank", "?"), failure.get("reason", "unknown")
+        log = f"{self.folder / LOGS / str(failure.get('pod'))}.log"
+        return f"rank {rank}, {reason}: {failure.get('message', '')}\n  log: {log}"
 
     def _refusal(self) -> str | None:
         for condition in self._status.get("conditions") or []:
