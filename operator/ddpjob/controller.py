@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib import resources
 
 from ddpjob import keys
@@ -46,16 +47,17 @@ class Controller:
         self.cluster = cluster
         self.jobs: dict[Key, JobRecord] = {}
         self._pods: dict[str, dict[str, PodRecord]] = defaultdict(dict)
-        self._job_store: Store[JobRecord] = Store(self._job_changed)
-        self._pod_store: Store[PodRecord] = Store(self._pod_changed)
+        self._job_store: Store[JobRecord] = Store(self._job_changed, self._job_news)
+        self._pod_store: Store[PodRecord] = Store(self._pod_changed, self._pod_news)
         self.queue: KeyedQueue[Key] = KeyedQueue(
             first=self.settings.backoff_first, cap=self.settings.backoff_cap
         )
         caches = Caches(
             job=lambda namespace, name: self.jobs.get((namespace, name)),
             pods=self.pods_of,
-            put_job=self._job_store.put,
-            put_pod=self._pod_store.put,
+            # Whoever wrote goes on from there by himself. An echo would cut his back-off short.
+            put_job=partial(self._job_store.put, own=True),
+            put_pod=partial(self._pod_store.put, own=True),
             remove_pod=self._pod_store.remove,
             remove_job=self._job_store.remove,
         )
@@ -121,19 +123,21 @@ class Controller:
             self.reconciler.forget(record.uid)
             if self.jobs.get(key) is old:
                 del self.jobs[key]
-        self.queue.add(key)
+
+    def _job_news(self, record: JobRecord) -> None:
+        self.trigger(record.namespace, record.name)
 
     def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
-        record = new or old
-        assert record is not None
-        pods = self._pods[record.owner_uid]
-        if new is not None:
-            pods[new.uid] = new
-        else:
-            pods.pop(record.uid, None)
+        if old is not None and (new is None or new.owner_uid != old.owner_uid):
+            pods = self._pods[old.owner_uid]
+            pods.pop(old.uid, None)
             if not pods:
-                del self._pods[record.owner_uid]
-        self.queue.add((record.namespace, record.job))
+                del self._pods[old.owner_uid]
+        if new is not None:
+            self._pods[new.owner_uid][new.uid] = new
+
+    def _pod_news(self, record: PodRecord) -> None:
+        self.trigger(record.namespace, record.job)
 
     async def _work(self) -> None:
         while True:

@@ -4,7 +4,8 @@ DDPJobError
 ├── InvalidJob          what a user wrote breaks a rule (also a ValueError): field, value, rule
 └── ClusterError        what the API server, real or local, answered: code, reason, message
     ├── NotFound        404
-    ├── Conflict        409: the object exists already, or has changed since it was read
+    ├── Conflict        409: a precondition failed, or the object has changed since it was read
+    │   └── AlreadyExists   the name is taken
     ├── Expired         410: the watch has to start again from a list
     ├── Refused         400, 403, 413, 422 …: the same request will be refused again
     └── Unavailable     408, 429, 5xx, no answer: worth another try
@@ -43,10 +44,14 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """The name is taken, a precondition (uid) failed.
+    """A precondition (uid) failed, or the object has changed since it was read.
 
-    Or the object has changed since it was read.
+    Also a quota's, for which many requests contend.
     """
+
+
+class AlreadyExists(Conflict):
+    """The name is taken."""
 
 
 class Expired(ClusterError):
@@ -71,4 +76,6 @@ def cluster_error(
     kinds: dict[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 410: Expired}
     transient = code in (0, 401, 408, 429) or code >= 500
     kind = kinds.get(code, Unavailable if transient else Refused)
+    if kind is Conflict and reason == "AlreadyExists":
+        kind = AlreadyExists
     return kind(code, reason, message, retry_after)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddpjob import api
 from ddpjob.api import DDPJob, Status
-from ddpjob.errors import Conflict, InvalidJob
+from ddpjob.errors import AlreadyExists, InvalidJob
 from ddpjob.observed import Observed, PodRecord
 from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.status import (
@@ -140,19 +140,25 @@ def _complete(
     return Plan(with_summary(status), drop_agent=True, notes=(note,))
 
 
+def _last_counts(desired: int, current: Sequence[PodRecord], succeeded: set[int]) -> api.Nodes:
+    """Counts for ever: what still runs or waits ends unwatched."""
+    nodes = count_nodes(desired, current, succeeded)
+    return nodes.model_copy(update={"pending": 0, "running": 0})
+
+
 def _suspend(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float) -> Plan:
     """Leave the attempt, then end its pods with their full grace, then say Suspended."""
-    live = [pod for pod in pods if pod.live]
     leaving = status.condition("Suspended")
-    if status.state != "Suspended" and status.state != "Pending":
-        if not (leaving and leaving.reason == "Suspending"):
-            status = _next_attempt(job, status)
-            message = "spec.suspend is true; ranks have their grace period to save"
-            status = with_condition(status, "Suspended", False, "Suspending", message, now=now)
-            return Plan(with_summary(status), notes=(Note("Suspending", message),))
-        if live:
-            doomed = tuple(Deletion(pod) for pod in live if not pod.deleting)
-            return Plan(with_summary(status), delete=doomed)
+    started = status.state not in ("Pending", "Suspended")
+    if started and not (leaving and leaving.reason == "Suspending"):
+        status = _next_attempt(job, status)
+        message = "spec.suspend is true; ranks have their grace period to save"
+        status = with_condition(status, "Suspended", False, "Suspending", message, now=now)
+        return Plan(with_summary(status), notes=(Note("Suspending", message),))
+    left = [pod for pod in pods if _occupies(pod)]
+    if left:  # also a pod that came after the job was suspended: its creation was under way
+        doomed = tuple(Deletion(pod) for pod in left if not pod.deleting)
+        return Plan(with_summary(status), delete=doomed)
     status = status.model_copy(update={"state": "Suspended"})
     message = "spec.suspend is true"
     status = with_condition(status, "Suspended", True, "Suspended", message, now=now)
@@ -178,7 +184,7 @@ def _failure(
     gone = _gone(job, rest, succeeded)
     own = [pod for pod in failed if not is_noise(pod)]
     if own:
-        return _charge(job, status, first_cause(own), now)
+        return _charge(job, status, own, current, succeeded, now)
     if lost or gone:
         return _lose(job, status, lost, gone, now)
     if not failed:
@@ -186,7 +192,7 @@ def _failure(
     waited = now - observed.noise_since if observed.noise_since is not None else 0.0
     if waited < NOISE_SECONDS and any(pod.live for pod in rest):
         return Plan(status, noise=True, look_again=NOISE_SECONDS - waited)
-    return _charge(job, status, first_cause(failed), now)
+    return _charge(job, status, failed, current, succeeded, now)
 
 
 def _created(status: Status) -> bool:
@@ -203,15 +209,28 @@ def _gone(job: DDPJob, rest: Sequence[PodRecord], succeeded: set[int]) -> list[i
     return [rank for rank in range(job.status.nodes.desired) if rank not in present]
 
 
-def _charge(job: DDPJob, status: Status, cause: PodRecord, now: float) -> Plan:
-    """A rank has failed: restart the group, or fail the job once the budget is used up."""
-    found = failure(cause)
+def _charge(
+    job: DDPJob,
+    status: Status,
+    failed: Sequence[PodRecord],
+    current: Sequence[PodRecord],
+    succeeded: set[int],
+    now: float,
+) -> Plan:
+    """Ranks have failed: restart the group, or fail the job once the budget is used up."""
+    found = failure(first_cause(failed))
     charged = status.budget.charged + 1
     allowed = job.spec.failure_policy.max_restarts
     status = status.model_copy(update={"failure": found, "budget": api.Budget(charged=charged)})
     what = f"rank {found.rank} (pod {found.pod}): {found.message or found.reason}"
     if charged > allowed:
-        status = status.model_copy(update={"state": "Failed", "completion_time": stamp(now)})
+        status = status.model_copy(
+            update={
+                "state": "Failed",
+                "completion_time": stamp(now),
+                "nodes": _last_counts(status.nodes.desired, current, succeeded),
+            }
+        )
         message = f"{what}; {charged} failures, failurePolicy.maxRestarts is {allowed}"
         status = with_condition(status, "Running", False, "Finished", what, now=now)
         status = with_condition(status, "Failed", True, "MaxRestartsExceeded", message, now=now)
@@ -367,6 +386,6 @@ def _refused(status: Status, observed: Observed, now: float) -> Status:
     trouble = observed.trouble
     if isinstance(trouble, InvalidJob):
         return with_condition(status, "Accepted", False, "Invalid", str(trouble), now=now)
-    if isinstance(trouble, Conflict):
+    if isinstance(trouble, AlreadyExists):
         return with_condition(status, "Accepted", False, "NameTaken", trouble.message, now=now)
     return with_condition(status, "Running", False, "CreateRefused", str(trouble), now=now)

@@ -16,6 +16,8 @@ from ddpjob.model import Model
 
 Body = Mapping[str, Any]
 
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"  # before there was a field for it
+
 
 class Policy(Model):
     """The allow-list; in a list of names `*` stands for all."""
@@ -62,6 +64,7 @@ def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
     """
     spec = pod["spec"]
     return [
+        *_annotations(pod.get("metadata") or {}, policy),
         *_pod_fields(spec, policy),
         *_service_account(spec, policy),
         *_volumes(spec, policy),
@@ -69,18 +72,24 @@ def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
             problem
             for kind in ("containers", "initContainers")
             for container in spec.get(kind) or []
-            for problem in _container(container, f"{kind}[{container['name']}]", policy)
+            for problem in _container(container, f"spec.{kind}[{container['name']}]", policy)
         ),
     ]
 
 
 def _refuse(path: str, value: Any, setting: str) -> InvalidJob:
     rule = f"{show(value)} is not allowed by this installation (policy.{setting})"
-    return InvalidJob(f"spec.template.spec.{path}", rule, value)
+    return InvalidJob(f"spec.template.{path}", rule, value)
 
 
 def _allowed(value: str, names: list[str]) -> bool:
     return "*" in names or value in names
+
+
+def _annotations(metadata: Body, policy: Policy) -> Iterator[InvalidJob]:
+    for name, value in (metadata.get("annotations") or {}).items():
+        if name.startswith(_APPARMOR) and value == "unconfined" and not policy.privileged:
+            yield _refuse(f"metadata.annotations[{name}]", value, "privileged")
 
 
 def _pod_fields(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
@@ -92,7 +101,7 @@ def _pod_fields(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
     }
     for name, allowed in switches.items():
         if spec.get(name) and not allowed:
-            yield _refuse(name, spec[name], name)
+            yield _refuse(f"spec.{name}", spec[name], name)
     named = {
         "priorityClassName": (policy.priority_class_names, "priorityClassNames"),
         "runtimeClassName": (policy.runtime_class_names, "runtimeClassNames"),
@@ -101,13 +110,13 @@ def _pod_fields(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
         value = spec.get(name)
         # Kubernetes' own system- classes outrank everything else on the node.
         if value and not _allowed(value, [n for n in names if n != "*" or "system-" not in value]):
-            yield _refuse(name, value, setting)
+            yield _refuse(f"spec.{name}", value, setting)
     if spec.get("hostUsers") and not policy.privileged:
-        yield _refuse("hostUsers", True, "privileged")
+        yield _refuse("spec.hostUsers", True, "privileged")
     context = spec.get("securityContext") or {}
-    yield from _confinement(context, "securityContext", policy)
+    yield from _confinement(context, "spec.securityContext", policy)
     if context.get("sysctls") and not policy.privileged:
-        yield _refuse("securityContext.sysctls", context["sysctls"], "privileged")
+        yield _refuse("spec.securityContext.sysctls", context["sysctls"], "privileged")
 
 
 def _service_account(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
@@ -115,16 +124,16 @@ def _service_account(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
     for field in ("serviceAccountName", "serviceAccount"):
         account = spec.get(field)
         if account and account != "default" and not _allowed(account, names):
-            yield _refuse(field, account, "serviceAccountNames")
+            yield _refuse(f"spec.{field}", account, "serviceAccountNames")
     account = spec.get("serviceAccountName") or "default"
     if spec.get("automountServiceAccountToken") and not _allowed(account, names):
-        yield _refuse("automountServiceAccountToken", True, "serviceAccountNames")
+        yield _refuse("spec.automountServiceAccountToken", True, "serviceAccountNames")
 
 
 def _volumes(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
     account = spec.get("serviceAccountName") or "default"
     for volume in spec.get("volumes") or []:
-        path = f"volumes[{volume['name']}]"
+        path = f"spec.volumes[{volume['name']}]"
         for source in volume:
             if source != "name" and not _allowed(source, policy.volume_types):
                 yield _refuse(path, source, "volumeTypes")
@@ -154,5 +163,7 @@ def _confinement(context: Body, path: str, policy: Policy) -> Iterator[InvalidJo
     for name in ("seccompProfile", "appArmorProfile"):
         if (context.get(name) or {}).get("type") == "Unconfined" and not policy.privileged:
             yield _refuse(f"{path}.{name}", "Unconfined", "privileged")
+    if (context.get("windowsOptions") or {}).get("hostProcess") and not policy.privileged:
+        yield _refuse(f"{path}.windowsOptions.hostProcess", True, "privileged")
     if context.get("seLinuxOptions") and not policy.privileged:
         yield _refuse(f"{path}.seLinuxOptions", context["seLinuxOptions"], "privileged")

@@ -110,13 +110,7 @@ async def fetch(session: aiohttp.ClientSession, host: str, port: int) -> Report 
         if len(text) > MAX_BYTES:
             return None
         return AgentReport.model_validate(loads(text)).report()
-    except (
-        aiohttp.ClientError,
-        TimeoutError,
-        ValueError,
-        ValidationError,
-        RecursionError,
-    ) as error:
+    except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError) as error:
         log.debug("no progress host=%s error=%s", host, error)
         return None
 

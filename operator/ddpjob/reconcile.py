@@ -21,7 +21,15 @@ from ddpjob.cluster import (
     Cluster,
     Resource,
 )
-from ddpjob.errors import ClusterError, Conflict, DDPJobError, InvalidJob, NotFound, Refused
+from ddpjob.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    DDPJobError,
+    InvalidJob,
+    NotFound,
+    Refused,
+)
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.plan import Deletion, Note, Plan, plan
 from ddpjob.settings import Settings
@@ -216,7 +224,7 @@ class Reconciler:
     async def _act(self, job: DDPJob, step: Plan, memory: Memory) -> None:
         """Delete, then prepare, then create.
 
-        What fails is remembered as the job's trouble, or raised.
+        What refuses to be created is the job's trouble: said in its status, then raised.
         """
         await asyncio.gather(*(self._delete_pod(doomed) for doomed in step.delete))
         try:
@@ -224,14 +232,14 @@ class Reconciler:
                 await self._prepare(job, memory)
             if step.create:
                 await self._create_pods(job, step.create, memory)
-        except (InvalidJob, Refused, Conflict) as error:
-            changed = str(error) != str(memory.trouble)
+        except (InvalidJob, Refused, AlreadyExists) as error:
             memory.trouble = error
-            if not changed:
-                raise
-        else:
-            if step.prepare or step.create:
-                memory.trouble, memory.conflicts = None, 0
+            said = plan(job, self._observe(job, memory), time.time())
+            if _is_transition(job.status, said.status):
+                await self._write_status(job, said, memory)
+            raise
+        if step.prepare or step.create:
+            memory.trouble, memory.conflicts = None, 0
 
     async def _prepare(self, job: DDPJob, memory: Memory) -> None:
         """Render everything, so that nothing is created for a job that cannot be.
@@ -253,7 +261,7 @@ class Reconciler:
         try:
             await self.cluster.create(resource, job.namespace, body)
             return
-        except Conflict:
+        except AlreadyExists:
             existing = await self._get(resource, job.namespace, body["metadata"]["name"])
         owner = _controller(existing) if existing else None
         if owner is not None and owner.get("uid") == job.uid:
@@ -263,7 +271,7 @@ class Reconciler:
     def _name_taken(
         self, job: DDPJob, resource: Resource, name: str, owner: Body | None, memory: Memory
     ) -> None:
-        """Raise Conflict.
+        """Raise AlreadyExists.
 
         At first as something that passes, if an earlier job of this name may have left it.
         """
@@ -274,7 +282,7 @@ class Reconciler:
             raise ClusterError(
                 409, "AlreadyExists", text + " while the garbage collector may take it"
             )
-        raise Conflict(409, "AlreadyExists", text)
+        raise AlreadyExists(409, "AlreadyExists", text)
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Body | None:
         try:
@@ -301,9 +309,9 @@ class Reconciler:
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         # A name of ours that exists already is a retried request whose answer was lost: the watch
         # brings the pod.
-        taken = [error for error in errors if isinstance(error, Conflict)]
+        taken = [error for error in errors if isinstance(error, AlreadyExists)]
         for error in errors:
-            if not isinstance(error, Conflict):
+            if not isinstance(error, AlreadyExists):
                 raise error
         if taken:
             name = keys.pod_name(job.name, job.status.attempt, ranks[answers.index(taken[0])])

@@ -76,8 +76,11 @@ def read_summary(pod: PodRecord) -> AgentSummary | None:
 
 
 def loads(text: str | bytes) -> Any:
-    """JSON with NaN and Infinity, as Python writes them."""
-    return json.loads(text)  # orjson refuses both
+    """JSON with NaN and Infinity, as Python writes them. Raises ValueError."""
+    try:
+        return json.loads(text)  # orjson refuses both
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def final_report(pods: Iterable[PodRecord]) -> Report | None:

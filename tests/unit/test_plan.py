@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.api import DDPJob, Status
-from ddpjob.errors import Conflict, InvalidJob, Refused
+from ddpjob.errors import AlreadyExists, InvalidJob, Refused
 from ddpjob.observed import Observed, PodRecord
 from ddpjob.plan import NOISE_SECONDS, SURVIVOR_GRACE, Plan, plan
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
@@ -286,7 +286,7 @@ def test_an_invalid_job_says_so_and_gets_no_pods() -> None:
 
 
 def test_a_taken_name_says_so() -> None:
-    trouble = Conflict(409, "AlreadyExists", "Service digits exists and is not this job's")
+    trouble = AlreadyExists(409, "AlreadyExists", "Service digits exists and is not this job's")
     status = plan(job(), see(children_ready=False, trouble=trouble), NOW).status
     assert condition(status, "Accepted") == ("False", "NameTaken")
 

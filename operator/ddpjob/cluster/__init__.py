@@ -64,7 +64,7 @@ class Cluster(Protocol):
     async def create(
         self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]
     ) -> Body:
-        """POST; the stored object. Raises Conflict where the name is taken."""
+        """POST; the stored object. Raises AlreadyExists where the name is taken."""
         ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body:

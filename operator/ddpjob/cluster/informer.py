@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
@@ -26,6 +27,11 @@ class Item(Protocol):
         ...
 
     @property
+    def namespace(self) -> str:
+        """Where it is."""
+        ...
+
+    @property
     def resource_version(self) -> int:
         """Which of two versions is the newer."""
         ...
@@ -37,39 +43,55 @@ T = TypeVar("T", bound=Item)
 class Store(Generic[T]):
     """Items by uid, the newest version of each.
 
-    Remembers what was deleted, so that the late answer to an own write revives nothing.
+    Remembers what went and when, so that the late answer to an own write revives nothing, and yet
+    what only left a selection (by its labels) can come back.
     """
 
-    def __init__(self, changed: Callable[[T | None, T | None], None]) -> None:
-        """`changed(old, new)` is called for every change; None stands for absence."""
-        self._items: dict[str, T] = {}
-        self._deleted: dict[str, None] = {}
-        self._changed = changed
+    def __init__(
+        self,
+        changed: Callable[[T | None, T | None], None],
+        news: Callable[[T], None] = lambda item: None,
+    ) -> None:
+        """`changed(old, new)` is called for every change; None stands for absence.
 
-    def put(self, item: T) -> None:
+        `news` is called after it, unless the change is an own write.
+        """
+        self._items: dict[str, T] = {}
+        self._gone: dict[str, float] = {}
+        """uid → resource version at which it went."""
+        self._changed, self._news = changed, news
+
+    def put(self, item: T, *, own: bool = False) -> None:
         """Take in a newer version, from the watch or from the answer to an own write."""
         old = self._items.get(item.uid)
-        if item.uid in self._deleted:
+        seen = old.resource_version if old is not None else self._gone.get(item.uid, -1)
+        if seen >= item.resource_version:
             return
-        if old is not None and old.resource_version >= item.resource_version:
-            return
+        self._gone.pop(item.uid, None)
         self._items[item.uid] = item
         self._changed(old, item)
+        if not own:
+            self._news(item)
 
-    def remove(self, uid: str) -> None:
-        """Forget the item for good."""
-        self._deleted[uid] = None
-        while len(self._deleted) > _TOMBSTONES:
-            del self._deleted[next(iter(self._deleted))]
+    def remove(self, uid: str, resource_version: float = math.inf) -> None:
+        """Forget the item: for good, or up to this version of it."""
+        self._gone[uid] = resource_version
+        while len(self._gone) > _TOMBSTONES:
+            del self._gone[next(iter(self._gone))]
         if (old := self._items.pop(uid, None)) is not None:
             self._changed(old, None)
+            self._news(old)
 
-    def replace(self, items: Iterable[T], listed_at: int) -> None:
-        """Make this the whole content, but for own writes that are newer than the list."""
+    def replace(self, items: Iterable[T], listed_at: int, namespace: str | None) -> None:
+        """Make this all that there is in `namespace` (None: in all).
+
+        But for own writes that are newer than the list.
+        """
         listed = {item.uid: item for item in items}
         for uid, old in list(self._items.items()):
-            if uid not in listed and old.resource_version <= listed_at:
-                self.remove(uid)
+            within = namespace in (None, old.namespace)
+            if within and uid not in listed and old.resource_version <= listed_at:
+                self.remove(uid, listed_at)
         for item in listed.values():
             self.put(item)
 
@@ -109,9 +131,9 @@ class Informer(Generic[T]):
                 async for seen in self._follow(resource_version):
                     resource_version, failures = seen, 0
                 failures = 0
-            except Expired:
-                resource_version = ""
             except (ClusterError, TimeoutError) as error:
+                if isinstance(error, Expired):
+                    resource_version = ""
                 failures += 1
                 pause = min(0.2 * 2**failures, 10.0) * random.uniform(0.5, 1.0)
                 log.warning(
@@ -128,7 +150,7 @@ class Informer(Generic[T]):
             self._resource, namespace=self._namespace, labels=self._labels
         )
         items = [item for body in listing.items if (item := self._read(body)) is not None]
-        self._store.replace(items, int(listing.resource_version))
+        self._store.replace(items, int(listing.resource_version), self._namespace)
         self._heard()
         self.synced.set()
         return listing.resource_version
@@ -149,11 +171,12 @@ class Informer(Generic[T]):
             except StopAsyncIteration:
                 return
             self._heard()
+            metadata = event.object["metadata"]
             if event.type == "DELETED":
-                self._store.remove(event.object["metadata"]["uid"])
+                self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
             elif event.type != "BOOKMARK" and (item := self._read(event.object)) is not None:
                 self._store.put(item)
-            yield event.object["metadata"]["resourceVersion"]
+            yield metadata["resourceVersion"]
 
     def _heard(self) -> None:
         self.last_heard = asyncio.get_running_loop().time()

@@ -1,0 +1,207 @@
+"""Faults found by review, each with the smallest story that showed it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ddpjob import keys, render
+from ddpjob.cluster import DDPJOBS, PODS, Body, Resource
+from ddpjob.controller import Controller, load_agent
+from ddpjob.errors import InvalidJob, cluster_error
+from ddpjob.observed import Observed, PodRecord
+from ddpjob.plan import plan
+from ddpjob.policy import Policy
+from ddpjob.settings import Settings
+from tests.builders import NOW, failed, job, job_object, pod, running, succeeded, with_status
+from tests.localplay import FAST, NAMESPACE, OperatorView, Watched, operating, play_pods, until
+
+
+def see(*pods: PodRecord) -> Observed:
+    return Observed(pods=pods, children_ready=True, spec_hash="hash")
+
+
+def write(current: Any, *pods: PodRecord) -> Any:
+    return with_status(current, plan(current, see(*pods), NOW).status)
+
+
+def whole(**spec: Any) -> Any:
+    """A job both of whose nodes run."""
+    started = write(write(job(**spec)), pod(0), pod(1))
+    return write(started, running(0), running(1))
+
+
+async def in_state(cluster: Watched, state: str, namespace: str = NAMESPACE) -> Body:
+    async def look() -> Body | None:
+        found = await cluster.get(DDPJOBS, namespace, "digits")
+        return found if found.get("status", {}).get("state") == state else None
+
+    found: Body = await until(look)
+    return found
+
+
+async def submitted(cluster: Watched, namespace: str = NAMESPACE) -> None:
+    await cluster.create(DDPJOBS, namespace, job_object("digits", nnodes=2))
+
+
+class Refusing(Watched):
+    """Answers every creation of a pod with `code`; the words differ each time."""
+
+    code, reason, text = 403, "Forbidden", "denied (request {n})"
+    refused = 0
+
+    def operator(self) -> OperatorView:
+        outer = self
+
+        class View(OperatorView):
+            async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+                if resource == PODS:
+                    outer.refused += 1
+                    text = outer.text.format(n=outer.refused)
+                    raise cluster_error(outer.code, outer.reason, text)
+                return await super().create(resource, namespace, body)
+
+        return View(self)
+
+
+@contextlib.asynccontextmanager
+async def watching(cluster: Watched, *namespaces: str) -> AsyncIterator[Controller]:
+    controller = Controller(cluster.operator(), namespaces=namespaces, settings=FAST)
+    tasks = [
+        asyncio.create_task(controller.run()),
+        asyncio.create_task(play_pods(cluster, lambda attempt, rank: 0)),
+    ]
+    try:
+        yield controller
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def test_every_watched_namespace_keeps_its_jobs() -> None:
+    cluster = Watched()
+    await submitted(cluster, "team")
+    await submitted(cluster, "other")
+    async with watching(cluster, "team", "other") as controller:
+        await in_state(cluster, "Succeeded", "team")
+        assert len(controller.jobs) == 2
+
+
+@pytest.mark.parametrize("ended", [failed, succeeded])
+def test_a_deeply_nested_message_stops_nothing(ended: Any) -> None:
+    deep = '{"version":1,"reason":"X","a":' + "[" * 3000
+    status = plan(whole(), see(ended(0, message=deep), running(1)), NOW).status
+    assert status.attempt == 1 or status.succeeded_ranks == "0"
+
+
+async def test_a_refusal_in_ever_new_words_is_not_a_storm() -> None:
+    cluster = Refusing()
+    await submitted(cluster)
+    async with operating(cluster, lambda attempt, rank: None, settings=Settings()):
+        await asyncio.sleep(1.0)
+    assert cluster.refused < 20
+    assert cluster.writes["status", "DDPJob", "digits"] < 10
+
+
+async def test_a_quota_that_is_contended_is_no_taken_name() -> None:
+    cluster = Refusing()
+    cluster.code, cluster.reason, cluster.text = 409, "Conflict", "resourcequotas: modified"
+    await submitted(cluster)
+    async with operating(cluster, lambda attempt, rank: None):
+        await until(lambda: cluster.refused > 14)
+        found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+    assert "NameTaken" not in [c["reason"] for c in found["status"]["conditions"]]
+
+
+async def test_a_pod_taken_from_its_job_is_gone_for_it() -> None:
+    cluster = Watched()
+    await submitted(cluster)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        body = await cluster.get(PODS, NAMESPACE, "digits-0-1")
+        body["metadata"]["ownerReferences"] = []
+        await cluster.update(PODS, NAMESPACE, body)
+
+        async def restarted() -> bool:
+            found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+            return bool(found["status"]["attempt"] == 1)
+
+        await until(restarted, 5.0)
+        await in_state(cluster, "Running")
+    assert cluster.writes["delete", "Pod", "digits-0-1"] == 0
+
+
+async def test_a_pod_that_loses_its_label_and_gets_it_back_is_seen_again() -> None:
+    cluster = Watched()
+    await submitted(cluster)
+
+    async def old_pods() -> bool:
+        pods = (await cluster.list(PODS, namespace=NAMESPACE)).items
+        return not any(p["metadata"]["name"].startswith("digits-0-") for p in pods)
+
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        body = await cluster.get(PODS, NAMESPACE, "digits-0-1")
+        label = body["metadata"]["labels"].pop(keys.MANAGED_BY_LABEL)
+        body = await cluster.update(PODS, NAMESPACE, body)
+        await asyncio.sleep(0.3)
+        body["metadata"]["labels"][keys.MANAGED_BY_LABEL] = label
+        await cluster.update(PODS, NAMESPACE, body)
+        await until(old_pods, 5.0)
+
+
+def test_a_suspended_job_ends_sidecars_and_late_pods() -> None:
+    asked = with_status(job(suspend=True), whole().status)
+    leaving = write(asked, running(0), running(1))
+    step = plan(leaving, see(succeeded(0, ended=False)), NOW)
+    assert [d.pod.name for d in step.delete] == ["digits-0-0"]
+    suspended = write(leaving)
+    assert suspended.status.state == "Suspended"
+    assert [d.pod.name for d in plan(suspended, see(running(1)), NOW).delete] == ["digits-0-1"]
+
+
+def test_a_failed_job_has_no_running_nodes() -> None:
+    over = plan(whole(failurePolicy={"maxRestarts": 0}), see(running(0), failed(1)), NOW).status
+    assert over.state == "Failed"
+    assert (over.nodes.running, over.nodes.failed, over.summary.nodes) == (0, 1, "0/2")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"metadata": {"annotations": {
+            "container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}}},
+        {"spec": {"securityContext": {"windowsOptions": {"hostProcess": True}}}},
+    ],
+)  # fmt: skip
+def test_other_spellings_of_unconfined_are_refused_too(template: Body) -> None:
+    with pytest.raises(InvalidJob):
+        render.pods(job(template=template), load_agent(), Policy())
+
+
+async def test_a_watch_that_always_expires_is_no_storm_of_lists() -> None:
+    class Expiring(Watched):
+        lists = 0
+
+        def operator(self) -> OperatorView:
+            outer = self
+
+            class View(OperatorView):
+                async def list(self, *arguments: Any, **options: Any) -> Any:
+                    outer.lists += 1
+                    return await outer.list(*arguments, **options)
+
+                async def watch(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+                    await asyncio.sleep(0)
+                    raise cluster_error(410, "Expired", "too old")
+                    yield
+
+            return View(self)
+
+    cluster = Expiring()
+    async with watching(cluster, NAMESPACE):
+        await asyncio.sleep(1.0)
+    assert cluster.lists < 30
