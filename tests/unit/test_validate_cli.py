@@ -105,7 +105,7 @@ def test_a_long_value_is_cut() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, "cannot be read: No such file or directory"),
+        (None, "(file): cannot be read: No such file or directory"),
         (b"a: \xff\n", "byte 3: no YAML: must be text in UTF-8"),
         (b"a: \x07\n", "(file): no YAML: unacceptable character #x0007"),
         (b"[" * 5000, "(file): no YAML for us: nested too deeply"),
@@ -130,8 +130,16 @@ def test_a_label_may_be_called_like_a_list_of_the_pod() -> None:
     assert validate("-", stdin=GOOD + template).exit_code == 0
 
 
+def test_two_jobs_of_one_name_are_one_too_many() -> None:
+    ended = validate("-", stdin=f"{GOOD}---\n{GOOD}---\n{GOOD}")
+    assert ended.stderr == "-: digits: metadata.name: stands twice in this file\n"
+    elsewhere = GOOD.replace("name: digits", "name: digits\n  namespace: other")
+    assert elsewhere != GOOD
+    assert validate("-", stdin=f"{GOOD}---\n{elsewhere}").exit_code == 0
+
+
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert validate(tmp_path).stderr == f"{tmp_path}: cannot be read: Is a directory\n"
+    assert validate(tmp_path).stderr == f"{tmp_path}: (file): cannot be read: Is a directory\n"
 
 
 @pytest.mark.parametrize(

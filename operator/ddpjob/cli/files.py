@@ -114,7 +114,7 @@ for _name, _pattern, _first in (
 def documents(path: str) -> Iterator[Any]:
     """The documents in the file, `-` for standard input; empty ones are left out.
 
-    Raises InvalidJob where the file is no YAML, OSError where it cannot be read.
+    Raises InvalidJob where the file cannot be read or is no YAML.
     """
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
@@ -132,6 +132,8 @@ def documents(path: str) -> Iterator[Any]:
         raise InvalidJob(where, f"no YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise InvalidJob("(file)", f"no YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise InvalidJob("(file)", f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidJob(f"byte {error.start}", "no YAML: must be text in UTF-8") from None
     except RecursionError:

@@ -66,8 +66,10 @@ def run(
             job = _read(file, name)
             session = Session(job, directory, logs=logs, grace=grace)
             held.enter_context(_alone(session.folder))
-        except (InvalidJob, OSError, UnicodeDecodeError) as error:
+        except InvalidJob as error:
             _refuse(file, error)
+        except OSError as error:
+            _refuse(file, InvalidJob("--directory", f"{error.filename}: {error.strerror}"))
         _clear(session.folder, but={SHARED})
         code = asyncio.run(session.run())
         if not keep:

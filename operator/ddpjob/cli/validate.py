@@ -1,5 +1,6 @@
 """`ddpjob validate`: the API server's checks without one, and the render that would follow."""
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -21,16 +22,18 @@ def validate(
     broken = False
     for file in files:
         problems: list[str] = []
-        count = 0
+        names: Counter[str] = Counter()
         try:
             for document in documents(file):
-                count += 1
-                problems += [f"{_title(document)}{problem}" for problem in check(document)]
+                name = _name(document)
+                names[name] += 1
+                title = f"{name}: " if name else ""
+                problems += [f"{title}{problem}" for problem in check(document)]
+                if name and names[name] == 2:
+                    problems.append(f"{title}metadata.name: stands twice in this file")
         except InvalidJob as error:
             problems.append(str(error))
-        except OSError as error:
-            problems.append(f"cannot be read: {error.strerror}")
-        if not count and not problems:
+        if not names and not problems:
             problems.append("no object in the file")
         for problem in problems:
             typer.echo(f"{file}: {problem}", err=True)
@@ -56,8 +59,10 @@ def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
     return []
 
 
-def _title(document: Any) -> str:
+def _name(document: Any) -> str:
+    """The object's name, with its namespace where it gives one; empty without a name."""
     try:
-        return f"{document['metadata']['name']}: "
-    except (KeyError, TypeError):
+        meta = document["metadata"]
+        return "/".join(str(meta[field]) for field in ("namespace", "name") if meta.get(field))
+    except (AttributeError, KeyError, TypeError):
         return ""
