@@ -90,18 +90,17 @@ def _set_otherwise(theirs: Any) -> str:
 
 
 def merge(base: Any, patch: Any, field: str = "") -> Any:
-    """`patch` over `base` by the rules of a strategic merge; null deletes."""
+    """`patch` over `base` by the rules of a strategic merge.
+
+    But for null, which deletes there: parsing has dropped it, as the API server does elsewhere, so
+    an overlay replaces and adds, and removes nothing.
+    """
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
         merged = {name: merge(base.get(name), value, name) for name, value in patch.items()}
-        result = {**base, **merged}
-        return {name: value for name, value in result.items() if value is not None}
+        return {**base, **merged}
     key = MERGE_KEYS.get(field)
     if key and isinstance(base, Sequence) and isinstance(patch, Sequence):
         return _merge_list(base, patch, key)
-    if isinstance(patch, Mapping):
-        return {
-            name: merge(None, value, name) for name, value in patch.items() if value is not None
-        }
     return patch
 
 
@@ -109,7 +108,7 @@ def _merge_list(base: Sequence[Any], patch: Sequence[Any], key: str) -> list[Any
     items = {item.get(key): item for item in base}
     for item in patch:
         name = item.get(key)
-        items[name] = merge(items.get(name), item) if name in items else merge(None, item)
+        items[name] = merge(items.get(name), item)
     return list(items.values())
 
 
