@@ -6,7 +6,7 @@ SHELL := bash
 
 # What a caller may set, on the command line or in the environment.
 PYTHON ?= python3
-# Tiers of `make test`: all, or some of unit,golden,chart,trainer,api,e2e,chaos.
+# Tiers of `make test`: all, or some of unit,golden,chart,trainer,api.
 TIERS ?= all
 # More arguments for pytest, such as PYTEST_FLAGS='-k restart -x'.
 PYTEST_FLAGS ?=
@@ -99,7 +99,7 @@ bench: $(DEV_STAMP) ## Measure, and write docs/benchmarks.md
 	$(PY) -m benchmarks
 
 lock: ## Write requirements/*.txt anew; needs uv
-	@uv=$$(command -v uv || command -v $(VENV)/bin/uv) || { echo 'error: uv not found: pip install uv' >&2; exit 1; }; \
+	@uv=$$(command -v uv || command -v $(VENV)/bin/uv) || { echo 'error: uv not found: $(VENV)/bin/pip install uv' >&2; exit 1; }; \
 	compile() { "$$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --no-annotate $(LOCK_FLAGS) "$$@"; }; set -x; \
 	compile --extra dev pyproject.toml -o requirements/dev.txt; \

@@ -22,7 +22,6 @@ from tests.cluster.tiers import (
 PROGRAMS = {
     "chart": (binaries.helm,),
     "api": (binaries.control_plane,),
-    "chaos": (binaries.control_plane,),
     "e2e": (binaries.kubectl, binaries.helm),
 }
 
