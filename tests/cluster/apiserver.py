@@ -236,24 +236,28 @@ class ApiServer:
                 self.kubectl("apply", "--server-side", "-f", str(path), "-o", "json")
             )
             for crd in applied["items"] if applied["kind"] == "List" else [applied]:
-                name, group = crd["metadata"]["name"], crd["spec"]["group"]
-                self.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+                group = crd["spec"]["group"]
                 for version in (v["name"] for v in crd["spec"]["versions"] if v["served"]):
                     self._wait_for_kind(f"apis/{group}/{version}", crd["spec"]["names"])
 
     def _wait_for_kind(self, path: str, names: Mapping[str, Any]) -> None:
         def is_known() -> bool:
-            if (
-                not self.exists(f"/{path}")
-                or path not in self.request("GET", "/openapi/v3")["paths"]
-            ):
+            """Listed, explained and served: three parts of the server, each in its own time."""
+            if not self.exists(f"/{path}"):
                 return False
-            return any(
-                found["name"] == names["plural"]
-                for found in self.request("GET", f"/{path}")["resources"]
-            )
+            kinds = {found["name"] for found in self.request("GET", f"/{path}")["resources"]}
+            explained = self.request("GET", "/openapi/v3")["paths"]
+            return names["plural"] in kinds and path in explained and self._is_served(path, names)
 
         self._wait(is_known, f"{names['kind']} in discovery")
+
+    def _is_served(self, path: str, names: Mapping[str, Any]) -> bool:
+        try:
+            return self.exists(f"/{path}/{names['plural']}")
+        except ApiError as error:
+            if error.code != 429:  # "storage is (re)initializing"
+                raise
+            return False
 
     def _wait(self, ready: Any, what: str) -> None:
         deadline = time.monotonic() + START_SECONDS
