@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ddptrain.checkpoint import CheckpointError
-from ddptrain.data import load_digits
+from ddptrain.data import load
 from ddptrain.dist import World
 from ddptrain.model import BasicNet
 from ddptrain.native import AccuracyMissed, main, parse, train
@@ -105,7 +105,7 @@ def test_the_main_rank_alone_prints_one_line_per_epoch(full: Run) -> None:
         re.MULTILINE,
     )
     assert [(int(e), int(s)) for e, s in epochs] == [(i, i * EPOCH_STEPS) for i in range(1, 21)]
-    assert full.output.count("data: bundled digits, 1437 to train, 360 to test, sha256 83c5") == 1
+    assert full.output.count("data: digits, 1437 to train, 360 to test, sha256 83c5") == 1
 
 
 def test_the_train_loss_falls_below_a_tenth(full: Run) -> None:
@@ -132,7 +132,7 @@ def test_the_three_newest_checkpoints_stay(full: Run) -> None:
 def test_the_printed_accuracy_is_that_of_the_saved_model(full: Run) -> None:
     net = BasicNet()
     net.load_state_dict(saved(full.folder, 460)["model"])
-    images, labels = load_digits(torch.device("cpu")).test.batch(torch.arange(360))
+    images, labels = load("digits", None, torch.device("cpu")).test.batch(torch.arange(360))
     correct = int((net.eval()(images).argmax(dim=1) == labels).sum())
     assert full.result()[0] == correct
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrain import rng
-from ddptrain.data import Samples, load_digits
+from ddptrain.data import load
 from ddptrain.dist import World, process_group
 from ddptrain.model import BasicNet
 from ddptrain.native import evaluate, parse, train, train_step
@@ -21,13 +21,10 @@ PARITY = ("--no-dropout", "--max-steps=66", "--checkpoint-every=30", "--checkpoi
 
 def measure_few_samples(world: World) -> dict[str, object]:
     """Test counts of an untrained net, and its weights after five steps of two samples each."""
-    digits = load_digits(world.device)
+    digits = load("digits", None, world.device)
     rng.seed_all(1)
     net = BasicNet(dropout=False)
-    counts = [
-        evaluate(net, Samples(digits.test.images[:size], digits.test.labels[:size]), world)
-        for size in (1, 2, 100, 359)
-    ]
+    counts = [evaluate(net, digits.test.first(size), world) for size in (1, 2, 100, 359)]
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     for step in range(5):

@@ -1,38 +1,90 @@
-"""The bundled digits in memory, and which samples each rank takes in each step.
+"""The data sets in memory, and which samples each rank takes in each step.
 
-The data set is small, so it stays on the device as uint8 and is normalised batch by batch: many
+All of them are small, so they stay on the device as uint8 and are normalised batch by batch: many
 times faster than a DataLoader that decodes one sample at a time.
 """
 
 import hashlib
 import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from ddptrain.files import Bytes, DataError, parse_cifar10, parse_idx, read
+
 DIGITS_SHA256 = "83c5d2d9ac049bf159a48e7f5a7719bffe811e7a1b1b58c960736bc3f1a7da3d"
-BLACK = 16  # the digits' brightest pixel value
-MEAN, STD = 0.305, 0.376  # of the train pixels divided by BLACK
+CLASSES = 10  # of every data set here
+SYNTHETIC_SIZES = {"train": 8192, "test": 1024}
+# Where torchvision keeps the files of a data set, below the folder that it is given.
+FOLDERS = {
+    "mnist": "MNIST/raw",
+    "fashion-mnist": "FashionMNIST/raw",
+    "cifar10": "cifar-10-batches-bin",
+}
+IDX = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+CIFAR10 = {
+    "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """What makes of stored pixels numbers of mean 0 and deviation 1 over the train set."""
+
+    white: float  # the brightest stored value
+    mean: tuple[float, ...]  # of each channel, after division by `white`
+    std: tuple[float, ...]
+
+
+# MNIST's numbers are those of PyTorch's own example; the others too are their train sets'.
+PIXELS = {
+    "digits": Pixels(16, (0.305,), (0.376,)),
+    "mnist": Pixels(255, (0.1307,), (0.3081,)),
+    "fashion-mnist": Pixels(255, (0.2860,), (0.3530,)),
+    "cifar10": Pixels(255, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "synthetic": Pixels(255, (0.5,), (0.2887,)),
+}
+NAMES = ("auto", *PIXELS)
 
 
 @dataclass(frozen=True)
 class Samples:
     """Images and labels that belong together, on one device."""
 
-    images: torch.Tensor  # (N, 8, 8) uint8, 0 … 16
+    images: torch.Tensor  # (N, C, H, W) uint8
     labels: torch.Tensor  # (N,) int64, 0 … 9
+    pixels: Pixels
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of an image."""
+        _, channels, height, width = self.images.shape
+        return channels, height, width
+
+    def first(self, count: int) -> "Samples":
+        """The first `count` of them."""
+        return Samples(self.images[:count], self.labels[:count], self.pixels)
+
     def batch(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalised images (B, 1, 8, 8) float32 and labels (B,) int64 of the `chosen` (B,)."""
+        """Normalised images (B, C, H, W) float32 and labels (B,) int64 of the `chosen` (B,)."""
         chosen = chosen.to(self.labels.device)
-        images = self.images[chosen].unsqueeze(1).float() / BLACK
-        return (images - MEAN) / STD, self.labels[chosen]
+        images = self.images[chosen].float().div_(self.pixels.white)
+        for channel, (mean, std) in enumerate(zip(self.pixels.mean, self.pixels.std, strict=True)):
+            images[:, channel].sub_(mean).div_(std)
+        return images, self.labels[chosen]
 
 
 @dataclass(frozen=True)
@@ -40,29 +92,149 @@ class Dataset:
     """A train and a test set, and what to call them in the log."""
 
     name: str
-    sha256: str
+    sha256: str  # of all that was read, unpacked
     train: Samples
     test: Samples
 
 
-def load_digits(device: torch.device) -> Dataset:
+@dataclass(frozen=True)
+class _Part:
+    """The train or the test set as it was read."""
+
+    images: Bytes  # (N, C, H, W)
+    labels: Bytes  # (N,)
+    contents: Sequence[bytes]  # what its SHA-256 is made of
+
+
+def load(name: str, folder: Path | None, device: torch.device) -> Dataset:
+    """The data set `name`, one of NAMES, on `device`; its files are looked for in `folder`.
+
+    `auto` is what `folder` holds, or the bundled digits without a folder. Nothing is downloaded.
+    Raises DataError, which says what is missing or wrong.
+    """
+    if name == "auto":
+        name = "digits" if folder is None else _found_in(folder)
+    parts = _READERS[name](name, folder)
+    content = hashlib.sha256()
+    for part in parts.values():
+        for piece in part.contents:
+            content.update(piece)
+    train, test = (
+        Samples(
+            torch.from_numpy(part.images.copy()).to(device),
+            torch.from_numpy(part.labels.astype(np.int64)).to(device),
+            PIXELS[name],
+        )
+        for part in (parts["train"], parts["test"])
+    )
+    return Dataset(name, content.hexdigest(), train, test)
+
+
+def data_dir() -> Path | None:
+    """`$DDPJOB_DATA_DIR`, where a job's data volume is mounted."""
+    folder = os.environ.get("DDPJOB_DATA_DIR")
+    return Path(folder) if folder else None
+
+
+def _digits(_name: str, _folder: Path | None) -> dict[str, _Part]:
     """The 1,797 bundled 8 x 8 digits, 1,437 to train and 360 to test; `digits.txt` has the source.
 
-    Raises ValueError if the file is not the one that was published.
+    Raises DataError if the file is not the one that was published.
     """
     content = resources.files("ddptrain").joinpath("digits.npz").read_bytes()
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 != DIGITS_SHA256:
-        raise ValueError(f"digits.npz: SHA-256 must be {DIGITS_SHA256}, got {sha256}")
+        raise DataError(f"digits.npz: SHA-256 must be {DIGITS_SHA256}, got {sha256}")
     with np.load(io.BytesIO(content)) as arrays:
-        train, test = (
-            Samples(
-                torch.from_numpy(arrays[f"{part}_images"]).to(device),
-                torch.from_numpy(arrays[f"{part}_labels"]).long().to(device),
-            )
-            for part in ("train", "test")
-        )
-    return Dataset("bundled digits", sha256, train, test)
+        return {
+            part: _Part(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"], pieces)
+            for part, pieces in (("train", [content]), ("test", []))
+        }
+
+
+def _idx(name: str, folder: Path | None) -> dict[str, _Part]:
+    """MNIST, or what has its format: 28 x 28 grey pixels, labels from 0 to 9."""
+    parts = {}
+    for part, names in IDX.items():
+        paths = [_file(name, folder, file) for file in names]
+        contents = [read(path) for path in paths]
+        images, labels = map(parse_idx, contents, paths)
+        if images.ndim != 3 or images.shape[1:] != (28, 28):
+            raise DataError(f"{paths[0]}: must hold images of 28 x 28, has {images.shape}")
+        if labels.shape != images.shape[:1]:
+            raise DataError(f"{paths[1]}: must hold {len(images)} labels, has {labels.shape}")
+        if len(labels) == 0 or labels.max() >= CLASSES:
+            raise DataError(f"{paths[1]}: must hold labels below {CLASSES}")
+        parts[part] = _Part(images[:, None], labels, contents)
+    return parts
+
+
+def _cifar10(name: str, folder: Path | None) -> dict[str, _Part]:
+    parts = {}
+    for part, names in CIFAR10.items():
+        paths = [_file(name, folder, file) for file in names]
+        contents = [read(path) for path in paths]
+        images, labels = zip(*map(parse_cifar10, contents, paths), strict=True)
+        parts[part] = _Part(np.concatenate(images), np.concatenate(labels), contents)
+    return parts
+
+
+def _synthetic(_name: str, _folder: Path | None) -> dict[str, _Part]:
+    """Noise in the shape of MNIST, always the same: for measurements of speed, not of learning."""
+    parts = {}
+    for part, size in SYNTHETIC_SIZES.items():
+        noise = np.random.default_rng((28, size))
+        images = noise.integers(0, 256, (size, 1, 28, 28), np.uint8)
+        labels = noise.integers(0, CLASSES, size, np.uint8)
+        parts[part] = _Part(images, labels, [images.tobytes(), labels.tobytes()])
+    return parts
+
+
+_READERS: Mapping[str, Callable[[str, Path | None], dict[str, _Part]]] = {
+    "digits": _digits,
+    "mnist": _idx,
+    "fashion-mnist": _idx,
+    "cifar10": _cifar10,
+    "synthetic": _synthetic,
+}
+
+
+def _file(name: str, folder: Path | None, file: str) -> Path:
+    """Where `file` of the data set is: in torchvision's place below `folder`, or right in it."""
+    if folder is None:
+        raise DataError(f"--data {name}: needs --data-dir or $DDPJOB_DATA_DIR")
+    for path in _places(name, folder, file):
+        if path.is_file():
+            return path
+    raise DataError(
+        f"--data {name}: no {file} (or {file}.gz) in {folder} or {folder / FOLDERS[name]}: "
+        f"python -m ddptrain fetch {name} --to {folder}"
+    )
+
+
+def _places(name: str, folder: Path, file: str) -> Iterator[Path]:
+    for place in (folder / FOLDERS[name], folder):
+        yield place / file
+        yield place / f"{file}.gz"
+
+
+def _found_in(folder: Path) -> str:
+    """The one data set in `folder`. Raises DataError where there is none, or a choice."""
+    first = {"mnist": IDX["train"][0], "fashion-mnist": IDX["train"][0]}
+    first["cifar10"] = CIFAR10["train"][0]
+    found = [
+        name
+        for name, file in first.items()
+        if any(path.is_file() for path in _places(name, folder, file))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:  # the files of MNIST and of Fashion-MNIST have the same names
+        raise DataError(f"{folder}: may hold {' or '.join(found)}: say which with --data")
+    raise DataError(
+        f"{folder}: holds none of {', '.join(FOLDERS)}: say --data digits or --data synthetic, or "
+        f"python -m ddptrain fetch mnist --to {folder}"
+    )
 
 
 def indices(

@@ -1,0 +1,142 @@
+"""Downloads a data set, when asked to: `python -m ddptrain fetch mnist --to DIR`.
+
+The trainers never do, since N pods would download N times. The files go where torchvision looks for
+them below DIR too. Every sum is checked before a file gets its name, so a broken download leaves
+nothing behind that could be taken for data, and what is there already is not fetched again.
+"""
+
+import argparse
+import hashlib
+import http.client
+import shutil
+import sys
+import tarfile
+import tempfile
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptrain.data import CIFAR10, FOLDERS, data_dir
+
+TIMEOUT_SECONDS = 60.0  # without a byte
+CHUNK = 2**20
+
+
+class FetchError(RuntimeError):
+    """A file cannot be had; the message names it, where it was looked for and why."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set is published, and the MD5 sums that its publishers give."""
+
+    url: str
+    sums: Mapping[str, str]  # file -> MD5, in hexadecimal digits
+
+
+SOURCES = {
+    "mnist": Source(
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "fashion-mnist": Source(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    "cifar10": Source(
+        "https://www.cs.toronto.edu/~kriz",
+        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+    ),
+}
+
+
+def fetch(name: str, folder: Path, *, url: str | None = None) -> list[Path]:
+    """Put the files of data set `name` into `folder`; `url` is a mirror that has the same files.
+
+    Returns those that were not there yet. Raises FetchError.
+    """
+    source, place = SOURCES[name], folder / FOLDERS[name]
+    place.mkdir(parents=True, exist_ok=True)
+    fetched = []
+    for file, md5 in source.sums.items():
+        packed = file.endswith(".tar.gz")
+        wanted = [*CIFAR10["train"], *CIFAR10["test"]] if packed else [file]
+        if all(_is_there(place / member, None if packed else md5) for member in wanted):
+            continue
+        # Beside the target, so that the last step is a rename.
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=place) as scratch:
+            path = Path(scratch) / file
+            _download(f"{url or source.url}/{file}", path, md5)
+            if packed:
+                _unpack(path, wanted)
+            for member in wanted:
+                path.with_name(member).replace(place / member)
+                fetched.append(place / member)
+    return fetched
+
+
+def _is_there(path: Path, md5: str | None) -> bool:
+    return path.is_file() and (md5 is None or _md5(path) == md5)
+
+
+def _download(url: str, path: Path, md5: str) -> None:
+    """`url` in `path`, checked."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer, path.open("wb") as out:
+            shutil.copyfileobj(answer, out, CHUNK)
+    except (OSError, http.client.HTTPException) as error:  # OSError: also URLError and HTTPError
+        raise FetchError(f"{url}: {error}") from None
+    if (found := _md5(path)) != md5:
+        size = path.stat().st_size
+        raise FetchError(f"{url}: its MD5 sum must be {md5}, is {found} ({size} bytes)")
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _unpack(archive: Path, wanted: list[str]) -> None:
+    """The `wanted` members, whatever folder they have there, beside the archive."""
+    with tarfile.open(archive) as content:
+        for member in content:
+            name = Path(member.name).name
+            if name in wanted and (source := content.extractfile(member)) is not None:
+                with source, archive.with_name(name).open("wb") as out:
+                    shutil.copyfileobj(source, out, CHUNK)
+    if missing := [name for name in wanted if not archive.with_name(name).is_file()]:
+        raise FetchError(f"{archive.name}: has no {', '.join(missing)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `python -m ddptrain fetch`; returns the exit code."""
+    parser = argparse.ArgumentParser("python -m ddptrain fetch", description="Download a data set.")
+    parser.add_argument("name", choices=SOURCES)
+    parser.add_argument(
+        "--to", type=Path, default=data_dir(), help="folder (default: $DDPJOB_DATA_DIR)"
+    )
+    parser.add_argument("--url", help="a mirror's folder with the same files")
+    options = parser.parse_args(arguments)
+    if options.to is None:
+        parser.error("the following arguments are required: --to, or $DDPJOB_DATA_DIR")
+    try:
+        fetched = fetch(options.name, options.to, url=options.url)
+    except (FetchError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for path in fetched:
+        print(f"fetched {path} ({path.stat().st_size} bytes)")
+    if not fetched:
+        print(f"{options.name} is in {options.to} already")
+    return 0
