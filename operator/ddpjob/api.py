@@ -157,6 +157,12 @@ class FailurePolicy(Model):
 Argument = Annotated[list[Text], Field(max_length=1024)]
 
 
+_GPU_CEL = " || ".join(
+    f"r.startsWith('{name}')" if name[-1] in "-/" else f"r == '{name}'" for name in GPU_RESOURCES
+)
+"""CEL: whether the resource `r` is a GPU; as `is_gpu`."""
+
+
 def _own_mounts(spec: "Spec") -> list[str]:
     return [part.mount_path for part in (spec.checkpoint, spec.data) if part]
 
@@ -167,7 +173,7 @@ def _mounts_are_free(spec: "Spec") -> bool:
 
 
 def _begins_with_a_script(spec: "Spec") -> bool:
-    if spec.launcher != "torchrun" or spec.command:
+    if spec.launcher == "none" or spec.command:
         return True
     if not spec.args or not spec.args[0]:
         return False
@@ -185,13 +191,15 @@ class Spec(Model):
         Annotated[list[LocalReference], Field(max_length=16), unique("name")] | None
     ) = None
     """As in a pod."""
-    launcher: Literal["torchrun", "none"] = "torchrun"
-    """`torchrun` runs `args`. `none`: the environment is set and nothing else is ours."""
+    launcher: Literal["torchrun", "accelerate", "python", "none"] = "torchrun"
+    """What runs `args`: `torchrun`; `accelerate launch`; `python`, one process a pod, for scripts
+    that use `env://` or start their processes themselves. `none`: the environment is set and
+    nothing else is ours."""
     command: Argument | None = None
     """Replaces the launcher's whole command. With launcher `none` and no command, the image's entry
     point runs."""
     args: Argument | None = None
-    """What torchrun runs: a script or `-m module`, then its arguments."""
+    """What the launcher runs: a script or `-m module`, then its arguments."""
     nnodes: Annotated[int, Field(ge=1, le=5000)] = 1
     """Number of nodes: one pod each."""
     nproc_per_node: NprocPerNode = "auto"
@@ -236,13 +244,25 @@ class Spec(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "self.launcher != 'torchrun' || has(self.command) && self.command.size() > 0 || "
+            "self.launcher == 'none' || has(self.command) && self.command.size() > 0 || "
             "has(self.args) && self.args.size() > 0 && self.args[0] != '' && "
             "(!self.args[0].startsWith('-') || self.args[0] == '-m' && self.args.size() > 1)",
             _begins_with_a_script,
-            "launcher torchrun needs args that begin with a script or with -m and a module "
-            "(for torchrun's own options set command)",
+            "the launcher needs args that begin with a script or with -m and a module "
+            "(for the launcher's own options set command)",
             "args",
+        ),
+        Rule(
+            "self.launcher != 'python' || (type(self.nprocPerNode) != string ? "
+            "int(self.nprocPerNode) == 1 : !has(self.resources.limits) || "
+            f"self.resources.limits.filter(r, ({_GPU_CEL}) && "
+            "!quantity(string(self.resources.limits[r])).isLessThan(quantity('1')))"
+            ".map(r, quantity(string(self.resources.limits[r])).isLessThan(quantity('2')) ? 1 : 2)"
+            ".sum() <= 1)",
+            lambda self: self.launcher != "python" or self.processes_per_node == 1,
+            "launcher python starts one process in each pod: must be 1, or auto with one GPU at "
+            "most (for more processes use launcher torchrun)",
+            "nprocPerNode",
         ),
         Rule(
             "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "

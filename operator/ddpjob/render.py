@@ -166,12 +166,35 @@ def _pod_values(job: DDPJob, agent: Agent, rank: str) -> Body:
 def _command(job: DDPJob) -> list[str]:
     if not job.spec.has_agent:
         return []
-    what = "command" if job.spec.command else "torchrun"
+    what = "torchrun" if job.spec.launcher == "torchrun" and not job.spec.command else "command"
     return ["python3", "-u", f"{keys.AGENT_DIR}/agent.py", what, "--"]
 
 
 def _args(job: DDPJob) -> list[str]:
-    return [*(job.spec.command or []), *(job.spec.args or [])]
+    spec = job.spec
+    command = spec.command
+    if not command and spec.launcher == "python":
+        command = ["python3", "-u"]
+    if not command and spec.launcher == "accelerate":
+        command = _accelerate(job)
+    return [*(command or []), *(spec.args or [])]
+
+
+def _accelerate(job: DDPJob) -> list[str]:
+    """`accelerate launch` with all that it would otherwise guess, or read from a file, said.
+
+    `--multi_gpu` stands for several processes, on CPUs too, where accelerate 1.15 starts a single
+    one without it.
+    """
+    spec = job.spec
+    return [
+        *("python3", "-u", "-m", "accelerate.commands.launch"),
+        *(["--multi_gpu"] if spec.world_size > 1 else []),
+        *("--num_machines", str(spec.nnodes), "--num_processes", str(spec.world_size)),
+        *("--machine_rank", "$(PET_NODE_RANK)"),
+        *("--main_process_ip", "$(PET_MASTER_ADDR)", "--main_process_port", "$(PET_MASTER_PORT)"),
+        *("--rdzv_backend", "static", "--mixed_precision", "no", "--dynamo_backend", "no"),
+    ]
 
 
 def _environment(job: DDPJob, rank: str) -> dict[str, str]:

@@ -81,6 +81,8 @@ def test_the_attempt_is_in_names_and_rendezvous() -> None:
         ({"args": ["-m", "t"]}, ["torchrun", "--"], ["-m", "t"]),
         ({"command": ["a", "b"], "args": ["c"]}, ["command", "--"], ["a", "b", "c"]),
         ({"launcher": "none", "command": ["a"], "args": []}, ["command", "--"], ["a"]),
+        ({"launcher": "python", "args": ["t.py"]}, ["command", "--"], ["python3", "-u", "t.py"]),
+        ({"launcher": "python", "command": ["a"], "args": []}, ["command", "--"], ["a"]),
     ],
 )
 def test_the_agent_wraps_the_launcher(
@@ -89,6 +91,28 @@ def test_the_agent_wraps_the_launcher(
     container = trainer(pod(job(**spec)))
     assert container["command"] == ["python3", "-u", "/ddpjob/agent/agent.py", *command]
     assert container["args"] == args
+
+
+@pytest.mark.parametrize(
+    ("spec", "several", "processes"),
+    [
+        ({"nnodes": 1}, False, "1"),
+        ({"nnodes": 2}, True, "2"),
+        ({"nnodes": 1, "nprocPerNode": 2}, True, "2"),
+        ({"nnodes": 3, "resources": {"limits": {"nvidia.com/gpu": 8}}}, True, "24"),
+    ],
+)
+def test_accelerate_is_told_everything(spec: dict[str, Any], several: bool, processes: str) -> None:
+    (*launch, script) = trainer(pod(job(launcher="accelerate", args=["t.py"], **spec)))["args"]
+    assert launch[:4] == ["python3", "-u", "-m", "accelerate.commands.launch"] and script == "t.py"
+    flags = launch[4:]
+    assert ("--multi_gpu" in flags) == several
+    named = [flag for flag in flags if flag != "--multi_gpu"]
+    given = dict(zip(named[::2], named[1::2], strict=True))
+    assert given["--num_processes"] == processes
+    assert given["--num_machines"] == str(spec["nnodes"])
+    assert given["--machine_rank"] == "$(PET_NODE_RANK)"
+    assert given["--main_process_ip"] == "$(PET_MASTER_ADDR)"
 
 
 def test_launcher_none_runs_the_image_as_it_is() -> None:
