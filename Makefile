@@ -31,7 +31,7 @@ KUBE_VERSION := 1.34.4
 comma := ,
 
 # The environment is installed again when, and only when, the contents of what decides it have changed.
-LISTS := $(addprefix requirements/,build.txt cli.txt dev.txt torch.txt) pyproject.toml images/trainer/pyproject.toml
+LISTS := $(addprefix requirements/,build.txt cli.txt dev.txt torch.txt accelerate.txt) pyproject.toml images/trainer/pyproject.toml
 KEY := $(shell { cat $(LISTS); echo '$(TORCH_INDEX)'; } | cksum | cut -d' ' -f1)
 RUN_STAMP := $(VENV)/.installed-run-$(KEY)
 DEV_STAMP := $(VENV)/.installed-dev-$(KEY)
@@ -106,7 +106,9 @@ lock: ## Write requirements/*.txt anew; needs uv
 	compile -c requirements/dev.txt pyproject.toml -o requirements/cli.txt; \
 	for list in operator build torch; do \
 	  compile -c requirements/dev.txt requirements/$$list.in -o requirements/$$list.txt; done; \
-	compile --no-deps requirements/vision.in -o requirements/vision.txt
+	compile --no-deps requirements/vision.in -o requirements/vision.txt; \
+	compile -c requirements/dev.txt -c requirements/torch.txt requirements/accelerate.in \
+	  $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements/torch.txt) -o requirements/accelerate.txt
 
 clean: ## Remove what can be made again, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -120,17 +122,19 @@ $(PY):
 	'install it (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# The lists agree with each other, so they go in together. Our own packages last, without looking at dependencies.
+# The lists agree with each other, so they go in together; $(2) are those on top of torch. Our own packages last,
+# without looking at dependencies.
 define install
 $(PY) -m pip install --require-hashes -r requirements/build.txt $(1) $(if $(TORCH_INDEX),,-r requirements/torch.txt)
 $(if $(TORCH_INDEX),$(PY) -m pip install --extra-index-url '$(TORCH_INDEX)' -r requirements/torch.in)
+$(if $(2),$(PY) -m pip install --no-deps --require-hashes $(2))
 $(PY) -m pip install --no-deps --no-build-isolation -e . -e images/trainer
 touch $@
 endef
 
 $(RUN_STAMP): | $(PY)
-	$(call install,-r requirements/cli.txt)
+	$(call install,-r requirements/cli.txt,)
 
 $(DEV_STAMP): | $(PY)
-	$(call install,-r requirements/dev.txt)
+	$(call install,-r requirements/dev.txt,-r requirements/accelerate.txt)
 	touch $(RUN_STAMP)

@@ -120,3 +120,56 @@ async def test_launcher_none_with_a_command(jobs: Jobs, tmp_path: Path) -> None:
     """
     await jobs.create(launcher="none", command=["python3", script(tmp_path, source)], args=[])
     await jobs.in_state("Succeeded")
+
+
+async def test_launcher_python_is_env_and_one_process_a_pod(jobs: Jobs, tmp_path: Path) -> None:
+    source = """
+        import os, torch, torch.distributed as dist
+        assert "TORCHELASTIC_RUN_ID" not in os.environ  # no torchrun
+        dist.init_process_group("gloo", init_method="env://")
+        total = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(total)
+        assert total.item() == 3.0 and os.environ["LOCAL_RANK"] == "0", total
+        if os.environ["DDPJOB_ATTEMPT"] == "0" and dist.get_rank() == 1:
+            raise LookupError("first try")
+        dist.barrier()
+    """
+    await jobs.create(launcher="python", args=[script(tmp_path, source)])
+    job = await jobs.in_state("Succeeded")
+    failure = job["status"]["failure"]
+    assert (failure["rank"], failure["exception"], failure["exitCode"]) == (1, "LookupError", 1)
+    assert job["status"]["restarts"] == 1
+
+
+async def test_launcher_python_runs_the_native_trainer(jobs: Jobs) -> None:
+    args = ["-m", "ddptrain.native", "--epochs", "2"]
+    await jobs.create(launcher="python", args=args)
+    status = (await jobs.in_state("Succeeded"))["status"]
+    assert status["summary"]["step"] == "46/46" and status["worldSize"] == 2
+
+
+async def test_a_script_that_starts_its_own_processes(jobs: Jobs, tmp_path: Path) -> None:
+    """mp.spawn, two processes in each of two pods: ranks follow from the pods' RANK."""
+    source = """
+        import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+        def work(local_rank, node, nodes, each):
+            rank, world = node * each + local_rank, nodes * each
+            dist.init_process_group("gloo", rank=rank, world_size=world)
+            total = torch.tensor([float(rank)])
+            dist.all_reduce(total)
+            assert (world, total.item()) == (4, 6.0), (world, total)
+
+        if __name__ == "__main__":
+            node, nodes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            mp.spawn(work, args=(node, nodes, 2), nprocs=2)
+    """
+    await jobs.create(launcher="python", args=[script(tmp_path, source)])
+    await jobs.in_state("Succeeded")
+
+
+async def test_launcher_accelerate_is_told_how_many_processes_there_are(jobs: Jobs) -> None:
+    args = ["-m", "ddptrain.accelerated", "--epochs", "2"]
+    await jobs.create(launcher="accelerate", args=args)
+    status = (await jobs.in_state("Succeeded"))["status"]
+    assert status["summary"]["step"] == "46/46" and status["worldSize"] == 2

@@ -96,6 +96,20 @@ def start_ranks(start: Start) -> Callable[..., "list[subprocess.Popen[str]]"]:
     return run
 
 
+@pytest.fixture(scope="session")
+def fork_ranks(start: Start) -> Callable[..., str]:
+    """Train with `world` ranks of `module`, forked from one process; returns what they printed."""
+
+    def run(module: str, world: int, *options: str, **environment: str) -> str:
+        script = str(Path(__file__).with_name("forked_ranks.py"))
+        process = start(script, module, str(world), *options, **environment)
+        output, _ = process.communicate(timeout=100)
+        assert process.returncode == 0, output
+        return output
+
+    return run
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No launcher and no job in this process's environment; SIGTERM and the group are put back."""

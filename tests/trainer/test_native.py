@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from ddptrain.checkpoint import CheckpointError
+from ddptrain.config import parse
 from ddptrain.data import load
 from ddptrain.dist import World
+from ddptrain.entry import AccuracyMissed
 from ddptrain.model import BasicNet
-from ddptrain.native import AccuracyMissed, main, parse, train
+from ddptrain.native import main, train, train_step
 from ddptrain.preemption import StopVote
 from tests.trainer import three_ranks
 from tests.trainer.three_ranks import PARITY, WHOLE, measure_few_samples
@@ -213,7 +217,7 @@ def test_the_exit_code_says_whether_a_checkpoint_was_saved(
     stop = StopVote()
     stop.listen()
     signal.raise_signal(signal.SIGTERM)
-    config = parse([*options, *[str(tmp_path)] * len(options)])
+    config = parse("native", [*options, *[str(tmp_path)] * len(options)])
     assert train(config, world, stop) == code
     steps = [path.name for path in tmp_path.glob("step-*")]
     # asked before step 1, voted after it, read after step 2
@@ -275,6 +279,82 @@ def test_two_and_three_ranks_train_what_one_process_trains(
             assert drift(saved(tmp_path, step), saved(folder, step)) < 2e-6
 
 
+# --- any number of ranks, in any number of parts, one result --------------------------------------
+
+Forked = Callable[..., Run]
+
+
+@pytest.fixture(scope="module")
+def forked(fork_ranks: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Forked:
+    """Train with `world` ranks; the last of `options` takes the folder."""
+
+    def run(world: int, *options: str, folder: Path | None = None) -> Run:
+        folder = folder or tmp_path_factory.mktemp("forked")
+        return Run(folder, fork_ranks("ddptrain.native", world, *options, str(folder)))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def one_without_dropout(forked: Forked) -> Run:
+    return forked(1, *PARITY)
+
+
+@pytest.mark.parametrize(
+    ("world", "options"),
+    [(4, ()), (7, ()), (1, ("--accumulation=5",)), (3, ("--accumulation=4",))],
+)
+def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
+    one_without_dropout: Run, forked: Forked, world: int, options: tuple[str, ...]
+) -> None:
+    run = forked(world, *options, *PARITY)
+    assert f"world size {world}, " in run.output.splitlines()[-1]
+    assert drift(saved(run.folder, 66), saved(one_without_dropout.folder, 66)) < 2e-6
+    assert run.result()[0] == one_without_dropout.result()[0]
+
+
+@pytest.mark.parametrize("world", [1, 4])
+def test_a_resumed_run_equals_one_that_never_stopped(forked: Forked, world: int) -> None:
+    whole = forked(world, *WHOLE)
+    stopped = forked(world, "--max-steps=30", "--checkpoint-dir")
+    resumed = forked(world, *WHOLE, folder=stopped.folder)
+    assert "step-00000030" in resumed.output.splitlines()[2]
+    assert_same_training(saved(resumed.folder, 40), saved(whole.folder, 40))
+
+
+def test_the_ranks_add_up_their_gradients_once_a_step(world: World) -> None:
+    digits = load("digits", None, torch.device("cpu"))
+    net = BasicNet()
+    model = DistributedDataParallel(net)
+    sums = 0
+
+    def count(
+        _: object,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]  # documented, not in the stubs
+    ) -> torch.futures.Future[torch.Tensor]:
+        nonlocal sums
+        sums += 1
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model.register_comm_hook(None, count)
+    optimizer = torch.optim.AdamW(net.parameters())
+    batch = digits.train.batch(torch.arange(64))
+    train_step(model, optimizer, batch, 64, world)
+    assert sums == 1
+    train_step(model, optimizer, batch, 64, world, accumulation=4)
+    assert sums == 2
+
+
+def test_mixed_precision_costs_no_accuracy(full: Run, forked: Forked) -> None:
+    run = forked(2, "--bf16", "--checkpoint-dir")
+    assert run.result()[0] >= full.result()[0] - 0.003 * 360
+    weights = saved(run.folder, 460)["model"]
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    assert drift(saved(run.folder, 460), saved(full.folder, 460)) > 1e-4  # it is another arithmetic
+
+
 def test_another_world_size_goes_on_from_a_checkpoint(
     three: Path, alone: None, tmp_path: Path
 ) -> None:
@@ -325,5 +405,5 @@ def test_a_leftover_of_an_earlier_attempt_does_not_train(
 @pytest.mark.parametrize("option", ["--epochs=0", "--batch-size=-1", "--keep=x", "--speed=9"])
 def test_a_wrong_option_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        parse([option])
+        parse("native", [option])
     assert option.split("=")[0] in capsys.readouterr().err

@@ -9,10 +9,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrain import rng
+from ddptrain.config import parse
 from ddptrain.data import load
 from ddptrain.dist import World, process_group
 from ddptrain.model import BasicNet
-from ddptrain.native import evaluate, parse, train, train_step
+from ddptrain.native import evaluate, train, train_step
 from ddptrain.preemption import StopVote
 
 WHOLE = ("--max-steps=40", "--checkpoint-every=30", "--checkpoint-dir")
@@ -37,8 +38,8 @@ def measure_few_samples(world: World) -> dict[str, object]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     with process_group(timeout=timedelta(seconds=60)) as world:
-        train(parse([*WHOLE, str(folder / "whole")]), world, StopVote())
-        train(parse([*PARITY, str(folder / "parity")]), world, StopVote())
+        train(parse("three_ranks", [*WHOLE, str(folder / "whole")]), world, StopVote())
+        train(parse("three_ranks", [*PARITY, str(folder / "parity")]), world, StopVote())
         result = measure_few_samples(world)
         if world.is_main:
             (folder / "few.json").write_text(json.dumps(result))

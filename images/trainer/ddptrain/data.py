@@ -248,11 +248,12 @@ def indices(
     a rank's share of it may be empty.
     """
     start = step * global_batch
-    return _permutation(samples, seed, epoch)[start : start + global_batch][rank::world]
+    return epoch_order(samples, seed, epoch)[start : start + global_batch][rank::world]
 
 
 @lru_cache(maxsize=2)
-def _permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
+def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
+    """The permutation (int64) in which all samples are taken in `epoch`."""
     return torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(samples))
 
 

@@ -11,15 +11,11 @@ The batch size is that of all processes together, so their number does not chang
 Exit codes: 0 trained, 1 error, 2 wrong option, 75 stopped by SIGTERM and saved, 143 not saved.
 """
 
-import argparse
 import logging
-import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -28,48 +24,15 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrain import checkpoint, rng
-from ddptrain.checkpoint import CheckpointFolder
-from ddptrain.data import (
-    NAMES,
-    Samples,
-    data_dir,
-    global_batch_size,
-    indices,
-    load,
-    steps_per_epoch,
-)
-from ddptrain.dist import World, process_group
+from ddptrain.config import Config, open_folder, progress_path
+from ddptrain.data import Samples, global_batch_size, indices, load, steps_per_epoch
+from ddptrain.dist import World
+from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, AccuracyMissed, run
 from ddptrain.model import network
 from ddptrain.preemption import StopVote
 from ddptrain.progress import ProgressFile
 
 log = logging.getLogger("ddptrain")
-
-PREEMPTED_AND_SAVED = 75  # EX_TEMPFAIL: the same command goes on from here
-TERMINATED = 128 + 15  # what a shell reports for SIGTERM
-
-
-class AccuracyMissed(RuntimeError):
-    """The trained model is worse than --target-accuracy."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """The command line; `parse` says what each option means."""
-
-    data: str
-    data_dir: Path | None
-    epochs: int
-    max_steps: int | None
-    batch_size: int
-    lr: float
-    seed: int
-    dropout: bool
-    checkpoint_dir: Path | None
-    checkpoint_every: int
-    keep: int
-    target_accuracy: float
-    timeout_seconds: float
 
 
 def train(config: Config, world: World, stop: StopVote) -> int:
@@ -119,7 +82,12 @@ def train(config: Config, world: World, stop: StopVote) -> int:
             world=world.size,
         )
         batch_size = global_batch_size(train_size, epoch_step, config.batch_size)
-        loss = train_step(model, optimizer, data.train.batch(share), batch_size, world)
+        batch = data.train.batch(share)
+        loss = train_step(
+            *(model, optimizer, batch, batch_size, world),
+            accumulation=config.accumulation,
+            bf16=config.bf16,
+        )
         loss_sum += loss
         seen += batch_size
         done = step + 1
@@ -180,19 +148,31 @@ def train_step(
     batch: tuple[torch.Tensor, torch.Tensor],
     batch_size: int,
     world: World,
+    *,
+    accumulation: int = 1,
+    bf16: bool = False,
 ) -> torch.Tensor:
     """One optimizer step on this rank's `batch`; returns its loss, summed over the samples.
 
-    `batch_size` counts the samples of all ranks. Shares may differ in size or be empty.
+    `batch_size` counts the samples of all ranks. Shares may differ in size or be empty. The share
+    goes through the model in `accumulation` parts at most, after the last of which the ranks add up
+    their gradients, once.
     """
     images, labels = batch  # (B, C, H, W) float32, (B,) int64
-    loss = F.nll_loss(model(images), labels, reduction="sum")
+    parts = list(zip(images.chunk(accumulation), labels.chunk(accumulation), strict=True))
+    total = torch.zeros((), device=world.device)
     optimizer.zero_grad()
-    # DDP divides the sum of the gradients by the number of ranks. With this factor what comes out
-    # is the mean over the global batch, exactly; a mean of the ranks' means would not be.
-    torch.autograd.backward(loss * (world.size / batch_size))
+    for number, (part, truth) in enumerate(parts, start=1):
+        with nullcontext() if number == len(parts) else model.no_sync():
+            with torch.autocast(world.device.type, torch.bfloat16, enabled=bf16):
+                loss = F.nll_loss(model(part), truth, reduction="sum")
+            # DDP divides the sum of the gradients by the number of ranks. With this factor what
+            # comes out is the mean over the global batch, exactly; a mean of the ranks' means would
+            # not be.
+            torch.autograd.backward(loss * (world.size / batch_size))
+        total += loss.detach()
     optimizer.step()
-    return loss.detach()
+    return total
 
 
 @torch.no_grad()
@@ -222,69 +202,10 @@ def warm_up(model: DistributedDataParallel, samples: Samples) -> None:
     model.zero_grad()
 
 
-def open_folder(config: Config, world: World) -> CheckpointFolder | None:
-    """The claimed checkpoint folder in the main process, None elsewhere and without one.
-
-    Raises CheckpointError if a later attempt has claimed it.
-    """
-    if config.checkpoint_dir is None or not world.is_main:
-        return None
-    launch = world.launch
-    folder = CheckpointFolder(config.checkpoint_dir, launch.job, launch.attempt, config.keep)
-    folder.claim()
-    return folder
-
-
-def progress_path(world: World) -> Path | None:
-    """Where the main process reports; None elsewhere and where nobody asked."""
-    path = os.environ.get("DDPJOB_PROGRESS_FILE")
-    return Path(path) if path and world.is_main else None
-
-
-def parse(arguments: Sequence[str] | None = None) -> Config:
-    """The configuration that `arguments` (default: the command line) stand for; exits with 2."""
-    folder = os.environ.get("DDPJOB_CHECKPOINT_DIR")
-    parser = argparse.ArgumentParser("ddptrain.native", description="Train on small images.")
-    add = parser.add_argument
-    add("--data", choices=NAMES, default="auto", help="auto: what the data folder holds, or digits")
-    add("--data-dir", type=Path, default=data_dir(), help="default: $DDPJOB_DATA_DIR")
-    add("--epochs", type=_positive, default=20)
-    add("--max-steps", type=_positive, help="stop after so many optimizer steps in all")
-    add("--batch-size", type=_positive, default=64, help="samples per step, of all ranks together")
-    add("--lr", type=float, default=1e-3, help="AdamW's learning rate, constant")
-    add("--seed", type=int, default=1, help="of weights, order and dropout")
-    add("--no-dropout", action="store_false", dest="dropout", help="to compare world sizes")
-    add(
-        "--checkpoint-dir",
-        type=Path,
-        default=Path(folder) if folder else None,
-        help="save here and resume from here (default: $DDPJOB_CHECKPOINT_DIR, else neither)",
-    )
-    add("--checkpoint-every", type=_positive, default=100, help="steps between two checkpoints")
-    add("--keep", type=_positive, default=3, help="checkpoints that stay")
-    add("--target-accuracy", type=float, default=0.0, help="fail with less on the test set, 0 … 1")
-    add("--timeout-seconds", type=float, default=300.0, help="wait so long for the other ranks")
-    return Config(**vars(parser.parse_args(arguments)))
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
 @record
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one rank from start to end; returns its exit code."""
-    config = parse(arguments)
-    logging.basicConfig(stream=sys.stdout, format="%(message)s")
-    with process_group(timeout=timedelta(seconds=config.timeout_seconds)) as world:
-        log.setLevel(logging.INFO if world.is_main else logging.WARNING)
-        log.info(f"world size {world.size}, {world.launch.backend} on {world.device.type}")
-        stop = StopVote()
-        stop.listen()
-        return train(config, world, stop)
+    return run("ddptrain.native", train, arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+"""The options that all levels of the trainer share, and what follows from them."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptrain.checkpoint import CheckpointFolder
+from ddptrain.data import NAMES, data_dir
+from ddptrain.dist import World
+
+
+@dataclass(frozen=True)
+class Config:
+    """The command line; `parse` says what each option means."""
+
+    data: str
+    data_dir: Path | None
+    epochs: int
+    max_steps: int | None
+    batch_size: int
+    lr: float
+    seed: int
+    dropout: bool
+    accumulation: int
+    bf16: bool
+    checkpoint_dir: Path | None
+    checkpoint_every: int
+    keep: int
+    target_accuracy: float
+    timeout_seconds: float
+
+
+def open_folder(config: Config, world: World) -> CheckpointFolder | None:
+    """The claimed checkpoint folder in the main process, None elsewhere and without one.
+
+    Raises CheckpointError if a later attempt has claimed it.
+    """
+    if config.checkpoint_dir is None or not world.is_main:
+        return None
+    launch = world.launch
+    folder = CheckpointFolder(config.checkpoint_dir, launch.job, launch.attempt, config.keep)
+    folder.claim()
+    return folder
+
+
+def progress_path(world: World) -> Path | None:
+    """Where the main process reports; None elsewhere and where nobody asked."""
+    path = os.environ.get("DDPJOB_PROGRESS_FILE")
+    return Path(path) if path and world.is_main else None
+
+
+def parse(program: str, arguments: Sequence[str] | None = None) -> Config:
+    """The configuration that `arguments` (default: the command line) stand for; exits with 2."""
+    folder = os.environ.get("DDPJOB_CHECKPOINT_DIR")
+    parser = argparse.ArgumentParser(program, description="Train on small images.")
+    add = parser.add_argument
+    add("--data", choices=NAMES, default="auto", help="auto: what the data folder holds, or digits")
+    add("--data-dir", type=Path, default=data_dir(), help="default: $DDPJOB_DATA_DIR")
+    add("--epochs", type=_positive, default=20)
+    add("--max-steps", type=_positive, help="stop after so many optimizer steps in all")
+    add("--batch-size", type=_positive, default=64, help="samples per step, of all ranks together")
+    add("--lr", type=float, default=1e-3, help="AdamW's learning rate, constant")
+    add("--seed", type=int, default=1, help="of weights, order and dropout")
+    add("--no-dropout", action="store_false", dest="dropout", help="to compare world sizes")
+    add(
+        "--accumulation",
+        type=_positive,
+        default=1,
+        help="parts in which each rank takes its share of a batch: less memory, the same result",
+    )
+    add("--bf16", action="store_true", help="automatic mixed precision with bfloat16")
+    add(
+        "--checkpoint-dir",
+        type=Path,
+        default=Path(folder) if folder else None,
+        help="save here and resume from here (default: $DDPJOB_CHECKPOINT_DIR, else neither)",
+    )
+    add("--checkpoint-every", type=_positive, default=100, help="steps between two checkpoints")
+    add("--keep", type=_positive, default=3, help="checkpoints that stay")
+    add("--target-accuracy", type=float, default=0.0, help="fail with less on the test set, 0 … 1")
+    add("--timeout-seconds", type=float, default=300.0, help="wait so long for the other ranks")
+    return Config(**vars(parser.parse_args(arguments)))
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value

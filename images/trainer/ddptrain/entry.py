@@ -1,0 +1,38 @@
+"""One rank from start to end: what surrounds the training loop of every level."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from ddptrain.config import Config, parse
+from ddptrain.dist import World, process_group
+from ddptrain.preemption import StopVote
+
+PREEMPTED_AND_SAVED = 75  # EX_TEMPFAIL: the same command goes on from here
+TERMINATED = 128 + 15  # what a shell reports for SIGTERM
+
+log = logging.getLogger("ddptrain")
+
+
+class AccuracyMissed(RuntimeError):
+    """The trained model is worse than --target-accuracy."""
+
+
+def run(
+    program: str,
+    train: Callable[[Config, World, StopVote], int],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Read the options, join the other ranks, `train`; returns the exit code.
+
+    `arguments` are those of the command line if None.
+    """
+    config = parse(program, arguments)
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    with process_group(timeout=timedelta(seconds=config.timeout_seconds)) as world:
+        log.setLevel(logging.INFO if world.is_main else logging.WARNING)
+        log.info(f"world size {world.size}, {world.launch.backend} on {world.device.type}")
+        stop = StopVote()
+        stop.listen()
+        return train(config, world, stop)
