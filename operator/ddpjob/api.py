@@ -130,12 +130,16 @@ class Shm(Model):
 
 
 class Checkpoint(Model):
-    """Where checkpoints go; every rank mounts it, so across nodes it must be ReadWriteMany."""
+    """Where checkpoints go."""
 
     volume: VolumeSource
     """A volume source without a name, such as `{persistentVolumeClaim: {claimName: ckpt}}`."""
     mount_path: MountPath = "/checkpoints"
     """Where it is mounted; DDPJOB_CHECKPOINT_DIR says so to the trainer."""
+    mount_on: Literal["All", "Rank0"] = "All"
+    """`All`: every pod mounts it, so across nodes it must be ReadWriteMany. `Rank0`: that pod
+    alone, so ReadWriteOnce will do; the trainer must hand on what it loads, as ddptrain does, and
+    the job cannot survive the loss of the volume's node."""
 
 
 class Data(Model):
@@ -145,6 +149,20 @@ class Data(Model):
     """A volume source without a name, such as `{persistentVolumeClaim: {claimName: data}}`."""
     mount_path: MountPath = "/data"
     """Where it is mounted; DDPJOB_DATA_DIR says so to the trainer."""
+
+
+Image = Annotated[str, Field(max_length=1024, pattern=IMAGE)]
+
+
+class Master(Model):
+    """What is different for the pod of rank 0; what is absent is as for the others."""
+
+    image: Image | None = None
+    """The image of rank 0."""
+    resources: Resources | None = None
+    """Of rank 0's trainer container, with as many GPUs as the others have."""
+    template: Overlay | None = None
+    """Pod overlay of rank 0, merged after `spec.template`; at most 32 KiB."""
 
 
 class FailurePolicy(Model):
@@ -157,10 +175,15 @@ class FailurePolicy(Model):
 Argument = Annotated[list[Text], Field(max_length=1024)]
 
 
-_GPU_CEL = " || ".join(
-    f"r.startsWith('{name}')" if name[-1] in "-/" else f"r == '{name}'" for name in GPU_RESOURCES
-)
-"""CEL: whether the resource `r` is a GPU; as `is_gpu`."""
+def _gpus_cel(resources: str) -> str:
+    """CEL: `gpus` of the resources at this path."""
+    names = " || ".join(
+        f"r.startsWith('{name}')" if name[-1] in "-/" else f"r == '{name}'"
+        for name in GPU_RESOURCES
+    )
+    limits = f"{resources}.limits"
+    count = f"quantity(string({limits}[r])).asInteger()"
+    return f"(has({limits}) ? {limits}.filter(r, {names}).map(r, {count}).sum() : 0)"
 
 
 def _own_mounts(spec: "Spec") -> list[str]:
@@ -183,7 +206,7 @@ def _begins_with_a_script(spec: "Spec") -> bool:
 class Spec(Model):
     """What to train, on how many nodes, and what to do when something fails."""
 
-    image: Annotated[str, Field(max_length=1024, pattern=IMAGE)]
+    image: Image
     """The trainer image, for all ranks. It needs `python3` and torch, nothing of ours."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """As in a pod."""
@@ -229,6 +252,8 @@ class Spec(Model):
     template: Overlay | None = None
     """Pod overlay (`metadata` labels and annotations, `spec`), merged as Kubernetes merges; at most
     32 KiB."""
+    master: Master | None = None
+    """Overrides for rank 0."""
     progress: Literal["auto", "file"] = "auto"
     """`auto`: the script's progress file, else optimizer steps counted from outside. `file`: the
     file alone."""
@@ -254,11 +279,7 @@ class Spec(Model):
         ),
         Rule(
             "self.launcher != 'python' || (type(self.nprocPerNode) != string ? "
-            "int(self.nprocPerNode) == 1 : !has(self.resources.limits) || "
-            f"self.resources.limits.filter(r, ({_GPU_CEL}) && "
-            "!quantity(string(self.resources.limits[r])).isLessThan(quantity('1')))"
-            ".map(r, quantity(string(self.resources.limits[r])).isLessThan(quantity('2')) ? 1 : 2)"
-            ".sum() <= 1)",
+            f"int(self.nprocPerNode) == 1 : {_gpus_cel('self.resources')} <= 1)",
             lambda self: self.launcher != "python" or self.processes_per_node == 1,
             "launcher python starts one process in each pod: must be 1, or auto with one GPU at "
             "most (for more processes use launcher torchrun)",
@@ -270,6 +291,16 @@ class Spec(Model):
             lambda self: self.launcher != "none" or bool(self.command) or self.progress != "file",
             "progress: file needs the agent, which launcher none without command does not start",
             "progress",
+        ),
+        Rule(
+            "!has(self.master) || !has(self.master.resources) || "
+            f"{_gpus_cel('self.master.resources')} == {_gpus_cel('self.resources')}",
+            lambda self: (
+                not (self.master and self.master.resources)
+                or gpus(self.master.resources) == gpus(self.resources)
+            ),
+            "must have as many GPUs as spec.resources.limits: every node runs as many processes",
+            "master.resources.limits",
         ),
         Rule(
             "!has(self.checkpoint) || !has(self.data) || "
@@ -300,8 +331,7 @@ class Spec(Model):
     @property
     def gpus(self) -> int:
         """GPUs in each pod's limits."""
-        limits = self.resources.limits or {}
-        return sum(int(quantity_value(limits[name])) for name in limits if is_gpu(name))
+        return gpus(self.resources)
 
     @property
     def processes_per_node(self) -> int:
@@ -326,6 +356,12 @@ class Spec(Model):
     def has_agent(self) -> bool:
         """Whether the agent wraps what runs in the pods."""
         return self.launcher != "none" or bool(self.command)
+
+
+def gpus(resources: Resources) -> int:
+    """GPUs among the limits."""
+    limits = resources.limits or {}
+    return sum(int(quantity_value(limits[name])) for name in limits if is_gpu(name))
 
 
 def is_gpu(resource: str) -> bool:

@@ -94,14 +94,23 @@ def _immutable(name: str) -> Schema:
         "!has(oldSelf.status) || !has(oldSelf.status.state) || "
         "oldSelf.status.state in ['Pending', 'Suspended']"
     )
-    here, there = f"self.spec.{name}", f"oldSelf.spec.{name}"
-    same = f"has({here}) == has({there}) && (!has({here}) || {here} == {there})"
+    same = _same(f"spec.{name}")
+    if name == "master":  # its template is open: what the API server cannot compare, it must not
+        parts = " && ".join(_same(f"spec.master.{part}") for part in ("image", "resources"))
+        has, had = "has(self.spec.master)", "has(oldSelf.spec.master)"
+        same = f"{has} == {had} && (!{has} || {parts})"
     return {
         "rule": f"{free} || ({same})",
         "message": "cannot change once the job has started; suspend it first, "
         "and change it when status.state is Suspended",
         "fieldPath": f".spec.{name}",
     }
+
+
+def _same(path: str) -> str:
+    """CEL: this field is as it was, or is as absent as it was."""
+    here, there = f"self.{path}", f"oldSelf.{path}"
+    return f"has({here}) == has({there}) && (!has({here}) || {here} == {there})"
 
 
 def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:

@@ -16,7 +16,7 @@ import jinja2
 import orjson
 
 from ddpjob import keys, overlay
-from ddpjob.api import DDPJob
+from ddpjob.api import DDPJob, Master
 from ddpjob.errors import InvalidJob
 from ddpjob.model import Model, quantity_value
 from ddpjob.policy import Policy, refusals
@@ -40,14 +40,16 @@ class Agent:
 
 @dataclass(frozen=True)
 class PodStamp:
-    """A pod of an attempt, all but its rank."""
+    """The pods of an attempt, all but their ranks."""
 
-    parts: tuple[bytes, ...]
+    first: tuple[bytes, ...]
+    """Of rank 0."""
+    others: tuple[bytes, ...]
     spec_hash: str
 
     def body(self, rank: int) -> bytes:
         """The pod of node rank `rank`, as JSON."""
-        return str(rank).encode().join(self.parts)
+        return str(rank).encode().join(self.others if rank else self.first)
 
 
 @cache
@@ -85,15 +87,54 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
     does not allow.
     """
     mark = _mark(job)
+    rest = _for_others(job)
+    first = others = _pod(rest, agent, policy, mark)
+    if job.spec.master or rest is not job:
+        try:
+            first = _pod(_for_rank_0(job), agent, policy, mark, job.spec.master)
+        except InvalidJob as error:  # the others' pods are in order, so it is in the master's part
+            where = error.path.replace("spec.template", "spec.master.template", 1)
+            raise InvalidJob(where, error.rule, error.value) from None
+    spec_hash = hashlib.sha256(orjson.dumps([first, others])).hexdigest()[:16]
+    for pod in (first, others):
+        pod["metadata"]["annotations"][keys.SPEC_HASH_ANNOTATION] = spec_hash
+
+    def parts(pod: Body) -> tuple[bytes, ...]:
+        return tuple(orjson.dumps(pod).split(mark.encode()))
+
+    return PodStamp(parts(first), parts(others), spec_hash)
+
+
+def _for_rank_0(job: DDPJob) -> DDPJob:
+    """The job as the pod of rank 0 has it."""
+    master = job.spec.master or Master()
+    own = {"image": master.image, "resources": master.resources}
+    return _with(job, {name: value for name, value in own.items() if value is not None})
+
+
+def _for_others(job: DDPJob) -> DDPJob:
+    """The job as all other pods have it."""
+    checkpoint = job.spec.checkpoint
+    alone = checkpoint is not None and checkpoint.mount_on == "Rank0"
+    return _with(job, {"checkpoint": None} if alone else {})
+
+
+def _with(job: DDPJob, changes: Body) -> DDPJob:
+    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)}) if changes else job
+
+
+def _pod(
+    job: DDPJob, agent: Agent, policy: Policy, mark: str, master: Master | None = None
+) -> Body:
+    """A pod, checked, with `mark` for its rank."""
     pod = _render("pod.json.j2", job, **_pod_values(job, agent, mark))
-    if job.spec.template:
-        pod = overlay.apply(pod, job.spec.template)
+    for template in (job.spec.template, master.template if master else None):
+        if template:
+            pod = overlay.apply(pod, template)
     _secure(pod)
     for problem in refusals(pod, policy):
         raise _at_its_source(job, problem)
-    spec_hash = hashlib.sha256(orjson.dumps(pod)).hexdigest()[:16]
-    pod["metadata"]["annotations"][keys.SPEC_HASH_ANNOTATION] = spec_hash
-    return PodStamp(tuple(orjson.dumps(pod).split(mark.encode())), spec_hash)
+    return pod
 
 
 def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:

@@ -49,6 +49,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
         {"volume": {"persistentVolumeClaim": {"claimName": "a"}}, "mountPath": "/data"},
         {"volume": {"persistentVolumeClaim": {"claimName": "b"}}, "mountPath": "/data"},
     ),
+    "master": ({"image": "trainer:3"}, {"image": "trainer:3", "resources": {"limits": {"cpu": 4}}}),
     "progress": ("file", "auto"),
     "terminationGracePeriodSeconds": (30, 90),
 }

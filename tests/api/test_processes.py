@@ -173,3 +173,22 @@ async def test_launcher_accelerate_is_told_how_many_processes_there_are(jobs: Jo
     await jobs.create(launcher="accelerate", args=args)
     status = (await jobs.in_state("Succeeded"))["status"]
     assert status["summary"]["step"] == "46/46" and status["worldSize"] == 2
+
+
+async def test_rank_0_has_its_own_resources_and_overlay(jobs: Jobs, tmp_path: Path) -> None:
+    source = """
+        import os
+        own = os.environ["RANK"] == "0"
+        assert os.environ["OMP_NUM_THREADS"] == ("2" if own else "1")
+        assert os.environ.get("ROLE", "worker") == ("master" if own else "worker")
+    """
+    role = {"name": "trainer", "env": [{"name": "ROLE", "value": "master"}]}
+    await jobs.create(
+        args=[script(tmp_path, source)],
+        resources={"limits": {"cpu": "1"}},
+        master={
+            "resources": {"limits": {"cpu": "2"}},
+            "template": {"spec": {"containers": [role]}},
+        },
+    )
+    await jobs.in_state("Succeeded")

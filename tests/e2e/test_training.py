@@ -118,3 +118,31 @@ def test_the_first_cause_of_a_foreign_scripts_failure_is_named(
     assert (failure["rank"], failure["exception"]) == (1, "ValueError")
     assert "rank 1 has seen enough" in failure["message"]
     assert failure["exitCode"] == 1 and failure["reason"] == "Exception"
+
+
+def test_master_and_workers_have_images_of_their_own(
+    kind_cluster: KindCluster, namespace: str, trainer_image: str, foreign_image: str
+) -> None:
+    source = (
+        "import importlib.util, torch, torch.distributed as dist; "
+        "dist.init_process_group('gloo'); "
+        "ours = torch.tensor([float(importlib.util.find_spec('ddptrain') is not None)]); "
+        "print('ddptrain is here:', bool(ours)); "
+        "dist.all_reduce(ours); "
+        "print('images with ddptrain:', int(ours))"
+    )
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "two-images",
+        image=foreign_image,
+        master={"image": trainer_image},
+        nnodes=3,
+        launcher="python",
+        command=["python3", "-c", source],
+        args=[],
+    )
+    job.in_state("Succeeded", 300)
+    for rank, here in ((0, True), (1, False), (2, False)):
+        log = job.logs(f"two-images-0-{rank}")
+        assert f"ddptrain is here: {here}" in log and "images with ddptrain: 1" in log

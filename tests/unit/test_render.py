@@ -370,3 +370,65 @@ def test_what_reaches_beyond_the_pod_needs_leave(
     with pytest.raises(InvalidJob, match=rf"policy\.{setting}\)"):
         pod(job(**spec))
     assert pod(job(**spec), policy=Policy.model_validate(allowed))
+
+
+MASTER = {
+    "image": "master:1",
+    "resources": {"limits": {"cpu": "4"}},
+    "template": {"metadata": {"labels": {"part": "master"}}, "spec": {"nodeSelector": {"a": "b"}}},
+}
+
+
+def test_rank_0_has_its_own_image_resources_and_overlay() -> None:
+    whole = job(
+        master=MASTER,
+        resources={"limits": {"cpu": "1"}},
+        template={"spec": {"nodeSelector": {"pool": "train"}}},
+    )
+    first, other = pod(whole, 0), pod(whole, 1)
+    assert (trainer(first)["image"], trainer(other)["image"]) == ("master:1", "trainer:1")
+    assert (env(first)["OMP_NUM_THREADS"], env(other)["OMP_NUM_THREADS"]) == ("4", "1")
+    assert first["spec"]["nodeSelector"] == {"pool": "train", "a": "b"}
+    assert other["spec"]["nodeSelector"] == {"pool": "train"}
+    assert "part" in first["metadata"]["labels"] and "part" not in other["metadata"]["labels"]
+
+
+def test_what_master_leaves_out_is_as_for_the_others() -> None:
+    first = pod(job(master={"image": "master:1"}), 0)
+    assert trainer(first) | {"image": "trainer:1"} == trainer(pod(job(), 0))
+
+
+def test_both_kinds_of_pods_carry_one_hash_that_knows_both() -> None:
+    def stamp(**spec: Any) -> render.PodStamp:
+        return render.pods(job(**spec), AGENT, Policy())
+
+    def noted(stamp: render.PodStamp, rank: int) -> str:
+        found: str = json.loads(stamp.body(rank))["metadata"]["annotations"]["ddpjob.dev/spec-hash"]
+        return found
+
+    one, two = stamp(master={"image": "master:1"}), stamp(master={"image": "master:2"})
+    assert noted(one, 0) == noted(one, 1) == one.spec_hash
+    assert len({one.spec_hash, two.spec_hash, stamp().spec_hash}) == 3
+
+
+def test_a_checkpoint_on_rank_0_is_mounted_there_alone() -> None:
+    checkpoint = {"volume": {"persistentVolumeClaim": {"claimName": "c"}}, "mountOn": "Rank0"}
+    first, other = (pod(job(checkpoint=checkpoint), rank) for rank in (0, 1))
+    assert env(first)["DDPJOB_CHECKPOINT_DIR"] == "/checkpoints"
+    assert "DDPJOB_CHECKPOINT_DIR" not in env(other)
+    assert "ddpjob-checkpoint" in {volume["name"] for volume in first["spec"]["volumes"]}
+    assert "ddpjob-checkpoint" not in {volume["name"] for volume in other["spec"]["volumes"]}
+
+
+@pytest.mark.parametrize(
+    ("template", "path"),
+    [
+        ({"spec": {"hostname": "x"}}, "spec.master.template.spec.hostname"),
+        ({"spec": {"hostNetwork": True}}, "spec.master.template.spec.hostNetwork"),
+        ({"metadata": {"name": "x"}}, "spec.master.template.metadata.name"),
+    ],
+)
+def test_a_fault_of_masters_overlay_is_found_there(template: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidJob) as raised:
+        pod(job(master={"template": template}))
+    assert raised.value.path == path
