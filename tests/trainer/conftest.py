@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 
 from ddptrain.dist import World, process_group
+from tests.trainer.forked_ranks import BETWEEN
 
 ROOT = Path(__file__).parents[2]
 OURS = ("DDPJOB_", "PET_", "TORCHELASTIC_", "MASTER_")
@@ -97,17 +98,21 @@ def start_ranks(start: Start) -> Callable[..., "list[subprocess.Popen[str]]"]:
 
 
 @pytest.fixture(scope="session")
-def fork_ranks(start: Start) -> Callable[..., str]:
-    """Train with `world` ranks of `module`, forked from one process; returns what they printed."""
+def fork_ranks(start: Start) -> Callable[..., list[str]]:
+    """Train several times in a row with `world` ranks, which are forked from one process.
 
-    def run(module: str, world: int, *options: str, **environment: str) -> str:
+    A run is a module and its options. Returns what rank 0 printed in each.
+    """
+
+    def train(world: int, *runs: Sequence[str], **environment: str) -> list[str]:
         script = str(Path(__file__).with_name("forked_ranks.py"))
-        process = start(script, module, str(world), *options, **environment)
+        words = [word for run in runs for word in ("--", *run)]
+        process = start(script, str(world), *words, **environment)
         output, _ = process.communicate(timeout=100)
         assert process.returncode == 0, output
-        return output
+        return output.split(BETWEEN)[1:]
 
-    return run
+    return train
 
 
 @pytest.fixture

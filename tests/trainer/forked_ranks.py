@@ -1,32 +1,61 @@
-"""Forks ranks from a process that has imported torch: seven of them cost little more than one.
+"""Forks ranks from a process that has imported torch, and has them train several times in a row.
 
-python forked_ranks.py MODULE WORLD [OPTION …]: the exit code is 0 if all ranks' codes are.
+python forked_ranks.py WORLD MODULE [OPTION …] [-- MODULE [OPTION …]] …: starting ranks costs more
+than most trainings of the tests, and seven forked ones cost little more than one.
 """
 
 import importlib
 import os
 import socket
 import sys
+from datetime import timedelta
+from itertools import groupby
 
-import torch  # noqa: F401  # before the fork
+from ddptrain.config import parse
+from ddptrain.dist import process_group
+from ddptrain.preemption import StopVote
+
+BETWEEN = "=== next"
 
 
-def main(module: str, world: int, options: list[str]) -> int:
+def main(world: int, runs: list[list[str]]) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     os.environ |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    train = importlib.import_module(module).main
+    for module, *_ in runs:
+        importlib.import_module(module)  # before the fork, once for all
     ranks = []
     for rank in range(world):
         if (pid := os.fork()) == 0:
             os.environ["RANK"] = str(rank)
-            code = train(options)
-            sys.stdout.flush()
-            os._exit(code)
+            os._exit(train(rank, runs))
         ranks.append(pid)
     return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks)
 
 
+def train(rank: int, runs: list[list[str]]) -> int:
+    """All runs of one rank, in one process group; the first exit code that is not 0."""
+    import logging
+
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    logging.getLogger("ddptrain").setLevel(logging.WARNING if rank else logging.INFO)
+    try:
+        with process_group(timeout=timedelta(seconds=60)) as world:
+            for module, *options in runs:
+                if rank == 0:
+                    print(BETWEEN, flush=True)
+                config = parse(module, options)
+                if code := importlib.import_module(module).train(config, world, StopVote()):
+                    return int(code)
+        return 0
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        return 1
+    finally:
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))
+    groups = groupby(sys.argv[2:], lambda word: word == "--")
+    sys.exit(main(int(sys.argv[1]), [list(words) for between, words in groups if not between]))

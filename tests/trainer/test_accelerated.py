@@ -19,7 +19,6 @@ SAME = ("--no-dropout", "--epochs=3", "--checkpoint-dir")
 LAST = 3 * EPOCH_STEPS
 
 Torchrun = Callable[..., str]
-Fork = Callable[..., str]
 Trained = tuple[Path, str]
 """The checkpoint folder, and what was printed."""
 
@@ -33,9 +32,26 @@ def accuracies(output: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def native(fork_ranks: Fork, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    folder = tmp_path_factory.mktemp("native")
-    return folder, fork_ranks(NATIVE, 2, *SAME, str(folder))
+def forked(
+    fork_ranks: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Trained]:
+    """What two ranks do in a row; the folders of `stopped` and `whole` are used more than once."""
+    folder = tmp_path_factory.mktemp("forked")
+
+    def run(module: str, steps: int, name: str) -> tuple[str, ...]:
+        return module, f"--max-steps={steps}", f"--checkpoint-dir={folder / name}"
+
+    runs = {
+        "native": (NATIVE, *SAME, str(folder / "native")),
+        "parts": (ACCELERATED, "--accumulation=3", *SAME, str(folder / "parts")),
+        "stopped": run(ACCELERATED, 30, "stopped"),
+        "resumed": run(ACCELERATED, 40, "stopped"),
+        "whole": run(ACCELERATED, 40, "whole"),
+        "by native": run(NATIVE, 50, "whole"),
+        "back again": run(ACCELERATED, 60, "whole"),
+    }
+    outputs = fork_ranks(2, *runs.values(), **CPU)
+    return {name: (folder / name, output) for name, output in zip(runs, outputs, strict=True)}
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +61,13 @@ def accelerated(torchrun: Torchrun, tmp_path_factory: pytest.TempPathFactory) ->
     return folder, torchrun(2, *module, *SAME, str(folder), DDPJOB_WORLD_SIZE="2", **CPU)
 
 
-def test_the_levels_agree(native: Trained, accelerated: Trained) -> None:
+def test_the_levels_agree(forked: dict[str, Trained], accelerated: Trained) -> None:
     """The same samples in each batch, summed in another order: float32 differs in the last bits."""
-    assert losses(accelerated[1]) == pytest.approx(losses(native[1]), abs=2e-4)
-    assert len(losses(native[1])) == 3
-    assert drift(saved(native[0], LAST), saved(accelerated[0], LAST)) < 1e-4
-    assert accuracies(accelerated[1]) == accuracies(native[1])
+    folder, output = forked["native"]
+    assert losses(accelerated[1]) == pytest.approx(losses(output), abs=2e-4)
+    assert len(losses(output)) == 3
+    assert drift(saved(folder, LAST), saved(accelerated[0], LAST)) < 1e-4
+    assert accuracies(accelerated[1]) == accuracies(output)
 
 
 def test_every_sample_counts_once(accelerated: Trained) -> None:
@@ -59,26 +76,20 @@ def test_every_sample_counts_once(accelerated: Trained) -> None:
     assert f"{int(match[2]) / 360:.4f}" == match[1]
 
 
-def test_parts_do_not_change_the_result(
-    accelerated: Trained, fork_ranks: Fork, tmp_path: Path
-) -> None:
-    fork_ranks(ACCELERATED, 2, "--accumulation=3", *SAME, str(tmp_path), **CPU)
-    assert drift(saved(tmp_path, LAST), saved(accelerated[0], LAST)) < 2e-6
+def test_parts_do_not_change_the_result(forked: dict[str, Trained], accelerated: Trained) -> None:
+    assert drift(saved(forked["parts"][0], LAST), saved(accelerated[0], LAST)) < 2e-6
 
 
-def test_it_resumes_bit_by_bit_and_each_level_from_the_others_checkpoint(
-    fork_ranks: Fork, tmp_path: Path
-) -> None:
-    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
-    for steps, folder in ((30, stopped), (40, stopped), (40, whole)):
-        options = (f"--max-steps={steps}", f"--checkpoint-dir={folder}")
-        fork_ranks(ACCELERATED, 2, *options, **CPU)
+def test_it_resumes_bit_by_bit(forked: dict[str, Trained]) -> None:
+    assert "step-00000030-attempt-0.pt" in forked["resumed"][1]
+    stopped, whole = forked["stopped"][0], forked["whole"][0]
     assert_same_training(saved(stopped, 40), saved(whole, 40))
-    for module, start, end in ((NATIVE, 40, 50), (ACCELERATED, 50, 60)):
-        options = (f"--max-steps={end}", f"--checkpoint-dir={whole}")
-        output = fork_ranks(module, 2, *options, **CPU)
-        assert f"step-000000{start}-attempt-0.pt" in output
-        assert f"after {end} steps" in output
+
+
+def test_each_level_goes_on_from_the_others_checkpoint(forked: dict[str, Trained]) -> None:
+    for name, start, end in (("by native", 40, 50), ("back again", 50, 60)):
+        output = forked[name][1]
+        assert f"step-000000{start}-attempt-0.pt" in output and f"after {end} steps" in output
 
 
 def test_under_accelerate_launch(start: Start, tmp_path: Path) -> None:
@@ -110,9 +121,11 @@ notebook_launcher(accelerated.main, (["--epochs=1"],), num_processes=2, use_port
     assert "world size 2" in output.splitlines()[-1]
 
 
-def test_a_batch_that_cannot_be_split_evenly_is_refused(alone: None, fork_ranks: Fork) -> None:
+def test_a_batch_that_cannot_be_split_evenly_is_refused(
+    fork_ranks: Callable[..., list[str]],
+) -> None:
     with pytest.raises(AssertionError) as failed:
-        fork_ranks(ACCELERATED, 2, "--batch-size=63", **CPU)
+        fork_ranks(2, (ACCELERATED, "--batch-size=63"), **CPU)
     told = "--batch-size is 63, but must be a multiple of the number of processes, 2"
     assert told in str(failed.value)
 

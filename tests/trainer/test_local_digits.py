@@ -102,3 +102,23 @@ def test_every_launcher_works_without_a_cluster(tmp_path: Path, launcher: str, m
     run = LocalRun(tmp_path, str(path))
     assert run.process.wait(timeout=120) == 0, run.output
     assert "after 46 steps, world size 2" in run.output
+
+
+HANDED_ON = """\
+import os, sys
+from ddptrain import native
+first = os.environ["DDPJOB_ATTEMPT"] == "0"
+assert ("DDPJOB_CHECKPOINT_DIR" in os.environ) == (os.environ["RANK"] == "0")
+code = native.main(["--max-steps", "30" if first else "40"])
+sys.exit(3 if first else code)
+"""
+
+
+def test_a_checkpoint_that_rank_0_alone_mounts_is_handed_on(tmp_path: Path, job: Path) -> None:
+    (tmp_path / "train.py").write_text(HANDED_ON)
+    text = re.sub(r"  args: .*", "  args: [train.py]", job.read_text())
+    job.write_text(text.replace("  checkpoint:\n", "  checkpoint:\n    mountOn: Rank0\n"))
+    run = LocalRun(tmp_path, str(job))
+    assert run.process.wait(timeout=120) == 0, run.output
+    assert re.search(r"resuming from \S+/step-00000030-attempt-0.pt", run.output)
+    assert "after 40 steps, world size 2" in run.output and "restarts 1" in run.output

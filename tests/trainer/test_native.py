@@ -281,44 +281,47 @@ def test_two_and_three_ranks_train_what_one_process_trains(
 
 # --- any number of ranks, in any number of parts, one result --------------------------------------
 
-Forked = Callable[..., Run]
-
 
 @pytest.fixture(scope="module")
-def forked(fork_ranks: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Forked:
-    """Train with `world` ranks; the last of `options` takes the folder."""
-
-    def run(world: int, *options: str, folder: Path | None = None) -> Run:
-        folder = folder or tmp_path_factory.mktemp("forked")
-        return Run(folder, fork_ranks("ddptrain.native", world, *options, str(folder)))
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def one_without_dropout(forked: Forked) -> Run:
-    return forked(1, *PARITY)
+def forked(
+    fork_ranks: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, dict[str, Run]]:
+    """For one, four and seven ranks: the same training whole and stopped, at once and in parts."""
+    trained: dict[int, dict[str, Run]] = {}
+    for world in (1, 4, 7):
+        folder = tmp_path_factory.mktemp(f"forked-{world}")
+        runs = {
+            "parity": [*PARITY, str(folder / "parity")],
+            "parts": ["--accumulation=5", *PARITY, str(folder / "parts")],
+            "whole": [*WHOLE, str(folder / "whole")],
+            "stopped": ["--max-steps=30", "--checkpoint-dir", str(folder / "resumed")],
+            "resumed": [*WHOLE, str(folder / "resumed")],
+        }
+        outputs = fork_ranks(world, *(("ddptrain.native", *options) for options in runs.values()))
+        trained[world] = {
+            name: Run(folder / name, output) for name, output in zip(runs, outputs, strict=True)
+        }
+    return trained
 
 
 @pytest.mark.parametrize(
-    ("world", "options"),
-    [(4, ()), (7, ()), (1, ("--accumulation=5",)), (3, ("--accumulation=4",))],
+    ("world", "name"), [(1, "parts"), (4, "parity"), (4, "parts"), (7, "parity"), (7, "parts")]
 )
 def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
-    one_without_dropout: Run, forked: Forked, world: int, options: tuple[str, ...]
+    forked: dict[int, dict[str, Run]], world: int, name: str
 ) -> None:
-    run = forked(world, *options, *PARITY)
-    assert f"world size {world}, " in run.output.splitlines()[-1]
-    assert drift(saved(run.folder, 66), saved(one_without_dropout.folder, 66)) < 2e-6
-    assert run.result()[0] == one_without_dropout.result()[0]
+    run, one = forked[world][name], forked[1]["parity"]
+    assert f"world size {world}, " in run.output.strip().splitlines()[-1]
+    assert drift(saved(run.folder, 66), saved(one.folder, 66)) < 2e-6
+    assert run.result()[0] == one.result()[0]
 
 
-@pytest.mark.parametrize("world", [1, 4])
-def test_a_resumed_run_equals_one_that_never_stopped(forked: Forked, world: int) -> None:
-    whole = forked(world, *WHOLE)
-    stopped = forked(world, "--max-steps=30", "--checkpoint-dir")
-    resumed = forked(world, *WHOLE, folder=stopped.folder)
-    assert "step-00000030" in resumed.output.splitlines()[2]
+@pytest.mark.parametrize("world", [1, 4, 7])
+def test_a_resumed_run_equals_one_that_never_stopped(
+    forked: dict[int, dict[str, Run]], world: int
+) -> None:
+    whole, resumed = forked[world]["whole"], forked[world]["resumed"]
+    assert "step-00000030-attempt-0.pt" in resumed.output.splitlines()[2]
     assert_same_training(saved(resumed.folder, 40), saved(whole.folder, 40))
 
 
@@ -347,12 +350,15 @@ def test_the_ranks_add_up_their_gradients_once_a_step(world: World) -> None:
     assert sums == 2
 
 
-def test_mixed_precision_costs_no_accuracy(full: Run, forked: Forked) -> None:
-    run = forked(2, "--bf16", "--checkpoint-dir")
+def test_mixed_precision_costs_no_accuracy(
+    full: Run, fork_ranks: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    options = ("--bf16", "--checkpoint-dir", str(tmp_path))
+    run = Run(tmp_path, *fork_ranks(2, ("ddptrain.native", *options)))
     assert run.result()[0] >= full.result()[0] - 0.003 * 360
-    weights = saved(run.folder, 460)["model"]
+    weights = saved(tmp_path, 460)["model"]
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
-    assert drift(saved(run.folder, 460), saved(full.folder, 460)) > 1e-4  # it is another arithmetic
+    assert drift(saved(tmp_path, 460), saved(full.folder, 460)) > 1e-4  # it is another arithmetic
 
 
 def test_another_world_size_goes_on_from_a_checkpoint(
