@@ -6,7 +6,7 @@ SHELL := bash
 
 # What a caller may set, on the command line or in the environment.
 PYTHON ?= python3
-# Tiers of `make test`: all, or some of unit,golden,chart,trainer,api.
+# Tiers of `make test`: all, or some of unit,golden,chart,trainer,api,e2e.
 TIERS ?= all
 # More arguments for pytest, such as PYTEST_FLAGS='-k restart -x'.
 PYTEST_FLAGS ?=
