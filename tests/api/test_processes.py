@@ -143,9 +143,11 @@ async def test_launcher_python_is_env_and_one_process_a_pod(jobs: Jobs, tmp_path
     assert job["status"]["restarts"] == 1
 
 
-async def test_launcher_python_runs_the_native_trainer(jobs: Jobs) -> None:
-    args = ["-m", "ddptrain.native", "--epochs", "2"]
-    await jobs.create(launcher="python", args=args)
+@pytest.mark.parametrize(
+    ("launcher", "module"), [("python", "ddptrain.native"), ("accelerate", "ddptrain.accelerated")]
+)
+async def test_other_launchers_run_the_trainers(jobs: Jobs, launcher: str, module: str) -> None:
+    await jobs.create(launcher=launcher, args=["-m", module, "--epochs", "2"])
     status = (await jobs.in_state("Succeeded"))["status"]
     assert status["summary"]["step"] == "46/46" and status["worldSize"] == 2
 
@@ -168,13 +170,6 @@ async def test_a_script_that_starts_its_own_processes(jobs: Jobs, tmp_path: Path
     """
     await jobs.create(launcher="python", args=[script(tmp_path, source)])
     await jobs.in_state("Succeeded")
-
-
-async def test_launcher_accelerate_is_told_how_many_processes_there_are(jobs: Jobs) -> None:
-    args = ["-m", "ddptrain.accelerated", "--epochs", "2"]
-    await jobs.create(launcher="accelerate", args=args)
-    status = (await jobs.in_state("Succeeded"))["status"]
-    assert status["summary"]["step"] == "46/46" and status["worldSize"] == 2
 
 
 async def test_rank_0_has_its_own_resources_and_overlay(jobs: Jobs, tmp_path: Path) -> None:

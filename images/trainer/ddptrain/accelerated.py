@@ -14,7 +14,7 @@ those of `native`, and each can resume from the other's checkpoint.
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -30,6 +30,7 @@ from ddptrain.data import Samples, epoch_order, global_batch_size, load, steps_p
 from ddptrain.dist import LaunchError, World
 from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, AccuracyMissed, run
 from ddptrain.model import network
+from ddptrain.native import warm_up
 from ddptrain.preemption import StopVote
 from ddptrain.progress import ProgressFile
 
@@ -197,13 +198,6 @@ def evaluate(
     return correct, tested
 
 
-def warm_up(model: torch.nn.Module, samples: Samples) -> None:
-    """One forward and backward pass for nothing: DDP orders its gradients anew after the first."""
-    images, _ = samples.batch(torch.zeros(1, dtype=torch.int64))
-    torch.autograd.backward(model(images).sum())
-    model.zero_grad()
-
-
 def accelerate(config: Config, world: World) -> Accelerator:
     """Accelerate, on the process group that exists.
 
@@ -247,9 +241,10 @@ class EpochOrder(Sampler[int]):
 
 def loader(samples: Samples, batches: BatchSampler) -> DataLoader[torch.Tensor]:
     """A DataLoader that takes whole batches from memory."""
-    collate: Callable[[list[int]], tuple[torch.Tensor, torch.Tensor]] = lambda chosen: (  # noqa: E731
-        samples.batch(torch.tensor(chosen))
-    )
+
+    def collate(chosen: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        return samples.batch(torch.tensor(chosen))
+
     # A generator of its own: each iteration draws a seed for workers, even where there are none.
     return DataLoader(
         range(len(samples)),  # type: ignore[arg-type]

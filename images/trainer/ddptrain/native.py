@@ -191,7 +191,7 @@ def evaluate(net: torch.nn.Module, samples: Samples, world: World) -> tuple[int,
     return correct, tested
 
 
-def warm_up(model: DistributedDataParallel, samples: Samples) -> None:
+def warm_up(model: torch.nn.Module, samples: Samples) -> None:
     """One forward and backward pass for nothing: DDP orders its gradients anew after the first.
 
     A resumed run would otherwise add them up in the first order where the run it continues used
