@@ -14,6 +14,7 @@ from itertools import groupby
 from ddptrain.config import parse
 from ddptrain.dist import process_group
 from ddptrain.preemption import StopVote
+from ddptrain.report import Report
 
 BETWEEN = "=== next"
 
@@ -46,8 +47,10 @@ def train(rank: int, runs: list[list[str]]) -> int:
                 if rank == 0:
                     print(BETWEEN, flush=True)
                 config = parse(module, options)
-                if code := importlib.import_module(module).train(config, world, StopVote()):
-                    return int(code)
+                run = importlib.import_module(module).train
+                with Report(config, world) as report:
+                    if code := run(config, world, StopVote(), report):
+                        return int(code)
         return 0
     except Exception as error:
         print(f"{type(error).__name__}: {error}", flush=True)

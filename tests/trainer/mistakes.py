@@ -16,11 +16,12 @@ from ddptrain.dist import World
 from ddptrain.model import BasicNet
 from ddptrain.native import evaluate, train_step
 from ddptrain.preemption import StopVote
+from ddptrain.report import Report
 
 BATCH, LAST = 64, 29  # samples in a batch, and in the last one of an epoch
 
 
-def train(config: Config, world: World, _: StopVote) -> int:
+def train(config: Config, world: World, _stop: StopVote, _report: Report) -> int:
     """Write the numbers into the checkpoint folder."""
     measured = measure(world)
     if world.is_main:

@@ -20,10 +20,10 @@ from ddptrain.checkpoint import CheckpointError
 from ddptrain.config import parse
 from ddptrain.data import load
 from ddptrain.dist import World
-from ddptrain.entry import AccuracyMissed
 from ddptrain.model import BasicNet
 from ddptrain.native import main, train, train_step
 from ddptrain.preemption import StopVote
+from ddptrain.report import AccuracyMissed, Report
 from tests.trainer import three_ranks
 from tests.trainer.three_ranks import PARITY, WHOLE, measure_few_samples
 
@@ -218,7 +218,8 @@ def test_the_exit_code_says_whether_a_checkpoint_was_saved(
     stop.listen()
     signal.raise_signal(signal.SIGTERM)
     config = parse("native", [*options, *[str(tmp_path)] * len(options)])
-    assert train(config, world, stop) == code
+    with Report(config, world) as report:
+        assert train(config, world, stop, report) == code
     steps = [path.name for path in tmp_path.glob("step-*")]
     # asked before step 1, voted after it, read after step 2
     assert steps == (["step-00000002-attempt-0.pt"] if code == 75 else [])

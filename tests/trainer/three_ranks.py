@@ -15,6 +15,7 @@ from ddptrain.dist import World, process_group
 from ddptrain.model import BasicNet
 from ddptrain.native import evaluate, train, train_step
 from ddptrain.preemption import StopVote
+from ddptrain.report import Report
 
 WHOLE = ("--max-steps=40", "--checkpoint-every=30", "--checkpoint-dir")
 PARITY = ("--no-dropout", "--max-steps=66", "--checkpoint-every=30", "--checkpoint-dir")
@@ -38,8 +39,10 @@ def measure_few_samples(world: World) -> dict[str, object]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     with process_group(timeout=timedelta(seconds=60)) as world:
-        train(parse("three_ranks", [*WHOLE, str(folder / "whole")]), world, StopVote())
-        train(parse("three_ranks", [*PARITY, str(folder / "parity")]), world, StopVote())
+        for name, options in (("whole", WHOLE), ("parity", PARITY)):
+            config = parse("three_ranks", [*options, str(folder / name)])
+            with Report(config, world) as report:
+                train(config, world, StopVote(), report)
         result = measure_few_samples(world)
         if world.is_main:
             (folder / "few.json").write_text(json.dumps(result))

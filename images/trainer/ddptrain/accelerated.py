@@ -13,7 +13,6 @@ those of `native`, and each can resume from the other's checkpoint.
 
 import logging
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
@@ -25,28 +24,25 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from ddptrain import checkpoint, rng
-from ddptrain.config import Config, open_folder, progress_path
+from ddptrain.config import Config, open_folder
 from ddptrain.data import Samples, epoch_order, global_batch_size, load, steps_per_epoch
 from ddptrain.dist import LaunchError, World
-from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, AccuracyMissed, run
+from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, run
 from ddptrain.model import network
 from ddptrain.native import warm_up
 from ddptrain.preemption import StopVote
-from ddptrain.progress import ProgressFile
+from ddptrain.report import Report
 
 log = logging.getLogger("ddptrain")
 
 
-def train(config: Config, world: World, stop: StopVote) -> int:
+def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
     """Train, evaluate and save; returns the exit code, the same on all ranks."""
     accelerator = accelerate(config, world)
 
     # Data: the loader yields global batches, of which prepare() gives every rank a slice.
     data = load(config.data, config.data_dir, world.device)
-    log.info(
-        f"data: {data.name}, {len(data.train)} to train, {len(data.test)} to test, "
-        f"sha256 {data.sha256}"
-    )
+    log.info(f"data: {data}")
     train_size = len(data.train)
     epoch_steps = steps_per_epoch(train_size, config.batch_size)
     total_steps = min(config.epochs * epoch_steps, config.max_steps or sys.maxsize)
@@ -69,79 +65,43 @@ def train(config: Config, world: World, stop: StopVote) -> int:
     fixed = {"seed": config.seed, "batch_size": config.batch_size, "data": data.sha256}
     folder = open_folder(config, world)
     saving = checkpoint.is_kept(folder, world)
-    step = 0
+    first_step = 0
     if saving:
-        step = checkpoint.load(folder, world, model=net, optimizer=optimizer, config=fixed)
-    total_steps = max(total_steps, step)  # less was asked for than has been trained already
+        first_step = checkpoint.load(folder, world, model=net, optimizer=optimizer, config=fixed)
+    total_steps = max(total_steps, first_step)  # less was asked for than has been trained already
 
-    # Loop: `step` counts through all epochs, so it is the only position there is to resume.
-    progress = ProgressFile(progress_path(world))
-    began = time.perf_counter()
-    train_loss = speed = None
-    while step < total_steps:
-        epoch, skipped = divmod(step, epoch_steps)
+    # Loop: `done` counts through all epochs, so it is the only position there is to resume.
+    report.begin(model, optimizer, epoch_steps=epoch_steps, total_steps=total_steps)
+    done = first_step
+    while done < total_steps:
+        epoch, skipped = divmod(done, epoch_steps)
         order.set_epoch(epoch)
-        batches = skip_first_batches(train_loader, skipped) if skipped else train_loader
-        loss_sum = torch.zeros((), device=world.device)  # over this rank's samples of this epoch
-        seen, epoch_began = 0, time.perf_counter()  # samples of this epoch, over all ranks
-        for epoch_step, batch in enumerate(batches, start=skipped):
-            batch_size = global_batch_size(train_size, epoch_step, config.batch_size)
+        left = skip_first_batches(train_loader, skipped) if skipped else train_loader
+        for step, batch in enumerate(report.timed(left), start=skipped):
+            batch_size = global_batch_size(train_size, step, config.batch_size)
             loss, counted = train_step(
                 *(accelerator, model, optimizer, batch, batch_size, world),
                 accumulation=config.accumulation,
             )
-            loss_sum += loss
-            seen += batch_size
-            step += 1
+            done += 1
+            report.step(done, loss, counted, batch_size)
+            if report.epoch_ends(done):
+                report.evaluated(done, *evaluate(accelerator, model, test_loader))
 
-            if progress.due():
-                progress.write(
-                    step=step,
-                    total_steps=total_steps,
-                    epoch=step / epoch_steps,
-                    loss=float(loss) / max(1, counted),  # rank 0's share stands for the batch
-                    samples_per_second=seen / (time.perf_counter() - epoch_began),
-                )
-
-            if epoch_step + 1 == epoch_steps or step == total_steps:
-                train_loss = float(accelerator.reduce(loss_sum)) / seen
-                speed = seen / (time.perf_counter() - epoch_began)
-                correct, tested = evaluate(accelerator, model, test_loader)
-                log.info(
-                    f"epoch {epoch + 1}/{config.epochs} step {step}/{total_steps} "
-                    f"train loss {train_loss:.4f} test accuracy {correct / tested:.4f} "
-                    f"{speed:.0f} samples/s"
-                )
-
-            stopping = stop.agreed(world) and step < total_steps
-            if saving and (stopping or step % config.checkpoint_every == 0 or step == total_steps):
+            stopping = stop.agreed(world) and done < total_steps
+            if saving and (stopping or done % config.checkpoint_every == 0 or done == total_steps):
                 checkpoint.save(
-                    folder, world, step=step, model=net, optimizer=optimizer, config=fixed
+                    folder, world, step=done, model=net, optimizer=optimizer, config=fixed
                 )
             if stopping:
-                log.info(f"stopped by SIGTERM after step {step}/{total_steps}")
+                log.info(f"stopped by SIGTERM after step {done}/{total_steps}")
                 return PREEMPTED_AND_SAVED if saving else TERMINATED
-            if step == total_steps:
+            if done == total_steps:
                 break
     stop.close()
 
     # Result: evaluated again, as a finished training that is resumed has no steps left.
-    correct, tested = evaluate(accelerator, model, test_loader)
-    accuracy = correct / tested
-    progress.write(
-        step=total_steps,
-        total_steps=total_steps,
-        epoch=total_steps / epoch_steps,
-        loss=train_loss,
-        samples_per_second=speed,
-        metrics={"test_accuracy": accuracy},
-    )
-    log.info(
-        f"test accuracy {accuracy:.4f} ({correct}/{tested}) after {total_steps} steps, "
-        f"world size {world.size}, {time.perf_counter() - began:.1f} s"
-    )
-    if accuracy < config.target_accuracy:
-        raise AccuracyMissed(f"test accuracy {accuracy:.4f} is below {config.target_accuracy}")
+    report.finish(*evaluate(accelerator, model, test_loader))
     return 0
 
 

@@ -30,6 +30,9 @@ class Config:
     keep: int
     target_accuracy: float
     timeout_seconds: float
+    log_dir: Path | None
+    tensorboard: bool
+    profile: bool
 
 
 def open_folder(config: Config, world: World) -> CheckpointFolder | None:
@@ -81,7 +84,14 @@ def parse(program: str, arguments: Sequence[str] | None = None) -> Config:
     add("--keep", type=_positive, default=3, help="checkpoints that stay")
     add("--target-accuracy", type=float, default=0.0, help="fail with less on the test set, 0 … 1")
     add("--timeout-seconds", type=float, default=300.0, help="wait so long for the other ranks")
-    return Config(**vars(parser.parse_args(arguments)))
+    add("--log-dir", type=Path, help="keep a history here: history.jsonl, and what follows")
+    add("--tensorboard", action="store_true", help="the history for TensorBoard too")
+    add("--profile", action="store_true", help="trace three steps of every rank, in DIR/profile")
+    options = parser.parse_args(arguments)
+    for name in ("tensorboard", "profile"):
+        if getattr(options, name) and options.log_dir is None:
+            parser.error(f"--{name} needs --log-dir, the folder it writes to")
+    return Config(**vars(options))
 
 
 def _positive(text: str) -> int:

@@ -96,6 +96,12 @@ class Dataset:
     train: Samples
     test: Samples
 
+    def __str__(self) -> str:
+        return (
+            f"{self.name}, {len(self.train)} to train, {len(self.test)} to test, "
+            f"sha256 {self.sha256}"
+        )
+
 
 @dataclass(frozen=True)
 class _Part:

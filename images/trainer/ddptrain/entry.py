@@ -8,6 +8,7 @@ from datetime import timedelta
 from ddptrain.config import Config, parse
 from ddptrain.dist import World, process_group
 from ddptrain.preemption import StopVote
+from ddptrain.report import Report
 
 PREEMPTED_AND_SAVED = 75  # EX_TEMPFAIL: the same command goes on from here
 TERMINATED = 128 + 15  # what a shell reports for SIGTERM
@@ -15,13 +16,9 @@ TERMINATED = 128 + 15  # what a shell reports for SIGTERM
 log = logging.getLogger("ddptrain")
 
 
-class AccuracyMissed(RuntimeError):
-    """The trained model is worse than --target-accuracy."""
-
-
 def run(
     program: str,
-    train: Callable[[Config, World, StopVote], int],
+    train: Callable[[Config, World, StopVote, Report], int],
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Read the options, join the other ranks, `train`; returns the exit code.
@@ -35,4 +32,5 @@ def run(
         log.info(f"world size {world.size}, {world.launch.backend} on {world.device.type}")
         stop = StopVote()
         stop.listen()
-        return train(config, world, stop)
+        with Report(config, world) as report:
+            return train(config, world, stop, report)

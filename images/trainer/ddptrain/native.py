@@ -13,7 +13,6 @@ Exit codes: 0 trained, 1 error, 2 wrong option, 75 stopped by SIGTERM and saved,
 
 import logging
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -24,25 +23,22 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrain import checkpoint, rng
-from ddptrain.config import Config, open_folder, progress_path
+from ddptrain.config import Config, open_folder
 from ddptrain.data import Samples, global_batch_size, indices, load, steps_per_epoch
 from ddptrain.dist import World
-from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, AccuracyMissed, run
+from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, run
 from ddptrain.model import network
 from ddptrain.preemption import StopVote
-from ddptrain.progress import ProgressFile
+from ddptrain.report import Report
 
 log = logging.getLogger("ddptrain")
 
 
-def train(config: Config, world: World, stop: StopVote) -> int:
+def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
     """Train, evaluate and save; returns the exit code, the same on all ranks."""
     # Data: whole on every rank; in each step a rank takes its share of the global batch.
     data = load(config.data, config.data_dir, world.device)
-    log.info(
-        f"data: {data.name}, {len(data.train)} to train, {len(data.test)} to test, "
-        f"sha256 {data.sha256}"
-    )
+    log.info(f"data: {data}")
     train_size = len(data.train)
     epoch_steps = steps_per_epoch(train_size, config.batch_size)
     total_steps = min(config.epochs * epoch_steps, config.max_steps or sys.maxsize)
@@ -65,54 +61,31 @@ def train(config: Config, world: World, stop: StopVote) -> int:
     total_steps = max(total_steps, first_step)  # less was asked for than has been trained already
 
     # Loop: `step` counts through all epochs, so it is the only position there is to resume.
-    progress = ProgressFile(progress_path(world))
-    began = epoch_began = time.perf_counter()
-    loss_sum = torch.zeros((), device=world.device)  # over this rank's samples of this epoch
-    seen = 0  # samples of this epoch, over all ranks
-    train_loss = speed = None
-    for step in range(first_step, total_steps):
-        epoch, epoch_step = divmod(step, epoch_steps)
-        share = indices(
+    report.begin(model, optimizer, epoch_steps=epoch_steps, total_steps=total_steps)
+    shares = (
+        indices(
             train_size,
             seed=config.seed,
-            epoch=epoch,
-            step=epoch_step,
+            epoch=step // epoch_steps,
+            step=step % epoch_steps,
             global_batch=config.batch_size,
             rank=world.rank,
             world=world.size,
         )
-        batch_size = global_batch_size(train_size, epoch_step, config.batch_size)
-        batch = data.train.batch(share)
+        for step in range(first_step, total_steps)
+    )
+    batches = report.timed(data.train.batch(share) for share in shares)
+    for step, batch in enumerate(batches, start=first_step):
+        batch_size = global_batch_size(train_size, step % epoch_steps, config.batch_size)
         loss = train_step(
             *(model, optimizer, batch, batch_size, world),
             accumulation=config.accumulation,
             bf16=config.bf16,
         )
-        loss_sum += loss
-        seen += batch_size
         done = step + 1
-
-        if progress.due():
-            progress.write(
-                step=done,
-                total_steps=total_steps,
-                epoch=done / epoch_steps,
-                loss=float(loss) / len(share),  # rank 0's share stands for the batch
-                samples_per_second=seen / (time.perf_counter() - epoch_began),
-            )
-
-        if epoch_step + 1 == epoch_steps or done == total_steps:
-            dist.all_reduce(loss_sum)
-            train_loss = float(loss_sum) / seen
-            speed = seen / (time.perf_counter() - epoch_began)
-            correct, tested = evaluate(net, data.test, world)
-            log.info(
-                f"epoch {epoch + 1}/{config.epochs} step {done}/{total_steps} "
-                f"train loss {train_loss:.4f} test accuracy {correct / tested:.4f} "
-                f"{speed:.0f} samples/s"
-            )
-            loss_sum.zero_()
-            seen, epoch_began = 0, time.perf_counter()
+        report.step(done, loss, len(batch[1]), batch_size)
+        if report.epoch_ends(done):
+            report.evaluated(done, *evaluate(net, data.test, world))
 
         stopping = stop.agreed(world) and done < total_steps
         if saving and (stopping or done % config.checkpoint_every == 0 or done == total_steps):
@@ -123,22 +96,7 @@ def train(config: Config, world: World, stop: StopVote) -> int:
     stop.close()
 
     # Result: evaluated again, as a finished training that is resumed has no steps left.
-    correct, tested = evaluate(net, data.test, world)
-    accuracy = correct / tested
-    progress.write(
-        step=total_steps,
-        total_steps=total_steps,
-        epoch=total_steps / epoch_steps,
-        loss=train_loss,
-        samples_per_second=speed,
-        metrics={"test_accuracy": accuracy},
-    )
-    log.info(
-        f"test accuracy {accuracy:.4f} ({correct}/{tested}) after {total_steps} steps, "
-        f"world size {world.size}, {time.perf_counter() - began:.1f} s"
-    )
-    if accuracy < config.target_accuracy:
-        raise AccuracyMissed(f"test accuracy {accuracy:.4f} is below {config.target_accuracy}")
+    report.finish(*evaluate(net, data.test, world))
     return 0
 
 

@@ -52,3 +52,6 @@ class ProgressFile:
         temporary.write_text(json.dumps(present))
         temporary.replace(self._path)
         self._next = time.monotonic() + self._interval
+
+    def close(self) -> None:
+        """The last report stays."""

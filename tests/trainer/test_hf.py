@@ -1,0 +1,134 @@
+"""Level 3 does what the others do, although the loop is another's."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from ddptrain.config import parse
+from ddptrain.dist import LaunchError, World
+from ddptrain.hf import train
+from ddptrain.preemption import StopVote
+from ddptrain.report import Report
+from tests.trainer.test_accelerated import accuracies, losses
+from tests.trainer.test_native import (
+    EPOCH_STEPS,
+    RESULT,
+    StartRanks,
+    assert_same_training,
+    drift,
+    saved,
+)
+
+NATIVE, ACCELERATED, HF = "ddptrain.native", "ddptrain.accelerated", "ddptrain.hf"
+SAME = ("--no-dropout", "--epochs=3", "--checkpoint-dir")
+LAST = 3 * EPOCH_STEPS
+
+Trained = tuple[Path, str]
+"""The checkpoint folder, and what was printed."""
+
+
+@pytest.fixture(scope="module")
+def forked(
+    fork_ranks: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Trained]:
+    """What two ranks do in a row; the folders of `stopped` and `whole` are used more than once."""
+    folder = tmp_path_factory.mktemp("hf")
+
+    def run(module: str, steps: int, name: str) -> tuple[str, ...]:
+        return module, f"--max-steps={steps}", f"--checkpoint-dir={folder / name}"
+
+    logs = f"--log-dir={folder / 'logs'}"
+    runs = {
+        "native": (NATIVE, *SAME, str(folder / "native")),
+        "accelerated": (ACCELERATED, *SAME, str(folder / "accelerated")),
+        "hf": (HF, logs, *SAME, str(folder / "hf")),
+        "parts": (HF, "--accumulation=4", *SAME, str(folder / "parts")),
+        "bf16": (HF, "--bf16", *SAME, str(folder / "bf16")),
+        "stopped": run(HF, 30, "stopped"),
+        "resumed": run(HF, 50, "stopped"),
+        "whole": run(HF, 50, "whole"),
+        "by native": run(NATIVE, 55, "whole"),
+        "back again": run(HF, 60, "whole"),
+        "nothing left": run(HF, 10, "whole"),
+    }
+    outputs = fork_ranks(2, *runs.values(), ACCELERATE_USE_CPU="true")
+    return {name: (folder / name, output) for name, output in zip(runs, outputs, strict=True)}
+
+
+def test_the_three_levels_agree(forked: dict[str, Trained]) -> None:
+    """The same samples in each batch, summed in another order: float32 differs in the last bits."""
+    folder, output = forked["native"]
+    assert len(losses(output)) == 3
+    for level in ("accelerated", "hf"):
+        other, printed = forked[level]
+        assert losses(printed) == pytest.approx(losses(output), abs=2e-4)
+        assert drift(saved(folder, LAST), saved(other, LAST)) < 1e-4
+        assert accuracies(printed) == accuracies(output)
+
+
+def test_every_sample_counts_once(forked: dict[str, Trained]) -> None:
+    match = RESULT.match(forked["hf"][1].strip().splitlines()[-1])
+    assert match and (int(match[3]), int(match[4])) == (LAST, 2)
+    assert f"{int(match[2]) / 360:.4f}" == match[1]
+
+
+def test_parts_do_not_change_the_result(forked: dict[str, Trained]) -> None:
+    """The parts of a batch are other samples here than in one piece: as far off as the levels."""
+    assert drift(saved(forked["parts"][0], LAST), saved(forked["hf"][0], LAST)) < 1e-4
+
+
+def test_bf16_is_as_good(forked: dict[str, Trained]) -> None:
+    (*_, whole), (*_, half) = (map(float, accuracies(forked[n][1])) for n in ("hf", "bf16"))
+    assert abs(whole - half) < 0.02  # 360 samples, three epochs: seven of them
+    assert drift(saved(forked["bf16"][0], LAST), saved(forked["hf"][0], LAST)) > 1e-4
+
+
+def test_it_resumes_bit_by_bit(forked: dict[str, Trained]) -> None:
+    """From a step within an epoch, and over the end of one."""
+    assert "step-00000030-attempt-0.pt" in forked["resumed"][1]
+    stopped, whole = forked["stopped"][0], forked["whole"][0]
+    assert_same_training(saved(stopped, 50), saved(whole, 50))
+
+
+def test_each_level_goes_on_from_the_others_checkpoint(forked: dict[str, Trained]) -> None:
+    for name, start, end in (("by native", 50, 55), ("back again", 55, 60)):
+        output = forked[name][1]
+        assert f"step-000000{start}-attempt-0.pt" in output and f"after {end} steps" in output
+
+
+def test_a_finished_training_is_only_evaluated(forked: dict[str, Trained]) -> None:
+    output = forked["nothing left"][1]
+    assert "epoch" not in output and "after 60 steps" in output
+    assert accuracies(output)[-1] == accuracies(forked["back again"][1])[-1]
+
+
+def test_its_history_is_that_of_the_others(forked: dict[str, Trained]) -> None:
+    lines = (forked["hf"][0].parent / "logs/history.jsonl").read_text().splitlines()
+    epochs = [line for line in map(json.loads, lines) if "test_accuracy" in line]
+    assert [line["step"] for line in epochs][:3] == [23, 46, 69]
+    assert all(0 <= line["data_wait_percent"] <= 100 for line in epochs)
+
+
+def test_sigterm_to_one_rank_stops_both(start_ranks: StartRanks, tmp_path: Path) -> None:
+    options = ("-m", HF, "--epochs=2000", f"--checkpoint-dir={tmp_path}", "--checkpoint-every=5")
+    ranks = start_ranks(2, *options)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("step-*.pt")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    ranks[1].send_signal(signal.SIGTERM)
+    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [75, 75], outputs
+    assert "stopped by SIGTERM after step" in outputs[0]
+
+
+def test_a_batch_that_cannot_be_split_evenly_is_refused(world: World) -> None:
+    config = parse("hf", ["--batch-size=63", "--accumulation=2"])
+    told = "--batch-size is 63, but must be a multiple of 2, processes times --accumulation"
+    with Report(config, world) as report, pytest.raises(LaunchError, match=told):
+        train(config, world, StopVote(), report)
