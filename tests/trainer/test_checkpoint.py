@@ -148,6 +148,19 @@ def test_a_failed_write_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
     assert newest(run) == 10
 
 
+def test_a_full_disk_costs_no_checkpoint_and_is_told(tmp_path: Path) -> None:
+    """/dev/full answers every write as a full disk does."""
+    run = folder(tmp_path)
+    run.write(10, state(10))
+    (run.path / "step-00000020-attempt-0.pt.tmp").symlink_to("/dev/full")
+    with pytest.raises(CheckpointError, match=r"step-00000020\S* cannot be written: .*No space"):
+        run.write(20, state(20))
+    assert newest(run) == 10
+    assert not list(run.path.glob("*.tmp"))
+    run.write(30, state(30))  # somebody has made room
+    assert newest(run) == 30
+
+
 def make(seed: int) -> tuple[torch.nn.Linear, torch.optim.AdamW]:
     torch.manual_seed(seed)
     model = torch.nn.Linear(3, 2)

@@ -66,6 +66,15 @@ def test_what_was_fetched_can_be_loaded_and_is_not_fetched_again(
     assert not list(folder.rglob(".fetch-*"))
 
 
+@pytest.mark.parametrize("name", ["MNIST", "FashionMNIST"])
+def test_torchvision_finds_what_was_fetched(mirror: str, tmp_path: Path, name: str) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    folder = tmp_path / "data"
+    fetch.fetch({"MNIST": "mnist", "FashionMNIST": "fashion-mnist"}[name], folder, url=mirror)
+    found = getattr(datasets, name)(folder, train=False)
+    assert len(found) == len(load("auto", folder, torch.device("cpu")).test)
+
+
 def test_a_wrong_sum_leaves_nothing(
     mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,8 +84,9 @@ def test_a_wrong_sum_leaves_nothing(
     assert main(["fetch", "mnist", "--to", str(folder), "--url", mirror]) == 1
     told = capsys.readouterr().err
     assert "train-labels-idx1-ubyte.gz: its MD5 sum must be " in told
-    assert [path.name for path in folder.rglob("*") if path.is_file()] == [
-        "train-images-idx3-ubyte.gz"
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+        "train-images-idx3-ubyte",
+        "train-images-idx3-ubyte.gz",
     ]
 
 
@@ -84,7 +94,7 @@ def test_a_damaged_file_is_fetched_again(mirror: str, tmp_path: Path) -> None:
     fetch.fetch("mnist", tmp_path, url=mirror)
     path = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
     path.write_bytes(b"half")
-    assert fetch.fetch("mnist", tmp_path, url=mirror) == [path]
+    assert fetch.fetch("mnist", tmp_path, url=mirror) == [path, path.with_suffix("")]
 
 
 def test_what_is_not_there_is_said(mirror: str, tmp_path: Path) -> None:

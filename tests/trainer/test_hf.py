@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import torch
+
 from ddptrain.config import parse
 from ddptrain.dist import LaunchError, World
 from ddptrain.hf import train
@@ -94,6 +96,12 @@ def test_it_resumes_bit_by_bit(forked: dict[str, Trained]) -> None:
     assert "step-00000030-attempt-0.pt" in forked["resumed"][1]
     stopped, whole = forked["stopped"][0], forked["whole"][0]
     assert_same_training(saved(stopped, 50), saved(whole, 50))
+
+
+def test_each_rank_has_a_dropout_of_its_own(forked: dict[str, Trained]) -> None:
+    """The Trainer seeds all of them alike."""
+    one, other = saved(forked["whole"][0], 50)["rng"]
+    assert not torch.equal(one["torch"], other["torch"])
 
 
 def test_each_level_goes_on_from_the_others_checkpoint(forked: dict[str, Trained]) -> None:

@@ -24,11 +24,12 @@ from ddptrain.model import BasicNet
 from ddptrain.native import main, train, train_step
 from ddptrain.preemption import StopVote
 from ddptrain.report import AccuracyMissed, Report
-from tests.trainer import three_ranks
-from tests.trainer.three_ranks import PARITY, WHOLE, measure_few_samples
 
 NATIVE = ("-m", "ddptrain.native")
 EPOCH_STEPS = 23  # 1437 samples in batches of 64
+WORLDS = (1, 2, 3, 4, 7)  # ranks; with 3 and 7 all shares are uneven
+WHOLE = ("--max-steps=40", "--checkpoint-every=30", "--checkpoint-dir")
+PARITY = ("--no-dropout", "--max-steps=66", "--checkpoint-every=30", "--checkpoint-dir")
 RESULT = re.compile(r"test accuracy (0\.\d{4}) \((\d+)/360\) after (\d+) steps, world size (\d+)")
 
 Torchrun = Callable[..., str]
@@ -122,7 +123,9 @@ def test_the_last_progress_report_is_the_result(full: Run) -> None:
     correct, steps, _ = full.result()
     report = full.progress()
     assert (report["step"], report["total_steps"], report["epoch"]) == (steps, steps, 20.0)
-    assert report["metrics"] == {"test_accuracy": correct / 360}
+    assert report["metrics"]["test_accuracy"] == correct / 360
+    assert 0 <= report["metrics"]["data_wait_percent"] < 100
+    assert 0 < report["metrics"]["memory_percent"] < 100 < report["metrics"]["memory_bytes"]
     assert report["loss"] == pytest.approx(printed_losses(full.output)[-1], abs=1e-4)
     assert report["samples_per_second"] > 0
 
@@ -225,23 +228,6 @@ def test_the_exit_code_says_whether_a_checkpoint_was_saved(
     assert steps == (["step-00000002-attempt-0.pt"] if code == 75 else [])
 
 
-# --- three ranks: shares are uneven, and DDP's order of summation matters -----------------------
-
-
-@pytest.fixture(scope="module")
-def three(start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which three ranks have done all that `three_ranks.py` does."""
-    folder = tmp_path_factory.mktemp("three")
-    finish(start_ranks(3, three_ranks.__file__, str(folder)))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def two_without_dropout(start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("two")
-    return Run(folder, finish(start_ranks(2, *NATIVE, *PARITY, str(folder))))
-
-
 def finish(ranks: "list[subprocess.Popen[str]]") -> str:
     """What rank 0 printed, once all ranks have ended well."""
     outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
@@ -254,32 +240,6 @@ def printed_losses(output: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"train loss (\S+)", output)]
 
 
-def test_three_ranks_resume_in_mid_epoch_bit_by_bit(
-    three: Path, torchrun: Torchrun, tmp_path: Path
-) -> None:
-    shutil.copy(three / "whole/step-00000030-attempt-0.pt", tmp_path)
-    output = torchrun(3, *NATIVE, *WHOLE, str(tmp_path))
-    assert "resuming from" in output
-    assert_same_training(saved(tmp_path, 40), saved(three / "whole", 40))
-
-
-def test_two_and_three_ranks_train_what_one_process_trains(
-    two_without_dropout: Run,
-    three: Path,
-    alone: None,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    assert main([*PARITY, str(tmp_path)]) == 0
-    losses = printed_losses(two_without_dropout.output)
-    assert len(losses) == 3
-    assert losses == pytest.approx(printed_losses(caplog.text), abs=2e-4)  # four digits
-    assert drift(saved(tmp_path, 30), saved(tmp_path, 66)) > 1e-2  # it moves
-    for folder in (two_without_dropout.folder, three / "parity"):
-        for step in (30, 60, 66):
-            assert drift(saved(tmp_path, step), saved(folder, step)) < 2e-6
-
-
 # --- any number of ranks, in any number of parts, one result --------------------------------------
 
 
@@ -287,9 +247,9 @@ def test_two_and_three_ranks_train_what_one_process_trains(
 def forked(
     fork_ranks: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[int, dict[str, Run]]:
-    """For one, four and seven ranks: the same training whole and stopped, at once and in parts."""
+    """For each number of ranks: the same training whole and stopped, at once and in parts."""
     trained: dict[int, dict[str, Run]] = {}
-    for world in (1, 4, 7):
+    for world in WORLDS:
         folder = tmp_path_factory.mktemp(f"forked-{world}")
         runs = {
             "parity": [*PARITY, str(folder / "parity")],
@@ -298,26 +258,30 @@ def forked(
             "stopped": ["--max-steps=30", "--checkpoint-dir", str(folder / "resumed")],
             "resumed": [*WHOLE, str(folder / "resumed")],
         }
-        outputs = fork_ranks(world, *(("ddptrain.native", *options) for options in runs.values()))
+        few = ("few_samples", "--checkpoint-dir", str(folder))
+        native = [("ddptrain.native", *options) for options in runs.values()]
+        outputs = fork_ranks(world, *native, few)[:-1]
         trained[world] = {
             name: Run(folder / name, output) for name, output in zip(runs, outputs, strict=True)
         }
     return trained
 
 
-@pytest.mark.parametrize(
-    ("world", "name"), [(1, "parts"), (4, "parity"), (4, "parts"), (7, "parity"), (7, "parts")]
-)
+@pytest.mark.parametrize("name", ["parity", "parts"])
+@pytest.mark.parametrize("world", WORLDS)
 def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
     forked: dict[int, dict[str, Run]], world: int, name: str
 ) -> None:
     run, one = forked[world][name], forked[1]["parity"]
     assert f"world size {world}, " in run.output.strip().splitlines()[-1]
-    assert drift(saved(run.folder, 66), saved(one.folder, 66)) < 2e-6
+    for step in (30, 60, 66):
+        assert drift(saved(run.folder, step), saved(one.folder, step)) < 2e-6
+    assert drift(saved(run.folder, 30), saved(one.folder, 66)) > 1e-2  # it moves
+    assert printed_losses(run.output) == pytest.approx(printed_losses(one.output), abs=2e-4)
     assert run.result()[0] == one.result()[0]
 
 
-@pytest.mark.parametrize("world", [1, 4, 7])
+@pytest.mark.parametrize("world", WORLDS)
 def test_a_resumed_run_equals_one_that_never_stopped(
     forked: dict[int, dict[str, Run]], world: int
 ) -> None:
@@ -363,24 +327,41 @@ def test_mixed_precision_costs_no_accuracy(
 
 
 def test_another_world_size_goes_on_from_a_checkpoint(
-    three: Path, alone: None, tmp_path: Path
+    forked: dict[int, dict[str, Run]], alone: None, tmp_path: Path
 ) -> None:
-    shutil.copy(three / "parity/step-00000030-attempt-0.pt", tmp_path)
+    three = forked[3]["parity"].folder
+    shutil.copy(three / "step-00000030-attempt-0.pt", tmp_path)
     assert main([*PARITY, str(tmp_path)]) == 0
-    resumed, whole = saved(tmp_path, 66), saved(three / "parity", 66)
+    resumed, whole = saved(tmp_path, 66), saved(three, 66)
     assert (resumed["world_size"], whole["world_size"]) == (1, 3)
     assert drift(resumed, whole) < 2e-6
 
 
+def few(forked: dict[int, dict[str, Run]], world: int) -> dict[str, Any]:
+    folder = forked[world]["parity"].folder.parent
+    measured: dict[str, Any] = json.loads((folder / "few.json").read_text())
+    return measured
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
 def test_ranks_with_fewer_samples_or_none_change_neither_accuracy_nor_gradients(
-    three: Path, world: World
+    forked: dict[int, dict[str, Run]], world: int
 ) -> None:
-    few = json.loads((three / "few.json").read_text())
-    one: Any = measure_few_samples(world)
-    assert few["counts"] == one["counts"]
+    several, one = few(forked, world), few(forked, 1)
+    assert several["counts"] == one["counts"]
     assert [tested for _, tested in one["counts"]] == [1, 2, 100, 359]
-    difference = torch.tensor(few["weights"]) - torch.tensor(one["weights"])
+    difference = torch.tensor(several["weights"]) - torch.tensor(one["weights"])
     assert float(difference.abs().max()) < 2e-6
+
+
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_all_ranks_have_the_same_weights_and_dropout_of_their_own(
+    forked: dict[int, dict[str, Run]], world: int
+) -> None:
+    """Weights to the last bit, even if each rank has made its own."""
+    assert few(forked, world)["seeded_apart"] == [False, True]
+    states = [rank["torch"] for rank in saved(forked[world]["whole"].folder, 40)["rng"]]
+    assert len({state.numpy().tobytes() for state in states}) == world
 
 
 # --- what must fail, and how ----------------------------------------------------------------------

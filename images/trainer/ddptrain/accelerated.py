@@ -58,7 +58,7 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
     model, optimizer, train_loader, test_loader = accelerator.prepare(
         net, optimizer, train_loader, test_loader
     )
-    warm_up(model, data.train)
+    warm_up(model, data.train.any_image())
     rng.seed_all(config.seed, 0, world.rank)
 
     # Checkpoint: what decides which batch comes next must be as it was; the rest may change.

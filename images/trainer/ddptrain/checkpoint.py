@@ -62,9 +62,10 @@ class CheckpointFolder:
     def write(self, step: int, state: State) -> Path:
         """Store `state` durably under `step`, then delete the oldest beyond `keep`.
 
-        Raises CheckpointError if another attempt has claimed the folder since. Two writers never
-        share a file, as the attempt is part of its name, so one that is stopped between this check
-        and its last write still destroys nothing.
+        Raises CheckpointError if another attempt has claimed the folder since, or if the file
+        cannot be written, for want of space for example. Two writers never share a file, as the
+        attempt is part of its name, so one that is stopped between this check and its last write
+        still destroys nothing.
         """
         holder = self._holder()
         if holder != {"job": self.job, "attempt": self.attempt}:
@@ -205,13 +206,22 @@ def _broadcast(content: bytes | None, world: World) -> bytes | None:
 
 
 def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Put a file in the place of `path` so that a crash leaves the old one or the new one."""
+    """Put a file in the place of `path` so that a crash leaves the old one or the new one.
+
+    Raises CheckpointError if it cannot be written: a full disk, a volume that has gone.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, RuntimeError) as error:  # torch.save makes the latter of the former
+        temporary.unlink(missing_ok=True)  # a part of a file would keep a full disk full
+        raise CheckpointError(
+            f"{path} cannot be written: {error}; the checkpoints before it are as they were"
+        ) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -78,6 +78,10 @@ class Samples:
         """The first `count` of them."""
         return Samples(self.images[:count], self.labels[:count], self.pixels)
 
+    def any_image(self) -> torch.Tensor:
+        """An image (1, C, H, W), for passes whose result nobody wants."""
+        return self.batch(torch.zeros(1, dtype=torch.int64))[0]
+
     def batch(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Normalised images (B, C, H, W) float32 and labels (B,) int64 of the `chosen` (B,)."""
         chosen = chosen.to(self.labels.device)

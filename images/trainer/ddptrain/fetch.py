@@ -1,11 +1,13 @@
 """Downloads a data set, when asked to: `python -m ddptrain fetch mnist --to DIR`.
 
-The trainers never do, since N pods would download N times. The files go where torchvision looks for
-them below DIR too. Every sum is checked before a file gets its name, so a broken download leaves
-nothing behind that could be taken for data, and what is there already is not fetched again.
+The trainers never do, since N pods would download N times. What is fetched lies where torchvision
+looks for MNIST and Fashion-MNIST below DIR, unpacked as it wants them. Every sum is checked before
+a file gets its name, so a broken download leaves nothing behind that could be taken for data, and
+what is there already is not fetched again.
 """
 
 import argparse
+import gzip
 import hashlib
 import http.client
 import shutil
@@ -70,19 +72,22 @@ def fetch(name: str, folder: Path, *, url: str | None = None) -> list[Path]:
     place.mkdir(parents=True, exist_ok=True)
     fetched = []
     for file, md5 in source.sums.items():
-        packed = file.endswith(".tar.gz")
-        wanted = [*CIFAR10["train"], *CIFAR10["test"]] if packed else [file]
-        if all(_is_there(place / member, None if packed else md5) for member in wanted):
+        archive = file.endswith(".tar.gz")
+        members = CIFAR10["train"] + CIFAR10["test"] if archive else (file.removesuffix(".gz"),)
+        wanted = members if archive else (file, *members)  # what is packed has the sum to check
+        if all(_is_there(place / part, md5 if part == file else None) for part in wanted):
             continue
         # Beside the target, so that the last step is a rename.
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=place) as scratch:
             path = Path(scratch) / file
             _download(f"{url or source.url}/{file}", path, md5)
-            if packed:
-                _unpack(path, wanted)
-            for member in wanted:
-                path.with_name(member).replace(place / member)
-                fetched.append(place / member)
+            if archive:
+                _unpack_archive(path, members)
+            else:
+                _unpack(path)
+            for part in wanted:
+                path.with_name(part).replace(place / part)
+                fetched.append(place / part)
     return fetched
 
 
@@ -107,7 +112,13 @@ def _md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _unpack(archive: Path, wanted: list[str]) -> None:
+def _unpack(path: Path) -> None:
+    """A .gz file's content, beside it."""
+    with gzip.open(path) as content, path.with_suffix("").open("wb") as out:
+        shutil.copyfileobj(content, out, CHUNK)
+
+
+def _unpack_archive(archive: Path, wanted: Sequence[str]) -> None:
     """The `wanted` members, whatever folder they have there, beside the archive."""
     with tarfile.open(archive) as content:
         for member in content:

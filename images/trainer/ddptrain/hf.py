@@ -145,7 +145,7 @@ def position(step: int, settings: TrainingArguments) -> str | None:
     if step == 0:
         return None
     state = TrainerState(global_step=step, train_batch_size=settings.per_device_train_batch_size)
-    state.compute_steps(settings, settings.max_steps)
+    state.compute_steps(settings, settings.max_steps)  # type: ignore[no-untyped-call]
     state.save_to_json(f"{settings.output_dir}/trainer_state.json")
     return settings.output_dir
 
@@ -272,7 +272,7 @@ class AfterStep(TrainerCallback):
             epoch_steps=trainer.order.epoch_steps,
             total_steps=state.max_steps,
         )
-        warm_up(trainer.model_wrapped, trainer.train_set)
+        warm_up(trainer.model_wrapped, trainer.train_set.any_image())
         rng.set_state(self._states, self._world.device)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

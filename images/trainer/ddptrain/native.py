@@ -48,7 +48,7 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
     net = network(data.train.shape, dropout=config.dropout).to(world.device)
     model = DistributedDataParallel(net, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(net.parameters(), lr=config.lr, weight_decay=0.01)
-    warm_up(model, data.train)
+    warm_up(model, data.train.any_image())
     rng.seed_all(config.seed, 0, world.rank)
 
     # Checkpoint: what decides which batch comes next must be as it was; the rest may change.
@@ -149,14 +149,13 @@ def evaluate(net: torch.nn.Module, samples: Samples, world: World) -> tuple[int,
     return correct, tested
 
 
-def warm_up(model: torch.nn.Module, samples: Samples) -> None:
-    """One forward and backward pass for nothing: DDP orders its gradients anew after the first.
+def warm_up(model: torch.nn.Module, image: torch.Tensor) -> None:
+    """One pass forward and back with `image` (1, C, H, W): DDP orders its gradients anew after it.
 
     A resumed run would otherwise add them up in the first order where the run it continues used
     the second, and with three ranks or more the last bits would differ.
     """
-    images, _ = samples.batch(torch.zeros(1, dtype=torch.int64))
-    torch.autograd.backward(model(images).sum())
+    torch.autograd.backward(model(image).sum())
     model.zero_grad()
 
 
