@@ -12,7 +12,9 @@ TIERS ?= all
 PYTEST_FLAGS ?=
 # An index with other builds of torch, such as the CPU wheel index of pytorch.org; empty: the default index, by hash.
 TORCH_INDEX ?=
-# Images: $(IMAGE_PREFIX)/operator:$(VERSION) and $(IMAGE_PREFIX)/trainer:$(VERSION).
+# Images of `make images`: all, or some of operator,native,accelerate,hf; the last three are the trainer's.
+IMAGES ?= all
+# $(IMAGE_PREFIX)/operator:$(VERSION) and $(IMAGE_PREFIX)/trainer:$(VERSION), with -accelerate or -hf for these two.
 IMAGE_PREFIX ?= ddpjob
 # A Debian image with Python >= 3.11; empty: the Dockerfiles' own.
 BASE_IMAGE ?=
@@ -83,7 +85,7 @@ endef
 ##@ Releasing
 
 .PHONY: images bench lock clean
-images: ## Build the operator's and the trainer's image
+images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
 	  [ -n "$$tool" ] || ! $$candidate info >/dev/null 2>&1 || tool=$$candidate; done; \
@@ -92,8 +94,14 @@ images: ## Build the operator's and the trainer's image
 	flags=(--build-arg TORCH_INDEX='$(TORCH_INDEX)'); \
 	[ -z '$(BASE_IMAGE)' ] || flags+=(--build-arg BASE_IMAGE='$(BASE_IMAGE)'); \
 	case $$tool in *buildah) flags+=(--layers);; esac; \
-	set -x; for image in operator trainer; do \
-	  "$$tool" build "$${flags[@]}" $(BUILD_FLAGS) -f images/$$image/Dockerfile -t $(IMAGE_PREFIX)/$$image:$(VERSION) .; done
+	build() { (set -x; "$$tool" build "$${flags[@]}" $(BUILD_FLAGS) "$$@" .); }; \
+	trainer() { build -f images/trainer/Dockerfile --target "$$1" -t $(IMAGE_PREFIX)/trainer:$(VERSION)"$$2"; }; \
+	for image in $(subst $(comma), ,$(IMAGES:all=operator$(comma)native$(comma)accelerate$(comma)hf)); do case $$image in \
+	  operator) build -f images/operator/Dockerfile -t $(IMAGE_PREFIX)/operator:$(VERSION);; \
+	  native) trainer native '';; \
+	  accelerate|hf) trainer $$image -$$image;; \
+	  *) echo "error: IMAGES: no image $$image, only operator, native, accelerate and hf" >&2; exit 1;; \
+	esac; done
 
 bench: $(DEV_STAMP) ## Measure, and write docs/benchmarks.md
 	$(PY) -m benchmarks

@@ -10,6 +10,7 @@ from tests.cluster.tiers import skipping_where_unavailable, tier_of
 
 OPERATOR_IMAGE = "ddpjob/operator:0.1.0"
 TRAINER_IMAGE = "ddpjob/trainer:0.1.0"
+TRAINER_IMAGES = (TRAINER_IMAGE, f"{TRAINER_IMAGE}-accelerate", f"{TRAINER_IMAGE}-hf")
 FOREIGN_IMAGE = "ddpjob-test/foreign:0.1.0"
 TIMEOUT_SECONDS = 900  # s; the first test also creates the cluster and brings 2.7 GB of images
 
@@ -35,6 +36,13 @@ def trainer_image(kind_cluster: KindCluster) -> str:
     """Our trainer's image, as a pod should name it."""
     with skipping_where_unavailable():
         return kind_cluster.load_image(TRAINER_IMAGE)
+
+
+@pytest.fixture(scope="session")
+def trainer_images(kind_cluster: KindCluster) -> list[str]:
+    """Our trainer's image of each level; they share all but their last layers."""
+    with skipping_where_unavailable():
+        return [kind_cluster.load_image(image) for image in TRAINER_IMAGES]
 
 
 @pytest.fixture(scope="session")
