@@ -33,7 +33,7 @@ KUBE_VERSION := 1.34.4
 comma := ,
 
 # The environment is installed again when, and only when, the contents of what decides it have changed.
-LISTS := $(addprefix requirements/,build.txt cli.txt dev.txt torch.txt vision.txt hf.txt) pyproject.toml images/trainer/pyproject.toml
+LISTS := $(addprefix requirements/,build.txt cli.txt dev.txt torch.txt vision.txt hf.txt notebook.txt) pyproject.toml images/trainer/pyproject.toml
 KEY := $(shell { cat $(LISTS); echo '$(TORCH_INDEX)'; } | cksum | cut -d' ' -f1)
 RUN_STAMP := $(VENV)/.installed-run-$(KEY)
 DEV_STAMP := $(VENV)/.installed-dev-$(KEY)
@@ -115,8 +115,9 @@ lock: ## Write requirements/*.txt anew; needs uv
 	for list in operator build torch; do \
 	  compile -c requirements/dev.txt requirements/$$list.in -o requirements/$$list.txt; done; \
 	compile --no-deps requirements/vision.in -o requirements/vision.txt; \
-	for list in accelerate hf; do \
-	  compile -c requirements/dev.txt -c requirements/torch.txt requirements/$$list.in \
+	for list in hf accelerate notebook; do \
+	  hf=(); [ $$list = hf ] || hf=(-c requirements/hf.txt); \
+	  compile -c requirements/dev.txt -c requirements/torch.txt "$${hf[@]}" requirements/$$list.in \
 	    $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements/torch.txt) -o requirements/$$list.txt; done
 
 clean: ## Remove what can be made again, .venv included
@@ -145,5 +146,5 @@ $(RUN_STAMP): | $(PY)
 	$(call install,-r requirements/cli.txt,)
 
 $(DEV_STAMP): | $(PY)
-	$(call install,-r requirements/dev.txt,-r requirements/vision.txt -r requirements/hf.txt)
+	$(call install,-r requirements/dev.txt,-r requirements/vision.txt -r requirements/hf.txt -r requirements/notebook.txt)
 	touch $(RUN_STAMP)
