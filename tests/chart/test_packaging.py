@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from tests.chart.rendering import ROOT
 
 LISTS = sorted((ROOT / "requirements").glob("*.txt"))
-IMAGES = ("operator", "trainer")
 
 
 def pins(path: Path) -> dict[str, set[str]]:
@@ -68,24 +68,45 @@ def test_the_lists_hold_what_the_packages_ask_for() -> None:
     assert names(trainer["dependencies"]) <= set(pins(folder / "torch.txt"))
 
 
-@pytest.mark.parametrize("image", IMAGES)
-def test_images_run_as_a_user_with_signals_arriving(image: str) -> None:
-    lines = (ROOT / "images" / image / "Dockerfile").read_text().splitlines()
-    assert len(lines) < 40
-    assert "USER 10001:10001" in lines
-    assert any(line.startswith('ENTRYPOINT ["') for line in lines), "in exec form"
-    assert all(
-        re.fullmatch(r"FROM (\$\{BASE_IMAGE\}|torch)( AS \w+)?", x)
-        for x in lines
-        if x[:4] == "FROM"
+def stages(image: str) -> dict[str, tuple[str, str]]:
+    """What each stage of an image's Dockerfile is built on, and its lines."""
+    text = (ROOT / "images" / image / "Dockerfile").read_text()
+    parts = re.split(r"^FROM (\S+)(?: AS (\S+))?$", text, flags=re.MULTILINE)[1:]
+    found = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return {name or "": (base, lines) for base, name, lines in found}
+
+
+def below(image: str, stage: str) -> Iterator[str]:
+    """The lines of a stage and of all that it is built on, from the top."""
+    known = stages(image)
+    while stage in known:
+        stage, lines = known[stage]
+        yield lines
+    assert stage == "${BASE_IMAGE}"
+
+
+@pytest.mark.parametrize(
+    ("image", "target"),
+    [("operator", ""), ("trainer", "native"), ("trainer", "accelerate"), ("trainer", "hf")],
+)
+def test_images_run_as_a_user_with_signals_arriving(image: str, target: str) -> None:
+    own, *_ = lines = list(below(image, target))
+    assert "USER 10001:10001" in own.splitlines()
+    assert any('\nENTRYPOINT ["' in part for part in lines), "in exec form"
+
+
+def test_the_native_image_is_the_one_without_a_target() -> None:
+    assert list(stages("trainer"))[-1] == "native"
+
+
+@pytest.mark.parametrize("target", ["native", "accelerate", "hf"])
+def test_packages_lie_below_our_code(target: str) -> None:
+    own, *packages = below("trainer", target)
+    assert "COPY --from=code" in own and "pip" not in own
+    assert "torch.txt" in packages[-1]
+    assert not any("images/trainer" in part for part in packages), (
+        "a change of our code would install the packages again"
     )
-
-
-def test_torch_lies_below_our_code() -> None:
-    text = (ROOT / "images" / "trainer" / "Dockerfile").read_text()
-    torch_stage = text.split("FROM ${BASE_IMAGE} AS wheel")[0]
-    assert "torch.txt" in torch_stage
-    assert "images/trainer" not in torch_stage, "a change of our code would build torch again"
 
 
 def test_the_build_context_is_an_allow_list() -> None:

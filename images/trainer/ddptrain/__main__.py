@@ -7,7 +7,8 @@ from ddptrain import fetch
 COMMANDS = {"fetch": fetch.main}
 USAGE = """\
 usage: python -m ddptrain fetch {mnist,fashion-mnist,cifar10} --to DIR    download a data set
-       python -m ddptrain.native --help                                  train
+       python -m ddptrain.native --help         train; so do ddptrain.accelerated and ddptrain.hf
+       python -m ddptrain.compare --help        measure one process, DataParallel and DDP
 """
 
 
