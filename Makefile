@@ -41,7 +41,7 @@ DEV_STAMP := $(VENV)/.installed-dev-$(KEY)
 .PHONY: help
 ##@ Working on the code
 help: ## This text
-	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup demo test lint
 setup: $(DEV_STAMP) ## Everything for development in .venv
@@ -84,7 +84,7 @@ endef
 
 ##@ Releasing
 
-.PHONY: images bench gpu-check lock clean
+.PHONY: images bench bench-trainer gpu-check lock clean
 images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
@@ -105,6 +105,9 @@ images: ## Build the operator's image and the trainer's three; IMAGES=operator,n
 
 bench: $(DEV_STAMP) ## Measure, and write docs/benchmarks.md
 	$(PY) -m benchmarks
+
+bench-trainer: $(DEV_STAMP) ## Measure the trainer, and write docs/trainer-figures.md
+	$(PY) -m benchmarks.trainer --write
 
 gpu-check: $(DEV_STAMP) ## On a machine with GPUs: NCCL, bf16, the comparison table; writes docs/gpu.md
 	$(PY) -m benchmarks.gpu

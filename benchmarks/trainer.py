@@ -1,0 +1,245 @@
+"""`python -m benchmarks.trainer`: what the trainer's own parts cost, and docs/trainer-figures.md.
+
+The loop of ddptrain.native against a bare one, the progress file, a checkpoint, a killed rank; then
+`benchmarks.loader` and `ddptrain.compare`. What is compared takes turns in one process.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import psutil
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.report import table
+from ddptrain import checkpoint, rng
+from ddptrain.comparison_machine import count_cores, count_gpus, examine
+from ddptrain.config import parse
+from ddptrain.data import Samples, epoch_order, load
+from ddptrain.dist import World, process_group
+from ddptrain.model import network
+from ddptrain.native import train
+from ddptrain.preemption import StopVote
+from ddptrain.report import Report
+from tests.cluster.tiers import ROOT
+
+PAGE = ROOT / "docs" / "trainer-figures.md"
+BATCH, STEPS, ROUNDS = 64, 60, 9  # samples of a step, steps of a turn, turns of each
+WARM = 10  # steps at the start of a turn that do not count
+MOST_LOOP, MOST_PROGRESS = 0.01, 0.001  # of a step
+Row = list[str]
+
+
+def our_steps(world: World, folder: Path) -> tuple[list[float], float]:
+    """Seconds of each step of `native.train`, all its reports on, and the reports' share of it."""
+    ends: list[float] = []
+    reporting = 0.0
+    step = Report.step
+
+    def timed(report: Report, *arguments: object) -> None:
+        nonlocal reporting
+        began = time.perf_counter()
+        step(report, *arguments)  # type: ignore[arg-type]
+        ends.append(time.perf_counter())
+        reporting += ends[-1] - began
+
+    options = ("--data=synthetic", f"--batch-size={BATCH}", f"--max-steps={STEPS}")
+    config = parse("native", [*options, f"--log-dir={folder}"])
+    os.environ["DDPJOB_PROGRESS_FILE"] = str(folder / "progress.json")
+    with patch.object(Report, "step", timed), Report(config, world) as report:
+        train(config, world, StopVote(), report)
+    return differences(ends), reporting / (ends[-1] - ends[0])
+
+
+def bare_steps(samples: Samples) -> list[float]:
+    """Seconds of each step of the shortest loop that trains the same model on the same batches."""
+    rng.seed_all(1)
+    model = DistributedDataParallel(network(samples.shape), gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    order = epoch_order(len(samples), 1, 0)
+    ends = []
+    for step in range(STEPS):
+        images, labels = samples.batch(order[step * BATCH : (step + 1) * BATCH])
+        optimizer.zero_grad()
+        torch.autograd.backward(F.nll_loss(model(images), labels))
+        optimizer.step()
+        ends.append(time.perf_counter())
+    return differences(ends)
+
+
+def differences(ends: list[float]) -> list[float]:
+    """Lengths of the steps that count, from the times at which all of them ended."""
+    return [after - before for before, after in zip(ends[WARM:], ends[WARM + 1 :], strict=False)]
+
+
+def loop_rows() -> list[Row]:
+    """Our loop and the bare one, turn by turn."""
+    ours, bare, shares = [], [], []
+    with one_rank() as world, TemporaryDirectory() as folder:
+        samples = load("synthetic", None, world.device).train
+        for _ in range(ROUNDS):
+            bare.append(median(bare_steps(samples)))
+            lengths, share = our_steps(world, Path(folder))
+            ours.append(median(lengths))
+            shares.append(share)
+    ratios = [mine / theirs for mine, theirs in zip(ours, bare, strict=True)]
+    return [
+        ["bare loop, ms a step", spread(bare, 1e3), ""],
+        ["`ddptrain.native`, ms a step", spread(ours, 1e3), ""],
+        ["… over the bare loop, of the same turn", spread(ratios), f"≤ {1 + MOST_LOOP:.2f}"],
+        ["all reporting, % of the loop's time", spread(shares, 100), f"≤ {100 * MOST_PROGRESS} %"],
+    ]
+
+
+def checkpoint_rows() -> list[Row]:
+    """How long training stands still for a checkpoint of BasicNet with AdamW's state."""
+    seconds = []
+    with one_rank() as world, TemporaryDirectory() as folder:
+        net = network((1, 28, 28))
+        optimizer = torch.optim.AdamW(net.parameters())
+        net(torch.zeros(1, 1, 28, 28)).sum().backward()
+        optimizer.step()
+        kept = checkpoint.CheckpointFolder(Path(folder), "job", 0, keep=3)
+        kept.claim()
+        for step in range(1, 16):
+            began = time.perf_counter()
+            checkpoint.save(kept, world, step=step, model=net, optimizer=optimizer, config={})
+            seconds.append(time.perf_counter() - began)
+        size = max(path.stat().st_size for path in Path(folder).glob("step-*"))
+    return [
+        [f"a checkpoint of {size / 1e6:.1f} MB, ms until it is synced", spread(seconds, 1e3), ""]
+    ]
+
+
+def restart_rows() -> list[Row]:
+    """From SIGKILL of a rank to the first step after it, in `ddpjob run --local` on two nodes."""
+    seconds = [killed_and_back() for _ in range(3)]
+    return [["a killed rank, s until the next step of the group", spread(seconds), ""]]
+
+
+def killed_and_back() -> float:
+    text = (ROOT / "examples" / "digits-checkpoint.yaml").read_text()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        job = folder / "job.yaml"
+        job.write_text(
+            text.replace("--checkpoint-every", f"--log-dir, {folder}, --checkpoint-every")
+        )
+        command = [sys.executable, "-m", "ddpjob", "run", "--local", str(job)]
+        with (folder / "output").open("wb") as out:
+            process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out)
+        try:
+            wait(lambda: "saved " in (folder / "output").read_text())
+            killed = time.time()
+            workers(process.pid)[-1].kill()
+            wait(lambda: bool(after(folder / "history.jsonl", killed)))
+            return after(folder / "history.jsonl", killed)[0] - killed
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def after(history: Path, moment: float) -> list[float]:
+    """When the lines of the second attempt were written."""
+    lines = map(json.loads, history.read_text().splitlines())
+    return [line["time"] for line in lines if line["attempt"] > 0 and line["time"] > moment]
+
+
+def workers(pid: int) -> list[psutil.Process]:
+    found = psutil.Process(pid).children(recursive=True)
+    return [p for p in found if p.cmdline()[1:4] == ["-u", "-m", "ddptrain.native"]]
+
+
+def wait(holds: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the training did not get there")
+        time.sleep(0.02)
+
+
+@contextmanager
+def one_rank() -> Iterator[World]:
+    """A process group with one member and one thread."""
+    torch.set_num_threads(1)
+    with process_group(timeout=timedelta(seconds=60)) as world:
+        yield world
+
+
+def spread(values: list[float], factor: float = 1.0) -> str:
+    """Median (min–max)."""
+    low, middle, high = (f"{factor * f(values):.3g}" for f in (min, median, max))
+    return f"{middle} ({low}–{high})"
+
+
+def printed(module: str) -> str:
+    """What `python -m module` prints."""
+    command = [sys.executable, "-m", module]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+_PAGE = """\
+# Figures of the trainer
+
+Made on {date} by `make bench-trainer`. Median (min–max); a ratio is that of neighbours in time.
+
+- {machine.hardware}
+- {machine.versions}
+
+## The loop
+
+BasicNet on 28 × 28, batch {batch}, one process with one thread; {rounds} turns of {steps} steps.
+
+{loop}
+
+## Loading
+
+{loading}
+
+## Processes and threads
+
+{compare}
+"""
+
+
+def page() -> str:
+    """docs/trainer-figures.md."""
+    rows = [*loop_rows(), *checkpoint_rows(), *restart_rows()]
+    return _PAGE.format(
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        machine=examine(count_cores(), count_gpus()),
+        batch=BATCH,
+        rounds=ROUNDS,
+        steps=STEPS,
+        loop=table(["", "measured", "demand"], rows),
+        loading=printed("benchmarks.loader"),
+        compare=printed("ddptrain.compare"),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.trainer", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    options = parser.parse_args()
+    text = page()
+    if options.write:
+        PAGE.write_text(text)
+        print(f"wrote {PAGE.relative_to(ROOT)}")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
