@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ PARITY = ("--no-dropout", "--max-steps=66", "--checkpoint-every=30", "--checkpoi
 RESULT = re.compile(r"test accuracy (0\.\d{4}) \((\d+)/360\) after (\d+) steps, world size (\d+)")
 
 Torchrun = Callable[..., str]
+Forked = Callable[[int], "dict[str, Run]"]
+"""What so many ranks have trained, by name."""
 StartRanks = Callable[..., "list[subprocess.Popen[str]]"]
 
 
@@ -246,10 +249,11 @@ def printed_losses(output: str) -> list[float]:
 @pytest.fixture(scope="module")
 def forked(
     fork_ranks: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, dict[str, Run]]:
-    """For each number of ranks: the same training whole and stopped, at once and in parts."""
-    trained: dict[int, dict[str, Run]] = {}
-    for world in WORLDS:
+) -> Forked:
+    """Trains with so many ranks, once for all tests: whole and stopped, at once and in parts."""
+
+    @cache
+    def train(world: int) -> dict[str, Run]:
         folder = tmp_path_factory.mktemp(f"forked-{world}")
         runs = {
             "parity": [*PARITY, str(folder / "parity")],
@@ -261,18 +265,19 @@ def forked(
         few = ("few_samples", "--checkpoint-dir", str(folder))
         native = [("ddptrain.native", *options) for options in runs.values()]
         outputs = fork_ranks(world, *native, few)[:-1]
-        trained[world] = {
+        return {
             name: Run(folder / name, output) for name, output in zip(runs, outputs, strict=True)
         }
-    return trained
+
+    return train
 
 
 @pytest.mark.parametrize("name", ["parity", "parts"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
-    forked: dict[int, dict[str, Run]], world: int, name: str
+    forked: Forked, world: int, name: str
 ) -> None:
-    run, one = forked[world][name], forked[1]["parity"]
+    run, one = forked(world)[name], forked(1)["parity"]
     assert f"world size {world}, " in run.output.strip().splitlines()[-1]
     for step in (30, 60, 66):
         assert drift(saved(run.folder, step), saved(one.folder, step)) < 2e-6
@@ -282,10 +287,8 @@ def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_resumed_run_equals_one_that_never_stopped(
-    forked: dict[int, dict[str, Run]], world: int
-) -> None:
-    whole, resumed = forked[world]["whole"], forked[world]["resumed"]
+def test_a_resumed_run_equals_one_that_never_stopped(forked: Forked, world: int) -> None:
+    whole, resumed = forked(world)["whole"], forked(world)["resumed"]
     assert "step-00000030-attempt-0.pt" in resumed.output.splitlines()[2]
     assert_same_training(saved(resumed.folder, 40), saved(whole.folder, 40))
 
@@ -327,9 +330,9 @@ def test_mixed_precision_costs_no_accuracy(
 
 
 def test_another_world_size_goes_on_from_a_checkpoint(
-    forked: dict[int, dict[str, Run]], alone: None, tmp_path: Path
+    forked: Forked, alone: None, tmp_path: Path
 ) -> None:
-    three = forked[3]["parity"].folder
+    three = forked(3)["parity"].folder
     shutil.copy(three / "step-00000030-attempt-0.pt", tmp_path)
     assert main([*PARITY, str(tmp_path)]) == 0
     resumed, whole = saved(tmp_path, 66), saved(three, 66)
@@ -337,15 +340,15 @@ def test_another_world_size_goes_on_from_a_checkpoint(
     assert drift(resumed, whole) < 2e-6
 
 
-def few(forked: dict[int, dict[str, Run]], world: int) -> dict[str, Any]:
-    folder = forked[world]["parity"].folder.parent
+def few(forked: Forked, world: int) -> dict[str, Any]:
+    folder = forked(world)["parity"].folder.parent
     measured: dict[str, Any] = json.loads((folder / "few.json").read_text())
     return measured
 
 
 @pytest.mark.parametrize("world", WORLDS[1:])
 def test_ranks_with_fewer_samples_or_none_change_neither_accuracy_nor_gradients(
-    forked: dict[int, dict[str, Run]], world: int
+    forked: Forked, world: int
 ) -> None:
     several, one = few(forked, world), few(forked, 1)
     assert several["counts"] == one["counts"]
@@ -356,11 +359,11 @@ def test_ranks_with_fewer_samples_or_none_change_neither_accuracy_nor_gradients(
 
 @pytest.mark.parametrize("world", WORLDS[1:])
 def test_all_ranks_have_the_same_weights_and_dropout_of_their_own(
-    forked: dict[int, dict[str, Run]], world: int
+    forked: Forked, world: int
 ) -> None:
     """Weights to the last bit, even if each rank has made its own."""
     assert few(forked, world)["seeded_apart"] == [False, True]
-    states = [rank["torch"] for rank in saved(forked[world]["whole"].folder, 40)["rng"]]
+    states = [rank["torch"] for rank in saved(forked(world)["whole"].folder, 40)["rng"]]
     assert len({state.numpy().tobytes() for state in states}) == world
 
 
