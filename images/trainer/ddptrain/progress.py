@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 class ProgressFile:
-    """Writes `path` at most twice a second; does nothing where `path` is None.
+    """Writes `path` at most once a second; does nothing where `path` is None.
 
     Ask `due()` first: whatever costs time, such as reading a loss off a GPU, is then done only for
     a report that will be written.
     """
 
-    def __init__(self, path: Path | None, *, interval_seconds: float = 0.5) -> None:
+    def __init__(self, path: Path | None, *, interval_seconds: float = 1.0) -> None:
         self._path = path
         self._interval = interval_seconds
         self._next = 0.0  # monotonic seconds: the first report is due at once
