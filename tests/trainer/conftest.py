@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 
 from ddptrain.dist import World, process_group
-from tests.trainer.forked_ranks import BETWEEN
+from tests.trainer.forked_ranks import BETWEEN, free_port
 
 ROOT = Path(__file__).parents[2]
 OURS = ("DDPJOB_", "PET_", "TORCHELASTIC_", "MASTER_")
@@ -86,10 +85,7 @@ def start_ranks(start: Start) -> Callable[..., "list[subprocess.Popen[str]]"]:
         world: int, *arguments: str, main: dict[str, str] | None = None
     ) -> "list[subprocess.Popen[str]]":
         """`main` is in the environment of rank 0 alone."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         environments = [group | {"RANK": str(rank)} for rank in range(world)]
         environments[0] |= main or {}
         return [start(*arguments, **environment) for environment in environments]

@@ -19,11 +19,16 @@ from ddptrain.report import Report
 BETWEEN = "=== next"
 
 
-def main(world: int, runs: list[list[str]]) -> int:
+def free_port() -> str:
+    """A TCP port of the loopback interface that nobody listens on just now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    os.environ |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return str(free.getsockname()[1])
+
+
+def main(world: int, runs: list[list[str]]) -> int:
+    group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    os.environ |= group
     for module, *_ in runs:
         importlib.import_module(module)  # before the fork, once for all
     ranks = []

@@ -1,7 +1,6 @@
 """Level 2 does what level 1 does, whoever launches it."""
 
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ pytest.importorskip("accelerate")
 
 from ddptrain.accelerated import main
 from tests.trainer.conftest import Start
+from tests.trainer.forked_ranks import free_port
 from tests.trainer.test_native import EPOCH_STEPS, RESULT, assert_same_training, drift, saved
 
 NATIVE, ACCELERATED = "ddptrain.native", "ddptrain.accelerated"
@@ -107,13 +107,10 @@ def test_under_accelerate_launch(start: Start, tmp_path: Path) -> None:
 
 
 def test_from_a_notebook(start: Start) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     source = f"""
 from accelerate import notebook_launcher
 from ddptrain import accelerated
-notebook_launcher(accelerated.main, (["--epochs=1"],), num_processes=2, use_port="{port}")
+notebook_launcher(accelerated.main, (["--epochs=1"],), num_processes=2, use_port="{free_port()}")
 """
     process = start("-c", source, DDPJOB_WORLD_SIZE="2", **CPU)
     output, _ = process.communicate(timeout=100)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,9 @@ import nbformat
 
 from tests.cluster.tiers import ROOT
 from tests.trainer.conftest import clean_environment
+from tests.trainer.forked_ranks import free_port
 
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def printed(notebook: nbformat.NotebookNode) -> str:

@@ -35,6 +35,7 @@ from ddptrain.comparison_table import (
     table,
     variants,
 )
+from ddptrain.config import positive
 
 BATCH_SIZES = {"basicnet": 64, "resnet": 64, "gpt2": 8}  # 64 as in the tutorials
 NAMES = {
@@ -200,11 +201,11 @@ def parse(arguments: Sequence[str], *, cores: int, gpus: int) -> tuple[Options, 
     )
     add = parser.add_argument
     add("--model", choices=NAMES, default="basicnet")
-    add("--batch-size", type=_positive, help="samples per step (basicnet, resnet: 64, gpt2: 8)")
-    add("--length", type=_positive, default=1024, help="gpt2: tokens of a sample, at most 1024")
-    add("--steps", type=_positive, help="timed in each run (20; basicnet, resnet on GPUs: 200)")
-    add("--warmup", type=_positive, default=10, help="before those; DDP times itself in ten steps")
-    add("--repeats", type=_positive, default=5, help="runs of each variant, in turn")
+    add("--batch-size", type=positive, help="samples per step (basicnet, resnet: 64, gpt2: 8)")
+    add("--length", type=positive, default=1024, help="gpt2: tokens of a sample, at most 1024")
+    add("--steps", type=positive, help="timed in each run (20; basicnet, resnet on GPUs: 200)")
+    add("--warmup", type=positive, default=10, help="before those; DDP times itself in ten steps")
+    add("--repeats", type=positive, default=5, help="runs of each variant, in turn")
     add(
         "--processes",
         type=_shape,
@@ -212,7 +213,7 @@ def parse(arguments: Sequence[str], *, cores: int, gpus: int) -> tuple[Options, 
         metavar="N[xTHREADS]",
         help="processes with DDP (default: 1, 2, 4 … GPUs, or as many as there are cores)",
     )
-    add("--cores", type=_positive, default=cores, help=f"CPU cores to count on ({cores})")
+    add("--cores", type=positive, default=cores, help=f"CPU cores to count on ({cores})")
     add("--weak", action="store_true", help="the batch size is that of each process or GPU")
     add("--bf16", action="store_true", help="automatic mixed precision with bfloat16")
     add("--json", type=Path, metavar="FILE", help="write every single measurement here too")
@@ -236,17 +237,10 @@ def parse(arguments: Sequence[str], *, cores: int, gpus: int) -> tuple[Options, 
     return options, rows
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
 def _shape(text: str) -> tuple[int, int | None]:
     """`2` or `2x1`: processes, and threads of each."""
     processes, separator, threads = text.partition("x")
-    return _positive(processes), _positive(threads) if separator else None
+    return positive(processes), positive(threads) if separator else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -61,15 +61,15 @@ def parse(program: str, arguments: Sequence[str] | None = None) -> Config:
     add = parser.add_argument
     add("--data", choices=NAMES, default="auto", help="auto: what the data folder holds, or digits")
     add("--data-dir", type=Path, default=data_dir(), help="default: $DDPJOB_DATA_DIR")
-    add("--epochs", type=_positive, default=20)
-    add("--max-steps", type=_positive, help="stop after so many optimizer steps in all")
-    add("--batch-size", type=_positive, default=64, help="samples per step, of all ranks together")
+    add("--epochs", type=positive, default=20)
+    add("--max-steps", type=positive, help="stop after so many optimizer steps in all")
+    add("--batch-size", type=positive, default=64, help="samples per step, of all ranks together")
     add("--lr", type=float, default=1e-3, help="AdamW's learning rate, constant")
     add("--seed", type=int, default=1, help="of weights, order and dropout")
     add("--no-dropout", action="store_false", dest="dropout", help="to compare world sizes")
     add(
         "--accumulation",
-        type=_positive,
+        type=positive,
         default=1,
         help="parts in which each rank takes its share of a batch: less memory, the same result",
     )
@@ -80,8 +80,8 @@ def parse(program: str, arguments: Sequence[str] | None = None) -> Config:
         default=Path(folder) if folder else None,
         help="save here and resume from here (default: $DDPJOB_CHECKPOINT_DIR, else neither)",
     )
-    add("--checkpoint-every", type=_positive, default=100, help="steps between two checkpoints")
-    add("--keep", type=_positive, default=3, help="checkpoints that stay")
+    add("--checkpoint-every", type=positive, default=100, help="steps between two checkpoints")
+    add("--keep", type=positive, default=3, help="checkpoints that stay")
     add("--target-accuracy", type=float, default=0.0, help="fail with less on the test set, 0 … 1")
     add("--timeout-seconds", type=float, default=300.0, help="wait so long for the other ranks")
     add("--log-dir", type=Path, help="keep a history here: history.jsonl, and what follows")
@@ -94,7 +94,8 @@ def parse(program: str, arguments: Sequence[str] | None = None) -> Config:
     return Config(**vars(options))
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A number of at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")

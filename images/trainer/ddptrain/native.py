@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
-from ddptrain import checkpoint, rng
+from ddptrain import checkpoint, loaders, rng
 from ddptrain.config import Config, open_folder
 from ddptrain.data import Samples, global_batch_size, indices, load, steps_per_epoch
 from ddptrain.dist import World
@@ -133,20 +132,11 @@ def train_step(
     return total
 
 
-@torch.no_grad()
 def evaluate(net: torch.nn.Module, samples: Samples, world: World) -> tuple[int, int]:
     """Correctly classified samples and samples, over all ranks; each is counted exactly once."""
-    net.eval()
-    counts = torch.zeros(2, dtype=torch.int64, device=world.device)  # correct, tested
     mine = torch.arange(len(samples))[world.rank :: world.size]
-    for start in range(0, len(mine), 1024):
-        images, labels = samples.batch(mine[start : start + 1024])
-        counts[0] += (net(images).argmax(dim=1) == labels).sum()
-        counts[1] += len(labels)
-    net.train()
-    dist.all_reduce(counts)
-    correct, tested = counts.tolist()
-    return correct, tested
+    starts = range(0, len(mine), 1024)
+    return loaders.evaluate(net, (samples.batch(mine[s : s + 1024]) for s in starts), world)
 
 
 def warm_up(model: torch.nn.Module, image: torch.Tensor) -> None:
