@@ -1,8 +1,8 @@
 """The bare client: posts what the operator posts, with nothing else to do.
 
 `python -m benchmarks.bare KUBECONFIG` takes the DDPJobs that it finds, renders everything ahead,
-and then sends, per job: Service, ConfigMap, one status write, pods. No cache, no watch, no
-decision, and answers are read but not parsed: what this process reaches is what the API server and
+and then sends, per job: Service, ConfigMap, NetworkPolicy, one status write, pods. No cache, no
+watch, no decision, and answers are read but not parsed: what it reaches is what the API server and
 aiohttp allow.
 """
 
@@ -20,7 +20,7 @@ import uvloop
 
 from ddpjob import render
 from ddpjob.api import DDPJob
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, SERVICES
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import IN_FLIGHT
 from ddpjob.controller import load_agent
@@ -53,6 +53,7 @@ def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
     return [
         ("POST", SERVICES.path(at), orjson.dumps(render.service(job))),
         ("POST", CONFIGMAPS.path(at), orjson.dumps(render.config_map(job, agent))),
+        ("POST", NETWORK_POLICIES.path(at), orjson.dumps(render.network_policy(job, Policy()))),
         ("PUT", DDPJOBS.path(at, job.name, "status"), orjson.dumps(body)),
         *pods,
     ]

@@ -21,6 +21,7 @@ from torchvision import transforms
 from torchvision.datasets import MNIST
 
 from ddptrain import checkpoint, loaders, rng
+from ddptrain.config import positive, seed
 from ddptrain.data import global_batch_size, steps_per_epoch
 from ddptrain.dist import World, process_group
 from ddptrain.model import BasicNet
@@ -101,11 +102,16 @@ def main() -> int:
     for name in ("data", "checkpoint"):
         folder = os.environ.get(f"DDPJOB_{name.upper()}_DIR")
         parser.add_argument(f"--{name}-dir", default=folder, required=not folder and name == "data")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")
+    parser.add_argument("--epochs", type=positive, default=5)
+    parser.add_argument("--batch-size", type=positive, default=64, help="of all processes together")
     parser.add_argument("--workers", type=int, default=1, help="that load, for each process")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=seed, default=1)
     options = parser.parse_args()
+    if options.workers < 0:
+        parser.error(f"--workers must be 0 or more, got {options.workers}")
+    if not Path(options.data_dir, "MNIST", "raw").is_dir():
+        fetch = f"python -m ddptrain fetch mnist --to {options.data_dir}"
+        parser.error(f"--data-dir: {options.data_dir} has no MNIST/raw: {fetch}")
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
     with process_group(timeout=timedelta(minutes=5)) as world:
         log.setLevel(logging.INFO if world.is_main else logging.WARNING)

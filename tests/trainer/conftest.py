@@ -111,6 +111,14 @@ def fork_ranks(start: Start) -> Callable[..., list[str]]:
     return train
 
 
+@pytest.fixture(autouse=True)
+def _whole_tracebacks() -> Iterator[None]:
+    """The trainers shorten those of errors that explain themselves, for good."""
+    yield
+    with suppress(AttributeError):
+        del sys.tracebacklimit
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No launcher and no job in this process's environment; SIGTERM and the group are put back."""

@@ -47,6 +47,10 @@ def forked(
         "stopped": run(ACCELERATED, 30, "stopped"),
         "resumed": run(ACCELERATED, 40, "stopped"),
         "whole": run(ACCELERATED, 40, "whole"),
+        "epochs": run(ACCELERATED, 70, "epochs"),
+        "epochs, first": run(ACCELERATED, 30, "epochs in parts"),
+        "epochs, to an epoch's end": run(ACCELERATED, 46, "epochs in parts"),
+        "epochs, last": run(ACCELERATED, 70, "epochs in parts"),
         "by native": run(NATIVE, 50, "whole"),
         "back again": run(ACCELERATED, 60, "whole"),
     }
@@ -84,6 +88,19 @@ def test_it_resumes_bit_by_bit(forked: dict[str, Trained]) -> None:
     assert "step-00000030-attempt-0.pt" in forked["resumed"][1]
     stopped, whole = forked["stopped"][0], forked["whole"][0]
     assert_same_training(saved(stopped, 40), saved(whole, 40))
+
+
+def test_later_epochs_of_a_resumed_run_have_their_own_order(forked: dict[str, Trained]) -> None:
+    """Resumed in mid-epoch, then at an epoch's end, and on through the next ones."""
+    assert_same_training(
+        saved(forked["epochs"][0].parent / "epochs in parts", 70), saved(forked["epochs"][0], 70)
+    )
+
+
+def test_alone_too_a_resumed_run_goes_through_the_same_orders(alone: None, tmp_path: Path) -> None:
+    for name, steps in (("whole", 60), ("parts", 30), ("parts", 60)):
+        assert main([f"--max-steps={steps}", f"--checkpoint-dir={tmp_path / name}"]) == 0
+    assert_same_training(saved(tmp_path / "parts", 60), saved(tmp_path / "whole", 60))
 
 
 def test_each_level_goes_on_from_the_others_checkpoint(forked: dict[str, Trained]) -> None:

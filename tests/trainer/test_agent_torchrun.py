@@ -60,6 +60,12 @@ for step, rows in enumerate(loader, 1):
             sys.exit(3)
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if kind == "sleep":
+            time.sleep(1000)
+        if kind == "barrier":
+            dist.barrier()
     while kind == "wait" and step == 10:
         votes = torch.tensor([float(len(told))])  # a copy: told between here and `if` must wait
         dist.all_reduce(votes)
@@ -76,7 +82,15 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
         yield group
 
 
-def train(pods: Pods, kind: str, victim: int = 1, *, nnodes: int = 1, nproc: int = 1) -> list[Pod]:
+def train(
+    pods: Pods,
+    kind: str,
+    victim: int = 1,
+    *,
+    nnodes: int = 1,
+    nproc: int = 1,
+    hang_seconds: str | None = None,
+) -> list[Pod]:
     """Start the pods of one job, whose rank `victim` fails in this way."""
     script = pods.root / "train.py"
     script.write_text(SCRIPT)
@@ -85,7 +99,14 @@ def train(pods: Pods, kind: str, victim: int = 1, *, nnodes: int = 1, nproc: int
         port = probe.getsockname()[1]
     arguments = ["torchrun", "--", str(script), kind, str(victim)]
     return [
-        pods.start(*arguments, rank=rank, nnodes=nnodes, nproc=nproc, port=port)
+        pods.start(
+            *arguments,
+            rank=rank,
+            nnodes=nnodes,
+            nproc=nproc,
+            port=port,
+            changes={"DDPJOB_HANG_SECONDS": hang_seconds},
+        )
         for rank in range(nnodes)
     ]
 
@@ -125,6 +146,32 @@ def test_an_exception_in_a_loaders_worker_is_told_by_its_own_line(pods: Pods) ->
     assert pod.wait() == 1
     assert (pod.summary["rank"], pod.summary["exception"]) == (1, "KeyError")
     assert pod.summary["message"] == "KeyError: 'missing row'"
+
+
+def test_the_rank_that_the_others_wait_for_is_named_across_pods(pods: Pods) -> None:
+    job = train(pods, "sleep", nnodes=3, hang_seconds="4")
+    assert [pod.wait() for pod in job] == [76, 76, 76], job[1].log
+    cause = job[1].summary
+    assert (cause["reason"], cause["rank"], cause["peer"]) == ("Hang", 1, False)
+    assert "waits for no other rank: it is in <module>" in cause["message"]
+    for pod in (job[0], job[2]):
+        assert pod.summary["peer"] is True, pod.summary
+        assert "waits for other ranks, in _engine_run_backward" in pod.summary["message"]
+
+
+def test_a_stopped_rank_beside_one_that_waits_for_it_is_named(pods: Pods) -> None:
+    (pod,) = train(pods, "stop", nproc=2, hang_seconds="4")
+    assert pod.wait() == 76
+    assert (pod.summary["rank"], pod.summary["local_rank"]) == (1, 1)
+    assert "rank 1 (pid " in pod.summary["message"] and "is stopped" in pod.summary["message"]
+    assert "--- rank 0 (pid " in pod.log and "--- rank 1 (pid " in pod.log
+
+
+def test_ranks_in_different_collectives_all_wait(pods: Pods) -> None:
+    (pod,) = train(pods, "barrier", nproc=2, hang_seconds="4")
+    assert pod.wait() == 76
+    assert "waits for other ranks" in pod.summary["message"]
+    assert "in barrier" in pod.log and "in _engine_run_backward" in pod.log
 
 
 def test_success_shows_the_scripts_report_and_elsewhere_counted_steps(pods: Pods) -> None:

@@ -1,4 +1,5 @@
 import logging
+import math
 import os
 import random
 import signal
@@ -78,8 +79,9 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
 def test_only_damaged_checkpoints_are_an_error_and_not_a_fresh_start(tmp_path: Path) -> None:
     run = folder(tmp_path)
     run.write(10, state(10)).write_bytes(b"PK")
-    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged \(1 files\)"):
-        run.read_newest()
+    for _ in range(2):  # the next start must not take the folder for an empty one
+        with pytest.raises(CheckpointError, match=r"every checkpoint is damaged \(1 files\)"):
+            folder(tmp_path).read_newest()
 
 
 def test_an_earlier_attempt_can_neither_claim_nor_write(tmp_path: Path) -> None:
@@ -87,9 +89,13 @@ def test_an_earlier_attempt_can_neither_claim_nor_write(tmp_path: Path) -> None:
     old.write(10, state(10))
     new = folder(tmp_path, attempt=2)
     new.write(20, state(20))
-    with pytest.raises(CheckpointError, match="belongs to attempt 2 of 'uid', not to attempt 1"):
+    with pytest.raises(
+        CheckpointError, match="belongs to attempt 2 of 'uid', no longer to attempt 1"
+    ):
         old.write(30, state(30))
-    with pytest.raises(CheckpointError, match="belongs to attempt 2 of 'uid', not to attempt 1"):
+    with pytest.raises(
+        CheckpointError, match="belongs to attempt 2 of 'uid', no longer to attempt 1"
+    ):
         folder(tmp_path, attempt=1)
     assert newest(new) == 20
 
@@ -109,11 +115,96 @@ def test_another_job_takes_the_folder_over_whatever_its_attempt(tmp_path: Path) 
         before.write(30, state(30))
 
 
+def test_of_two_runs_without_a_job_the_later_one_has_the_folder(tmp_path: Path) -> None:
+    before, after = (folder(tmp_path, job="") for _ in range(2))
+    after.write(20, state(20))
+    with pytest.raises(CheckpointError, match="belongs to attempt 0 of a run without a job, no"):
+        before.write(30, state(30))
+    assert newest(after) == 20
+
+
+@pytest.mark.parametrize("claim", ["", "[]", "{}", '{"job": 1, "attempt": 0}', "\0"])
+def test_a_claim_that_is_none_is_told_by_name(tmp_path: Path, claim: str) -> None:
+    run = folder(tmp_path)
+    (run.path / "claim.json").write_text(claim)
+    with pytest.raises(CheckpointError, match=r"claim\.json (is no claim|cannot be read)"):
+        folder(tmp_path)
+
+
+def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be a checkpoint folder"):
+        folder(tmp_path)
+
+
+def test_no_single_bit_of_a_file_can_block_resuming(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    path = run.write(1, {"step": 1})
+    content = path.read_bytes()
+    directory = content.rindex(b"PK\x01\x02")  # the last entry of the archive's list
+    for place in range(directory, directory + 46):
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << bit
+            checkpoint._damage(bytes(flipped))  # whatever it finds, it does not raise
+
+
+def test_what_is_written_is_synced_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, done = folder(tmp_path), []
+    sync, rename = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        done.append("sync")
+        sync(descriptor)
+
+    def replace(path: Path, target: Path) -> Path:
+        done.append("rename")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    run.write(1, state(1))
+    assert done == ["sync", "rename", "sync"], "the file, its name, the folder"
+
+
+def trained(lr: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_a_resumed_run_has_its_own_learning_rate(tmp_path: Path, world: World) -> None:
+    run = folder(tmp_path)
+    model, optimizer = trained(1e-3)
+    config = {"seed": 1}
+    checkpoint.save(run, world, step=1, model=model, optimizer=optimizer, config=config)
+    again, lower = trained(1e-5)
+    assert checkpoint.load(run, world, model=again, optimizer=lower, config=config) == 1
+    assert lower.param_groups[0]["lr"] == 1e-5
+    moments = [list(o.state.values())[0]["exp_avg"] for o in (optimizer, lower)]
+    assert torch.equal(*moments)
+
+
+def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path: Path, world: World) -> None:
+    run = folder(tmp_path, keep=1)
+    model, optimizer = trained(1e-3)
+    checkpoint.save(run, world, step=1, model=model, optimizer=optimizer, config={})
+    torch.nn.init.constant_(next(model.parameters()), math.nan)
+    with pytest.raises(CheckpointError, match="after step 2 weights are NaN or infinite"):
+        checkpoint.save(run, world, step=2, model=model, optimizer=optimizer, config={})
+    assert [path.name[:13] for path in run.path.glob("step-*")] == ["step-00000001"]
+
+
 WRITE_FOR_EVER = """
 import sys, torch
 from pathlib import Path
 from ddptrain.checkpoint import CheckpointFolder
 run = CheckpointFolder(Path(sys.argv[1]), "uid", 0, keep=1000)
+run.claim()
 for step in range(1, 1000):
     run.write(step, {"step": step, "weights": torch.zeros(100_000) + step})
 """

@@ -222,8 +222,10 @@ def test_defaults_depend_on_model_and_machine() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--processes", "0"], "must be at least 1, got 0"),
-        (["--processes", "2x0"], "must be at least 1, got 0"),
+        (["--processes", "0"], "must be N or NxTHREADS, got '0'"),
+        (["--processes", "2x0"], "must be N or NxTHREADS, got '2x0'"),
+        (["--processes", "two"], "must be N or NxTHREADS, got 'two'"),
+        (["--json", "."], ".: is a folder, must be a file"),
         (["--processes", "2"], "--processes: at most 1, one for each GPU, got 2"),
         (["--model", "gpt2", "--length", "1025"], "--length must be at most 1024, got 1025"),
         (["--json", "no/such.json"], "no/such.json: there is no folder no"),

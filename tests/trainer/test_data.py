@@ -171,6 +171,8 @@ def test_cifar10_is_five_files_and_one(tmp_path: Path) -> None:
         (lambda content: content + b"\0", "it has 15697"),
         (lambda content: idx(np.zeros((20, 27, 28), np.uint8)), r"of 28 x 28, has \(20, 27, 28\)"),
         (lambda content: gzip.compress(content)[:-9], "damaged gzip file"),
+        (lambda content: b"\0\0\x08\x50" + bytes(4 * 80), "80 dimensions"),
+        (lambda content: b"\0\0\x08\4" + b"\xff" * 12 + bytes(4), "4 dimensions"),
     ],
 )  # fmt: skip
 def test_a_broken_image_file_is_refused_by_name(

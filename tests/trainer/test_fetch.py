@@ -2,6 +2,7 @@ import functools
 import hashlib
 import http.server
 import io
+import socket
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from ddptrain import fetch
 from ddptrain.__main__ import main
 from ddptrain.data import load
 from ddptrain.fetch import FetchError, Source
+from tests.trainer.conftest import Start
 from tests.trainer.test_data import write_cifar10, write_mnist
 
 
@@ -95,6 +97,33 @@ def test_a_damaged_file_is_fetched_again(mirror: str, tmp_path: Path) -> None:
     path = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
     path.write_bytes(b"half")
     assert fetch.fetch("mnist", tmp_path, url=mirror) == [path, path.with_suffix("")]
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_damaged_unpacked_file_is_fetched_again(mirror: str, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "own"
+    fetched = fetch.fetch(name, folder, url=mirror)
+    path = next(path for path in fetched if path.suffix != ".gz")
+    path.write_bytes(b"")
+    assert path in fetch.fetch(name, folder, url=mirror)
+    assert path.stat().st_size > 0 and fetch.fetch(name, folder, url=mirror) == []
+
+
+def test_sigterm_takes_away_what_was_begun(tmp_path: Path, start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        process = start("-m", "ddptrain", "fetch", "mnist", f"--to={tmp_path}", f"--url={url}")
+        connection, _ = silent.accept()
+        with connection:
+            assert list(tmp_path.rglob(".fetch-*"))
+            process.terminate()
+            assert process.wait(30) == 143
+    assert not list(tmp_path.rglob(".fetch-*"))
+
+
+def test_a_url_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match="unknown url type"):
+        fetch.fetch("mnist", tmp_path, url="foo")
 
 
 def test_what_is_not_there_is_said(mirror: str, tmp_path: Path) -> None:

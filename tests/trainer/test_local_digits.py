@@ -92,13 +92,19 @@ def test_an_interrupt_leaves_no_process(local: LocalRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "module"), [("python", "ddptrain.native"), ("accelerate", "ddptrain.accelerated")]
+    ("start", "module"),
+    [
+        ("launcher: python", "ddptrain.native"),
+        ("launcher: accelerate", "ddptrain.accelerated"),
+        ("command: [python3, -m, torch.distributed.launch]", "ddptrain.native"),
+    ],
+    ids=["python", "accelerate", "torch.distributed.launch"],
 )
-def test_every_launcher_works_without_a_cluster(tmp_path: Path, launcher: str, module: str) -> None:
+def test_every_launcher_works_without_a_cluster(tmp_path: Path, start: str, module: str) -> None:
     text = (ROOT / "examples" / "digits.yaml").read_text()
     text = text.replace("ddptrain.native", module).replace('"20"', '"2"')
     path = tmp_path / "job.yaml"
-    path.write_text(text.replace("nnodes: 2", f"nnodes: 2\n  launcher: {launcher}"))
+    path.write_text(text.replace("nnodes: 2", f"nnodes: 2\n  {start}"))
     run = LocalRun(tmp_path, str(path))
     assert run.process.wait(timeout=120) == 0, run.output
     assert "after 46 steps, world size 2" in run.output

@@ -33,9 +33,3 @@ def test_reports_are_due_at_once_and_then_after_the_interval(tmp_path: Path) -> 
     often = ProgressFile(tmp_path / "often.json", interval_seconds=0)
     often.write(step=1, total_steps=2, epoch=0.5)
     assert often.due()
-
-
-def test_without_a_file_nothing_is_due_and_nothing_is_written() -> None:
-    progress = ProgressFile(None)
-    assert not progress.due()
-    progress.write(step=1, total_steps=2, epoch=0.5)

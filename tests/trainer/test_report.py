@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddptrain import memory
+from ddptrain import memory, native
 from ddptrain.config import parse
 from ddptrain.dist import World
 from ddptrain.history import HistoryFile, LogDirError, TensorBoardLog
@@ -87,6 +87,7 @@ def test_a_rank_stands_out_by_waiting_least() -> None:
     assert told in found.text
     assert slowest([(0.05, 0.1), (0.045, 0.1)]) is None
     assert slowest([(0.05, 0.1)]) is None
+    assert slowest([(0.002, 0.006), (0.004, 0.006)]) is None, "milliseconds are nothing"
     assert slowest([(0.0, 0.0), (0.0, 0.0)]) is None
 
 
@@ -198,3 +199,22 @@ def test_another_error_is_not_taken_for_it(world: World, caplog: pytest.LogCaptu
     with pytest.raises(RuntimeError), Report(parse("native", []), world):
         raise RuntimeError("boom")
     assert not caplog.messages
+
+
+def test_a_report_that_cannot_be_written_ends_no_training(
+    alone: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("DDPJOB_PROGRESS_FILE", str(tmp_path / "nowhere" / "progress.json"))
+    (tmp_path / "history.jsonl").symlink_to("/dev/full")
+    assert native.main(["--max-steps=2", f"--log-dir={tmp_path}"]) == 0
+    told = [record.message for record in caplog.records if "no further reports" in record.message]
+    assert [line.split(":")[0] for line in told] == ["ProgressFile", "HistoryFile"]
+
+
+def test_a_log_folder_that_cannot_be_had_is_told_at_once(alone: None, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LogDirError, match="--log-dir: "):
+        native.main(["--max-steps=2", f"--log-dir={tmp_path / 'file'}"])

@@ -76,6 +76,8 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
     while done < total_steps:
         epoch, skipped = divmod(done, epoch_steps)
         order.set_epoch(epoch)
+        # Accelerate's loader sets an epoch too as it begins, of its own count: 0 in a resumed run.
+        train_loader.set_epoch(epoch)
         left = skip_first_batches(train_loader, skipped) if skipped else train_loader
         for step, batch in enumerate(report.timed(left), start=skipped):
             batch_size = global_batch_size(train_size, step, config.batch_size)

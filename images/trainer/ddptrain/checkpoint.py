@@ -12,9 +12,11 @@ import logging
 import os
 import pickle
 import re
+import secrets
 import zipfile
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,17 +46,22 @@ class CheckpointFolder:
     job: str
     attempt: int
     keep: int
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Tells this writer from others of the same job and attempt, as runs without a job are."""
 
     def claim(self) -> None:
         """Make this attempt the folder's writer; earlier ones fail at their next `write`.
 
         Raises CheckpointError if a later attempt of the same job has claimed the folder.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be a checkpoint folder: {error}") from error
         holder = self._holder()
         if holder is not None and holder["job"] == self.job and holder["attempt"] > self.attempt:
             raise self._stale(holder)
-        claim = json.dumps({"job": self.job, "attempt": self.attempt}).encode()
+        claim = json.dumps(self._claim).encode()
         _replace(self.path / CLAIM, lambda file: file.write(claim))
         for leftover in self.path.glob("step-*.pt.tmp"):  # of a writer that was killed
             leftover.unlink(missing_ok=True)
@@ -62,13 +69,13 @@ class CheckpointFolder:
     def write(self, step: int, state: State) -> Path:
         """Store `state` durably under `step`, then delete the oldest beyond `keep`.
 
-        Raises CheckpointError if another attempt has claimed the folder since, or if the file
-        cannot be written, for want of space for example. Two writers never share a file, as the
-        attempt is part of its name, so one that is stopped between this check and its last write
-        still destroys nothing.
+        Raises CheckpointError if another writer has claimed the folder since, or if the file cannot
+        be written, for want of space for example. Two attempts never share a file, as the attempt
+        is part of its name, so one that is stopped between this check and its last write still
+        destroys nothing of the other's.
         """
         holder = self._holder()
-        if holder != {"job": self.job, "attempt": self.attempt}:
+        if holder != self._claim:
             raise self._stale(holder)
         path = self.path / f"step-{step:08d}-attempt-{self.attempt}.pt"
         _replace(path, lambda file: torch.save(state, file))
@@ -80,26 +87,44 @@ class CheckpointFolder:
         """Content of the newest complete checkpoint, or None if there has never been one.
 
         A damaged file is set aside (`.damaged`) with a warning, and the one before is taken.
-        Raises CheckpointError if all are damaged: starting again from step 0 would go unnoticed.
+        Raises CheckpointError if all are damaged: starting again from step 0 would go unnoticed. So
+        it does at every further start, as then none is set aside.
         """
-        paths = self._newest_first()
-        for path in paths:
+        damaged: list[Path] = []
+        for path in self._newest_first():
             content = path.read_bytes()
             damage = _damage(content)
             if damage is None:
+                for bad in damaged:
+                    bad.rename(bad.with_name(bad.name + ".damaged"))
                 log.info("resuming from %s", path)
                 return content
             log.warning("%s is damaged (%s): taking the one before", path, damage)
-            path.rename(path.with_name(path.name + ".damaged"))
-        if paths:
-            raise CheckpointError(f"{self.path}: every checkpoint is damaged ({len(paths)} files)")
+            damaged.append(path)
+        if damaged:
+            raise CheckpointError(
+                f"{self.path}: every checkpoint is damaged ({len(damaged)} files); to begin anew, "
+                "remove them or use another folder"
+            )
         return None
 
+    @property
+    def _claim(self) -> State:
+        return {"job": self.job, "attempt": self.attempt, "token": self.token}
+
     def _holder(self) -> State | None:
+        path = self.path / CLAIM
         try:
-            holder: State = json.loads((self.path / CLAIM).read_bytes())
+            holder = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        kinds = {"job": str, "attempt": int}
+        if not isinstance(holder, dict) or any(
+            not isinstance(holder.get(name), kind) for name, kind in kinds.items()
+        ):
+            raise CheckpointError(f"{path} is no claim: {holder!r}; remove it to go on")
         return holder
 
     def _newest_first(self) -> list[Path]:
@@ -108,10 +133,13 @@ class CheckpointFolder:
         return [path for _, _, path in sorted(named, reverse=True)]
 
     def _stale(self, holder: State | None) -> CheckpointError:
-        other = "nobody" if holder is None else f"attempt {holder['attempt']} of {holder['job']!r}"
+        def name(job: str, attempt: int) -> str:
+            return f"attempt {attempt} of {repr(job) if job else 'a run without a job'}"
+
+        other = "nobody" if holder is None else name(holder["job"], holder["attempt"])
         return CheckpointError(
-            f"{self.path} belongs to {other}, not to attempt {self.attempt} of {self.job!r}: "
-            "this process is a leftover, or two jobs share the folder"
+            f"{self.path} belongs to {other}, no longer to {name(self.job, self.attempt)}: "
+            "this process is a leftover, or two runs share the folder"
         )
 
 
@@ -133,8 +161,14 @@ def save(
 ) -> None:
     """Store the state after `step` steps; all ranks call it, and it is on disk when it returns.
 
-    `model` is the bare module, without DDP. Raises CheckpointError (main process) as `write` does.
+    `model` is the bare module, without DDP. Raises CheckpointError: on the main process as `write`
+    does; on all ranks if a weight is NaN or infinite, so that no good checkpoint goes for it.
     """
+    if not all(bool(t.isfinite().all()) for t in model.state_dict().values()):
+        raise CheckpointError(
+            f"after step {step} weights are NaN or infinite: not saved, and the checkpoints before "
+            "it are as they were (a smaller --lr?)"
+        )
     states: list[Any] | None = [None] * world.size if world.is_main else None
     dist.gather_object(rng.get_state(world.device), states, group=world.control)
     if folder is not None:
@@ -164,6 +198,7 @@ def load(
 
     With the world size of the checkpoint, every rank gets its random state back, and training goes
     on bit by bit as if it had never stopped; with another, each rank draws new dropout masks.
+    The optimizer's settings, such as its learning rate, stay this run's own.
     Raises CheckpointError if the checkpoint was made with another `config`.
     """
     content = _broadcast(folder.read_newest() if folder is not None else None, world)
@@ -182,7 +217,10 @@ def load(
                 "use the same value or another checkpoint folder"
             )
     model.load_state_dict(state["model"])
+    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     optimizer.load_state_dict(state["optimizer"])
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
     step: int = state["step"]
     if state["world_size"] == world.size:
         rng.set_state(state["rng"][world.rank], world.device)
@@ -246,6 +284,8 @@ def _damage(content: bytes) -> str | None:
         torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (
         zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
         pickle.UnpicklingError,
         RuntimeError,
         EOFError,

@@ -227,6 +227,8 @@ def parse(arguments: Sequence[str], *, cores: int, gpus: int) -> tuple[Options, 
     for path in filter(None, (options.json, options.markdown)):
         if not path.parent.is_dir():
             parser.error(f"{path}: there is no folder {path.parent}")
+        if path.is_dir():
+            parser.error(f"{path}: is a folder, must be a file")
     try:
         rows = variants(options.cores, gpus, options.processes)
     except ValueError as error:
@@ -240,7 +242,10 @@ def parse(arguments: Sequence[str], *, cores: int, gpus: int) -> tuple[Options, 
 def _shape(text: str) -> tuple[int, int | None]:
     """`2` or `2x1`: processes, and threads of each."""
     processes, separator, threads = text.partition("x")
-    return positive(processes), positive(threads) if separator else None
+    try:
+        return positive(processes), positive(threads) if separator else None
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"must be N or NxTHREADS, got {text!r}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -85,10 +85,20 @@ class Samples:
     def batch(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Normalised images (B, C, H, W) float32 and labels (B,) int64 of the `chosen` (B,)."""
         chosen = chosen.to(self.labels.device)
-        images = self.images[chosen].float().div_(self.pixels.white)
-        for channel, (mean, std) in enumerate(zip(self.pixels.mean, self.pixels.std, strict=True)):
-            images[:, channel].sub_(mean).div_(std)
-        return images, self.labels[chosen]
+        images = self.images.index_select(0, chosen).float().div_(self.pixels.white)
+        images.sub_(self._mean).div_(self._std)
+        return images, self.labels.index_select(0, chosen)
+
+    @cached_property
+    def _mean(self) -> torch.Tensor:  # (1, C, 1, 1)
+        return self._of_channels(self.pixels.mean)
+
+    @cached_property
+    def _std(self) -> torch.Tensor:  # (1, C, 1, 1)
+        return self._of_channels(self.pixels.std)
+
+    def _of_channels(self, values: Sequence[float]) -> torch.Tensor:
+        return torch.tensor(values, device=self.images.device).view(1, -1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,8 @@ def load(name: str, folder: Path | None, device: torch.device) -> Dataset:
     `auto` is what `folder` holds, or the bundled digits without a folder. Nothing is downloaded.
     Raises DataError, which says what is missing or wrong.
     """
+    if name != "digits" and folder is not None and not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder")
     if name == "auto":
         name = "digits" if folder is None else _found_in(folder)
     parts = _READERS[name](name, folder)

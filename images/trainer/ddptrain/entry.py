@@ -5,13 +5,18 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from ddptrain.checkpoint import CheckpointError
 from ddptrain.config import Config, parse
-from ddptrain.dist import World, process_group
+from ddptrain.dist import LaunchError, World, process_group
+from ddptrain.files import DataError
+from ddptrain.history import LogDirError
 from ddptrain.preemption import StopVote
-from ddptrain.report import Report
+from ddptrain.report import AccuracyMissed, Report
 
 PREEMPTED_AND_SAVED = 75  # EX_TEMPFAIL: the same command goes on from here
 TERMINATED = 128 + 15  # what a shell reports for SIGTERM
+
+EXPLAINED = (DataError, LaunchError, CheckpointError, LogDirError, AccuracyMissed)
 
 log = logging.getLogger("ddptrain")
 
@@ -27,10 +32,14 @@ def run(
     """
     config = parse(program, arguments)
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
-    with process_group(timeout=timedelta(seconds=config.timeout_seconds)) as world:
-        log.setLevel(logging.INFO if world.is_main else logging.WARNING)
-        log.info(f"world size {world.size}, {world.launch.backend} on {world.device.type}")
-        stop = StopVote()
-        stop.listen()
-        with Report(config, world) as report:
-            return train(config, world, stop, report)
+    try:
+        with process_group(timeout=timedelta(seconds=config.timeout_seconds)) as world:
+            log.setLevel(logging.INFO if world.is_main else logging.WARNING)
+            log.info(f"world size {world.size}, {world.launch.backend} on {world.device.type}")
+            stop = StopVote()
+            stop.listen()
+            with Report(config, world) as report:
+                return train(config, world, stop, report)
+    except EXPLAINED:
+        sys.tracebacklimit = 0  # what is to be done is in the message, not in our lines
+        raise

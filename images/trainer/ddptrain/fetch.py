@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import http.client
 import shutil
+import signal
 import sys
 import tarfile
 import tempfile
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddptrain.data import CIFAR10, FOLDERS, data_dir
+from ddptrain.files import CIFAR_PIXELS
 
 TIMEOUT_SECONDS = 60.0  # without a byte
 CHUNK = 2**20
@@ -92,7 +94,16 @@ def fetch(name: str, folder: Path, *, url: str | None = None) -> list[Path]:
 
 
 def _is_there(path: Path, md5: str | None) -> bool:
-    return path.is_file() and (md5 is None or _md5(path) == md5)
+    """Whether the file is there and whole: by its sum, or, unpacked, by its size."""
+    if not path.is_file():
+        return False
+    if md5 is not None:
+        return _md5(path) == md5
+    packed = path.with_name(f"{path.name}.gz")
+    if packed.is_file():  # its last four bytes are the size of its content (RFC 1952)
+        return path.stat().st_size == int.from_bytes(packed.read_bytes()[-4:], "little")
+    size = path.stat().st_size
+    return size > 0 and size % (1 + CIFAR_PIXELS) == 0  # a label and an image each
 
 
 def _download(url: str, path: Path, md5: str) -> None:
@@ -100,8 +111,8 @@ def _download(url: str, path: Path, md5: str) -> None:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer, path.open("wb") as out:
             shutil.copyfileobj(answer, out, CHUNK)
-    except (OSError, http.client.HTTPException) as error:  # OSError: also URLError and HTTPError
-        raise FetchError(f"{url}: {error}") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:  # OSError: also URLError …
+        raise FetchError(f"{url}: {error} (--url names a mirror)") from None
     if (found := _md5(path)) != md5:
         size = path.stat().st_size
         raise FetchError(f"{url}: its MD5 sum must be {md5}, is {found} ({size} bytes)")
@@ -141,6 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.to is None:
         parser.error("the following arguments are required: --to, or $DDPJOB_DATA_DIR")
+    # So that SIGTERM, such as a pod's end, takes what was begun away as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         fetched = fetch(options.name, options.to, url=options.url)
     except (FetchError, OSError) as error:

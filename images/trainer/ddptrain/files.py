@@ -56,7 +56,10 @@ def parse_idx(content: bytes, path: Path) -> Bytes:
     if len(content) != expected:
         sizes = " x ".join(map(str, shape))
         raise DataError(f"{path}: {sizes} items make {expected} bytes, it has {len(content)}")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    try:
+        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    except ValueError as error:  # more dimensions than there are, or none of a huge size
+        raise DataError(f"{path}: {dimensions} dimensions: {error}") from None
 
 
 def parse_cifar10(content: bytes, path: Path) -> tuple[Bytes, Bytes]:

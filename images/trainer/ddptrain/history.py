@@ -39,14 +39,17 @@ class HistoryFile:
     """Appends to `path`, one JSON object a line, at most every five seconds.
 
     A resumed training appends too: `attempt` tells whose steps a line speaks of, and of two lines
-    for a step the later one counts.
+    for a step the later one counts. Raises LogDirError where it cannot be opened.
     """
 
     def __init__(
         self, path: Path, attempt: int, *, interval_seconds: float = INTERVAL_SECONDS
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a")
+        except OSError as error:
+            raise LogDirError(f"--log-dir: {error}") from error
         self._attempt, self._interval, self._next = attempt, interval_seconds, 0.0
 
     def due(self) -> bool:

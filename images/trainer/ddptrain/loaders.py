@@ -107,6 +107,8 @@ def batches(
     What the transforms draw from random, numpy.random and torch depends on `seed`, the epoch and
     the sample alone, and leaves the random state of this process as it was.
     """
+    if len(dataset) == 0:
+        raise ValueError("the dataset is empty: there is nothing to train on")
     epoch_steps = steps_per_epoch(len(dataset), batch_size)
     shard = Shard(dataset, batch_size=batch_size, seed=seed, world=world)
     loader = _loader(dataset, shard, seed=seed, world=world, workers=workers)

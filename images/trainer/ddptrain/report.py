@@ -7,7 +7,7 @@ after each optimizer step, `evaluated` after each epoch and `finish` at the end.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -51,7 +51,7 @@ class Report:
         if self._world.is_main:
             for sink in sinks(self._config, self._world):
                 self._sinks.append(sink)
-                self._cleanup.callback(sink.close)
+                self._cleanup.callback(_close, sink)
         return self
 
     def __exit__(
@@ -160,15 +160,19 @@ class Report:
         elapsed = time.perf_counter() - self._epoch_began
         if self._seen:
             self._metrics["data_wait_percent"] = round(100 * self._waited / max(1e-9, elapsed), 1)
-        for sink in sinks:
-            sink.write(
-                step=done,
-                total_steps=self._total_steps,
-                epoch=round(done / self._epoch_steps, 3),
-                loss=loss,
-                samples_per_second=samples_per_second,
-                metrics=self._metrics,
-            )
+        for sink in list(sinks):
+            try:
+                sink.write(
+                    step=done,
+                    total_steps=self._total_steps,
+                    epoch=round(done / self._epoch_steps, 3),
+                    loss=loss,
+                    samples_per_second=samples_per_second,
+                    metrics=self._metrics,
+                )
+            except OSError as error:  # no report is worth a training
+                log.warning(f"{type(sink).__name__}: {error}; no further reports there")
+                self._sinks.remove(sink)
 
     def _look_at_memory(self) -> None:
         self._memory_next = time.monotonic() + MEMORY_SECONDS
@@ -196,6 +200,11 @@ class Report:
         )
         self._cleanup.enter_context(profiler)
         self._profiled = profiler.step
+
+
+def _close(sink: Sink) -> None:
+    with suppress(OSError):  # what it says of a full disk, it has said before
+        sink.close()
 
 
 def sinks(config: Config, world: World) -> Iterator[Sink]:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddptrain.dist import World
 
 NOTABLE = 0.2  # of a step: a smaller difference is noise
+NOTABLE_SECONDS = 0.02  # and so is this, on machines that do other things too
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def slowest(times: list[tuple[float, float]]) -> Found | None:
     waits = [waited for waited, _ in times]
     least, most = min(waits), max(waits)
     step = max(total for _, total in times)
-    if most - least < NOTABLE * step or step == 0:
+    if most - least < max(NOTABLE * step, NOTABLE_SECONDS):
         return None
     rank = waits.index(least)
     return Found(
