@@ -14,7 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import psutil
+
 import ddpjob
+from ddpjob import keys
 
 SOURCES = Path(ddpjob.__file__).parent
 DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
@@ -25,10 +28,10 @@ def _config_map(folder: Path) -> None:
     """The agent as the kubelet lays it down: links to `..data`, itself a link to a dated folder."""
     dated = folder / "..2027_01_15_08_00_00.1"
     (dated / "hooks").mkdir(parents=True)
-    shutil.copy(SOURCES / "agent.py", dated)
-    shutil.copy(SOURCES / "agent_hooks.py", dated / "hooks/sitecustomize.py")
+    for key, path in keys.AGENT_FILES.items():
+        shutil.copy(SOURCES / key, dated / path)
     (folder / "..data").symlink_to(dated.name)
-    for name in ("agent.py", "hooks"):
+    for name in {path.partition("/")[0] for path in keys.AGENT_FILES.values()}:
         (folder / name).symlink_to(f"..data/{name}")
 
 
@@ -65,6 +68,14 @@ class Pod:
 
     def wait(self) -> int:
         return self.process.wait(DEADLINE)
+
+    def kill(self) -> None:
+        """As the kernel ends a container: all of it."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.kill()
+        for process in below:  # they would only be asked to end, and a script may refuse
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -172,5 +183,5 @@ def pods(root: Path) -> Iterator[Pods]:
     finally:
         for pod in group.started:
             if pod.process.poll() is None:
-                pod.process.kill()
+                pod.kill()
             pod.process.wait(DEADLINE)

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import orjson
@@ -39,7 +39,7 @@ class Watched(LocalCluster):
         self.crashed: asyncio.Event = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def _write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
+    async def write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
         if self.crashed.is_set():
             raise Crash
         number = sum(self.writes.values())
@@ -71,15 +71,19 @@ class OperatorView:
         if resource.kind == "Event":
             return await self._cluster.create(resource, namespace, body)
         name = _name(body)
-        async with self._cluster._write("create", resource, name):
+        async with self._cluster.write("create", resource, name):
             return await self._cluster.create(resource, namespace, body)
 
     async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
-        async with self._cluster._write("delete", resource, name):
+        async with self._cluster.write("delete", resource, name):
             return await self._cluster.delete(resource, namespace, name, **options)
 
+    async def patch(self, resource: Resource, namespace: str, name: str, body: Any) -> Body:
+        async with self._cluster.write("patch", resource, name):
+            return await self._cluster.patch(resource, namespace, name, body)
+
     async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
-        async with self._cluster._write("status", resource, body["metadata"]["name"]):
+        async with self._cluster.write("status", resource, body["metadata"]["name"]):
             return await self._cluster.update_status(resource, namespace, body)
 
 
@@ -94,10 +98,18 @@ def admit(resource: Resource, body: Body) -> Body:
 
 
 async def play_pods(cluster: LocalCluster, script: Script) -> None:
-    """Start every pod, end it as the script says, obey deletions; until cancelled."""
+    """Start every pod, end it as the script says, obey deletions; until cancelled.
+
+    No pod ends by itself before all of its group have been there, as in a real rendezvous.
+    """
+    seen: defaultdict[str, set[str]] = defaultdict(set)  # names by rendezvous id
     while True:
         for pod in (await cluster.list(PODS, namespace=NAMESPACE)).items:
-            await _play(cluster, pod, script)
+            env = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
+            group = seen[env["PET_RDZV_ID"]]
+            group.add(pod["metadata"]["name"])
+            whole = len(group) == int(env["PET_NNODES"])
+            await _play(cluster, pod, script if whole else lambda attempt, rank: None)
         await asyncio.sleep(0.002)
 
 
@@ -110,14 +122,23 @@ async def _play(cluster: LocalCluster, pod: Body, script: Script) -> None:
             await cluster.delete(PODS, NAMESPACE, meta["name"], uid=meta["uid"], grace_seconds=0)
         elif phase == "Pending":
             await _set(cluster, pod, "Running", {"running": {"startedAt": "2027-01-15T08:00:00Z"}})
+        elif phase == "Running" and "activeDeadlineSeconds" in pod["spec"]:
+            ended = {"exitCode": 143, "finishedAt": "2027-01-15T08:00:01Z"}
+            await _set(cluster, pod, "Failed", {"terminated": ended}, reason="DeadlineExceeded")
         elif phase == "Running" and code is not None:
-            ended = {"exitCode": code, "finishedAt": "2027-01-15T08:00:01Z"}
-            await _set(cluster, pod, "Failed" if code else "Succeeded", {"terminated": ended})
+            await end_pod(cluster, pod, code)
 
 
-async def _set(cluster: LocalCluster, pod: Body, phase: str, state: Body) -> None:
+async def end_pod(cluster: Any, pod: Body, code: int) -> None:
+    """Its trainer has ended. Raises Conflict where the pod has changed meanwhile."""
+    ended = {"exitCode": code, "finishedAt": "2027-01-15T08:00:01Z"}
+    await _set(cluster, pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+
+async def _set(cluster: Any, pod: Body, phase: str, state: Body, **fields: str) -> None:
     container = {"name": "trainer", "state": state}
-    status = {**pod["status"], "phase": phase, "containerStatuses": [container], "podIP": ""}
+    fields |= {"phase": phase, "podIP": "", "startTime": "2027-01-15T08:00:00Z"}
+    status = {**pod["status"], **fields, "containerStatuses": [container]}
     await cluster.update_status(PODS, NAMESPACE, {**pod, "status": status})
 
 
@@ -126,10 +147,14 @@ async def operating(
     cluster: Watched, script: Script, settings: Settings = FAST
 ) -> AsyncIterator[None]:
     """A controller that is started again whenever it dies, and pods that are played."""
-    tasks = [
-        asyncio.create_task(_keep_running(cluster, settings)),
-        asyncio.create_task(play_pods(cluster, script)),
-    ]
+    async with side_by_side(_keep_running(cluster, settings), play_pods(cluster, script)):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def side_by_side(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A block during which all of this runs; raises what one of them has raised."""
+    tasks = [asyncio.create_task(part) for part in work]
     try:
         yield
     finally:
@@ -158,7 +183,7 @@ async def _keep_running(cluster: Watched, settings: Settings) -> None:
         cluster.crashed.clear()
 
 
-async def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 20.0, every: float = 0.002) -> Any:
     """The condition's first true value. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while True:
@@ -166,4 +191,4 @@ async def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
             value = await value if asyncio.iscoroutine(value) else value
             if value:
                 return value
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(every)

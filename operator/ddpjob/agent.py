@@ -1,9 +1,9 @@
 """Runs inside every pod: `python3 -u agent.py torchrun -- ARGS…` or `… command -- CMD…`.
 
-It starts the launcher at once, says what the launcher waits for, serves /progress and /metrics,
-forwards signals, reaps orphans (it is PID 1), and ends with a documented exit code and one JSON
-summary in the termination log. Formats and codes: docs/progress.md. All settings come from the
-environment.
+It starts the launcher at once, says what the launcher waits for, serves /progress, /metrics and
+/stacks, ends the attempt where no step is made for too long, forwards signals, reaps orphans (it is
+PID 1), and ends with a documented exit code and one JSON summary in the termination log. Formats
+and codes: docs/progress.md. All settings come from the environment.
 
 Mounted into images of other people: standard library only, Python 3.8 or newer, no import of ours.
 """
@@ -28,13 +28,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping  # noqa: UP035 - Python 3.8
 
-OK, USER_ERROR, SAVED, NO_RENDEZVOUS, TERMINATED = (
-    0,
-    1,
-    75,
-    77,
-    143,
-)  # exit codes; else 128 + signal
+# Exit codes; else 128 + signal.
+OK, USER_ERROR, SAVED, HANG, NO_RENDEZVOUS, OUT_OF_MEMORY, TERMINATED = (0, 1, 75, 76, 77, 137, 143)
 PROGRESS_BYTES = 16 * 1024
 SUMMARY_BYTES = 4096  # the kubelet keeps no more
 METRICS, METRIC_NAME_CHARS = 32, 63
@@ -42,7 +37,12 @@ RENDEZVOUS_SECONDS = 900  # torchrun's own limit for a static rendezvous
 LOOK_SECONDS = 5.0  # before each look for the master's name, the first too; see MasterWatch
 SAY_SECONDS = 15.0  # between two lines that say what is waited for
 POLL_SECONDS = 0.5
+LINGER_SECONDS = 4.0  # after a hang, of ranks that wait for others: the others are yet to be judged
+ENDING_SECONDS = 10.0  # what a rank may take to end after its exception, before it counts as hung
 LAST_SECONDS = 3.0  # of the grace period, kept to write the summary
+# Python stacks are asked for by a signal that nobody else uses: scripts have SIGUSR1 and SIGUSR2
+# for purposes of their own (submitit requeues, Kineto profiles).
+STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2))
 HERE = os.path.dirname(os.path.abspath(__file__))
 CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
 
@@ -59,6 +59,37 @@ def read_text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
+
+
+CGROUPS = "/sys/fs/cgroup"
+
+
+def memory_cgroup(v1: str, v2: str) -> str:
+    """What stands in a file of this process's memory cgroup, which has two names."""
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, name = (f"{CGROUPS}/memory", v1) if controllers else (CGROUPS, v2)
+        for folder in (mount + path, mount):  # in a container the path may be the host's
+            text = read_text(f"{folder.rstrip('/')}/{name}")
+            if text:
+                return text
+    return ""
+
+
+def oom_kills() -> int:
+    """How many processes of this cgroup the kernel has killed for want of memory."""
+    match = re.search(
+        r"^oom_kill (\d+)$", memory_cgroup("memory.oom_control", "memory.events"), re.M
+    )
+    return int(match.group(1)) if match else 0
+
+
+def memory_limit() -> int | None:
+    """The cgroup's limit in bytes; None without one."""
+    text = memory_cgroup("memory.limit_in_bytes", "memory.max").strip()
+    return int(text) if text.isdigit() and int(text) < 2**60 else None
 
 
 # ---- Environment
@@ -88,6 +119,8 @@ class Config:
     grace_seconds: int
     termination_log: str
     rendezvous_seconds: int
+    hang_seconds: int
+    """Without a step for so long the attempt ends; 0: for ever."""
 
     @staticmethod
     def from_env(env: Mapping[str, str]) -> Config:
@@ -127,6 +160,7 @@ class Config:
             grace_seconds=whole("DDPJOB_GRACE_SECONDS", 0, 60),
             termination_log=text("DDPJOB_TERMINATION_LOG", "/dev/termination-log"),
             rendezvous_seconds=whole("DDPJOB_RENDEZVOUS_SECONDS", 1, RENDEZVOUS_SECONDS),
+            hang_seconds=whole("DDPJOB_HANG_SECONDS", 0, 0),
         )
         if problems:
             raise ConfigError("; ".join(problems))
@@ -170,6 +204,7 @@ def launcher_env(config: Config, env: Mapping[str, str], resolv_conf: str) -> di
     if "PET_MASTER_ADDR" in env:
         result["PET_MASTER_ADDR"] = result["MASTER_ADDR"]
     paths = [os.path.join(HERE, "hooks"), env.get("PYTHONPATH", "")]
+    result["DDPJOB_STACK_SIGNAL"] = str(STACK_SIGNAL)
     result["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     result.setdefault("PET_RDZV_CONF", f"timeout={config.rendezvous_seconds}")
     result.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(config.shutdown_seconds))
@@ -194,10 +229,16 @@ def read_json(path: str, limit: int) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def names_in(folder: str, prefix: str) -> list[str]:
+    """Names in `folder` that begin so, sorted; none where there is no such folder."""
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [name for name in names if name.startswith(prefix)]
+
+
 def read_records(folder: str, prefix: str) -> Iterator[dict[str, Any]]:
     """Every readable JSON object in the files `<prefix>*.json` of `folder`."""
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if name.startswith(prefix) and name.endswith(".json"):
+    for name in names_in(folder, prefix):
+        if name.endswith(".json"):
             with contextlib.suppress(OSError, ValueError):
                 yield from objects([read_json(os.path.join(folder, name), 64 * 1024)])
 
@@ -273,6 +314,8 @@ class Progress:
         self.eta: float | None = None  # seconds
         self.file: tuple[int, ...] = ()  # as it was read last: mtime, size, inode
         self.first = (0.0, 0)  # monotonic seconds and step of the first report
+        self.counted: int | None = None  # steps, by the hooks
+        self.moved: float | None = None  # monotonic seconds of the last new step, of either source
         self.warned: set[str] = set()
 
     def poll(self, now: float) -> None:
@@ -283,10 +326,14 @@ class Progress:
             pass
         except (OSError, ValueError) as problem:
             self.warn(str(problem))
-        if self.source != "file" and self.config.count_steps:
-            step = counted_step(self.config.run_dir)
-            if step is not None and step != self.report.get("step"):
-                self.take("counted", {"step": step, "metrics": {}}, time.time(), now)
+        shown = self.source != "file" and self.config.count_steps
+        if not shown and not self.config.hang_seconds:
+            return
+        counted = counted_step(self.config.run_dir)
+        if counted is not None and counted != self.counted:
+            self.counted, self.moved = counted, now
+            if shown:
+                self.take("counted", {"step": counted, "metrics": {}}, time.time(), now)
 
     def poll_file(self, now: float) -> None:
         """Read the progress file if it has changed."""
@@ -309,6 +356,8 @@ class Progress:
     def take(self, source: str, report: dict[str, Any], updated_at: float, now: float) -> None:
         """Make `report` the newest one, and estimate the rest from the rate since the first one."""
         step, total = report["step"], report.get("total_steps")
+        if step != self.report.get("step"):
+            self.moved = now
         if source != self.source or step < self.first[1]:
             self.first = (now, step)
         since, start = self.first
@@ -330,6 +379,10 @@ class Progress:
             page["updated_at"] = self.updated_at
         return page
 
+    def still_seconds(self, now: float) -> float:
+        """For how long no step has been made; 0 before the first and after the last."""
+        return 0.0 if self.moved is None or self.is_complete else now - self.moved
+
     @property
     def is_complete(self) -> bool:
         """Whether the script has reported its last step."""
@@ -345,6 +398,12 @@ def counted_step(folder: str) -> int | None:
             counts.append((2**31 if rank is None else rank, step))
     lowest = min(counts)[0] if counts else 0
     return max((step for rank, step in counts if rank == lowest), default=None)
+
+
+def counting_pids(folder: str) -> list[int]:
+    """Of the processes that have made optimizer steps."""
+    names = names_in(folder, "steps-")
+    return [int(name[6:-5]) for name in names if re.match(r"steps-[0-9]+\.json\Z", name)]
 
 
 def metrics_text(page: Mapping[str, Any], job: str) -> str:
@@ -371,7 +430,9 @@ PEER_NOISE = {
     r"|timeout caused pair closure|failed to pass monitoredBarrier",
     "nccl [R]": r"remote process exited or there was a network error|ncclRemoteError"
     r"|NCCL communicator was aborted|collective operation timeout|ncclUniqueId.*store->get",
-    "store": r"Did the remote server shutdown or crash|Socket Timeout|socket has timed out"
+    # One that cannot reach the store tells more than the store, which only waits for it.
+    "store": r"Did the remote server shutdown or crash|Socket Timeout"
+    r"|socket has timed out(?!.*while trying to connect)"
     r"|wait timeout after|waiting for clients|\A(Broken pipe|Connection reset by peer)",
 }
 OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3  # the higher, the less a failure explains
@@ -387,13 +448,14 @@ def one_line(exception: str, text: str) -> tuple[str, str]:
     """Type and one line, `ValueError: boom`, of an exception's whole message.
 
     Where it carries the traceback of another process (of a DataLoader worker, of mp.spawn), the
-    last line tells what happened there.
+    last line tells what happened there. A first line with a colon at its end only announces.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and "Traceback (most recent call last)" in text:
         match = re.match(r"(?:\w+\.)*([A-Za-z_]\w*)(?:: |\Z)", lines[-1])
         return match.group(1) if match else exception, lines[-1]
-    return exception, f"{exception}: {lines[0]}" if lines else exception
+    said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+    return exception, f"{exception}: {said}" if said else exception
 
 
 @dataclass
@@ -409,6 +471,8 @@ class Failure:
     exception: str | None = None
     traceback: str = ""
     grade: int = OWN
+    launched: bool = True
+    """The script itself began."""
 
 
 @dataclass(frozen=True)
@@ -429,12 +493,16 @@ def signal_name(code: int) -> str:
 
 
 def make_failure(
-    worker: Mapping[str, Any], record: Mapping[str, Any] | None, crowd: bool, now: float
+    worker: Mapping[str, Any],
+    record: Mapping[str, Any] | None,
+    crowd: bool,
+    now: float,
+    words: Mapping[str, Any] | None = None,
 ) -> Failure:
     """The failure of `worker` (rank, local_rank, exitcode, ended_at), with its hook's `record`.
 
-    In a `crowd` an abort without an exception is taken for an echo: NCCL's watchdog and gloo abort
-    after the death of a peer.
+    `words` are those it said when it called `sys.exit`. In a `crowd` an abort without an exception
+    is taken for an echo: NCCL's watchdog and gloo abort after the death of a peer.
     """
     code = worker.get("exitcode")
     code = code if isinstance(code, int) else 1
@@ -451,7 +519,10 @@ def make_failure(
         failure.exception, failure.message = one_line(kind, text)
         failure.traceback = str(record.get("traceback", ""))
         failure.time = past(record.get("time"), failure.time)
-        failure.grade = ECHO if is_peer_noise(kind, text) else OWN
+        failure.grade = ECHO if is_peer_noise(failure.exception, text) else OWN
+    elif words is not None and words.get("code") == code and words.get("message"):
+        failure.launched = words.get("by") != "runpy"  # python -m found no such module
+        failure.message += f": {' '.join(str(words['message']).split())}"
     elif failure.signal == "SIGABRT" and crowd:
         failure.grade = SUSPECT
     return failure
@@ -493,7 +564,8 @@ def find_failures(
         if record is None and worker.get("exitcode") == 1:  # a shell script as torchrun's worker
             record = by_rank.get(worker.get("rank"))
         crowd = config.nnodes * config.nproc_per_node > 1
-        failures.append(make_failure(worker, record, crowd, now))
+        words = next(read_records(config.run_dir, f"exit-{pid}."), None)
+        failures.append(make_failure(worker, record, crowd, now, words))
     return failures
 
 
@@ -518,7 +590,44 @@ def judge_failures(failures: list[Failure], alone: bool = True) -> Verdict:
         return Verdict("Preempted", SAVED, first)
     if first.exception is None and first.signal is not None:
         return Verdict("Signal", 128 + getattr(signal, first.signal, 0), first)
+    if not first.launched:
+        return Verdict("LaunchFailed", USER_ERROR, first)
     return Verdict("Exception" if first.exception else "ExitCode", USER_ERROR, first)
+
+
+KILLED = re.compile(
+    r"killed by signal: Killed|exited unexpectedly|exitcode -9|SIGKILL"
+)  # of a helper process
+
+
+def judge_memory(verdict: Verdict, kills: int) -> Verdict:
+    """`verdict`, or OOMKilled where the kernel has meanwhile killed for want of memory.
+
+    With cgroup v1, or the kubelet's singleProcessOOMKill, one process is killed and the agent lives
+    to tell; else the whole container is, and the kubelet tells.
+    """
+    first = verdict.failure
+    if kills <= 0 or not (first.signal == "SIGKILL" or KILLED.search(first.message)):
+        return verdict
+    limit = memory_limit()
+    of = "the memory limit" if limit is None else f"the memory limit of {limit / 2**20:.0f} MiB"
+    first.message = f"{first.message}: out of memory, by {of}; processes killed for it: {kills}"
+    return Verdict("OOMKilled", OUT_OF_MEMORY, first)
+
+
+def missing_script(command: list[str]) -> str | None:
+    """The script that `command` wanted Python to run, if it wanted one and there is none."""
+    if not re.match(r"python[0-9.]*\Z", os.path.basename(command[0])):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-m", "-c", "-"):
+            return None
+        if word in ("-W", "-X"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return None if os.path.exists(word) else word
+    return None
 
 
 def judge_torchrun(error: Any, config: Config, code: int, now: float) -> Verdict:
@@ -618,7 +727,10 @@ class MasterWatch(threading.Thread):
 
 
 def serve(agent: Agent) -> None:
-    """Serve /progress and /metrics in threads. A taken port costs progress, not the training."""
+    """Serve /progress, /metrics and /stacks in threads.
+
+    A taken port costs progress, not the training.
+    """
     import http.server  # takes 40 ms: after the launcher has started
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -630,6 +742,9 @@ def serve(agent: Agent) -> None:
             elif self.path == "/metrics":
                 text = metrics_text(agent.page, agent.config.job)
                 kind, body = "text/plain; version=0.0.4; charset=utf-8", text.encode()
+            elif self.path == "/stacks":
+                text = agent.stacks.show(agent.take_stacks())
+                kind, body = "text/plain; charset=utf-8", text.encode("utf-8", "replace")
             else:
                 return self.send_error(404)
             self.send_response(200)
@@ -697,6 +812,10 @@ class Agent:
         self.deadline = math.inf  # monotonic end of the grace period
         self.started = False  # the training itself runs
         self.expired = ""  # what was not there in time
+        self.hung: Verdict | None = None
+        self.hung_until = -math.inf  # monotonic: until then the ranks stay where they are
+        self.oom_kills = oom_kills()  # before our time; in a pod there are none
+        self.stacks_lock = threading.Lock()
         self.watch: MasterWatch | None = None
 
     def run(self) -> int:
@@ -724,7 +843,7 @@ class Agent:
                 say(f"{name}: {problem}")
         with contextlib.suppress(OSError):
             for file in os.listdir(self.config.run_dir):
-                if re.match(r"(steps-|error-|launch|progress).*json", file):
+                if re.match(r"(steps-|error-|exit-|launch|progress).*json", file):
                     os.remove(os.path.join(self.config.run_dir, file))
 
     def catch_signals(self) -> int:
@@ -802,6 +921,67 @@ class Agent:
                 self.started = True
             self.progress.poll(now)
             self.page = self.progress.page("running" if self.started else "waiting")
+            is_ending = self.code is not None or self.terminated_at is not None
+            if self.hung is not None and (is_ending or now > self.hung_until):
+                return
+            if self.hung is None and not is_ending and self.stands_still(now):
+                self.judge_hang(now)
+
+    def stands_still(self, now: float, *, is_dying: bool = False) -> bool:
+        """Whether no step is made for too long; a rank that is dying has a while to end."""
+        limit, still = self.config.hang_seconds, self.progress.still_seconds(now)
+        if not 0 < limit <= still:
+            return False
+        is_dying = is_dying or bool(names_in(self.config.run_dir, "error-"))
+        return still >= limit + (ENDING_SECONDS if is_dying else 0.0)
+
+    def judge_hang(self, now: float) -> None:
+        """Find out what keeps the ranks of this pod; their stacks go into the log.
+
+        Where all of them wait for others they stay for a moment: once they were gone, a rank
+        elsewhere would no longer stand where it was.
+        """
+        self.page = self.progress.page("stalled")
+        still, step = self.progress.still_seconds(now), self.progress.report.get("step")
+        processes = self.take_stacks()
+        found = self.stacks.culprit(processes)
+        if not self.stands_still(now, is_dying=found is None):
+            return  # a rank has just ended, or is about to: another pod's end may have reached it
+        say(f"Hang: no new step for {still:.0f} s; the stacks of all local ranks:")
+        print(self.stacks.show(processes), file=sys.stderr, flush=True)
+        message = f"no new step for {still:.0f} s after step {step}"
+        if found is None:
+            self.hung = Verdict("Hang", HANG, Failure(message, time.time()))
+            return
+        failure = Failure(
+            f"{message}; {self.stacks.explain(found)}",
+            time.time(),
+            rank=found.rank,
+            local_rank=found.local_rank,
+            traceback=found.stacks or "\n".join(found.threads),
+            grade={self.stacks.OWN: OWN, self.stacks.DEVICE: SUSPECT}.get(found.kind, ECHO),
+        )
+        self.hung = Verdict("Hang", HANG, failure)
+        self.hung_until = now + (LINGER_SECONDS if failure.grade > OWN else 0.0)
+
+    @property
+    def stacks(self) -> Any:
+        """agent_stacks.py, loaded when it is needed."""
+        name = "agent_stacks"
+        if name not in sys.modules:
+            spec = importlib.util.spec_from_file_location(name, os.path.join(HERE, name + ".py"))
+            assert spec is not None and spec.loader is not None
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        return sys.modules[name]
+
+    def take_stacks(self) -> Any:
+        """The stacks of this pod's processes now: a list of agent_stacks.Process."""
+        launch = next(read_records(self.config.run_dir, "launch"), {})
+        workers = {w.get("pid") for w in objects(launch.get("workers"))}
+        workers |= set(counting_pids(self.config.run_dir))
+        with self.stacks_lock:  # two at once would read each other's answers
+            return self.stacks.take(os.getpid(), workers, STACK_SIGNAL)
 
     def reap(self) -> None:
         """Collect every child that has ended."""
@@ -835,6 +1015,8 @@ class Agent:
     def judge(self) -> Verdict:
         """What happened."""
         now = time.time()
+        if self.hung is not None:
+            return self.hung
         if self.expired:
             return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(self.expired, now))
         code = -signal.SIGKILL if self.code is None else self.code  # the grace period was too short
@@ -851,8 +1033,13 @@ class Agent:
         if stop is None or any(f.time < stop for f in failures):
             if code == 0:
                 return Verdict("Completed", OK, Failure("", now, exit_code=0))
+            script = missing_script(self.arguments) if self.mode == "command" else None
+            if script is not None and code == 2:  # Python says so itself, to nobody but the log
+                failure = Failure(f"no script {script!r} in {os.getcwd()}", now, exit_code=2)
+                return Verdict("LaunchFailed", USER_ERROR, failure)
             if failures:
-                return judge_failures(failures, self.config.nnodes == 1)
+                verdict = judge_failures(failures, self.config.nnodes == 1)
+                return judge_memory(verdict, oom_kills() - self.oom_kills)
             return judge_torchrun(launch.get("error"), self.config, code, now)
         saved = [f for f in failures if f.exit_code == SAVED]
         if saved or SAVED in self.orphan_codes:
@@ -890,7 +1077,8 @@ class Agent:
         first = verdict.failure
         if verdict.agent_exit != OK:
             rank = "" if first.rank is None else f"rank {first.rank}: "
-            echo = " (another rank had gone before)" if first.grade > OWN else ""
+            gone = first.grade > OWN and verdict.agent_exit != HANG
+            echo = " (another rank had gone before)" if gone else ""
             say(f"{verdict.reason}: {rank}{first.message}{echo}")
         return verdict.agent_exit
 

@@ -1,8 +1,9 @@
 """Runs at the start of every Python process of a pod, as `sitecustomize` on PYTHONPATH.
 
-It counts optimizer steps, records the first uncaught exception, and runs the `sitecustomize` that
-it hides. What it finds goes to small JSON files in DDPJOB_RUN_DIR, which the agent reads. It never
-raises and never imports torch; standard library only, Python 3.8 or newer.
+It counts optimizer steps, records the first uncaught exception, answers the agent's signal with the
+stacks of its threads, and runs the `sitecustomize` that it hides. What it finds goes to small JSON
+files in DDPJOB_RUN_DIR, which the agent reads. It never raises and never imports torch; standard
+library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 WRITE_SECONDS = 1.0  # between two writes of a process's step count
+MEMORY_FILE = "ddpjob-stacks"  # as in agent_stacks.py
+RESERVE_BYTES = 8 * 2**20  # what a record takes at most, json and traceback imported for it
 TEXT_CHARS = 4000  # kept of a message and of a traceback; the summary has room for less
 
 
@@ -120,6 +123,12 @@ class ErrorRecorder:
         self.folder = folder
         self.done = False
         self.next_hook = sys.excepthook
+        self.exit_hook = sys.exit
+        self.said: dict[str, Any] = {}
+        # For the record of a script that has used up what it may: a descriptor, and memory, which
+        # is only address space until it is touched.
+        self.spare = os.open(os.devnull, os.O_RDONLY)
+        self.reserve = bytes(RESERVE_BYTES)
 
     def excepthook(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -133,6 +142,21 @@ class ErrorRecorder:
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             self.record(error)
+        elif self.said and not self.done:
+            try:
+                write_json(os.path.join(self.folder, f"exit-{os.getpid()}.json"), self.said)
+            except Exception as problem:
+                print(f"ddpjob: last words not recorded: {problem!r}", file=sys.stderr)
+
+    def exit(self, status: str | int | None = None) -> None:
+        """`sys.exit`, which remembers what is said with it: no hook sees a SystemExit.
+
+        At the end it is written, and the agent believes it if the process ended with that code.
+        """
+        try:
+            self.said = last_words(status)
+        finally:
+            self.exit_hook(status)
 
     def record(self, error: BaseException) -> None:
         """Write the record, once. Whatever goes wrong here must not hide the script's failure."""
@@ -140,15 +164,22 @@ class ErrorRecorder:
             return
         self.done = True
         try:
-            self.write(error)
+            os.close(self.spare)
+            self.reserve = b""
+            try:
+                self.write(error)
+            except Exception as problem:  # torch's handler of SIGCHLD raises wherever it comes
+                self.write(error, then=problem)
         except Exception as problem:
             print(f"ddpjob: exception not recorded: {problem!r}", file=sys.stderr)
 
-    def write(self, error: BaseException) -> None:
-        """Write the record."""
+    def write(self, error: BaseException, then: Exception | None = None) -> None:
+        """Write the record; `then`: what came up while it was written before."""
         import traceback
 
         kind, text = type(error), str(error)
+        if then is not None:
+            text += f" (then {type(then).__name__}: {then})"
         if "Traceback (most recent call last)" in text:  # of another process: the end matters
             text = text[-TEXT_CHARS:]
         trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
@@ -166,6 +197,43 @@ class ErrorRecorder:
                 for rank, f in getattr(error, "failures", {}).items()
             ]
         write_json(os.path.join(self.folder, f"error-{os.getpid()}.json"), content)
+
+
+def last_words(status: object) -> dict[str, Any]:
+    """What a call of `sys.exit` with `status` says: its code, its words, and which module called.
+
+    The words are those of argparse, which prints them itself, or the status where it is a text, or
+    the exception that is being handled, as in click. Empty where nothing is said.
+    """
+    if status is None or status == 0:
+        return {}
+    caller = sys._getframe(2)  # beyond ErrorRecorder.exit
+    by, error = str(caller.f_globals.get("__name__")), sys.exc_info()[1]
+    code, words = (status, "") if isinstance(status, int) else (1, str(status))
+    if by == "argparse":
+        words = str(caller.f_locals.get("message") or "")
+    elif not words and error is not None and not isinstance(error, SystemExit):
+        words = f"{type(error).__name__}: {error}"
+    return {"code": code, "message": words.strip()[:TEXT_CHARS], "by": by} if words else {}
+
+
+def answer_with_stacks(signal_number: int) -> None:
+    """Write the stacks of all threads to a memory file whenever this signal comes.
+
+    It goes with the process, so nothing is left of thousands of short ones. A forked child gets a
+    file of its own in the place of its parent's.
+    """
+    import faulthandler
+
+    descriptor = os.memfd_create(MEMORY_FILE)
+    faulthandler.register(signal_number, file=descriptor, all_threads=True)
+
+    def renew() -> None:
+        own = os.memfd_create(MEMORY_FILE)
+        os.dup2(own, descriptor, inheritable=False)
+        os.close(own)
+
+    os.register_at_fork(after_in_child=renew)
 
 
 def run_next_sitecustomize() -> None:
@@ -191,8 +259,11 @@ def install() -> None:
         return
     recorder = ErrorRecorder(folder)
     sys.excepthook = recorder.excepthook
+    sys.exit = recorder.exit  # type: ignore[assignment]
     atexit.register(recorder.at_exit)
-    if os.environ.get("DDPJOB_PROGRESS") != "file":
+    if hasattr(os, "memfd_create") and os.environ.get("DDPJOB_STACK_SIGNAL", "").isdigit():
+        answer_with_stacks(int(os.environ["DDPJOB_STACK_SIGNAL"]))
+    if os.environ.get("DDPJOB_PROGRESS") != "file" or os.environ.get("DDPJOB_HANG_SECONDS"):
         counter = StepCounter(folder)
         sys.meta_path.insert(0, OptimizerFinder(counter))
         atexit.register(counter.write)

@@ -4,18 +4,23 @@ The schema, the defaults, the docs and every check come from here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
+import re2
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
 
 from ddpjob import keys
 from ddpjob.errors import InvalidJob
 from ddpjob.explain import explain, show
 from ddpjob.model import (
+    CAMEL_CASE,
     DNS_SUBDOMAIN,
     IMAGE,
+    MANAGER,
+    SIGNAL,
     Model,
     Quantity,
     Rule,
@@ -24,7 +29,9 @@ from ddpjob.model import (
     quantity_value,
     unique,
 )
+from ddpjob.nesting import MAX_LEVELS, is_deep
 from ddpjob.podtypes import (
+    EgressRule,
     EnvFrom,
     EnvVar,
     LocalReference,
@@ -151,6 +158,27 @@ class Data(Model):
     """Where it is mounted; DDPJOB_DATA_DIR says so to the trainer."""
 
 
+class NetworkPolicy(Model):
+    """Who may talk to the job's pods, where the cluster's network enforces NetworkPolicies.
+
+    Rendezvous and collectives know no authentication: whoever reaches them can join, or worse.
+    """
+
+    enabled: bool = True
+    """Let in the job's own pods on all ports, and on the agent's the operator and whoever else the
+    installation names; nobody else."""
+    egress: Annotated[list[EgressRule], Field(max_length=32)] | None = None
+    """Let out to these, the job's own pods and DNS alone; absent: everywhere."""
+    checks: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.enabled || !has(self.egress)",
+            lambda self: self.enabled or self.egress is None,
+            "needs enabled: true",
+            "egress",
+        ),
+    )
+
+
 Image = Annotated[str, Field(max_length=1024, pattern=IMAGE)]
 
 
@@ -165,11 +193,124 @@ class Master(Model):
     """Pod overlay of rank 0, merged after `spec.template`; at most 32 KiB."""
 
 
+@lru_cache(maxsize=1024)
+def compile_pattern(text: str) -> Any:
+    """The RE2 expression, whose search takes linear time on any input. Raises re2.error."""
+    options = re2.Options()
+    options.log_errors = False
+    return re2.compile(text, options)
+
+
+def _expression(text: str) -> str:
+    try:
+        compile_pattern(text)
+    except re2.error as error:
+        said = error.args[0].decode(errors="replace")
+        raise broken_rules((f"must be an RE2 expression: {said}", "")) from None
+    return text
+
+
+MessagePattern = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_expression)]
+_PATTERN_CEL = "!has(self.onMessagePattern) || (''.matches(self.onMessagePattern) ? true : true)"
+"""CEL's expressions are RE2's too; one that does not compile is an error, which `?:` hands on."""
+
+
+class BackoffSeconds(Model):
+    """Pauses before restarts in a row: none, `first`, twice that, and so on up to `cap`."""
+
+    first: Annotated[int, Field(ge=0, le=3600)] = 10
+    """Seconds before the second restart in a row; the first is at once."""
+    cap: Annotated[int, Field(ge=0, le=86400)] = 360
+    """At most so many seconds. A row ends with progress, or with an attempt that ran for longer."""
+    checks: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.cap >= self.first",
+            lambda self: self.cap >= self.first,
+            "must be at least first",
+            "cap",
+        ),
+    )
+
+
+Reason = Annotated[str, Field(max_length=63, pattern=CAMEL_CASE)]
+
+
+class FailureRule(Model):
+    """What a failure must be, in every field that is there, and what follows from it."""
+
+    on_exit_codes: (
+        Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(min_length=1, max_length=64)]
+        | None
+    ) = None
+    """The worker's own exit code is one of these."""
+    on_signals: (
+        Annotated[
+            list[Annotated[str, Field(max_length=16, pattern=SIGNAL)]],
+            Field(min_length=1, max_length=32),
+        ]
+        | None
+    ) = None
+    """The worker was ended by one of these, such as SIGSEGV."""
+    on_reasons: Annotated[list[Reason], Field(min_length=1, max_length=32)] | None = None
+    """`status.failure.reason` is one of these, such as OOMKilled or Evicted."""
+    on_ranks: (
+        Annotated[list[Annotated[int, Field(ge=0, le=639999)]], Field(min_length=1, max_length=64)]
+        | None
+    ) = None
+    """The global rank of the worker is one of these."""
+    on_message_pattern: MessagePattern | None = None
+    """An RE2 expression that is found in `status.failure.message`."""
+    action: Literal["FailJob", "Restart", "Ignore"]
+    """`FailJob`: no restart. `Restart`: the whole group. `Ignore`: the pod counts as finished."""
+    counts_towards_max: bool | None = None
+    """Whether a restart counts towards `maxRestarts`; absent: it does, unless the pod was evicted,
+    preempted or lost with its node."""
+    avoid_node: bool = False
+    """Keep all later pods of the job off the node of the failed one."""
+    checks: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.onExitCodes) || has(self.onSignals) || has(self.onReasons) || "
+            "has(self.onRanks) || has(self.onMessagePattern)",
+            lambda self: any(
+                wanted is not None
+                for wanted in (
+                    self.on_exit_codes,
+                    self.on_signals,
+                    self.on_reasons,
+                    self.on_ranks,
+                    self.on_message_pattern,
+                )
+            ),
+            "must have one of onExitCodes, onSignals, onReasons, onRanks and onMessagePattern",
+        ),
+        Rule(
+            "self.action == 'Restart' || !has(self.countsTowardsMax) && !self.avoidNode",
+            lambda self: (
+                self.action == "Restart" or self.counts_towards_max is None and not self.avoid_node
+            ),
+            "countsTowardsMax and avoidNode are about restarts: action must be Restart",
+            "action",
+        ),
+        Rule(
+            _PATTERN_CEL,
+            lambda self: True,  # its type has seen to it
+            "must be an RE2 expression",
+            "onMessagePattern",
+        ),
+    )
+
+
 class FailurePolicy(Model):
     """What happens when a rank fails: the whole group starts again, as a new attempt."""
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
-    """So many failures are followed by a restart; the next one fails the job."""
+    """So many failures are followed by a restart; the next one fails the job. Evictions,
+    preemptions and lost nodes do not count, and a job whose script reports a step that none of its
+    attempts had reached has all of them again."""
+    backoff_seconds: BackoffSeconds = BackoffSeconds()
+    """How long to wait before a restart."""
+    rules: Annotated[list[FailureRule], Field(max_length=32)] = []
+    """The first that fits decides; without one the group restarts."""
 
 
 Argument = Annotated[list[Text], Field(max_length=1024)]
@@ -188,6 +329,28 @@ def _gpus_cel(resources: str) -> str:
 
 def _own_mounts(spec: "Spec") -> list[str]:
     return [part.mount_path for part in (spec.checkpoint, spec.data) if part]
+
+
+_CLAIM_RULE = "the same claim in two volumes keeps a pod from starting"
+
+
+def _claims(sources: Iterable[VolumeSource]) -> list[str]:
+    claims = (source.persistent_volume_claim for source in sources)
+    return [claim.claim_name for claim in claims if claim]
+
+
+def _own_claims(spec: "Spec") -> list[str]:
+    return _claims(part.volume for part in (spec.checkpoint, spec.data) if part)
+
+
+def _claims_are_single(spec: "Spec") -> bool:
+    claims = _claims(spec.volumes)
+    return len(set(claims)) == len(claims) and not set(claims) & set(_own_claims(spec))
+
+
+def _claim_cel(part: str) -> str:
+    volume = f"self.{part}.volume.persistentVolumeClaim"
+    return f"(has(self.{part}) && has({volume}) ? [{volume}.claimName] : [])"
 
 
 def _mounts_are_free(spec: "Spec") -> bool:
@@ -243,6 +406,8 @@ class Spec(Model):
     """As in a pod; the installation decides which sources are allowed."""
     volume_mounts: Annotated[list[VolumeMount], Field(max_length=64), unique("mountPath")] = []
     """As in a pod, for the trainer container."""
+    network_policy: NetworkPolicy = NetworkPolicy()
+    """A NetworkPolicy for the job's pods, on by default."""
     shm: Shm = Shm()
     """Memory-backed /dev/shm, on by default; it counts against the container's memory limit."""
     checkpoint: Checkpoint | None = None
@@ -259,6 +424,24 @@ class Spec(Model):
     file alone."""
     failure_policy: FailurePolicy = FailurePolicy()
     """What happens when a rank fails."""
+    success_policy: Literal["All", "Rank0"] = "All"
+    """`All`: the job has succeeded when every node has. `Rank0`: when that one has."""
+    startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
+    """If pods cannot be created, scheduled or given their image within so long, all of them are
+    deleted and tried again later, so that a part of a group does not hold nodes for nothing. A pull
+    that goes on is waited for."""
+    active_deadline_seconds: Annotated[int, Field(ge=1, le=315360000)] | None = None
+    """The job fails after so many seconds of starting and running, all attempts together. Pods end
+    with their grace period and keep their logs; suspended time does not count."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315360000)] | None = None
+    """The finished job is deleted after so long, with all that is left of it."""
+    managed_by: Annotated[str, Field(max_length=63, pattern=MANAGER)] | None = None
+    """Another value than ddpjob.dev/operator: somebody else's controller runs the job."""
+    hang_timeout_seconds: Annotated[int, Field(ge=0, le=604800)] = 0
+    """No new step for so long, while all nodes run: the stacks of all ranks go into the pods' logs,
+    and the attempt has failed with reason Hang. Longer than the longest pause between two steps,
+    such as an evaluation or a checkpoint; judged from the first step on, reported or counted. 0:
+    off."""
     suspend: bool = False
     """True: no pods, until it is false again."""
     clean_pod_policy: Literal["Running", "None", "All"] = "Running"
@@ -267,7 +450,7 @@ class Spec(Model):
     """How long ranks may take to save and end after SIGTERM; torchrun's own time-out is set 10 s
     below."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "self.launcher == 'none' || has(self.command) && self.command.size() > 0 || "
             "has(self.args) && self.args.size() > 0 && self.args[0] != '' && "
@@ -291,6 +474,13 @@ class Spec(Model):
             lambda self: self.launcher != "none" or bool(self.command) or self.progress != "file",
             "progress: file needs the agent, which launcher none without command does not start",
             "progress",
+        ),
+        Rule(
+            "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "
+            "self.hangTimeoutSeconds == 0",
+            lambda self: self.has_agent or not self.hang_timeout_seconds,
+            "hangs are seen by the agent, which launcher none without command does not start",
+            "hangTimeoutSeconds",
         ),
         Rule(
             "!has(self.master) || !has(self.master.resources) || "
@@ -325,6 +515,24 @@ class Spec(Model):
             _mounts_are_free,
             "a mountPath of checkpoint, data or shm is taken",
             "volumeMounts",
+        ),
+        Rule(
+            f"!has(self.checkpoint) || !has(self.data) || {_claim_cel('data')}"
+            f".all(c, !(c in {_claim_cel('checkpoint')}))",
+            lambda self: len(set(_own_claims(self))) == len(_own_claims(self)),
+            f"{_CLAIM_RULE}: mount ddpjob-checkpoint, the volume of checkpoint, in volumeMounts",
+            "data.volume.persistentVolumeClaim.claimName",
+        ),
+        Rule(
+            "self.volumes.filter(v, has(v.persistentVolumeClaim)).all(v, "
+            "self.volumes.exists_one(w, has(w.persistentVolumeClaim) && "
+            "w.persistentVolumeClaim.claimName == v.persistentVolumeClaim.claimName) && "
+            "!(v.persistentVolumeClaim.claimName in "
+            f"{_claim_cel('checkpoint')} + {_claim_cel('data')}))",
+            _claims_are_single,
+            f"{_CLAIM_RULE}: mount the one volume in several places, in volumeMounts (that of "
+            "checkpoint is named ddpjob-checkpoint, that of data ddpjob-data)",
+            "volumes",
         ),
     )
 
@@ -372,7 +580,10 @@ def is_gpu(resource: str) -> bool:
     )
 
 
-MUTABLE_FIELDS = ("suspend", "failurePolicy", "cleanPodPolicy")
+MUTABLE_FIELDS = (
+    *("suspend", "failurePolicy", "cleanPodPolicy"),
+    *("activeDeadlineSeconds", "ttlSecondsAfterFinished"),
+)
 """Fields of the spec that may change at any time. `template` cannot be compared by the API server
 (it is open)."""
 
@@ -431,6 +642,8 @@ class Progress(Model):
     """What the training last reported. Numbers that may be NaN or infinite are strings."""
 
     step: Count
+    first_step: Count | None = None
+    """The first that was seen in this attempt."""
     total_steps: Count | None = None
     epoch: Annotated[str, Field(max_length=32)] | None = None
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
@@ -460,10 +673,60 @@ class Failure(Model):
     time: Stamp | None = None
 
 
+class Attempt(Model):
+    """An attempt that is over."""
+
+    attempt: Count
+    start_time: Stamp | None = None
+    """When all of its nodes ran; absent if they never did."""
+    end_time: Stamp
+    reason: Bounded
+    """Of its failure, or `Succeeded`, `Suspended`, `SpecChanged`."""
+    charged: bool = False
+    """Whether it counts towards `failurePolicy.maxRestarts`."""
+    rank: Count | None = None
+    """Of the first cause, as in `failure`."""
+    pod: Bounded | None = None
+    node: Bounded | None = None
+    first_step: Count | None = None
+    """The first that was seen, and"""
+    step: Count | None = None
+    """the last."""
+
+
 class Budget(Model):
-    """What counts towards `failurePolicy.maxRestarts`."""
+    """What `failurePolicy` has to remember."""
 
     charged: Count = 0
+    """Failures that count towards `maxRestarts`, since the script last got further than ever."""
+    in_row: Count = 0
+    """Restarts in a row, counted or not: what the pauses grow with."""
+    highest_step: Count | None = None
+    """The highest step that the script has reported in the attempts that are over."""
+    failed_step: Count | None = None
+    """The last that it had reported at the last counted failure."""
+    same_step_failures: Count = 0
+    """Counted failures in a row at that step."""
+    next_restart_time: Stamp | None = None
+    """Pods of the current attempt are not created before."""
+
+
+class Goodput(Model):
+    """Where the time went, in seconds; the current state's is booked when it ends."""
+
+    queued_seconds: Count = 0
+    """Before the first pods."""
+    starting_seconds: Count = 0
+    """From the first pod of an attempt until all nodes run, pauses between attempts included."""
+    productive_seconds: Count = 0
+    """All nodes ran, and what they did was kept."""
+    lost_seconds: Count = 0
+    """All nodes ran, and the next attempt had to do it again. By the steps that the script
+    reports; without them it stays 0."""
+    ratio: Annotated[str, Field(max_length=8)] | None = None
+    """Productive of starting, productive and lost."""
+    since: Stamp | None = None
+    """From then on nothing is booked yet."""
 
 
 class Status(Model):
@@ -484,9 +747,14 @@ class Status(Model):
     completion_time: Stamp | None = None
     progress: Progress | None = None
     failure: Failure | None = None
+    history: Annotated[list[Attempt], Field(max_length=10)] = []
+    """The last ten attempts that are over, the latest last."""
     budget: Budget = Budget()
+    goodput: Goodput = Goodput()
     succeeded_ranks: Annotated[str, Field(max_length=32768)] = ""
-    """Node ranks of this attempt that have ended well, such as `0-3,7`."""
+    """Node ranks of this attempt that have ended well, or whose end is ignored, such as `0-3,7`."""
+    avoided_nodes: Annotated[list[Annotated[str, Field(max_length=253)]], Field(max_length=32)] = []
+    """Nodes that no further pod of the job is to run on, by `avoidNode`."""
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, if there is one."""
@@ -549,6 +817,7 @@ class Metadata(Model):
     uid: str = ""
     generation: int = 1
     resource_version: str = ""
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: Annotated[dict[str, str], AfterValidator(_labels)] = {}
     annotations: Annotated[dict[str, str], AfterValidator(_keys)] = {}
@@ -584,6 +853,8 @@ class DDPJob(Model):
 
         Raises the first InvalidJob of `validate`.
         """
+        if deep := list(_too_deep(obj)):
+            raise deep[0]
         try:
             return cls.model_validate(_without_nulls(obj))
         except ValidationError as error:
@@ -594,7 +865,9 @@ def validate(obj: Any) -> list[InvalidJob]:
     """Every rule that `obj` breaks; empty for a job that the API server accepts."""
     if not isinstance(obj, Mapping):
         return [InvalidJob("(file)", f"must be a DDPJob object, got {show(obj)}", obj)]
-    problems = _unknown_metadata(obj.get("metadata"))
+    if problems := list(_too_deep(obj)):
+        return problems
+    problems = [*_unknown_metadata(obj.get("metadata")), *_unknown_nulls(obj)]
     try:
         DDPJob.model_validate(_without_nulls(obj))
     except ValidationError as error:
@@ -622,6 +895,26 @@ def _unknown_metadata(metadata: Any) -> list[InvalidJob]:
         InvalidJob(f"metadata.{name}", f"unknown field, got {show(metadata[name])}", metadata[name])
         for name in sorted(map(str, unknown))
     ]
+
+
+def _unknown_nulls(obj: Mapping[str, Any]) -> list[InvalidJob]:
+    """Unknown fields without a value: the API server looks for them before it drops nulls."""
+    try:
+        DDPJob.model_validate(obj)
+    except ValidationError as error:
+        found = explain(error)
+        return [p for p in found if p.value is None and p.rule.startswith("unknown field")]
+    return []
+
+
+def _too_deep(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
+    """Parts with more objects within each other than can be dealt with, safely, at every place."""
+    if is_deep(obj):
+        spec = obj.get("spec")
+        parts = spec.items() if isinstance(spec, Mapping) else ()
+        paths = [f"spec.{name}" for name, part in parts if is_deep(part, MAX_LEVELS - 2)]
+        for path in paths or ["(object)"]:
+            yield InvalidJob(path, f"must have at most {MAX_LEVELS} objects within each other")
 
 
 def _without_nulls(value: Any) -> Any:

@@ -11,6 +11,7 @@ from ddpjob import keys
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Informer, Store
 from ddpjob.errors import ClusterError, InvalidJob, Refused
+from ddpjob.lease import Elector
 from ddpjob.observed import PodRecord, pod_record
 from ddpjob.progress import Poller
 from ddpjob.queue import KeyedQueue
@@ -29,7 +30,7 @@ Key = tuple[str, str]
 def load_agent() -> Agent:
     """The agent's sources, as this version of ddpjob ships them."""
     here = resources.files("ddpjob")
-    return Agent({name: here.joinpath(name).read_text() for name in ("agent.py", "agent_hooks.py")})
+    return Agent({name: here.joinpath(name).read_text() for name in keys.AGENT_FILES})
 
 
 class Controller:
@@ -41,10 +42,14 @@ class Controller:
         *,
         namespaces: Sequence[str] | None = None,
         settings: Settings | None = None,
+        elector: Elector | None = None,
     ) -> None:
-        """`namespaces` of None means all of them."""
+        """`namespaces` of None means all of them; without an elector it works at once."""
         self.settings = settings or Settings()
         self.cluster = cluster
+        self.leading = False
+        """Whether it works, or else stands by with its caches kept up to date."""
+        self._elector = elector
         self.jobs: dict[Key, JobRecord] = {}
         self._pods: dict[str, dict[str, PodRecord]] = defaultdict(dict)
         self._job_store: Store[JobRecord] = Store(self._job_changed, self._job_news)
@@ -77,20 +82,30 @@ class Controller:
             ]
 
     async def run(self) -> None:
-        """Work until cancelled. Nothing is decided before both caches are full."""
+        """Work until cancelled. Nothing is decided before both caches are full.
+
+        Nor does it stand for election before: a winner that sees nothing would keep others away.
+        """
         async with asyncio.TaskGroup() as tasks:
             for informer in self.informers:
                 tasks.create_task(informer.run())
             for informer in self.informers:
                 await informer.synced.wait()
             log.info("caches synced jobs=%d pods=%d", len(self._job_store), len(self._pod_store))
+            if self._elector is not None:
+                tasks.create_task(self._elector.run())
+                await self._elector.leading.wait()
+            self.leading = True
+            for key in self.jobs:
+                self.trigger(*key)
             tasks.create_task(self.poller.run())
             for _ in range(self.settings.workers):
                 tasks.create_task(self._work())
 
     def trigger(self, namespace: str, name: str) -> None:
-        """Look at this job soon."""
-        self.queue.add((namespace, name))
+        """Look at this job soon. Who stands by looks at all of them when its time comes."""
+        if self.leading:
+            self.queue.add((namespace, name))
 
     def pods_of(self, uid: str) -> Iterable[PodRecord]:
         """The pods whose controller is the job with this uid."""

@@ -3,6 +3,7 @@
 In the API's words.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,7 +59,7 @@ def _problems(detail: ErrorDetails) -> Iterator[InvalidJob]:
 
 
 def _problem(path: str, rule: str, value: Any) -> InvalidJob:
-    return InvalidJob(path, f"{rule}, got {show(value)}", value)
+    return InvalidJob(path, f"{rule}, got {show(value, path)}", value)
 
 
 def _at(value: Any, field: str) -> Any:
@@ -71,11 +72,21 @@ def _at(value: Any, field: str) -> Any:
     return value
 
 
-def show(value: Any) -> str:
+# What stands here may hold a secret; a variable's name does not.
+_SECRET = re.compile(r"[.](args|command|volumeAttributes)\b|[.]env(\[[^]]*])?([.]value|[.]name)?$")
+
+
+def show(value: Any, path: str = "") -> str:
     """A value as a message quotes it: one line, at most 80 characters, YAML's words.
 
-    Of an object the names of its fields alone: what is in them may be a secret.
+    Of an object the names of its fields alone, and of texts in commands and environments not even
+    that: what is in them may be a secret, and messages stand in logs and Events.
     """
+    if value and _SECRET.search(path):
+        if isinstance(value, list):
+            return "a list"
+        if isinstance(value, str) and not path.endswith(".name"):
+            return "a text"
     text = _words(value)
     return text if len(text) <= 80 else text[:79] + "…"
 

@@ -11,6 +11,7 @@ PLURAL = "ddpjobs"
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "ddpjob"
+MANAGER = f"{GROUP}/operator"  # spec.managedBy of jobs that are ours
 JOB_LABEL = f"{GROUP}/job"  # the job's name
 JOB_UID_LABEL = f"{GROUP}/job-uid"  # the job's uid: tells two jobs of one name apart
 ATTEMPT_LABEL = f"{GROUP}/attempt"  # 0, 1, …: status.attempt when the pod was created
@@ -23,7 +24,12 @@ MASTER_PORT = 29500  # torchrun's own default
 AGENT_PORT = 29499
 AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"  # only where pods share an address
 
-AGENT_DIR = "/ddpjob/agent"  # ConfigMap: agent.py, hooks/sitecustomize.py
+AGENT_DIR = "/ddpjob/agent"  # where the ConfigMap with these is mounted:
+AGENT_FILES = {
+    "agent.py": "agent.py",
+    "agent_stacks.py": "agent_stacks.py",
+    "agent_hooks.py": "hooks/sitecustomize.py",
+}
 RUN_DIR = "/ddpjob/run"  # emptyDir: progress file, error files, step counts
 HOME_DIR = "/ddpjob/home"  # emptyDir: HOME and caches
 PROGRESS_FILE = f"{RUN_DIR}/progress.json"
@@ -50,6 +56,11 @@ def pod_name(job: str, attempt: int, rank: int | str) -> str:
 
 def service_name(job: str) -> str:
     """Name of the headless Service, which is the subdomain of the job's pods."""
+    return job
+
+
+def network_policy_name(job: str) -> str:
+    """Name of the NetworkPolicy."""
     return job
 
 

@@ -44,11 +44,11 @@ class Model(BaseModel):
         strict=True,
         use_attribute_docstrings=True,
     )
-    rules: ClassVar[tuple[Rule, ...]] = ()
+    checks: ClassVar[tuple[Rule, ...]] = ()
 
     @pydantic.model_validator(mode="after")
     def _check_rules(self) -> "Model":
-        broken = [(rule.message, rule.field) for rule in self.rules if not rule.holds(self)]
+        broken = [(rule.message, rule.field) for rule in self.checks if not rule.holds(self)]
         if broken:
             raise broken_rules(*broken)
         return self
@@ -57,11 +57,11 @@ class Model(BaseModel):
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
         """Carry the rules into the JSON schema, where `crd` finds them."""
         schema = handler.resolve_ref_schema(handler(core_schema))
-        if cls.rules:
+        if cls.checks:
             schema["x-kubernetes-validations"] = [
                 {"rule": rule.cel, "message": rule.message}
                 | ({"fieldPath": f".{rule.field}"} if rule.field else {})
-                for rule in cls.rules
+                for rule in cls.checks
             ]
         return schema
 
@@ -119,6 +119,10 @@ ABSOLUTE_PATH = r"^/[^:]*$"
 MOUNT_PATH = r"^(/[^/:]+)+$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 IMAGE = r"^[!-~]+$"
+CAMEL_CASE = r"^[A-Z][A-Za-z0-9]*$"
+CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
+MANAGER = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+SIGNAL = r"^SIG[A-Z0-9+-]+$"
 PATTERNS = {
     DNS_LABEL: "must be lower-case letters, digits and '-', with neither end a '-'",
     DNS_SUBDOMAIN: "must be lower-case letters, digits, '-' and '.', each part with neither end a "
@@ -127,6 +131,10 @@ PATTERNS = {
     MOUNT_PATH: "must begin with '/', have no ':' and no '//', and not end in '/'",
     ENV_NAME: "must be letters, digits, '_', '-' and '.', not beginning with a digit",
     IMAGE: "must be ASCII without blanks",
+    CAMEL_CASE: "must be letters and digits, beginning with a capital, such as OOMKilled",
+    CIDR: "must be a network such as 10.0.0.0/8",
+    MANAGER: "must be <domain>/<name>, such as kueue.x-k8s.io/multikueue",
+    SIGNAL: "must be a signal's name, such as SIGSEGV",
 }
 """What each pattern of the schema means, for messages."""
 

@@ -40,7 +40,15 @@ class PodRecord:
     """The kubelet's word for how the pod or container ended, or for why it waits."""
     message: str = ""
     """The termination message, or the kubelet's sentence."""
+    started_at: str | None = None
+    """When the kubelet took the pod."""
+    has_deadline: bool = False
+    """`spec.activeDeadlineSeconds` is set."""
     finished_at: str | None = None
+    disruption: str = ""
+    """Why Kubernetes ended the pod, if it did: Evicted, Preempted, NodeLost or NodeRefused."""
+    unreachable_since: str | None = None
+    """When the node controller gave up the pod's node, while it has not come back."""
     agent_port: int = keys.AGENT_PORT
     agent_config: str = ""
     spec_hash: str = ""
@@ -72,12 +80,52 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         deleting="deletionTimestamp" in metadata,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
+        started_at=status.get("startTime"),
+        has_deadline=spec.get("activeDeadlineSeconds") is not None,
         agent_port=_port(annotations.get(keys.AGENT_PORT_ANNOTATION, "")),
         agent_config=annotations.get(keys.AGENT_ANNOTATION, ""),
         spec_hash=annotations.get(keys.SPEC_HASH_ANNOTATION, ""),
         ended=_ended(status),
+        disruption=_disruption(status),
+        unreachable_since=_unreachable_since(status),
         **_trainer(status),
     )
+
+
+# Reasons of the condition DisruptionTarget (the Pod's lifecycle, "Pod disruption conditions").
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "Preempted",
+    "EvictionByEvictionAPI": "Evicted",
+    "TerminationByKubelet": "Evicted",  # node pressure, or the node shuts down in order
+    "DeletionByTaintManager": "NodeLost",
+    "DeletionByPodGC": "NodeLost",
+}
+# Reasons of a pod that the kubelet would not start though it had been bound to its node.
+_REFUSED = ("UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "Preempting", "OutOf")
+
+
+def _disruption(status: Mapping[str, Any]) -> str:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return _DISRUPTIONS.get(str(condition.get("reason")), "Evicted")
+    reason = str(status.get("reason", ""))
+    if reason == "Evicted":
+        return reason
+    return "NodeRefused" if reason.startswith(_REFUSED) else ""
+
+
+def _unreachable_since(status: Mapping[str, Any]) -> str | None:
+    """Seen in the pod, so that no rights on nodes are needed.
+
+    The node controller makes `Ready` False and touches nothing else; whatever else makes it False
+    makes `ContainersReady` False too.
+    """
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
+    if ready.get("status") == "False" and containers.get("status") == "True":
+        since = ready.get("lastTransitionTime")
+        return str(since) if since else None
+    return None
 
 
 def _port(text: str) -> int:
@@ -125,20 +173,38 @@ def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
             "result": "succeeded" if phase == "Succeeded" else "failed",
             "reason": status.get("reason", ""),
             "message": status.get("message", ""),
+            **({} if status.get("reason") else _init_failure(status)),  # evicted meanwhile, say
         }
-    waiting = state.get("waiting") or {}
+    waiting = state.get("waiting") or _unschedulable(status)
     return {
         "running": "running" in state,
-        "reason": waiting.get("reason", "") or _unschedulable(status),
+        "reason": waiting.get("reason", ""),
         "message": waiting.get("message", ""),
     }
 
 
-def _unschedulable(status: Mapping[str, Any]) -> str:
+def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Why the trainer never began, if an init container failed."""
+    for container in status.get("initContainerStatuses") or []:
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if code := ended.get("exitCode", 0):
+            said = str(ended.get("message") or "").strip().splitlines()
+            words = f"init container {container.get('name')} ended with exit code {code}"
+            return {
+                "exit_code": code,
+                "reason": "InitContainerFailed",
+                "message": ": ".join([words, *said[-1:]]),
+                "finished_at": ended.get("finishedAt"),
+            }
+    return {}
+
+
+def _unschedulable(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The scheduler's reason and message, while it has no node for the pod."""
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("reason", ""))
-    return ""
+            return dict(condition)
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +228,10 @@ class Observed:
     """All that a plan may look at besides the job itself."""
 
     pods: tuple[PodRecord, ...] = ()
+    looked: bool = False
+    """The pods have just been read: what is absent is gone.
+
+    Otherwise it may be that another operator has seen more of them than this one."""
     children_ready: bool = False
     """The Service and the agent's ConfigMap are known to exist and to be ours."""
     trouble: DDPJobError | None = None

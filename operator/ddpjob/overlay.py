@@ -3,7 +3,8 @@
 Maps merge, lists merge by their keys.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import posixpath
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ddpjob import keys
@@ -44,7 +45,9 @@ _SECURITY = {
     "capabilities": {"add": [str], "drop": [str]},
     "procMount": str,
     "sysctls": [{}],
+    "windowsOptions": {},
 }
+_HANDLER: Body = {"httpGet": {}, "tcpSocket": {}}
 _CONTAINER = {
     "name": str,
     "env": [{"name": str}],
@@ -53,6 +56,8 @@ _CONTAINER = {
     "volumeDevices": [{"devicePath": str}],
     "securityContext": _SECURITY,
     "resources": {},
+    **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _HANDLER),
+    "lifecycle": {"postStart": _HANDLER, "preStop": _HANDLER},
 }
 _NAMED = [{"name": str}]
 _POD: Body = {
@@ -66,6 +71,14 @@ _POD: Body = {
     "topologySpreadConstraints": [{"topologyKey": str}],
     "securityContext": _SECURITY,
     "nodeSelector": {},
+    "tolerations": [{"key": str, "effect": str}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchFields": [{}]}]
+            }
+        }
+    },
     **dict.fromkeys(("serviceAccountName", "serviceAccount", "nodeName"), str),
     **dict.fromkeys(("priorityClassName", "runtimeClassName"), str),
 }
@@ -81,12 +94,9 @@ def apply(pod: Body, template: Mapping[str, Any]) -> Body:
         raise problem
     merged: Body = merge(pod, template)
     for path, theirs in _differences(pod, merged):
-        raise InvalidJob(f"spec.template.{path}", _set_otherwise(theirs), theirs)
+        rule = f"is set by ddpjob, cannot be {show(theirs, path)}"
+        raise InvalidJob(f"spec.template.{path}", rule, theirs)
     return merged
-
-
-def _set_otherwise(theirs: Any) -> str:
-    return f"is set by ddpjob, cannot be {show(theirs)}"
 
 
 def merge(base: Any, patch: Any, field: str = "") -> Any:
@@ -99,12 +109,19 @@ def merge(base: Any, patch: Any, field: str = "") -> Any:
         merged = {name: merge(base.get(name), value, name) for name, value in patch.items()}
         return {**base, **merged}
     key = MERGE_KEYS.get(field)
-    if key and isinstance(base, Sequence) and isinstance(patch, Sequence):
+    if key and _is_keyed(base, key) and _is_keyed(patch, key):
         return _merge_list(base, patch, key)
     return patch
 
 
-def _merge_list(base: Sequence[Any], patch: Sequence[Any], key: str) -> list[Any]:
+def _is_keyed(value: Any, key: str) -> bool:
+    """Whether this is such a list, and not something that is only called like one: a label."""
+    return isinstance(value, list) and all(
+        isinstance(item, Mapping) and isinstance(item.get(key), str | int) for item in value
+    )
+
+
+def _merge_list(base: list[Any], patch: list[Any], key: str) -> list[Any]:
     items = {item.get(key): item for item in base}
     for item in patch:
         name = item.get(key)
@@ -137,6 +154,8 @@ def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
                     yield InvalidJob(f"{path}[{label}]", "is set by ddpjob", value)
     yield from _directives(spec, "spec.template.spec")
     yield from _misshapen(spec, _POD, "spec.template.spec")
+    if spec.get("runtimeClassName") == "":  # the API server answers 500, as if it were overloaded
+        yield InvalidJob("spec.template.spec.runtimeClassName", "must not be empty")
     if "ephemeralContainers" in spec:
         yield InvalidJob("spec.template.spec.ephemeralContainers", "cannot be set on new pods")
     for position, volume in enumerate(spec.get("volumes") or []):
@@ -151,7 +170,7 @@ def _misshapen(value: Any, shape: Any, path: str, key: str = "") -> Iterator[Inv
     if not isinstance(value, kind) or isinstance(value, bool) or key and key not in value:
         words = {dict: f"an object with {key}" if key else "an object", list: "a list"}
         what = words.get(kind, "an integer" if kind is int else "a text")
-        yield InvalidJob(path, f"must be {what}, got {show(value)}", value)
+        yield InvalidJob(path, f"must be {what}, got {show(value, path)}", value)
     elif isinstance(shape, list):
         field = path.rpartition(".")[2]
         for position, item in enumerate(value):
@@ -196,8 +215,9 @@ def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
     mounts = {mount["mountPath"]: mount for mount in ours["volumeMounts"]}
     for mount in theirs["volumeMounts"]:
         path = mount["mountPath"]
-        ours_too = path in mounts and mounts[path]["name"].startswith("ddpjob-")
-        below = path == "/ddpjob" or str(path).startswith("/ddpjob/")
+        place = posixpath.normpath("/" + path.lstrip("/"))  # however it is spelled
+        ours_too = place in mounts and mounts[place]["name"].startswith("ddpjob-")
+        below = place == "/ddpjob" or place.startswith("/ddpjob/")
         if (ours_too or below) and mount != mounts.get(path):
             yield f"{where}.volumeMounts[{path}]", mount
 

@@ -6,24 +6,45 @@ same question is asked again. So whatever is done rests on a status that is stor
 that dies between any two writes goes on where it was.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ddpjob import api
+from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
-from ddpjob.observed import Observed, PodRecord
+from ddpjob.failurepolicy import (
+    NOT_STARTED,
+    SAME_STEP_FAILURES,
+    Verdict,
+    judge,
+    regained,
+    reported_step,
+    spend,
+)
+from ddpjob.goodput import active_seconds, booked, with_lost_time
+from ddpjob.observed import Observed, PodRecord, Report
 from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.status import (
     count_nodes,
+    duration,
+    first_stuck,
     waiting_reason,
     with_condition,
+    with_history,
     with_progress,
     with_summary,
 )
-from ddpjob.summary import failure, final_report, first_cause, is_noise, stamp
+from ddpjob.summary import failure, final_report, first_cause, is_noise, seconds_since, stamp
 
+FENCE_SECONDS = 10.0  # from the loss of a node to the forced deletion of its pods
 SURVIVOR_GRACE = 5  # s; survivors of a failed rank have nothing to save that the failed one did not
+DEADLINE = "DeadlineExceeded"  # as Kubernetes calls it, of pods and of Jobs
+HANG = "Hang"  # as the agent calls it
+_ORDERLY = ("PodDeleted", "Evicted", "Preempted")
+MAX_AVOIDED_NODES = 32  # as many as status may hold
+MAX_NOTES = 4  # Events in one step
+MAX_WORDS = 800  # characters of a rank's message that stand before those of others
 NOISE_SECONDS = 5.0  # while only peers' noise is seen, the cause may still be on its way
 
 
@@ -51,12 +72,18 @@ class Plan:
     status: Status
     delete: tuple[Deletion, ...] = ()
     prepare: bool = False
-    """Create the Service and the agent's ConfigMap."""
+    """Create the Service, the agent's ConfigMap and the NetworkPolicy."""
     create: tuple[int, ...] = ()
     """Node ranks whose pods to create."""
     drop_agent: bool = False
     """The job has just finished: its agent's ConfigMap is of no more use."""
     notes: tuple[Note, ...] = ()
+    expire: tuple[PodRecord, ...] = ()
+    """Pods that their kubelets are to end now, with their grace, and to keep."""
+    delete_job: bool = False
+    """The finished job has been there for long enough."""
+    look: bool = False
+    """What follows rests on the absence of pods: read them anew, and ask again."""
     noise: bool = False
     """Only peers' noise has been seen so far."""
     look_again: float | None = None
@@ -68,6 +95,28 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
 
     Empty (same status, nothing to do) when everything is as it should be.
     """
+    if job.spec.managed_by not in (None, keys.MANAGER):
+        return Plan(job.status)
+    step = _next_step(job, observed, now)
+    if (note := _loss_note(job.status, step.status)) is not None:
+        step = replace(step, notes=(*step.notes, note))
+    created = job.metadata.creation_timestamp
+    return replace(step, status=booked(job.status, step.status, now, created=created))
+
+
+def _loss_note(before: Status, after: Status) -> Note | None:
+    """What is to be said once the loss is no number any more.
+
+    The training goes on: with a scaled loss it may be so for one step.
+    """
+    losses = (status.progress.loss if status.progress else None for status in (before, after))
+    was, loss = (None if text is None else float(text) for text in losses)
+    if loss is None or math.isfinite(loss) or was is not None and not math.isfinite(was):
+        return None
+    return Note("LossNotFinite", f"rank 0 reports a loss of {loss}", warning=True)
+
+
+def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     uid, status = job.uid, job.status
     pods = [pod for pod in observed.pods if pod.owner_uid == uid]
     if job.metadata.deletion_timestamp or any(pod.attempt > status.attempt for pod in pods):
@@ -75,7 +124,7 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
             status
         )  # being collected; or our view of the job is older than that of its pods
     if status.state in api.FINISHED:
-        return Plan(status, delete=_clean_up(job, pods))
+        return _clean_up(job, status, pods, now)
     status = _begin(job)
 
     current = [pod for pod in pods if pod.attempt == status.attempt]
@@ -83,20 +132,99 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
     succeeded = parse_ranks(status.succeeded_ranks)
     succeeded |= {pod.rank for pod in current if pod.result == "succeeded"}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
-    status = with_progress(status, final_report(current) or observed.report)
+    status = _with_report(status, final_report(current) or observed.report)
 
-    if len(succeeded) == job.spec.nnodes:
-        return _complete(status, current, succeeded, now)
+    if len(succeeded) == job.spec.nnodes or 0 in succeeded and job.spec.success_policy == "Rank0":
+        return _complete(job, status, current, succeeded, now)
     if job.spec.suspend:
-        return _suspend(job, status, pods, now)
+        return _suspend(job, status, pods, observed, now)
+    if _seconds_left(job, status, now) <= 0:
+        return _time_is_up(job, status, current, succeeded, now)
     trouble = _failure(job, status, current, succeeded, observed, now)
     if trouble is not None and not trouble.noise:
         return trouble
+    left = _seconds_to_start(job, status, older, now)
+    if left <= 0 and (found := _not_started(job, status, current, succeeded, observed, now)):
+        return _decide(job, status, found, current, succeeded, now)
     status = _counted(job, status, current, succeeded, now)
     step = _missing(job, status, current, older, succeeded, observed, now)
     if trouble is not None:
-        step = replace(step, noise=True, look_again=trouble.look_again)
-    return step
+        step = _look_again(replace(step, noise=True), trouble.look_again)
+    if step.status.state in ("Starting", "Restarting", "Running"):
+        step = _look_again(step, _seconds_left(job, step.status, now))
+    return _look_again(step, left if left > 0 else None)
+
+
+def _look_again(step: Plan, seconds: float | None) -> Plan:
+    """`step`, to be followed by a look after so many seconds at the latest."""
+    if seconds is None or not math.isfinite(seconds):
+        return step
+    known = step.look_again
+    return replace(step, look_again=seconds if known is None else min(seconds, known))
+
+
+def _with_report(status: Status, report: Report | None) -> Status:
+    """`status` with what rank 0 says, and what follows from how far it got."""
+    first = status.progress.first_step if status.progress else None
+    status = with_progress(status, report)
+    if first is None:
+        status = with_lost_time(status)
+    return status.model_copy(update={"budget": regained(status.budget, reported_step(status))})
+
+
+def _seconds_left(job: DDPJob, status: Status, now: float) -> float:
+    """Until `activeDeadlineSeconds`; infinite without one."""
+    limit = job.spec.active_deadline_seconds
+    return math.inf if limit is None else limit - active_seconds(status, now)
+
+
+def _seconds_to_start(job: DDPJob, status: Status, older: Sequence[PodRecord], now: float) -> float:
+    """Until `startupDeadlineSeconds`; infinite without one, and where nothing is to start."""
+    limit = job.spec.startup_deadline_seconds
+    starting = status.state in ("Starting", "Restarting") and not any(pod.live for pod in older)
+    if limit is None or not starting:
+        return math.inf
+    begun = status.goodput.since, status.budget.next_restart_time
+    return limit - min(seconds_since(time, now) for time in begun if time) if any(begun) else limit
+
+
+def _not_started(
+    job: DDPJob,
+    status: Status,
+    current: Sequence[PodRecord],
+    succeeded: set[int],
+    observed: Observed,
+    now: float,
+) -> api.Failure | None:
+    """The failure that a part of the group could not be started, if that is so.
+
+    What is still pulling its image, or has it, is no such part.
+    """
+    missing = set(range(job.spec.nnodes)) - {pod.rank for pod in current} - succeeded
+    unbound = [pod for pod in current if pod.live and not pod.node]
+    pod = first_stuck(current) or min(unbound, key=lambda pod: pod.rank, default=None)
+    if pod is None and not missing:
+        return None
+    rank = pod.rank if pod else min(missing)
+    name = pod.name if pod else keys.pod_name(job.name, status.attempt, rank)
+    words = pod.message or pod.reason if pod else str(observed.trouble or "it was never created")
+    return api.Failure(
+        attempt=status.attempt,
+        rank=rank,
+        pod=name,
+        node=pod.node or None if pod else None,
+        reason=NOT_STARTED,
+        message=f"not started within {job.spec.startup_deadline_seconds} s: {words}"[:4096],
+        time=stamp(now),
+    )
+
+
+def _time_is_up(
+    job: DDPJob, status: Status, current: Sequence[PodRecord], succeeded: set[int], now: float
+) -> Plan:
+    message = f"active for longer than activeDeadlineSeconds, {job.spec.active_deadline_seconds}"
+    status = with_history(status, DEADLINE, now)
+    return _fail(status, DEADLINE, message, message, current, succeeded, now)
 
 
 def _begin(job: DDPJob) -> Status:
@@ -107,15 +235,42 @@ def _begin(job: DDPJob) -> Status:
     return job.status.model_copy(update=update)
 
 
-def _clean_up(job: DDPJob, pods: Sequence[PodRecord]) -> tuple[Deletion, ...]:
-    """Pods of a finished job to delete, by `cleanPodPolicy`."""
+def _clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float) -> Plan:
+    """Pods of a finished job to end or delete, and at last the job."""
+    ttl = job.spec.ttl_seconds_after_finished
+    left = None if ttl is None else ttl - seconds_since(status.completion_time, now)
+    if left is not None and left <= 0:
+        return Plan(status, delete_job=True)
     policy = job.spec.clean_pod_policy
+    failed = status.condition("Failed")
+    step, kept = Plan(status), set[str]()
+    if failed and failed.reason == DEADLINE:
+        # Deleted pods lose their logs, so kubelets end them; those without a node have none.
+        kept = {pod.uid for pod in pods if _occupies(pod) and pod.node}
+        late = (pod for pod in pods if pod.uid in kept and not pod.has_deadline)
+        step = replace(step, expire=tuple(pod for pod in late if not pod.deleting))
     doomed = [
         pod
         for pod in pods
-        if not pod.deleting and (policy == "All" or policy == "Running" and _occupies(pod))
+        if pod.uid not in kept and (policy == "All" or policy == "Running" and _occupies(pod))
     ]
-    return tuple(Deletion(pod, SURVIVOR_GRACE) for pod in doomed)
+    return _look_again(_delete(step, doomed, SURVIVOR_GRACE, now), left)
+
+
+def _delete(step: Plan, doomed: Sequence[PodRecord], grace: int | None, now: float) -> Plan:
+    """`step`, and these pods deleted; those of a lost node by force, once that is certain.
+
+    Whatever still runs there does no harm: names, rendezvous and checkpoints carry the attempt.
+    """
+    deletions = [Deletion(pod, grace) for pod in doomed if not pod.deleting]
+    for pod in doomed:
+        if pod.deleting and pod.unreachable_since:
+            wait = FENCE_SECONDS - seconds_since(pod.unreachable_since, now)
+            if wait > 0:
+                step = _look_again(step, wait)
+            else:
+                deletions.append(Deletion(pod, 0))
+    return replace(step, delete=(*step.delete, *deletions))
 
 
 def _occupies(pod: PodRecord) -> bool:
@@ -124,20 +279,38 @@ def _occupies(pod: PodRecord) -> bool:
 
 
 def _complete(
-    status: Status, current: Sequence[PodRecord], succeeded: set[int], now: float
+    job: DDPJob, status: Status, current: Sequence[PodRecord], succeeded: set[int], now: float
 ) -> Plan:
-    message = "all ranks have ended with exit code 0"
-    status = status.model_copy(
-        update={
-            "state": "Succeeded",
-            "completion_time": stamp(now),
-            "nodes": count_nodes(status.nodes.desired, current, succeeded),
-        }
+    reason, message = "AllRanksSucceeded", "all ranks have ended with exit code 0"
+    if len(succeeded) < job.spec.nnodes:
+        reason, message = "Rank0Succeeded", "rank 0 has ended with exit code 0"
+    elif any(rule.action == "Ignore" for rule in job.spec.failure_policy.rules):
+        message += ", or are ignored"
+    status = _finished(
+        with_history(status, "Succeeded", now), "Succeeded", message, current, succeeded, now
     )
-    status = with_condition(status, "Running", False, "Finished", message, now=now)
-    status = with_condition(status, "Complete", True, "AllRanksSucceeded", message, now=now)
+    status = with_condition(status, "Complete", True, reason, message, now=now)
     note = Note("Succeeded", message)
     return Plan(with_summary(status), drop_agent=True, notes=(note,))
+
+
+def _finished(
+    status: Status,
+    state: api.State,
+    message: str,
+    current: Sequence[PodRecord],
+    succeeded: set[int],
+    now: float,
+) -> Status:
+    """What both ends have in common."""
+    status = status.model_copy(
+        update={
+            "state": state,
+            "completion_time": stamp(now),
+            "nodes": _last_counts(status.nodes.desired, current, succeeded),
+        }
+    )
+    return with_condition(status, "Running", False, "Finished", message, now=now)
 
 
 def _last_counts(desired: int, current: Sequence[PodRecord], succeeded: set[int]) -> api.Nodes:
@@ -146,19 +319,23 @@ def _last_counts(desired: int, current: Sequence[PodRecord], succeeded: set[int]
     return nodes.model_copy(update={"pending": 0, "running": 0})
 
 
-def _suspend(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float) -> Plan:
+def _suspend(
+    job: DDPJob, status: Status, pods: Sequence[PodRecord], observed: Observed, now: float
+) -> Plan:
     """Leave the attempt, then end its pods with their full grace, then say Suspended."""
     leaving = status.condition("Suspended")
     started = status.state not in ("Pending", "Suspended")
     if started and not (leaving and leaving.reason == "Suspending"):
-        status = _next_attempt(job, status)
+        status = _next_attempt(job, with_history(status, "Suspended", now))
         message = "spec.suspend is true; ranks have their grace period to save"
         status = with_condition(status, "Suspended", False, "Suspending", message, now=now)
         return Plan(with_summary(status), notes=(Note("Suspending", message),))
-    left = [pod for pod in pods if _occupies(pod)]
-    if left:  # also a pod that came after the job was suspended: its creation was under way
-        doomed = tuple(Deletion(pod) for pod in left if not pod.deleting)
-        return Plan(with_summary(status), delete=doomed)
+    # Also a pod that came after the job was suspended: its creation was under way. And those that
+    # saved and ended by themselves, since others had their SIGTERM first.
+    if left := _remains(status, pods):
+        return _delete(Plan(with_summary(status)), left, None, now)
+    if started and not observed.looked:
+        return Plan(job.status, look=True)
     status = status.model_copy(update={"state": "Suspended"})
     message = "spec.suspend is true"
     status = with_condition(status, "Suspended", True, "Suspended", message, now=now)
@@ -182,17 +359,58 @@ def _failure(
     lost = [pod for pod in rest if pod.deleting]
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
     gone = _gone(job, rest, succeeded)
+    if ignored := [pod for pod in failed if _verdict(job, pod).action == "Ignore"]:
+        return _ignore(status, ignored, succeeded)
     own = [pod for pod in failed if not is_noise(pod)]
     if own:
-        return _charge(job, status, own, current, succeeded, now)
+        return _decide(job, status, failure(first_cause(own)), current, succeeded, now)
+    if gone and not lost and not observed.looked:
+        return Plan(job.status, look=True)
     if lost or gone:
-        return _lose(job, status, lost, gone, now)
+        found = _lost(job, status, lost, gone, now)
+        return _decide(job, status, found, current, succeeded, now)
     if not failed:
         return None
     waited = now - observed.noise_since if observed.noise_since is not None else 0.0
     if waited < NOISE_SECONDS and any(pod.live for pod in rest):
         return Plan(status, noise=True, look_again=NOISE_SECONDS - waited)
-    return _charge(job, status, failed, current, succeeded, now)
+    found = _with_suspects(failure(first_cause(failed)), rest, succeeded)
+    return _decide(job, status, found, current, succeeded, now)
+
+
+def _with_suspects(
+    found: api.Failure, rest: Sequence[PodRecord], succeeded: set[int]
+) -> api.Failure:
+    """`found`, of a rank that only tells of others, with those who may be meant.
+
+    A rank that left its loop early, or is late for a collective, does not fail itself.
+    """
+    live = {pod.rank for pod in rest if pod.live}
+    words = [
+        f"node rank {format_ranks(ranks)} {what}"
+        for ranks, what in ((succeeded, "has ended well"), (live, "has not failed"))
+        if ranks
+    ]
+    message = "; ".join([found.message[:MAX_WORDS], *words])
+    return found.model_copy(update={"message": message}) if words else found
+
+
+def _verdict(job: DDPJob, pod: PodRecord) -> Verdict:
+    return judge(job.spec.failure_policy, failure(pod))
+
+
+def _ignore(status: Status, ignored: Sequence[PodRecord], succeeded: set[int]) -> Plan:
+    """These ranks count as finished."""
+    status = status.model_copy(
+        update={"succeeded_ranks": format_ranks(succeeded | {pod.rank for pod in ignored})}
+    )
+    notes = (_ignored_note(pod) for pod in ignored[:MAX_NOTES])
+    return Plan(status, notes=tuple(notes))
+
+
+def _ignored_note(pod: PodRecord) -> Note:
+    found = failure(pod)
+    return Note("Ignored", f"{_what(found)}; ignored by a rule of failurePolicy", warning=True)
 
 
 def _created(status: Status) -> bool:
@@ -209,68 +427,123 @@ def _gone(job: DDPJob, rest: Sequence[PodRecord], succeeded: set[int]) -> list[i
     return [rank for rank in range(job.status.nodes.desired) if rank not in present]
 
 
-def _charge(
+def _decide(
     job: DDPJob,
     status: Status,
-    failed: Sequence[PodRecord],
+    found: api.Failure,
     current: Sequence[PodRecord],
     succeeded: set[int],
     now: float,
 ) -> Plan:
-    """Ranks have failed: restart the group, or fail the job once the budget is used up."""
-    found = failure(first_cause(failed))
-    charged = status.budget.charged + 1
-    allowed = job.spec.failure_policy.max_restarts
-    status = status.model_copy(update={"failure": found, "budget": api.Budget(charged=charged)})
-    what = f"rank {found.rank} (pod {found.pod}): {found.message or found.reason}"
-    if charged > allowed:
-        status = status.model_copy(
-            update={
-                "state": "Failed",
-                "completion_time": stamp(now),
-                "nodes": _last_counts(status.nodes.desired, current, succeeded),
-            }
-        )
-        message = f"{what}; {charged} failures, failurePolicy.maxRestarts is {allowed}"
-        status = with_condition(status, "Running", False, "Finished", what, now=now)
-        status = with_condition(status, "Failed", True, "MaxRestartsExceeded", message, now=now)
-        note = Note("Failed", message, warning=True)
-        return Plan(with_summary(status), drop_agent=True, notes=(note,))
-    note = Note("Restarting", f"{what}; failure {charged}, {allowed} allowed", warning=True)
-    return _restart(job, status, found.reason, what, note, now)
+    """The group has failed, `found` is why: it starts again, or that was the end."""
+    policy = job.spec.failure_policy
+    verdict = judge(policy, found)
+    budget, pause = spend(
+        status.budget,
+        reported_step(status),
+        counts=verdict.counts,
+        ran_seconds=_ran_seconds(status, now),
+        backoff=policy.backoff_seconds,
+    )
+    if found.reason == NOT_STARTED:  # others are to have what it held, so not at once
+        pause = max(pause, policy.backoff_seconds.first)
+    what, allowed = _what(found), policy.max_restarts
+    ended = with_history(status, found.reason, now, found=found, charged=verdict.counts)
+    status = ended.model_copy(update={"failure": found, "budget": budget})
+    if found.reason == HANG:
+        status = with_condition(status, "Stalled", True, HANG, what, now=now)
+    if verdict.action == "FailJob":
+        why = f"{what}; failurePolicy.rules[{verdict.rule}] says FailJob"
+        return _fail(status, "FailurePolicy", what, why, current, succeeded, now)
+    if verdict.counts and budget.charged > allowed:
+        why = f"{what}; {budget.charged} failures, failurePolicy.maxRestarts is {allowed}"
+        return _fail(status, "MaxRestartsExceeded", what, why, current, succeeded, now)
+    if verdict.counts and budget.same_step_failures >= SAME_STEP_FAILURES:
+        why = f"{what}; {budget.same_step_failures} failures in a row at step {budget.failed_step}"
+        return _fail(status, "NoProgress", what, why, current, succeeded, now)
+    if verdict.avoid_node and found.node and found.node not in status.avoided_nodes:
+        nodes = [*status.avoided_nodes, found.node][-MAX_AVOIDED_NODES:]
+        status = status.model_copy(update={"avoided_nodes": nodes})
+    counted = f"failure {budget.charged}, {allowed} allowed"
+    text = f"{what}; {counted if verdict.counts else 'not counted against maxRestarts'}"
+    if pause:
+        text += f"; pods are created again in {duration(pause)}"
+    note = Note("Restarting", text, warning=True)
+    return _restart(job, status, found.reason, what, note, now, pause=pause)
 
 
-def _lose(
-    job: DDPJob, status: Status, lost: Sequence[PodRecord], gone: Sequence[int], now: float
+def _ran_seconds(status: Status, now: float) -> float:
+    """For how long all nodes of the attempt have run."""
+    running = status.condition("Running")
+    if running is None or running.status != "True":
+        return 0.0
+    return seconds_since(running.last_transition_time, now)
+
+
+def _what(found: api.Failure) -> str:
+    """A failure in a few words."""
+    return f"rank {found.rank} (pod {found.pod}): {found.message or found.reason}"
+
+
+def _fail(
+    status: Status,
+    reason: str,
+    what: str,
+    why: str,
+    current: Sequence[PodRecord],
+    succeeded: set[int],
+    now: float,
 ) -> Plan:
-    """A pod was deleted, or went with its result unseen: restart the group, uncharged."""
+    """The job has failed, for good."""
+    status = _finished(status, "Failed", what, current, succeeded, now)
+    status = with_condition(status, "Failed", True, reason, why, now=now)
+    return Plan(with_summary(status), drop_agent=True, notes=(Note("Failed", why, warning=True),))
+
+
+def _lost(
+    job: DDPJob, status: Status, lost: Sequence[PodRecord], gone: Sequence[int], now: float
+) -> api.Failure:
+    """The failure that a pod was deleted, or went with its result unseen."""
     if lost:
-        pod = min(lost, key=lambda pod: pod.rank)
-        rank, name, node, reason = pod.rank, pod.name, pod.node or None, "PodDeleted"
+        # What Kubernetes did comes before what somebody did: a drain deletes pods of one job.
+        pod = min(lost, key=lambda pod: (not pod.disruption, pod.rank))
+        rank, name, node, reason = pod.rank, pod.name, pod.node or None, pod.disruption
         message = f"pod {name} is being deleted"
     else:
         rank, node, reason = gone[0], None, "ResultUnknown"
         name = f"{job.name}-{status.attempt}-{rank}"
         message = f"pod {name} is gone, and how it ended was never seen"
-    found = api.Failure(
+    return api.Failure(
         attempt=status.attempt,
         rank=rank,
         pod=name,
         node=node,
-        reason=reason,
+        reason=reason or "PodDeleted",
         message=message,
         time=stamp(now),
     )
-    status = status.model_copy(update={"failure": found})
-    note = Note("Restarting", f"{message}; not counted against maxRestarts", warning=True)
-    return _restart(job, status, reason, message, note, now)
 
 
 def _restart(
-    job: DDPJob, status: Status, reason: str, message: str, note: Note, now: float
+    job: DDPJob,
+    status: Status,
+    reason: str,
+    message: str,
+    note: Note,
+    now: float,
+    *,
+    pause: float = 0.0,
 ) -> Plan:
+    """A new attempt, whose pods are created after `pause` seconds at the earliest."""
     status = _next_attempt(job, status)
-    status = status.model_copy(update={"state": "Restarting", "restarts": status.restarts + 1})
+    later = {"next_restart_time": stamp(math.ceil(now + pause)) if pause else None}
+    status = status.model_copy(
+        update={
+            "state": "Restarting",
+            "restarts": status.restarts + 1,
+            "budget": status.budget.model_copy(update=later),
+        }
+    )
     status = with_condition(status, "Running", False, reason, message, now=now)
     return Plan(with_summary(status), notes=(note,))
 
@@ -278,7 +551,7 @@ def _restart(
 def _next_attempt(job: DDPJob, status: Status) -> Status:
     progress = status.progress
     if progress is not None:  # how far it got stays to be seen; when it would have ended does not
-        progress = progress.model_copy(update={"eta_seconds": None})
+        progress = progress.model_copy(update={"eta_seconds": None, "first_step": None})
     return status.model_copy(
         update={
             "progress": progress,
@@ -301,7 +574,19 @@ def _counted(
         status = with_condition(status, "Running", True, "AllNodesRunning", message, now=now)
     elif status.state in ("Starting", "Restarting") and (why := waiting_reason(current)):
         status = with_condition(status, "Running", False, *why, now=now)
-    return with_summary(status)
+    return with_summary(_watched(job, status, now))
+
+
+def _watched(job: DDPJob, status: Status, now: float) -> Status:
+    """`status` with what is known of hangs; the agents judge them."""
+    limit = job.spec.hang_timeout_seconds
+    if not limit or status.state != "Running":
+        return status
+    if status.progress is None or status.progress.first_step is None:
+        message = "no step has been seen in this attempt; hangs are judged from the first one on"
+        return with_condition(status, "Stalled", None, "NoStep", message, now=now)
+    message = f"steps are made; without one for {limit} s the attempt ends"
+    return with_condition(status, "Stalled", False, "Progress", message, now=now)
 
 
 def _missing(
@@ -314,37 +599,48 @@ def _missing(
     now: float,
 ) -> Plan:
     """Create what is missing, once nothing of an older attempt can still run."""
-    doomed = _remains(status, older)
+    step = _delete(Plan(status), _remains(status, older), _grace(status, older), now)
     present = {pod.rank for pod in current} | succeeded
     missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
     if not missing:
-        return Plan(_accepted(job, status, now), delete=doomed)
+        return replace(step, status=_accepted(job, status, now))
     if any(pod.live for pod in older):
-        return Plan(status, delete=doomed)
+        return step
+    wait = -seconds_since(status.budget.next_restart_time, now)
+    if wait > 0:
+        return _look_again(step, wait)
     if observed.trouble is not None:
         status = _refused(status, observed, now)
     if not observed.children_ready:
-        return Plan(with_summary(status), delete=doomed, prepare=True)
+        return replace(step, status=with_summary(status), prepare=True)
     if any(pod.spec_hash != observed.spec_hash for pod in current):
         message = "the job was edited while its pods were being created"
         note = Note("Restarting", message)
+        status = with_history(status, "SpecChanged", now)
         return _restart(job, status, "SpecChanged", message, note, now)
     if status.state not in ("Starting", "Restarting"):
-        return Plan(_starting(job, status, now), delete=doomed)
-    return Plan(status, delete=doomed, create=missing)
+        return replace(step, status=_starting(job, status, now))
+    return replace(step, status=status, create=missing)
 
 
-def _remains(status: Status, older: Sequence[PodRecord]) -> tuple[Deletion, ...]:
+def _remains(status: Status, older: Sequence[PodRecord]) -> list[PodRecord]:
     """Pods of older attempts to delete.
 
     The live, and the dead but for those of the last failure, kept for their logs.
     """
     kept = status.failure.attempt if status.failure else None
-    return tuple(
-        Deletion(pod, SURVIVOR_GRACE)
-        for pod in older
-        if not pod.deleting and (_occupies(pod) or pod.attempt != kept)
-    )
+    return [pod for pod in older if _occupies(pod) or pod.attempt != kept]
+
+
+def _grace(status: Status, older: Sequence[PodRecord]) -> int | None:
+    """How long survivors of the last attempt have to end; None: as long as the job says.
+
+    A pod that is ended in order saves together with the others, so they need as long as it has.
+    Beside a dead rank there is nothing to wait for.
+    """
+    orderly = status.failure is not None and status.failure.reason in _ORDERLY
+    saving = any(pod.deleting and pod.live and pod.disruption != "NodeLost" for pod in older)
+    return None if orderly and saving else SURVIVOR_GRACE
 
 
 def _starting(job: DDPJob, status: Status, now: float) -> Status:

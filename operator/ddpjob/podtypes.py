@@ -3,12 +3,14 @@
 Everything else of a pod goes through `template`.
 """
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from ddpjob import keys
 from ddpjob.model import (
+    CIDR,
     ENV_NAME,
     MOUNT_PATH,
     AbsolutePath,
@@ -24,11 +26,18 @@ from ddpjob.model import (
 )
 
 _OWN_PATHS = "/ddpjob and what is below it are reserved"
+_DOTS = "/[.]{1,2}(/|$)"
+_NO_DOTS = "must not have . or .. between slashes"
 
 
 def _mount_path(path: str) -> str:
+    broken = []
     if path == "/ddpjob" or path.startswith("/ddpjob/"):
-        raise broken_rules((_OWN_PATHS, ""))
+        broken.append((_OWN_PATHS, ""))
+    if re.search(_DOTS, path + "/"):
+        broken.append((_NO_DOTS, ""))
+    if broken:
+        raise broken_rules(*broken)
     return path
 
 
@@ -45,7 +54,8 @@ MountPath = Annotated[
                 {
                     "rule": "self != '/ddpjob' && !self.startsWith('/ddpjob/')",
                     "message": _OWN_PATHS,
-                }
+                },
+                {"rule": f"!self.matches('{_DOTS}')", "message": _NO_DOTS},
             ],
         }
     ),
@@ -96,7 +106,7 @@ class EnvSource(Model):
     resource_field_ref: ResourceFieldReference | None = None
     config_map_key_ref: KeyReference | None = None
     secret_key_ref: KeyReference | None = None
-    rules: ClassVar[tuple[Rule, ...]] = (
+    checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             _one_of("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"),
             lambda self: len(self.model_fields_set) == 1,
@@ -122,7 +132,7 @@ class EnvVar(Model):
     name: Annotated[str, Field(max_length=253, pattern=ENV_NAME)]
     value: Text | None = None
     value_from: EnvSource | None = None
-    rules: ClassVar[tuple[Rule, ...]] = (
+    checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!(has(self.value) && has(self.valueFrom))",
             lambda self: self.value is None or self.value_from is None,
@@ -151,7 +161,7 @@ class EnvFrom(Model):
     prefix: Short | None = None
     config_map_ref: EnvFromReference | None = None
     secret_ref: EnvFromReference | None = None
-    rules: ClassVar[tuple[Rule, ...]] = (
+    checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             _one_of("configMapRef", "secretRef"),
             lambda self: (self.config_map_ref is None) != (self.secret_ref is None),
@@ -375,7 +385,7 @@ class VolumeSource(Model):
     image: ImageSource | None = None
     nfs: NfsSource | None = None
     host_path: HostPathSource | None = None
-    rules: ClassVar[tuple[Rule, ...]] = (
+    checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             _one_of(*VOLUME_SOURCES),
             lambda self: len(self.model_fields_set - {"name"}) == 1,
@@ -388,8 +398,8 @@ class Volume(VolumeSource):
     """A volume that `volumeMounts` can name."""
 
     name: DnsLabel
-    rules: ClassVar[tuple[Rule, ...]] = (
-        *VolumeSource.rules,
+    checks: ClassVar[tuple[Rule, ...]] = (
+        *VolumeSource.checks,
         Rule(
             "!self.name.startsWith('ddpjob-')",
             lambda self: not self.name.startswith("ddpjob-"),
@@ -408,10 +418,72 @@ class VolumeMount(Model):
     sub_path_expr: Annotated[str, Field(max_length=512)] | None = None
     read_only: bool | None = None
     mount_propagation: Literal["None", "HostToContainer"] | None = None
-    rules: ClassVar[tuple[Rule, ...]] = (
+    checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!(has(self.subPath) && has(self.subPathExpr))",
             lambda self: self.sub_path is None or self.sub_path_expr is None,
             "subPath and subPathExpr exclude each other",
         ),
     )
+
+
+_Networks = Annotated[
+    list[Annotated[str, Field(max_length=64, pattern=CIDR)]], Field(max_length=32)
+]
+
+
+class IPBlock(Model):
+    """Addresses of a network."""
+
+    cidr: Annotated[str, Field(max_length=64, pattern=CIDR)]
+    excluded: Annotated[_Networks | None, Field(alias="except")] = None
+    """Networks within it that are left out."""
+
+
+class LabelSelector(Model):
+    """All these labels; without any, everything."""
+
+    match_labels: Annotated[
+        dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)
+    ] = {}
+
+
+class NetworkPeer(Model):
+    """Where traffic may go: a network, or pods by their labels and their namespaces' labels."""
+
+    ip_block: IPBlock | None = None
+    namespace_selector: LabelSelector | None = None
+    pod_selector: LabelSelector | None = None
+    checks: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.ipBlock) != (has(self.namespaceSelector) || has(self.podSelector))",
+            lambda self: (
+                (self.ip_block is not None)
+                != (self.namespace_selector is not None or self.pod_selector is not None)
+            ),
+            "must have ipBlock, or one or both of namespaceSelector and podSelector",
+        ),
+    )
+
+
+class NetworkPort(Model):
+    """A port, or all up to `endPort`."""
+
+    protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
+    port: Annotated[int, Field(ge=1, le=65535)]
+    end_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    checks: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.endPort) || self.endPort >= self.port",
+            lambda self: self.end_port is None or self.end_port >= self.port,
+            "must be at least port",
+            "endPort",
+        ),
+    )
+
+
+class EgressRule(Model):
+    """As in a NetworkPolicy: any of `to`, on any of `ports`; one that is absent means all."""
+
+    to: Annotated[list[NetworkPeer], Field(min_length=1, max_length=32)] | None = None
+    ports: Annotated[list[NetworkPort], Field(min_length=1, max_length=32)] | None = None

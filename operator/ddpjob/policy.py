@@ -16,6 +16,11 @@ from ddpjob.model import Model
 
 Body = Mapping[str, Any]
 
+# Sources of a projected volume that carry nothing of the pod's identity; a token does, and so does
+# podCertificate, with which the API server can be asked as with a token.
+_IMPERSONAL = ("configMap", "secret", "downwardAPI", "clusterTrustBundle")
+# Where a container says what its kubelet is to ask of it, from the node's network.
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop")
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"  # before there was a field for it
 
 
@@ -23,8 +28,8 @@ class Policy(Model):
     """The allow-list; in a list of names `*` stands for all."""
 
     service_account_names: list[str] = []
-    """Service accounts that a job's pods may run as; also the only ones whose token may be
-    mounted."""
+    """Service accounts that a job's pods may run as; also the only ones whose token or certificate
+    may be mounted."""
     priority_class_names: list[str] = ["*"]
     """Priority classes that a job may name."""
     runtime_class_names: list[str] = ["*"]
@@ -42,9 +47,10 @@ class Policy(Model):
     ]
     """Volume sources that a job may use: by default those of Pod Security `restricted`."""
     capabilities: list[str] = []
-    """Linux capabilities that a container may add, such as IPC_LOCK for RDMA."""
+    """Linux capabilities that a container may add, such as IPC_LOCK for RDMA; with `*` it may also
+    keep those that a runtime gives by default."""
     host_network: bool = False
-    """Whether pods may use the node's network."""
+    """Whether pods may use the node's network, and have its kubelet probe other hosts."""
     host_pid: Annotated[bool, Field(alias="hostPID")] = False
     """Whether pods may see the node's processes."""
     host_ipc: Annotated[bool, Field(alias="hostIPC")] = False
@@ -53,6 +59,8 @@ class Policy(Model):
     """Whether containers may claim ports of the node."""
     node_name: bool = False
     """Whether a job may choose nodes by name, past the scheduler."""
+    agent_clients: list[dict[str, Any]] = []
+    """NetworkPolicy peers that may ask agents for progress and metrics: operator, monitoring."""
     privileged: bool = False
     """Whether containers may be privileged, unconfined, or tune the node's kernel."""
 
@@ -138,9 +146,10 @@ def _volumes(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
             if source != "name" and not _allowed(source, policy.volume_types):
                 yield _refuse(path, source, "volumeTypes")
         for projection in (volume.get("projected") or {}).get("sources") or []:
-            token = "serviceAccountToken" in projection
-            if token and not _allowed(account, policy.service_account_names):
-                yield _refuse(f"{path}.projected", "serviceAccountToken", "serviceAccountNames")
+            for source in projection:
+                personal = source not in _IMPERSONAL
+                if personal and not _allowed(account, policy.service_account_names):
+                    yield _refuse(f"{path}.projected", source, "serviceAccountNames")
 
 
 def _container(container: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:
@@ -151,12 +160,27 @@ def _container(container: Body, path: str, policy: Policy) -> Iterator[InvalidJo
             yield _refuse(f"{path}.securityContext.{name}", True, "privileged")
     if context.get("procMount", "Default") != "Default" and not policy.privileged:
         yield _refuse(f"{path}.securityContext.procMount", context["procMount"], "privileged")
-    for capability in (context.get("capabilities") or {}).get("add") or []:
+    capabilities = context.get("capabilities") or {}
+    for capability in capabilities.get("add") or []:
         if not _allowed(capability, policy.capabilities):
             yield _refuse(f"{path}.securityContext.capabilities.add", capability, "capabilities")
+    dropped = capabilities.get("drop") or []
+    if "ALL" not in dropped and not policy.privileged and "*" not in policy.capabilities:
+        yield _refuse(f"{path}.securityContext.capabilities.drop", dropped, "capabilities")
+    yield from _probes(container, path, policy)
     for port in container.get("ports") or []:
         if port.get("hostPort") and not policy.host_ports:
             yield _refuse(f"{path}.ports", port["hostPort"], "hostPorts")
+
+
+def _probes(container: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:
+    """Probes and hooks that name a host: requests past every NetworkPolicy."""
+    handlers = {**container, **(container.get("lifecycle") or {})}
+    for name in _PROBES:
+        for action in ("httpGet", "tcpSocket"):
+            host = ((handlers.get(name) or {}).get(action) or {}).get("host")
+            if host and not policy.host_network:
+                yield _refuse(f"{path}.{name}.{action}.host", host, "hostNetwork")
 
 
 def _confinement(context: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:

@@ -111,7 +111,8 @@ async def fetch(session: aiohttp.ClientSession, host: str, port: int) -> Report 
             return None
         return AgentReport.model_validate(loads(text)).report()
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError) as error:
-        log.debug("no progress host=%s error=%s", host, error)
+        # Its text would quote the answer, of which nobody knows what is in it.
+        log.debug("no progress host=%s error=%s", host, type(error).__name__)
         return None
 
 

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from ddpjob.cluster import (
     CONFIGMAPS,
     DDPJOBS,
     EVENTS,
+    NETWORK_POLICIES,
     PODS,
     SERVICES,
     Body,
@@ -30,10 +32,11 @@ from ddpjob.errors import (
     NotFound,
     Refused,
 )
+from ddpjob.nesting import write_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.plan import Deletion, Note, Plan, plan
 from ddpjob.settings import Settings
-from ddpjob.summary import stamp
+from ddpjob.summary import seconds_since, stamp
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ def job_record(body: Body) -> JobRecord:
         namespace=metadata["namespace"],
         uid=metadata["uid"],
         resource_version=int(metadata["resourceVersion"]),
-        body=orjson.dumps({**body, "metadata": metadata}),
+        body=write_json({**body, "metadata": metadata}),
     )
 
 
@@ -88,6 +91,8 @@ class Memory:
     conflicts: int = 0
     noise_since: float | None = None
     report: Report | None = None
+    version: str = ""
+    """Of the job as this process last wrote it."""
     written_at: float = float("-inf")
     """Monotonic time of the last status write."""
     progress_at: float = float("-inf")
@@ -127,6 +132,7 @@ class Reconciler:
 
         Raises ClusterError for what another try may mend.
         """
+        looked = False
         for _ in range(_MAX_STEPS):
             record = self.caches.job(namespace, name)
             if record is None:
@@ -137,12 +143,19 @@ class Reconciler:
             except InvalidJob as error:
                 await self._unreadable(record, error)
                 return None
-            step = plan(job, self._observe(job, memory), time.time())
+            step = plan(job, self._observe(job, memory, looked=looked), time.time())
+            look, looked = not looked and _rests_on_sight(job, step, memory), False
             if step.noise and memory.noise_since is None:
                 memory.noise_since = time.time()
             if _is_transition(job.status, step.status):
                 await self._write_status(job, step, memory)
-            elif step.delete or step.prepare or step.create:
+            elif look:
+                await self._look(job)
+                looked = True
+            elif step.delete_job:
+                await self._delete_job(job)
+                return None
+            elif step.delete or step.expire or step.prepare or step.create:
                 await self._act(job, step, memory)
             else:
                 return await self._settle(job, step, memory)
@@ -152,16 +165,36 @@ class Reconciler:
         """The job is gone."""
         self.memories.pop(uid, None)
 
-    def _observe(self, job: DDPJob, memory: Memory) -> Observed:
+    def _observe(self, job: DDPJob, memory: Memory, *, looked: bool = False) -> Observed:
         ready = memory.prepared == (job.metadata.generation, job.status.attempt)
         return Observed(
             pods=tuple(self.caches.pods(job.uid)),
+            looked=looked,
             children_ready=ready,
             trouble=memory.trouble,
             noise_since=memory.noise_since,
             report=memory.report,
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
         )
+
+    async def _look(self, job: DDPJob) -> None:
+        """Take in the job's pods, then the job, as they are now.
+
+        The status may be another operator's, who had seen pods that our watch has yet to bring; and
+        a pod that we take for a running one may have ended, with a log to keep. The job comes last:
+        one that is older than its pods would have them deleted.
+        """
+        labels = f"{keys.JOB_UID_LABEL}={job.uid}"
+        listing = await self.cluster.list(PODS, namespace=job.namespace, labels=labels)
+        for body in listing.items:
+            if (record := pod_record(body)) is not None:
+                self.caches.put_pod(record)
+        try:
+            self.caches.put_job(
+                job_record(await self.cluster.get(DDPJOBS, job.namespace, job.name))
+            )
+        except NotFound:
+            self.caches.remove_job(job.uid)
 
     async def _settle(self, job: DDPJob, step: Plan, memory: Memory) -> float | None:
         """Nothing but counts or progress has changed, if anything: write that in its own time."""
@@ -207,6 +240,7 @@ class Reconciler:
         if step.status.attempt != job.status.attempt:
             memory.noise_since, memory.report, memory.stamp = None, None, None
         self.caches.put_job(job_record(stored))
+        memory.version = stored["metadata"]["resourceVersion"]
         for note in step.notes:
             await self._tell(job, note)
         if step.drop_agent:
@@ -226,7 +260,13 @@ class Reconciler:
 
         What refuses to be created is the job's trouble: said in its status, then raised.
         """
-        await asyncio.gather(*(self._delete_pod(doomed) for doomed in step.delete))
+        answers = await asyncio.gather(
+            *(self._delete_pod(doomed) for doomed in step.delete),
+            *(self._expire_pod(late) for late in step.expire),
+            return_exceptions=True,
+        )
+        for error in filter(None, answers):
+            raise error
         try:
             if step.prepare:
                 await self._prepare(job, memory)
@@ -244,13 +284,17 @@ class Reconciler:
     async def _prepare(self, job: DDPJob, memory: Memory) -> None:
         """Render everything, so that nothing is created for a job that cannot be.
 
-        Then Service and ConfigMap.
+        Then Service, ConfigMap and NetworkPolicy.
         """
         memory.stamp = render.pods(job, self.agent, self.settings.policy)
-        service, config_map = render.service(job), render.config_map(job, self.agent)
+        children = [
+            (SERVICES, render.service(job)),
+            (CONFIGMAPS, render.config_map(job, self.agent)),
+        ]
+        if (network := render.network_policy(job, self.settings.policy)) is not None:
+            children.append((NETWORK_POLICIES, network))
         await asyncio.gather(
-            self._create_ours(job, SERVICES, service, memory),
-            self._create_ours(job, CONFIGMAPS, config_map, memory),
+            *(self._create_ours(job, resource, body, memory) for resource, body in children)
         )
         memory.prepared = (job.metadata.generation, job.status.attempt)
 
@@ -323,7 +367,8 @@ class Reconciler:
             left = await self.cluster.delete(
                 PODS, pod.namespace, pod.name, uid=pod.uid, grace_seconds=doomed.grace_seconds
             )
-        except (NotFound, Conflict):  # gone, or gone and the name is another pod's
+        except NotFound:
+            # A Conflict is no such proof; where another pod has the name by now, the watch says so.
             self.caches.remove_pod(pod.uid)
             return
         record = pod_record(left) if left else None
@@ -331,6 +376,25 @@ class Reconciler:
             self.caches.put_pod(record)
         else:
             self.caches.remove_pod(pod.uid)
+
+    async def _expire_pod(self, pod: PodRecord) -> None:
+        """Have the pod's kubelet end it: its time is what it has been there for."""
+        seconds = max(1, int(seconds_since(pod.started_at, time.time())))
+        body = {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": seconds}}
+        try:
+            stored = await self.cluster.patch(PODS, pod.namespace, pod.name, body)
+        except NotFound:
+            self.caches.remove_pod(pod.uid)
+            return
+        if (record := pod_record(stored)) is not None:
+            self.caches.put_pod(record)
+
+    async def _delete_job(self, job: DDPJob) -> None:
+        """The job's time is over; Kubernetes collects what it owns."""
+        try:
+            await self.cluster.delete(DDPJOBS, job.namespace, job.name, uid=job.uid)
+        except NotFound:
+            self.caches.remove_job(job.uid)
 
     async def _drop_agent(self, job: DDPJob) -> None:
         """The finished job's ConfigMap. Best effort: what is missed goes with the job."""
@@ -347,12 +411,17 @@ class Reconciler:
                     continue
 
     async def _tell(self, job: DDPJob, note: Note) -> None:
-        """An Event for `kubectl describe`. A lost one is not worth a retry."""
+        """An Event for `kubectl describe`. A lost one is not worth a retry.
+
+        Its name says what it says, so one that exists already is the same.
+        """
         now = time.time()
+        what = f"{job.uid} {job.status.attempt} {note.reason} {note.message}"
+        name = f"{job.name}.{sha256(what.encode()).hexdigest()[:16]}"
         body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{job.name}.{time.time_ns():x}", "namespace": job.namespace},
+            "metadata": {"name": name, "namespace": job.namespace},
             "involvedObject": {
                 "apiVersion": keys.API_VERSION,
                 "kind": keys.KIND,
@@ -370,6 +439,8 @@ class Reconciler:
         }
         try:
             await self.cluster.create(EVENTS, job.namespace, body)
+        except AlreadyExists:
+            return
         except ClusterError as error:
             log.warning("event lost job=%s/%s error=%s", job.namespace, job.name, error)
 
@@ -404,6 +475,16 @@ def _controller(obj: Body) -> Body | None:
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
+def _rests_on_sight(job: DDPJob, step: Plan, memory: Memory) -> bool:
+    """Whether the step would be wrong if another operator had seen, or done, more than this one.
+
+    What it believes to run may have ended; what seems gone may not have arrived here yet; pods may
+    be missing because the attempt is over. Not the first pods of a job whose status is our own.
+    """
+    first = job.status.attempt == 0 and job.metadata.resource_version == memory.version
+    return step.look or bool(step.delete) or bool(step.create) and not first
+
+
 def _is_transition(old: Status, new: Status) -> bool:
     """Whether more has changed than counts and progress.
 
@@ -411,5 +492,6 @@ def _is_transition(old: Status, new: Status) -> bool:
     """
     blank = dict.fromkeys(_MINOR)
     if old.state is None and new.state == "Pending":
-        new = new.model_copy(update={"state": None})  # that alone can wait for what follows
+        # That alone can wait for what follows.
+        new = new.model_copy(update={"state": None, "goodput": old.goodput})
     return old.model_copy(update=blank) != new.model_copy(update=blank)

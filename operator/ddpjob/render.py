@@ -7,7 +7,7 @@ than creating it.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from ddpjob.policy import Policy, refusals
 
 Body = dict[str, Any]
 
+LOST_NODE_SECONDS = 5  # a node's pods stay so long after it has been given up (40 s of silence)
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -80,6 +81,23 @@ def config_map(job: DDPJob, agent: Agent) -> Body:
     return _render("configmap.json.j2", job, agent_config=name, files=agent.files)
 
 
+def network_policy(job: DDPJob, policy: Policy) -> Body | None:
+    """The NetworkPolicy; None where the job wants none."""
+    wish = job.spec.network_policy
+    if not wish.enabled:
+        return None
+    egress = None if wish.egress is None else [rule.to_json() for rule in wish.egress]
+    return _render(
+        "networkpolicy.json.j2",
+        job,
+        name=keys.network_policy_name(job.name),
+        own_pods={"matchLabels": {keys.JOB_UID_LABEL: job.uid}},
+        agent_clients=policy.agent_clients,
+        agent_port=keys.AGENT_PORT,
+        egress=egress,
+    )
+
+
 def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
     """The pods of the job's current attempt.
 
@@ -132,6 +150,8 @@ def _pod(
         if template:
             pod = overlay.apply(pod, template)
     _secure(pod)
+    _leave_lost_nodes(pod)
+    _avoid(pod, job.status.avoided_nodes)
     for problem in refusals(pod, policy):
         raise _at_its_source(job, problem)
     return pod
@@ -292,6 +312,8 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
     }
     if nproc == 1:
         env["LOCAL_RANK"] = "0"
+    if spec.hang_timeout_seconds:
+        env["DDPJOB_HANG_SECONDS"] = str(spec.hang_timeout_seconds)
     if spec.checkpoint:
         env["DDPJOB_CHECKPOINT_DIR"] = spec.checkpoint.mount_path
     if spec.data:
@@ -311,10 +333,7 @@ def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
         {"name": "ddpjob-home", "mountPath": keys.HOME_DIR},
     ]
     if spec.has_agent:
-        files = [
-            {"key": "agent.py", "path": "agent.py"},
-            {"key": "agent_hooks.py", "path": "hooks/sitecustomize.py"},
-        ]
+        files = [{"key": key, "path": path} for key, path in keys.AGENT_FILES.items()]
         name = keys.agent_config_name(job.name, agent.digest)
         volumes.append({"name": "ddpjob-agent", "configMap": {"name": name, "items": files}})
         mounts.append({"name": "ddpjob-agent", "mountPath": keys.AGENT_DIR, "readOnly": True})
@@ -331,6 +350,49 @@ def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
     volumes += [volume.to_json() for volume in spec.volumes]
     mounts += [mount.to_json() for mount in spec.volume_mounts]
     return volumes, mounts
+
+
+def _leave_lost_nodes(pod: Body) -> None:
+    """Have pods deleted soon after their node is lost, instead of Kubernetes' 300 s.
+
+    An overlay that tolerates one of these taints otherwise has its way.
+    """
+    tolerations = pod["spec"].get("tolerations") or []
+    pod["spec"]["tolerations"] = tolerations + [
+        {
+            "key": f"node.kubernetes.io/{taint}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_SECONDS,
+        }
+        for taint in ("not-ready", "unreachable")
+        if not any(_tolerates(own, f"node.kubernetes.io/{taint}") for own in tolerations)
+    ]
+
+
+def _tolerates(toleration: Body, key: str) -> bool:
+    effect = toleration.get("effect") or "NoExecute"
+    return effect == "NoExecute" and toleration.get("key", key) in (key, "")
+
+
+def _avoid(pod: Body, nodes: Sequence[str]) -> None:
+    """Keep the pod off these nodes, whatever else it asks of its node."""
+    if not nodes:
+        return
+    off = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    wish: Body = pod["spec"].get("affinity") or {}
+    node_affinity: Body = wish.get("nodeAffinity") or {}
+    required: Body = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    # Terms are alternatives; what all of them are to hold must stand in each.
+    terms = [
+        {**term, "matchFields": [*(term.get("matchFields") or []), *off]}
+        for term in required.get("nodeSelectorTerms") or [{}]
+    ]
+    node_affinity = {
+        **node_affinity,
+        "requiredDuringSchedulingIgnoredDuringExecution": {**required, "nodeSelectorTerms": terms},
+    }
+    pod["spec"]["affinity"] = {**wish, "nodeAffinity": node_affinity}
 
 
 def _secure(pod: Body) -> None:

@@ -39,6 +39,11 @@ class Metrics:
         yield GaugeMetricFamily(
             "ddpjob_queue_depth", "Jobs that wait for a worker.", value=len(self._controller.queue)
         )
+        yield GaugeMetricFamily(
+            "ddpjob_leader",
+            "1 where jobs are worked on, 0 where a replica stands by.",
+            value=int(self._controller.leading),
+        )
         # Peak, in bytes; Linux counts in KiB, macOS in bytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         scale = 1 if sys.platform == "darwin" else 1024
@@ -58,7 +63,8 @@ async def serve(
 
     def check(holds: Callable[[], bool], what: str) -> Callable[[web.Request], object]:
         async def answer(_: web.Request) -> web.Response:
-            return web.Response(text="ok") if holds() else web.Response(status=503, text=what)
+            role = "leading\n" if controller.leading else "standing by\n"
+            return web.Response(text=role) if holds() else web.Response(status=503, text=what)
 
         return answer
 

@@ -15,11 +15,14 @@ _UNREMARKABLE = ("", "ContainerCreating", "PodInitializing")
 
 
 def with_condition(
-    status: api.Status, kind: str, value: bool, reason: str, message: str, *, now: float
+    status: api.Status, kind: str, value: bool | None, reason: str, message: str, *, now: float
 ) -> api.Status:
-    """`status` with this condition; its transition time changes only if its truth does."""
+    """`status` with this condition; its transition time changes only if its truth does.
+
+    A `value` of None is Unknown.
+    """
     old = status.condition(kind)
-    truth: api.Truth = "True" if value else "False"
+    truth: api.Truth = "Unknown" if value is None else "True" if value else "False"
     new = api.Condition(
         type=kind,
         status=truth,
@@ -61,18 +64,52 @@ def waiting_reason(current: Sequence[PodRecord]) -> tuple[str, str] | None:
 
     Image pull, scheduling.
     """
-    for pod in sorted(current, key=lambda pod: pod.rank):
-        if pod.live and not pod.running and pod.reason not in _UNREMARKABLE:
-            return pod.reason, f"pod {pod.name}: {pod.message or pod.reason}"
-    return None
+    stuck = first_stuck(current)
+    return (stuck.reason, f"pod {stuck.name}: {stuck.message or stuck.reason}") if stuck else None
+
+
+def first_stuck(current: Sequence[PodRecord]) -> PodRecord | None:
+    """The pod of lowest rank that something keeps from starting; a pull that goes on does not."""
+    stuck = [
+        pod for pod in current if pod.live and not pod.running and pod.reason not in _UNREMARKABLE
+    ]
+    return min(stuck, key=lambda pod: pod.rank, default=None)
+
+
+def with_history(
+    status: api.Status,
+    reason: str,
+    now: float,
+    *,
+    found: api.Failure | None = None,
+    charged: bool = False,
+) -> api.Status:
+    """`status` with its attempt, which is over, among the last ten."""
+    running = status.condition("Running")
+    progress = status.progress
+    ended = api.Attempt(
+        attempt=status.attempt,
+        start_time=running.last_transition_time if running and running.status == "True" else None,
+        end_time=stamp(now),
+        reason=reason,
+        charged=charged,
+        first_step=progress.first_step if progress else None,
+        step=progress.step if progress else None,
+        rank=found.rank if found else None,
+        pod=found.pod if found else None,
+        node=found.node if found else None,
+    )
+    return status.model_copy(update={"history": [*status.history, ended][-10:]})
 
 
 def with_progress(status: api.Status, report: Report | None) -> api.Status:
     """`status` with what rank 0 last reported; unchanged if that is no news."""
     if report is None or report.attempt != status.attempt:
         return status
-    progress = _progress(report)
-    if progress == status.progress:
+    old = status.progress
+    first = report.step if old is None or old.first_step is None else old.first_step
+    progress = _progress(report).model_copy(update={"first_step": first})
+    if progress == old:
         return status
     return status.model_copy(update={"progress": progress})
 

@@ -126,8 +126,8 @@ def failure(pod: PodRecord) -> Failure:
             **where,
             rank=pod.rank,
             exit_code=pod.exit_code,
-            reason=pod.reason or "Error",
-            message=_clip(lines[-1].strip() if lines else _no_words(pod)),
+            reason=pod.disruption or pod.reason or "Error",
+            message=_clip(_in_its_words(pod, lines[-1].strip() if lines else _no_words(pod))),
             time=pod.finished_at,
         )
     return Failure(
@@ -135,11 +135,16 @@ def failure(pod: PodRecord) -> Failure:
         rank=summary.rank if summary.rank is not None else pod.rank,
         exit_code=summary.exit_code,
         signal=summary.signal,
-        reason=summary.reason,
+        reason=pod.disruption or summary.reason,
         exception=summary.exception,
         message=_clip(summary.message),
         time=stamp(summary.time) if summary.time else pod.finished_at,
     )
+
+
+def _in_its_words(pod: PodRecord, message: str) -> str:
+    """Where our reason stands for several of Kubernetes' own, that one too."""
+    return f"{pod.reason}: {message}" if pod.disruption == "NodeRefused" else message
 
 
 def _no_words(pod: PodRecord) -> str:
@@ -159,3 +164,8 @@ def _seconds(time: str | None) -> float:
 def stamp(seconds: float) -> str:
     """Unix seconds as the API writes a time: `2026-01-31T12:00:00Z`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_since(time: str | None, now: float) -> float:
+    """Seconds from a time of the API's to `now`, negative if that is to come; 0 without one."""
+    return now - datetime.fromisoformat(time).timestamp() if time else 0.0

@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 
 from ddpjob import __version__, handlers
+from ddpjob.cli import uninstall
 from ddpjob.policy import Policy
 from tests.chart.rendering import (
     CHART,
@@ -24,7 +25,7 @@ from tests.chart.rendering import (
 
 NAMESPACED = (
     "--set=watchNamespaces={team-a,team-b}",
-    "--set=crds.install=false,userRoles.install=false",
+    "--set=crds.install=false,userRoles.install=false,admissionPolicy.install=false",
 )
 EVERYTHING = (
     "--set=createNamespace=true,verbose=true,priorityClassName=system-cluster-critical",
@@ -37,7 +38,15 @@ EVERYTHING = (
     '--set-json=affinity={"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}',
     "--set=fullnameOverride=training",
 )
-VARIANTS = {"defaults": (), "namespaced": NAMESPACED, "everything": EVERYTHING}
+TWO = ("--set=replicas=2",)
+VARIANTS = {
+    "defaults": (),
+    "namespaced": NAMESPACED,
+    "everything": EVERYTHING,
+    "two replicas": TWO,
+    "two namespaced": (*TWO, *NAMESPACED),
+    "two of everything": (*TWO, *EVERYTHING),
+}
 
 
 @pytest.fixture(params=VARIANTS)
@@ -67,6 +76,55 @@ def test_the_operator_is_alone_and_replaced_not_rolled(helm: Helm) -> None:
     spec = only(helm.objects(), "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 30
+
+
+def test_one_replica_knows_of_no_lease(helm: Helm) -> None:
+    objects = helm.objects()
+    kinds = {body["kind"] for body in objects}
+    assert not kinds & {"Lease", "Role", "RoleBinding", "PodDisruptionBudget"}
+    assert arguments(helm).lease is None
+    assert "affinity" not in only(objects, "Deployment")["spec"]["template"]["spec"]
+
+
+def test_two_replicas_are_rolled_one_by_one_and_kept_apart(helm: Helm) -> None:
+    objects = helm.objects(*TWO)
+    spec = only(objects, "Deployment")["spec"]
+    assert spec["replicas"] == 2
+    # In full: a default that the API server filled in would stay, and be refused beside Recreate.
+    rolling = {"maxSurge": 1, "maxUnavailable": 0}
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": rolling}
+    apart = spec["template"]["spec"]["affinity"]["podAntiAffinity"]
+    (term,) = apart["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"] == {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": spec["selector"],
+    }
+    budget = only(objects, "PodDisruptionBudget")["spec"]
+    assert budget["minAvailable"] == 1 and budget["selector"] == spec["selector"]
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+
+
+def test_an_affinity_of_one_s_own_replaces_that_of_two_replicas(helm: Helm) -> None:
+    own: Body = {"nodeAffinity": {}}
+    objects = helm.objects(*TWO, f"--set-json=affinity={json.dumps(own)}")
+    assert only(objects, "Deployment")["spec"]["template"]["spec"]["affinity"] == own
+
+
+@pytest.mark.parametrize("release", ["ddpjob", "training"])
+def test_two_replicas_stand_for_the_lease_that_the_release_brings(helm: Helm, release: str) -> None:
+    objects = helm.objects(*TWO, release=release, namespace="ops")
+    container = operator_container(objects)
+    lease = only(objects, "Lease")["metadata"]
+    assert handlers.parse(container["args"]).lease == (lease["namespace"], lease["name"])
+    assert lease["namespace"] == "ops"
+    assert "spec" not in only(objects, "Lease"), "an upgrade would end the leader's term"
+
+
+def test_uninstall_knows_every_kind_that_the_chart_makes(helm: Helm) -> None:
+    variants = (helm.objects(*VARIANTS[name]) for name in VARIANTS)
+    made = {(body["apiVersion"], body["kind"]) for objects in variants for body in objects}
+    made.discard(("apiextensions.k8s.io/v1", "CustomResourceDefinition"))
+    assert set(uninstall.NAMESPACED + uninstall.CLUSTER_WIDE) == made
 
 
 def test_the_operator_satisfies_pod_security_restricted(objects: list[Body]) -> None:
@@ -125,10 +183,31 @@ def test_a_digest_wins_over_the_tag(helm: Helm) -> None:
 def test_default_policy_is_the_operators_own(helm: Helm) -> None:
     config = only(helm.objects(), "ConfigMap")
     rendered = json.loads(config["data"]["policy.json"])
-    assert Policy.model_validate(rendered) == Policy()
-    assert rendered == Policy().model_dump(by_alias=True), "a setting is missing in values.yaml"
+    (client,) = Policy.model_validate(rendered).agent_clients
+    expected = Policy(agent_clients=[client])
+    assert Policy.model_validate(rendered) == expected
+    assert rendered == expected.model_dump(by_alias=True), "a setting is missing in values.yaml"
     mounted = only(helm.objects(), "Deployment")["spec"]["template"]["spec"]["volumes"]
     assert mounted == [{"name": "policy", "configMap": {"name": config["metadata"]["name"]}}]
+
+
+def test_agents_answer_the_operators_pod_and_who_else_is_named(helm: Helm) -> None:
+    def clients(*arguments: str) -> list[Body]:
+        config = only(helm.objects(*arguments), "ConfigMap")
+        found: list[Body] = json.loads(config["data"]["policy.json"])["agentClients"]
+        return found
+
+    objects = helm.objects()
+    deployment = only(objects, "Deployment")
+    (operator,) = clients()
+    assert operator["podSelector"] == deployment["spec"]["selector"]
+    space = {"kubernetes.io/metadata.name": deployment["metadata"]["namespace"]}
+    assert operator["namespaceSelector"] == {"matchLabels": space}
+    prometheus = "networkPolicy.monitoring[0].podSelector.matchLabels.app"
+    assert clients(f"--set={prometheus}=prometheus") == [
+        operator,
+        {"podSelector": {"matchLabels": {"app": "prometheus"}}},
+    ]
 
 
 def test_a_changed_policy_restarts_the_operator(helm: Helm) -> None:

@@ -3,14 +3,16 @@
 from tests.chart.rendering import Body, Helm, of_kind, only
 
 OPERATOR = {
-    ("ddpjob.dev", "ddpjobs"): {"list", "watch"},
+    ("ddpjob.dev", "ddpjobs"): {"get", "list", "watch", "delete"},
     ("ddpjob.dev", "ddpjobs/status"): {"update"},
     ("ddpjob.dev", "ddpjobs/finalizers"): {"update"},
-    ("", "pods"): {"list", "watch", "create", "delete"},
+    ("", "pods"): {"list", "watch", "create", "delete", "patch"},
     ("", "services"): {"get", "create"},
+    ("networking.k8s.io", "networkpolicies"): {"get", "create"},
     ("", "configmaps"): {"get", "create", "delete"},
     ("", "events"): {"create"},
 }
+TWO = "--set=replicas=2"
 NAMESPACED = "--set=watchNamespaces={team-a,team-b}"
 
 
@@ -40,6 +42,32 @@ def test_each_watched_namespace_gets_the_same_rights(helm: Helm) -> None:
     roles = list(of_kind(helm.objects(NAMESPACED), "Role"))
     assert [role["metadata"]["namespace"] for role in roles] == ["team-a", "team-b"]
     assert [granted(role) for role in roles] == [OPERATOR, OPERATOR]
+
+
+def test_two_replicas_get_one_lease_and_no_more(helm: Helm) -> None:
+    objects = helm.objects(TWO, namespace="ops")
+    assert granted(operator_role(objects)) == OPERATOR
+    role, binding = only(objects, "Role"), only(objects, "RoleBinding")
+    group = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    named = {"resourceNames": [only(objects, "Lease")["metadata"]["name"]]}
+    assert role["rules"] == [
+        {**group, **named, "verbs": ["get", "update"]},
+        {**group, "verbs": ["create"]},
+    ]
+    account = only(objects, "ServiceAccount")["metadata"]
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "ops"
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account["name"], "namespace": "ops"}
+    ]
+
+
+def test_the_lease_s_role_is_beside_that_of_a_watched_namespace_of_the_same_name(
+    helm: Helm,
+) -> None:
+    objects = helm.objects(TWO, "--set=watchNamespaces={ops}", namespace="ops")
+    names = {role["metadata"]["name"] for role in of_kind(objects, "Role")}
+    assert names == {"ddpjob-operator", "ddpjob-operator-lease"}
 
 
 def test_a_namespaced_operator_has_no_cluster_role(helm: Helm) -> None:

@@ -16,6 +16,8 @@ from tests.chart.rendering import CHART, Body, Helm, documents
         ("--set=watchNamespaces={Team_A}", "watchNamespaces"),
         ("--set=watchNamespaces={a,a}", "watchNamespaces"),
         ("--set=replicas=3", "replicas"),
+        ("--set=replicas=0", "replicas"),
+        ("--set-string=replicas=2", "replicas"),
         ("--set=image.digest=latest", "digest"),
         ("--set=image.repository=", "repository"),
         ("--set=image.pullPolicy=Sometimes", "pullPolicy"),

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob import agent
+from ddpjob import agent, keys
 from tests import agentpod
 
-SOURCES = [agentpod.SOURCES / name for name in ("agent.py", "agent_hooks.py")]
+SOURCES = [agentpod.SOURCES / name for name in keys.AGENT_FILES]
 RESOLV = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local example.com\n"
 
 
@@ -283,7 +283,6 @@ GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5"
 NOISE = [
     ("RuntimeError", GLOO + "61] Connection closed by peer [127.0.0.1]:42154. This is typically"),
     ("RuntimeError", GLOO + "45] Read error [127.0.0.1]:49068: Connection reset by peer. This is"),
-    ("DistNetworkError", "The client socket has timed out after 4000ms while trying to connect to"),
     (
         "RuntimeError",
         GLOO[:-14] + "unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation",
@@ -315,6 +314,8 @@ OWN = [
     ("BrokenPipeError", "[Errno 32] Broken pipe"),
     ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (4x3 and 4x1)"),
     ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed."),
+    # The store only waits for such a rank, and says less.
+    ("DistNetworkError", "The client socket has timed out after 4000ms while trying to connect to"),
     ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"),
     ("DistBackendError", "ncclInvalidUsage: Duplicate GPU detected : rank 1 and rank 0"),
 ]
@@ -344,6 +345,7 @@ Traceback (most recent call last):
     raise mine.Trouble("boom")
 mine.Trouble: boom
 """
+STATE = "Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight: copying a param"
 
 
 @pytest.mark.parametrize(
@@ -354,6 +356,15 @@ mine.Trouble: boom
         ("AssertionError", "", ("AssertionError", "AssertionError")),
         ("KeyError", LOADER, ("KeyError", "KeyError: 'missing'")),
         ("ProcessRaisedException", SPAWN, ("Trouble", "mine.Trouble: boom")),
+        (
+            "RuntimeError",
+            STATE,
+            (
+                "RuntimeError",
+                "RuntimeError: Error(s) in loading state_dict for Linear: size mismatch for "
+                "weight: copying a param",
+            ),
+        ),
     ],
 )
 def test_an_exception_is_one_line(kind: str, text: str, line: tuple[str, str]) -> None:
@@ -390,6 +401,12 @@ def test_of_two_own_failures_the_earlier_one_counts(tmp_path: Path) -> None:
     found = verdict(tmp_path, workers, errors)
     assert (found.failure.rank, found.failure.message) == (1, "KeyError: 'first'")
     assert (found.reason, found.agent_exit, found.failure.time) == ("Exception", 1, 11.4)
+
+
+def test_noise_from_a_process_of_mp_spawn_is_noise_too(tmp_path: Path) -> None:
+    text = SPAWN.replace("mine.Trouble: boom", f"RuntimeError: {NOISE[0][1]}")
+    found = verdict(tmp_path, [worker(0, 1, 9.0)], [error(0, "ProcessRaisedException", text, 8.0)])
+    assert found.failure.exception == "RuntimeError" and found.failure.grade == agent.ECHO
 
 
 def test_siblings_that_torchrun_stopped_explain_nothing(tmp_path: Path) -> None:
@@ -436,6 +453,25 @@ def test_garbage_in_the_records_is_survived(tmp_path: Path) -> None:
     assert (found.failure.rank, found.failure.time, found.agent_exit) == (None, 99.0, 1)
 
 
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        (["python3", "-u", "no/such.py", "--lr", "1"], "no/such.py"),
+        (["/usr/bin/python3.12", "-X", "dev", "-W", "error", "no/such.py"], "no/such.py"),
+        (["python3", __file__], None),
+        (["python", "-m", "no.such"], None),
+        (["python", "-c", "x"], None),
+        (["python3", "-u"], None),
+        (["bash", "no/such.sh"], None),
+        (["python3-config", "no"], None),
+    ],
+)
+def test_a_script_that_python_would_not_find_is_known(
+    command: list[str], script: str | None
+) -> None:
+    assert agent.missing_script(command) == script
+
+
 # ---- Summary
 
 
@@ -468,3 +504,90 @@ def test_a_long_traceback_keeps_its_end() -> None:
     summary = json.loads(agent.summarize(agent.Verdict("Exception", 1, failure), {}))
     assert summary["traceback"].endswith("the last line")
     assert summary["message"] == "ValueError: boom"
+
+
+# ---- Memory
+
+
+def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, **files: str) -> None:
+    """Cgroup files at `where` below the mount, which this process's /proc/self/cgroup names."""
+    folder = tmp_path / where.lstrip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("_", ".", 1)).write_text(text)
+    monkeypatch.setattr(agent, "CGROUPS", str(tmp_path))
+    read = agent.read_text
+    listed = "9:name=systemd:/\n5:memory:/kubepods/pod-1\n0::/kubepods/pod-1\n"
+    monkeypatch.setattr(
+        agent, "read_text", lambda path: listed if path == "/proc/self/cgroup" else read(path)
+    )
+
+
+V1 = {
+    "memory_oom_control": "oom_kill_disable 0\noom_kill 2\n",
+    "memory_limit_in_bytes": "536870912",
+}
+V2 = {"memory_events": "low 0\noom 1\noom_kill 2\noom_group_kill 0\n", "memory_max": "536870912\n"}
+
+
+@pytest.mark.parametrize(
+    ("where", "files"),
+    [
+        ("/memory/kubepods/pod-1", V1),
+        ("/memory", V1),
+        ("/kubepods/pod-1", V2),
+        ("/", V2),
+    ],
+    ids=["v1", "v1-container", "v2", "v2-container"],
+)
+def test_the_kernels_count_of_kills_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, files: dict[str, str]
+) -> None:
+    cgroups(tmp_path, monkeypatch, where, **files)
+    assert (agent.oom_kills(), agent.memory_limit()) == (2, 512 * 2**20)
+
+
+def test_no_cgroup_and_no_limit_are_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cgroups(tmp_path, monkeypatch, "/")
+    assert (agent.oom_kills(), agent.memory_limit()) == (0, None)
+    cgroups(tmp_path, monkeypatch, "/", memory_max="max\n")
+    assert agent.memory_limit() is None
+
+
+@pytest.mark.parametrize(
+    ("kills", "failure", "reason"),
+    [
+        (1, {"signal": "SIGKILL"}, "OOMKilled"),
+        (0, {"signal": "SIGKILL"}, "Signal"),
+        (1, {"signal": "SIGSEGV", "message": "killed by SIGSEGV"}, "Signal"),
+        (1, {"exception": "ValueError", "message": "ValueError: boom"}, "Exception"),
+        (
+            1,
+            {
+                "exception": "RuntimeError",
+                "message": "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ",
+            },
+            "OOMKilled",
+        ),
+        (
+            1,
+            {
+                "exception": "RuntimeError",
+                "message": "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly",
+            },
+            "OOMKilled",
+        ),
+    ],
+)
+def test_a_kill_for_want_of_memory_is_told_from_other_ends(
+    kills: int, failure: dict[str, str], reason: str
+) -> None:
+    values: dict[str, Any] = {"message": "killed by SIGKILL", "time": 1.0, **failure}
+    first = agent.Failure(**values)
+    given = agent.judge_failures([first])
+    found = agent.judge_memory(given, kills)
+    assert found.reason == reason
+    assert ("out of memory" in first.message) == (reason == "OOMKilled")
+    assert (found.agent_exit == 137) == (first.signal == "SIGKILL" or reason == "OOMKilled")

@@ -105,6 +105,94 @@ def test_a_helper_process_that_fails_does_not_explain_a_later_exit(pods: Pods) -
     assert (pod.summary["exit_code"], pod.summary["exception"]) == (4, None)
 
 
+PARSER = "import argparse\nargparse.ArgumentParser('train.py').parse_args(['--lr'])"
+CAUGHT = "try:\n    raise OSError('no such data')\nexcept OSError as problem:\n    sys.exit(4)"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("sys.exit('no GPU\\nis free')", 1, "exited with code 1: no GPU is free"),
+        (PARSER, 2, "exited with code 2: train.py: error: unrecognized arguments: --lr"),
+        (CAUGHT, 4, "exited with code 4: OSError: no such data"),
+        ("sys.exit(3)", 3, "exited with code 3"),
+        # Words that were taken back, or that nobody knows to be the last, are not believed.
+        (
+            "try:\n    sys.exit('no')\nexcept SystemExit:\n    raise SystemExit(5)",
+            5,
+            "exited with code 5",
+        ),
+        ("try:\n    sys.exit('no')\nexcept SystemExit:\n    os._exit(1)", 1, "exited with code 1"),
+    ],
+)
+def test_what_is_said_with_sys_exit_is_kept(pods: Pods, text: str, code: int, words: str) -> None:
+    pod = start(pods, text)
+    assert pod.wait() == 1
+    assert (pod.summary["reason"], pod.summary["exit_code"]) == ("ExitCode", code)
+    assert pod.summary["message"] == words
+
+
+def test_sys_exit_without_a_failure_stays_what_it_is(pods: Pods) -> None:
+    for text in ("sys.exit()", "sys.exit(0)", "try:\n    sys.exit('no')\nexcept SystemExit: pass"):
+        pod = start(pods, text)
+        assert pod.wait() == 0 and pod.summary["reason"] == "Completed"
+
+
+@pytest.mark.parametrize("arguments", [["/no/such/train.py"], ["-m", "no_such_module"]])
+def test_what_python_cannot_find_is_named(pods: Pods, arguments: list[str]) -> None:
+    pod = pods.start("command", "--", sys.executable, "-u", *arguments)
+    assert pod.wait() == 1
+    assert pod.summary["reason"] == "LaunchFailed", pod.summary
+    assert arguments[-1] in pod.summary["message"]
+
+
+def test_a_script_that_has_used_up_its_descriptors_is_recorded(pods: Pods) -> None:
+    text = """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        files = []
+        while True:
+            files.append(open(__file__))
+    """
+    pod = start(pods, text)
+    assert pod.wait() == 1
+    assert "Too many open files" in pod.summary["message"]
+
+
+def test_a_script_that_has_used_up_its_memory_is_recorded(pods: Pods) -> None:
+    text = """
+        import resource
+        resource.setrlimit(resource.RLIMIT_AS, (2**28, 2**28))
+        rows = []
+        while True:
+            rows.append(bytes(2**16))
+    """
+    pod = start(pods, text)
+    assert pod.wait() == 1
+    assert pod.summary["exception"] == "MemoryError"
+
+
+def test_a_signal_handler_that_raises_does_not_cost_the_record(pods: Pods) -> None:
+    """As torch's does when a DataLoader worker is killed, wherever the process then is."""
+    text = """
+        def ended(*_):
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            raise RuntimeError("a helper was killed")
+
+        class Trouble(Exception):
+            def __str__(self):
+                signal.raise_signal(signal.SIGUSR1)
+                return "connection lost"
+
+        signal.signal(signal.SIGUSR1, ended)
+        raise Trouble
+    """
+    pod = start(pods, text)
+    assert pod.wait() == 1
+    told = "Trouble: connection lost (then RuntimeError: a helper was killed)"
+    assert pod.summary["message"] == told
+
+
 def test_an_isolated_python_has_no_hooks_and_works(pods: Pods) -> None:
     path = script(pods, "raise ValueError('boom')")
     pod = pods.start("command", "--", sys.executable, "-I", path)
@@ -228,7 +316,7 @@ def test_the_summary_has_a_draft_as_soon_as_sigterm_came(pods: Pods) -> None:
     pod.until(lambda: (pod.folder / "run/progress.json").exists())
     pod.terminate()
     pod.until(lambda: pod.termination_log.stat().st_size)
-    pod.process.kill()
+    pod.kill()
     assert pod.wait() == -signal.SIGKILL
     assert pod.summary["signal"] == "SIGTERM"
 

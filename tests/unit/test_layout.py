@@ -5,6 +5,7 @@ import operator as standard_library
 import subprocess
 import sys
 
+from ddpjob import keys
 from tests.cluster.tiers import ROOT
 
 PACKAGE = ROOT / "operator" / "ddpjob"
@@ -34,7 +35,7 @@ def test_only_handlers_imports_kopf_and_the_agent_imports_nothing_of_ours() -> N
         names = imported(path.read_text())
         if path.name != "handlers.py":
             assert "kopf" not in names, path
-        if path.name in ("agent.py", "agent_hooks.py"):
+        if path.name in keys.AGENT_FILES:
             assert names <= sys.stdlib_module_names | {"torch"}, (path, names)
 
 

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from ddpjob import keys
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, SERVICES, Body
+from ddpjob.api import DDPJob
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, EVENTS, NETWORK_POLICIES, PODS, SERVICES, Body
+from ddpjob.controller import Controller
+from ddpjob.plan import Note
+from ddpjob.settings import Settings
 from tests.builders import job_object
 from tests.localplay import NAMESPACE, Watched, operating, until
 
@@ -57,7 +61,7 @@ async def test_a_job_runs_and_succeeds_with_few_writes() -> None:
         await quiet(cluster)
     assert job["status"]["summary"]["nodes"] == "3/3"
     creates = {key: n for key, n in cluster.writes.items() if key[0] == "create"}
-    assert set(creates.values()) == {1} and len(creates) == 5
+    assert set(creates.values()) == {1} and len(creates) == 6
     assert cluster.writes["delete", "ConfigMap", "digits-agent-" + _digest(creates)] == 1
     assert await pod_names(cluster) == ["digits-0-0", "digits-0-1", "digits-0-2"]
 
@@ -124,7 +128,9 @@ async def test_deleting_a_job_leaves_nothing_and_frees_its_name() -> None:
     assert uids == {again["metadata"]["uid"]} and len(pods) == 3
 
 
-@pytest.mark.parametrize("resource", [SERVICES, CONFIGMAPS], ids=lambda r: str(r.kind))
+@pytest.mark.parametrize(
+    "resource", [SERVICES, CONFIGMAPS, NETWORK_POLICIES], ids=lambda r: str(r.kind)
+)
 async def test_a_foreign_object_of_our_name_is_left_alone(resource: Any) -> None:
     cluster = Watched()
     probe = Watched()
@@ -189,3 +195,13 @@ async def test_dying_before_or_after_any_write_changes_nothing() -> None:
             found, _ = await one_run((number, when))
             # A write that was tried and not made is tried again: only what was stored counts.
             assert found[:5] == reference[:5], (number, when)
+
+
+async def test_an_event_that_exists_is_not_told_again() -> None:
+    cluster = Watched()
+    job = DDPJob.parse(await submit(cluster))
+    reconciler = Controller(cluster, settings=Settings()).reconciler
+    for message in ("rank 1 failed", "rank 1 failed", "rank 2 failed"):
+        await reconciler._tell(job, Note("Restarting", message))
+    events = (await cluster.list(EVENTS, namespace=NAMESPACE)).items
+    assert sorted(e["message"] for e in events) == ["rank 1 failed", "rank 2 failed"]

@@ -13,7 +13,8 @@ from tests.builders import NOW, failed, job, pod, running, succeeded, summary, w
 
 
 def see(*pods: PodRecord, **fields: object) -> Observed:
-    values = {"children_ready": True, "spec_hash": "hash", **fields}
+    """All there is: what is not among these pods is gone."""
+    values = {"children_ready": True, "spec_hash": "hash", "looked": True, **fields}
     return Observed(pods=pods, **values)  # type: ignore[arg-type]
 
 
@@ -178,6 +179,16 @@ def test_noise_alone_waits_for_its_cause_but_not_for_ever() -> None:
     assert late.status.attempt == 1
 
 
+def test_noise_alone_names_those_it_may_be_about() -> None:
+    """A rank that left its loop early, or is late, does not fail itself."""
+    noise = failed(0, summary(rank=0, peer=True, message="closed by peer"))
+    pods = see(noise, succeeded(1), succeeded(2), running(3), noise_since=NOW - NOISE_SECONDS)
+    failure = plan(started(nnodes=4), pods, NOW).status.failure
+    assert failure and failure.rank == 0
+    told = "closed by peer; node rank 1-2 has ended well; node rank 3 has not failed"
+    assert failure.message == told
+
+
 def test_noise_from_every_rank_waits_for_nobody() -> None:
     pods = [failed(rank, summary(rank=rank, peer=True)) for rank in (0, 1)]
     assert plan(started(), see(*pods), NOW).status.attempt == 1
@@ -190,6 +201,19 @@ def test_a_pod_that_is_gone_restarts_the_group_uncharged() -> None:
     status = plan(started(), see(running(0)), NOW).status
     assert status.attempt == 1 and status.restarts == 1 and status.budget.charged == 0
     assert status.failure and status.failure.reason == "ResultUnknown"
+
+
+def test_what_may_not_have_been_seen_yet_is_looked_up_before_it_counts_as_gone() -> None:
+    whole = write(started(), running(0), running(1))
+    step = plan(whole, see(running(0), looked=False), NOW)
+    assert step.look and step.status == whole.status
+    leaving = with_status(job(suspend=True), write(whole).status)
+    leaving = write(leaving, running(0), running(1))
+    step = plan(leaving, see(looked=False), NOW)
+    assert step.look and step.status == leaving.status
+    suspended = write(leaving)
+    assert suspended.status.state == "Suspended"
+    assert not plan(suspended, see(looked=False), NOW).look, "at rest nothing is asked"
 
 
 def test_a_pod_that_somebody_deletes_restarts_the_group_uncharged() -> None:
@@ -230,6 +254,14 @@ def test_ranks_that_exit_while_suspending_are_no_failure() -> None:
     leaving = write(with_status(job(suspend=True), whole.status), running(0), running(1))
     status = plan(leaving, see(failed(0, summary(reason="Preempted"))), NOW).status
     assert status.failure is None and status.budget.charged == 0
+
+
+def test_ranks_that_saved_before_their_pods_were_deleted_go_as_well() -> None:
+    whole = started(running(0), running(1))
+    leaving = write(with_status(job(suspend=True), whole.status), running(0), running(1))
+    step = plan(leaving, see(running(0, deleting=True), failed(1, exit_code=75)), NOW)
+    assert ranks(step) == {"digits-0-1"} and step.status.state != "Suspended"
+    assert plan(leaving, see(), NOW).status.state == "Suspended"
 
 
 def test_resuming_starts_the_next_attempt() -> None:

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import orjson
 import pytest
 
 from ddpjob import keys, render
@@ -20,7 +21,7 @@ from tests.localplay import FAST, NAMESPACE, OperatorView, Watched, operating, p
 
 
 def see(*pods: PodRecord) -> Observed:
-    return Observed(pods=pods, children_ready=True, spec_hash="hash")
+    return Observed(pods=pods, looked=True, children_ready=True, spec_hash="hash")
 
 
 def write(current: Any, *pods: PodRecord) -> Any:
@@ -205,3 +206,28 @@ async def test_a_watch_that_always_expires_is_no_storm_of_lists() -> None:
     async with watching(cluster, NAMESPACE):
         await asyncio.sleep(1.0)
     assert cluster.lists < 30
+
+
+def test_master_may_have_another_label_that_is_called_like_a_list_of_the_pod() -> None:
+    def template(value: Any) -> Body:
+        return {"metadata": {"labels": {"env": value}}, "spec": {"nodeSelector": {"ports": value}}}
+
+    whole = job(template=template("all"), master={"template": template("first")})
+    pods = render.pods(whole, load_agent(), Policy())
+    for rank, value in enumerate(("first", "all")):
+        body = orjson.loads(pods.body(rank))
+        assert body["metadata"]["labels"]["env"] == value
+        assert body["spec"]["nodeSelector"] == {"ports": value}
+
+
+def test_unknown_fields_called_like_a_list_of_the_pod_are_replaced_as_a_whole() -> None:
+    lists: tuple[list[Any], list[Any]] = [1], [{"name": []}]
+    one, two = ({"spec": {"unknown": {"env": items}}} for items in lists)
+    pods = render.pods(job(template=one, master={"template": two}), load_agent(), Policy())
+    assert orjson.loads(pods.body(0))["spec"]["unknown"] == {"env": [{"name": []}]}
+
+
+def test_misshapen_options_for_windows_are_refused() -> None:
+    with pytest.raises(InvalidJob, match="windowsOptions: must be an object"):
+        template = {"spec": {"securityContext": {"windowsOptions": "x"}}}
+        render.pods(job(template=template), load_agent(), Policy())

@@ -132,7 +132,8 @@ def test_a_users_value_replaces_a_default_of_ours() -> None:
 
 def test_checkpoint_and_data_are_mounted_and_named() -> None:
     claim = {"persistentVolumeClaim": {"claimName": "ckpt"}}
-    body = pod(job(checkpoint={"volume": claim}, data={"volume": claim, "mountPath": "/d"}))
+    files = {"persistentVolumeClaim": {"claimName": "files"}}
+    body = pod(job(checkpoint={"volume": claim}, data={"volume": files, "mountPath": "/d"}))
     mounts = {m["mountPath"]: m for m in trainer(body)["volumeMounts"]}
     assert mounts["/checkpoints"]["name"] == "ddpjob-checkpoint"
     assert mounts["/d"]["readOnly"] is True
@@ -432,3 +433,105 @@ def test_a_fault_of_masters_overlay_is_found_there(template: dict[str, Any], pat
     with pytest.raises(InvalidJob) as raised:
         pod(job(master={"template": template}))
     assert raised.value.path == path
+
+
+# Nodes
+
+
+def taints(body: dict[str, Any]) -> dict[str, Any]:
+    return {t.get("key"): t.get("tolerationSeconds") for t in body["spec"]["tolerations"]}
+
+
+def test_pods_leave_a_lost_node_soon() -> None:
+    ours = {"node.kubernetes.io/not-ready": 5, "node.kubernetes.io/unreachable": 5}
+    assert taints(pod(job())) == ours
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert taints(pod(job(template={"spec": {"tolerations": [gpu]}}))) == {
+        "nvidia.com/gpu": None,
+        **ours,
+    }
+
+
+def test_a_users_own_toleration_of_a_lost_node_has_its_way() -> None:
+    key = "node.kubernetes.io/unreachable"
+    own = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}
+    assert taints(pod(job(template={"spec": {"tolerations": [own]}}))) == {
+        key: 600,
+        "node.kubernetes.io/not-ready": 5,
+    }
+    everything = {"operator": "Exists"}
+    assert taints(pod(job(template={"spec": {"tolerations": [everything]}}))) == {None: None}
+
+
+def test_avoided_nodes_stand_in_every_alternative() -> None:
+    def terms(**spec: Any) -> list[Any]:
+        body = pod(job(status={"avoidedNodes": ["a", "b"]}, **spec))
+        affinity = body["spec"]["affinity"]["nodeAffinity"]
+        found: list[Any] = affinity["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        return found
+
+    off = [{"key": "metadata.name", "operator": "NotIn", "values": [n]} for n in ("a", "b")]
+    assert terms() == [{"matchFields": off}]
+    zones = [
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
+        for zone in ("x", "y")
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zones}}
+    template = {"spec": {"affinity": {"nodeAffinity": required}}}
+    assert terms(template=template) == [{**zone, "matchFields": off} for zone in zones]
+    assert "affinity" not in pod(job())["spec"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"affinity": []}, "spec.template.spec.affinity"),
+        ({"affinity": {"nodeAffinity": 7}}, "spec.template.spec.affinity.nodeAffinity"),
+        ({"tolerations": {"key": "x"}}, "spec.template.spec.tolerations"),
+        ({"tolerations": [{"key": 5}]}, "spec.template.spec.tolerations[0].key"),
+    ],
+)
+def test_misshapen_wishes_for_nodes_are_refused(spec: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidJob) as raised:
+        pod(job(template={"spec": spec}, status={"avoidedNodes": ["a"]}))
+    assert raised.value.path == path
+
+
+# Network
+
+
+def network(policy: Policy | None = None, **spec: Any) -> dict[str, Any]:
+    found = render.network_policy(job(**spec), policy or Policy())
+    assert found is not None
+    return dict(found["spec"])
+
+
+def test_the_jobs_own_pods_and_nobody_else_may_come_in() -> None:
+    own = {"podSelector": {"matchLabels": {"ddpjob.dev/job-uid": UID}}}
+    spec = network()
+    assert spec == {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]}
+    assert spec["podSelector"]["matchLabels"].items() <= pod(job())["metadata"]["labels"].items()
+
+
+def test_the_operator_may_ask_agents_and_nothing_more() -> None:
+    operator = {"podSelector": {"matchLabels": {"app": "operator"}}}
+    rules = network(Policy(agent_clients=[operator]))["ingress"]
+    port = trainer(pod(job()))["ports"][0]["containerPort"]
+    assert rules[1:] == [{"from": [operator], "ports": [{"protocol": "TCP", "port": port}]}]
+
+
+def test_with_egress_pods_reach_each_other_dns_and_what_is_named() -> None:
+    block = {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}
+    named = {"to": [{"ipBlock": block}], "ports": [{"protocol": "TCP", "port": 443}]}
+    spec = network(networkPolicy={"egress": [named]})
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    own, dns, rest = spec["egress"]
+    assert own == {"to": spec["ingress"][0]["from"]} and rest == named
+    assert {(p["protocol"], p["port"]) for p in dns["ports"]} == {("TCP", 53), ("UDP", 53)}
+    assert len(network(networkPolicy={"egress": []})["egress"]) == 2
+
+
+def test_a_job_may_have_none() -> None:
+    assert render.network_policy(job(networkPolicy={"enabled": False}), Policy()) is None

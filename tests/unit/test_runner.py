@@ -189,6 +189,13 @@ async def test_a_program_that_is_not_here_fails_at_once(machine: Machine) -> Non
     assert "nonesuch" in ended(pod)["message"]
 
 
+async def test_a_config_map_that_nobody_will_make_fails_at_once(tmp_path: Path) -> None:
+    async with playing(tmp_path, waits_for_config_maps=False) as alone:
+        await alone.run("true", volumes=[{"name": "scripts", "configMap": {"name": "own"}}])
+        message = ended(await alone.until(is_ended))["message"]
+    assert message == 'configmap "own" not found: nobody makes one here'
+
+
 async def test_what_the_main_process_leaves_behind_dies_with_it(machine: Machine) -> None:
     await machine.run(
         f'{ESCAPING} > "$HOME/pid" & until [ -s "$HOME/pid" ]; do :; done', **at_home(machine)

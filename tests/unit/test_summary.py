@@ -116,6 +116,27 @@ def test_a_pod_has_ended_when_no_container_runs_whatever_its_phase(
     assert record and record.ended is ended
 
 
+def test_a_failed_init_container_is_named() -> None:
+    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1"}
+    metadata = {"name": "digits-0-1", "uid": "u", "resourceVersion": "3", "labels": labels}
+    ended = {"exitCode": 7, "message": "no route\nto host\n", "finishedAt": "2027-01-15T08:00:00Z"}
+    status = {
+        "phase": "Failed",
+        "initContainerStatuses": [
+            {"name": "ready", "state": {"terminated": {"exitCode": 0}}},
+            {"name": "fetch", "state": {"terminated": ended}},
+        ],
+        "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": "PodInit"}}}],
+    }
+    record = pod_record({"metadata": metadata, "status": status})
+    assert record and record.result == "failed"
+    found = failure(record)
+    assert (found.reason, found.exit_code) == ("InitContainerFailed", 7)
+    assert found.message == "init container fetch ended with exit code 7: to host"
+    evicted = pod_record({"metadata": metadata, "status": {**status, "reason": "Evicted"}})
+    assert evicted and failure(evicted).reason == "Evicted"
+
+
 def test_a_pod_with_other_labels_is_none_of_ours() -> None:
     metadata = {"name": "x", "uid": "u", "resourceVersion": "3", "labels": {"ddpjob.dev/rank": "٣"}}
     assert pod_record({"metadata": metadata}) is None

@@ -27,7 +27,7 @@ from ddpjob.settings import Settings
 
 # Nobody else is polled or written to, so progress may be fresh.
 SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
-IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template")
+IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master")
 LOCK = ".ddpjob-lock"  # held while the job runs; its presence says whose the folder is
 BAD_INPUT = 2
 
@@ -95,6 +95,7 @@ class Session:
         self._runner = Runner(
             self._cluster,
             directory=directory,
+            waits_for_config_maps=False,
             on_line=self._line,
             shutdown_seconds=grace,
         )

@@ -19,6 +19,8 @@ CRD_NAME = f"{keys.PLURAL}.{keys.GROUP}"
 # a test.
 NAMESPACED = [
     ("apps/v1", "Deployment"),
+    ("policy/v1", "PodDisruptionBudget"),
+    ("coordination.k8s.io/v1", "Lease"),
     ("v1", "Service"),
     ("rbac.authorization.k8s.io/v1", "RoleBinding"),
     ("rbac.authorization.k8s.io/v1", "Role"),
@@ -26,6 +28,8 @@ NAMESPACED = [
     ("v1", "ServiceAccount"),
 ]
 CLUSTER_WIDE = [
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
     ("rbac.authorization.k8s.io/v1", "ClusterRole"),
     ("v1", "Namespace"),

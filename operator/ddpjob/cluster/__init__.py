@@ -39,7 +39,9 @@ DDPJOBS = Resource(keys.GROUP, keys.VERSION, keys.PLURAL, keys.KIND)
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,16 @@ class Cluster(Protocol):
         The object as it lives on until its grace period ends, or None if it is gone at once. Raises
         NotFound, or Conflict where another object has taken the name.
         """
+        ...
+
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
+    ) -> Body:
+        """JSON merge patch; Conflict unless `body.metadata.uid` is the stored one."""
+        ...
+
+    async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
+        """PUT; Conflict unless `body.metadata.resourceVersion` is the stored one."""
         ...
 
     async def update_status(

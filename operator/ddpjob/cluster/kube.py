@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -12,6 +12,7 @@ import orjson
 from ddpjob.cluster import Body, Listing, Resource, WatchEvent
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
+from ddpjob.nesting import read_json
 
 CHUNK = 500  # objects in one answer to a list
 REQUEST_SECONDS = 30.0
@@ -24,8 +25,15 @@ MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event; etcd's own limit is 1.5
 class KubeCluster:
     """`Cluster` over HTTP. Make it inside a running event loop, and close it there."""
 
-    def __init__(self, credentials: Credentials, *, in_flight: int = IN_FLIGHT) -> None:
-        self._credentials = credentials
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        in_flight: int = IN_FLIGHT,
+        fence: Callable[[], None] | None = None,
+    ) -> None:
+        """`fence` is called right before each write, after any wait; what it raises stops it."""
+        self._credentials, self._fence = credentials, fence
         self._token, self._token_read = credentials.token, float("-inf")
         self._slots = asyncio.Semaphore(in_flight)
         self.requests: dict[tuple[str, str, int], int] = {}
@@ -77,6 +85,17 @@ class KubeCluster:
             return answer
         return None
 
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
+    ) -> Body:
+        """PATCH."""
+        return await self._call("PATCH", resource, resource.path(namespace, name), body)
+
+    async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
+        """PUT."""
+        path = resource.path(namespace, body["metadata"]["name"])
+        return await self._call("PUT", resource, path, body)
+
     async def update_status(
         self, resource: Resource, namespace: str, body: Mapping[str, Any]
     ) -> Body:
@@ -90,9 +109,10 @@ class KubeCluster:
         params = {"limit": str(CHUNK)} | ({"labelSelector": labels} if labels else {})
         while True:
             page = await self._call("LIST", resource, resource.path(namespace), params=params)
-            items += page["items"] or []
-            if not (token := page["metadata"].get("continue")):
-                return Listing(items, page["metadata"]["resourceVersion"])
+            found, metadata = _page(page)
+            items += found
+            if not (token := metadata.get("continue")):
+                return Listing(items, metadata["resourceVersion"])
             params["continue"] = token
 
     async def watch(
@@ -117,17 +137,9 @@ class KubeCluster:
             ) as answer:
                 if answer.status >= 400:
                     raise _error(answer, await answer.read())
-                async for line in _lines(answer.content):
-                    event = orjson.loads(line)
-                    if event["type"] == "ERROR":
-                        status = event["object"]
-                        raise cluster_error(
-                            status.get("code", 0),
-                            status.get("reason", ""),
-                            status.get("message", ""),
-                        )
-                    yield WatchEvent(event["type"], event["object"])
-        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+                async for line in lines(answer.content):
+                    yield _event(line)
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
@@ -146,9 +158,14 @@ class KubeCluster:
         method = "GET" if verb == "LIST" else verb
         code = 0
         async with self._slots:
+            if self._fence is not None and method != "GET":
+                self._fence()
             try:
+                headers = self._headers()
+                if method == "PATCH":
+                    headers["Content-Type"] = "application/merge-patch+json"
                 async with self._session.request(
-                    method, path, data=content, params=params, headers=self._headers()
+                    method, path, data=content, params=params, headers=headers
                 ) as answer:
                     text, code = await answer.read(), answer.status
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -159,9 +176,11 @@ class KubeCluster:
         if code >= 400:
             raise _error(answer, text)
         try:
-            parsed: Body = orjson.loads(text)
+            parsed = read_json(text)
         except orjson.JSONDecodeError as error:
             raise Unavailable(code, "Garbled", f"{verb} {path}: no JSON: {error}") from error
+        if not isinstance(parsed, dict) or not isinstance(parsed.get("metadata"), dict):
+            raise Unavailable(code, "Garbled", f"{verb} {path}: no Kubernetes object")
         return parsed
 
     def _headers(self) -> dict[str, str]:
@@ -174,18 +193,47 @@ class KubeCluster:
         return headers
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length up to MAX_LINE; StreamReader's own stop at its buffer's size."""
+async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines of any length up to MAX_LINE; StreamReader's own stop at its buffer's size.
+
+    What comes after the last line's end is no line: a stream that was cut.
+    """
     rest = bytearray()
     async for chunk in stream.iter_any():
         rest += chunk
         if len(rest) > MAX_LINE:
             raise Unavailable(0, "Garbled", f"a watch event of more than {MAX_LINE} bytes")
-        *lines, tail = rest.split(b"\n")
-        for line in lines:
+        *whole, tail = rest.split(b"\n")
+        for line in whole:
             if line:
                 yield bytes(line)
         rest = tail
+
+
+def _page(page: Body) -> tuple[list[Body], Body]:
+    """Items and metadata of a list's answer. Raises Unavailable for what only looks like one."""
+    try:
+        items, metadata = page["items"] or [], page["metadata"]
+        int(metadata["resourceVersion"])
+        if isinstance(items, list):
+            return items, metadata
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise Unavailable(200, "Garbled", "a list without items or resourceVersion")
+
+
+def _event(line: bytes) -> WatchEvent:
+    """One event of a watch. Raises ClusterError for an ERROR, and for what is no event."""
+    try:
+        event = read_json(line)
+        kind, found = event["type"], event["object"]
+        if kind != "ERROR":
+            int(found["metadata"]["resourceVersion"])
+            return WatchEvent(kind, found)
+        code, reason, message = (found.get(name) for name in ("code", "reason", "message"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unavailable(200, "Garbled", f"no event of a watch: {error!r}") from error
+    raise cluster_error(code or 0, reason or "", message or "")
 
 
 def _error(answer: aiohttp.ClientResponse, text: bytes) -> ClusterError:

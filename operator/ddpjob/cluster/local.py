@@ -105,6 +105,13 @@ class LocalCluster:
             new["metadata"]["generation"] += 1
         return new if new == old else self._store.commit(resource, new).body
 
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
+    ) -> Body:
+        """Merge into all but the status. Raises Conflict if `body` carries another uid."""
+        old = await self.get(resource, namespace, name)
+        return await self.update(resource, namespace, _merged(old, body))
+
     async def update_status(
         self, resource: Resource, namespace: str, body: Mapping[str, Any]
     ) -> Body:
@@ -213,6 +220,15 @@ class LocalCluster:
     async def _arrive(self) -> None:
         """Let others run first, as every request does; from here to the answer nobody can."""
         await asyncio.sleep(0)
+
+
+def _merged(old: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, Mapping):
+        return patch
+    base = old if isinstance(old, Mapping) else {}
+    merged = {name: _merged(base.get(name), value) for name, value in patch.items()}
+    return {name: value for name, value in {**base, **merged}.items() if value is not None}
 
 
 def _read(resource: Resource, namespace: str, body: bytes | Mapping[str, Any]) -> Body:

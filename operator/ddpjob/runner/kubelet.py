@@ -21,7 +21,8 @@ class Runner:
     `directory` receives a folder for each job: logs, volumes, the pods' own files. `python` stands
     in for `python3` and `python` in commands. `on_line` gets a pod's labels and each line that it
     prints. `namespace` limits the runner to one. Cancelled, it gives processes `shutdown_seconds`
-    to end after SIGTERM and kills the rest; `kill` takes that time away.
+    to end after SIGTERM and kills the rest; `kill` takes that time away. A pod whose ConfigMap is
+    missing waits for it, or fails, without `waits_for_config_maps`.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Runner:
         loopback: Loopback | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         shutdown_seconds: float = 5.0,
+        waits_for_config_maps: bool = True,
     ) -> None:
         self._namespace = namespace
         self._node = Node(
@@ -51,6 +53,7 @@ class Runner:
             on_line=on_line,
             now=now,
             shutdown_seconds=shutdown_seconds,
+            waits_for_config_maps=waits_for_config_maps,
         )
         self._pods: dict[str, tuple[PodRun, asyncio.Task[None]]] = {}  # by uid
 

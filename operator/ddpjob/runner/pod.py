@@ -38,6 +38,7 @@ class Node:
     on_line: OnLine
     now: Callable[[], datetime]
     shutdown_seconds: float
+    waits_for_config_maps: bool
 
 
 class PodRun:
@@ -101,7 +102,10 @@ class PodRun:
         await self._report_end(code, self._message(code, process.tail), late=late)
 
     async def _prepare(self) -> Launch | None:
-        """What to start; waits for ConfigMaps, and gives up, with None, if the pod is deleted."""
+        """What to start; waits for ConfigMaps, and gives up, with None, if the pod is deleted.
+
+        Raises CannotStart for what will never be there.
+        """
         view, container = self.view, main_container(self.view.pod)
         wanted = [*config_map_volumes(view.pod), *config_map_names(container)]
         while not view.ends:
@@ -109,6 +113,8 @@ class PodRun:
             missing = [name for name, optional in wanted if not (found[name] or optional)]
             if not missing:
                 return self._launch({name: body for name, body in found.items() if body})
+            if not self.node.waits_for_config_maps:
+                raise CannotStart(f'configmap "{missing[0]}" not found: nobody makes one here')
             await self._report_waiting(f'configmap "{missing[0]}" not found')
             await view.news(CONFIG_MAP_SECONDS)
         return None

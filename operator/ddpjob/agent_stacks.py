@@ -1,0 +1,270 @@
+"""Python stacks of the processes in a pod, and which of them the others wait for.
+
+Every Python process that ran our hooks answers a signal of its own: `faulthandler` writes the
+stacks of its threads into a memory file (memfd) that the process holds, at once, whatever it is
+doing in C. A process that does not answer is described by what /proc says of it.
+
+Beside agent.py in the pod, which loads it when stacks are wanted: standard library only, Python 3.8
+or newer, no import of ours. Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import re
+import time
+from dataclasses import dataclass, field
+
+MEMORY_FILE = "ddpjob-stacks"  # as in agent_hooks.py
+ANSWER_SECONDS = 4.0
+STACK_BYTES = 64 * 1024  # of one process; faulthandler stops after 100 threads of 100 frames
+SHOWN_BYTES = 256 * 1024  # of all together
+OWN, DEVICE, WAITS = 0, 1, 2  # the higher, the less this process is what the others wait for
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a thread is."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the pod, at one moment."""
+
+    pid: int
+    rank: int | None
+    local_rank: int | None
+    command: str
+    trains: bool
+    """It is a rank, and no helper of one."""
+    stacks: str
+    """What faulthandler wrote; empty where there was no answer."""
+    threads: list[str] = field(default_factory=list)
+    """Of a process that does not answer: each thread's name, state and kernel function."""
+
+    @property
+    def title(self) -> str:
+        """`rank 1 (pid 42)`."""
+        return f"pid {self.pid}" if self.rank is None else f"rank {self.rank} (pid {self.pid})"
+
+    @property
+    def frame(self) -> Frame | None:
+        """Where the main thread is."""
+        return innermost(self.stacks)
+
+    @property
+    def kind(self) -> int:
+        """OWN, DEVICE or WAITS."""
+        return OWN if self.frame is None else classify(self.frame)
+
+    def text(self) -> str:
+        """All that is known, in lines."""
+        lines = [f"--- {self.title}: {self.command}"]
+        if self.stacks:
+            lines.append(self.stacks.rstrip())
+        else:
+            lines += ["does not answer; by /proc:", *(f"  {thread}" for thread in self.threads)]
+        return "\n".join(lines) + "\n"
+
+
+def innermost(stacks: str) -> Frame | None:
+    """The frame in which the thread that was asked is: the main one, as Linux prefers it.
+
+    Where the signal came to no Python thread: the last, which began the process.
+    """
+    blocks = re.split(r"^(?=Current thread |Thread )", stacks, flags=re.MULTILINE)
+    found = [block for block in blocks if block.startswith(("Current thread ", "Thread "))]
+    asked = [block for block in found if block.startswith("Current thread ")]
+    for block in (asked or found)[-1:]:
+        match = re.search(r'^  File "(.*)", line (\d+) in (.*)$', block, re.MULTILINE)
+        if match:
+            return Frame(match.group(1), int(match.group(2)), match.group(3))
+    return None
+
+
+COLLECTIVES = (
+    r"\.wait\(|\b(all_reduce|all_gather\w*|all_to_all\w*|broadcast\w*|reduce|reduce_scatter\w*"
+    r"|gather\w*|scatter\w*|(monitored_)?barrier|irecv|recv|send|isend)\("
+)
+READS_DEVICE = r"\.(item|cpu|tolist|numpy|synchronize)\(|\b(float|int)\("
+
+
+def classify(frame: Frame) -> int:
+    """Whether a thread in `frame` waits for other ranks, or perhaps for its device, or neither.
+
+    In the backward pass DDP waits within C++, below `_engine_run_backward`. NCCL's collectives run
+    on the GPU, so what is seen of them is the line that reads a result.
+    """
+    if "/torch/distributed/" in frame.file or frame.file.endswith(
+        "torch/nn/parallel/distributed.py"
+    ):
+        return WAITS
+    if frame.function == "_engine_run_backward" and "/torch/autograd/" in frame.file:
+        return WAITS
+    line = linecache.getline(frame.file, frame.line)
+    if re.search(COLLECTIVES, line):
+        return WAITS
+    return DEVICE if re.search(READS_DEVICE, line) else OWN
+
+
+def culprit(processes: list[Process]) -> Process | None:
+    """Of the ranks, the one that the others most likely wait for.
+
+    One that does not answer comes first, then one that is in no collective; the lowest of these.
+    """
+    ranks = [process for process in processes if process.trains] or processes
+
+    def order(process: Process) -> tuple[int, bool, float]:
+        rank = float("inf") if process.rank is None else process.rank
+        return process.kind, bool(process.stacks), rank
+
+    return min(ranks, key=order, default=None)
+
+
+def explain(process: Process) -> str:
+    """What keeps `process`, in a few words."""
+    if not process.stacks:
+        stopped = "state T" in "".join(process.threads[:1])
+        return f"{process.title} {'is stopped (SIGSTOP)' if stopped else 'does not answer'}"
+    words = {
+        OWN: "waits for no other rank: it is in",
+        DEVICE: "waits for its device, in",
+        WAITS: "waits for other ranks, in",
+    }
+    return f"{process.title} {words[process.kind]} {process.frame or 'no Python code'}"
+
+
+def show(processes: list[Process]) -> str:
+    """All stacks as text, at most SHOWN_BYTES long."""
+    text = "".join(process.text() for process in processes) or "no Python process with our hooks\n"
+    return text if len(text) <= SHOWN_BYTES else text[:SHOWN_BYTES] + "\n… cut here\n"
+
+
+# ---- /proc
+
+
+def read(path: str) -> str:
+    """The text in a file of /proc; empty where the process has gone."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def descendants(root: int) -> list[int]:
+    """Pids of all processes below `root`, oldest first."""
+    parents: dict[int, int] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(words) > 1 and words[0] != "Z":
+            parents[pid] = int(words[1])
+    family = {root}
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in family} - family
+        if not more:
+            return sorted(family - {root})
+        family |= more
+
+
+def memory_file(pid: int) -> str | None:
+    """Path of the file into which `pid` writes its stacks; None where it has none."""
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{MEMORY_FILE}"):
+                    return f"{folder}/{name}"
+    return None
+
+
+def catches(pid: int, signal_number: int) -> bool:
+    """Whether `pid` has a handler for this signal, which would end it otherwise."""
+    match = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status"), re.MULTILINE)
+    caught = int(match.group(1), 16) if match else 0
+    return bool(caught >> (signal_number - 1) & 1)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether `pid` cannot answer before somebody lets it go on."""
+    return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
+
+
+def threads(pid: int) -> list[str]:
+    """Name, state and kernel function of every thread, the main one first."""
+    found = []
+    folder = f"/proc/{pid}/task"
+    with contextlib.suppress(OSError):
+        for task in sorted(os.listdir(folder), key=int)[:100]:
+            status = read(f"{folder}/{task}/status")
+            state = re.search(r"^State:\s*(.*)$", status, re.MULTILINE)
+            name = read(f"{folder}/{task}/comm").strip()
+            place = read(f"{folder}/{task}/wchan").strip("0\n")
+            text = f"{name}: state {state.group(1) if state else '?'}"
+            found.append(text + (f", in {place}" if place else ""))
+    return found
+
+
+def ranks_of(pid: int) -> tuple[int | None, int | None]:
+    """RANK and LOCAL_RANK that `pid` was started with; None without both."""
+    pairs = dict(p.partition("=")[::2] for p in read(f"/proc/{pid}/environ").split("\0"))
+    rank, local_rank = pairs.get("RANK", ""), pairs.get("LOCAL_RANK", "")
+    if rank.isdigit() and local_rank.isdigit():
+        return int(rank), int(local_rank)
+    return None, None
+
+
+def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
+    """The stacks of all processes below `root` that can answer, and of all `workers` (pids).
+
+    Asks all at once and waits for ANSWER_SECONDS at most.
+    """
+    asked: dict[int, tuple[str, int]] = {}  # path and size before
+    pids = descendants(root)
+    able = {pid: path for pid in pids if (path := memory_file(pid)) and catches(pid, signal_number)}
+    for pid, path in able.items():
+        if not is_stopped(pid):
+            with contextlib.suppress(OSError):
+                asked[pid] = path, os.stat(path).st_size
+                os.kill(pid, signal_number)
+    texts = answers(asked)
+    ranks = workers & set(pids)
+    processes = []
+    for pid in pids:
+        if pid not in able and pid not in ranks:
+            continue
+        command = " ".join(read(f"/proc/{pid}/cmdline").split("\0")).strip()[:200]
+        rank, local_rank = ranks_of(pid)
+        text = texts.get(pid, "")
+        rest = [] if text else threads(pid)
+        processes.append(Process(pid, rank, local_rank, command, pid in ranks, text, rest))
+    return processes
+
+
+def answers(asked: dict[int, tuple[str, int]]) -> dict[int, str]:
+    """What each process has written since it was asked, once it writes no more."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    sizes = {pid: size for pid, (_, size) in asked.items()}
+    texts: dict[int, str] = {}
+    while len(texts) < len(asked) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        for pid in asked.keys() - texts.keys():
+            path, before = asked[pid]
+            size = before
+            with contextlib.suppress(OSError):
+                size = os.stat(path).st_size
+            if size > before and size == sizes[pid]:
+                with contextlib.suppress(OSError), open(path, "rb") as file:
+                    file.seek(before)
+                    texts[pid] = file.read(STACK_BYTES).decode("utf-8", "replace")
+            sizes[pid] = size
+    return texts

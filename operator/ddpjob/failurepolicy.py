@@ -1,0 +1,104 @@
+"""What follows from a failure: whether, when and where the group starts again. Pure."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Literal
+
+from ddpjob.api import (
+    BackoffSeconds,
+    Budget,
+    Failure,
+    FailurePolicy,
+    FailureRule,
+    Status,
+    compile_pattern,
+)
+
+NOT_STARTED = "StartupDeadlineExceeded"
+DISRUPTIONS: AbstractSet[str] = frozenset(
+    (
+        *("Evicted", "Preempted", "NodeLost", "NodeRefused"),
+        *("PodDeleted", "ResultUnknown", NOT_STARTED),
+    )
+)
+"""Reasons that are no fault of the training: restarts because of them do not count."""
+SAME_STEP_FAILURES = 3  # in a row at one step, then a further try would end there too
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a policy says of one failure."""
+
+    action: Literal["FailJob", "Restart", "Ignore"]
+    counts: bool
+    """Towards `maxRestarts`, if the group restarts."""
+    avoid_node: bool
+    rule: int | None
+    """Position of the rule that decided, if one did."""
+
+
+def judge(policy: FailurePolicy, failure: Failure) -> Verdict:
+    """The verdict of the first rule that fits, or the built-in one."""
+    built_in = failure.reason not in DISRUPTIONS
+    for position, rule in enumerate(policy.rules):
+        if fits(rule, failure):
+            counts = built_in if rule.counts_towards_max is None else rule.counts_towards_max
+            return Verdict(rule.action, counts, rule.avoid_node, position)
+    return Verdict("Restart", built_in, False, None)
+
+
+def fits(rule: FailureRule, failure: Failure) -> bool:
+    """Whether the failure is as the rule has it in every field."""
+    wanted = (
+        (rule.on_exit_codes, failure.exit_code),
+        (rule.on_signals, failure.signal),
+        (rule.on_reasons, failure.reason),
+        (rule.on_ranks, failure.rank),
+    )
+    pattern = rule.on_message_pattern
+    return all(values is None or value in values for values, value in wanted) and (
+        pattern is None or compile_pattern(pattern).search(failure.message) is not None
+    )
+
+
+def reported_step(status: Status) -> int | None:
+    """The step that the script itself last reported.
+
+    Steps counted from outside begin at 0 in every process, so they tell nothing of progress.
+    """
+    progress = status.progress
+    return progress.step if progress and progress.source == "file" else None
+
+
+def regained(budget: Budget, step: int | None) -> Budget:
+    """`budget`, as new if `step` is further than any earlier attempt got."""
+    further = step is not None and (budget.highest_step is None or step > budget.highest_step)
+    spent = budget.charged or budget.in_row or budget.same_step_failures
+    if not further or not spent:
+        return budget
+    return Budget(highest_step=budget.highest_step)
+
+
+def spend(
+    budget: Budget, step: int | None, *, counts: bool, ran_seconds: float, backoff: BackoffSeconds
+) -> tuple[Budget, float]:
+    """The budget after a failure at `step`, and for how many seconds to pause.
+
+    `ran_seconds`: for how long all nodes had run.
+    """
+    in_row = (0 if ran_seconds > backoff.cap else budget.in_row) + 1
+    update: dict[str, int | None] = {
+        "in_row": in_row,
+        "highest_step": max(
+            (s for s in (budget.highest_step, step) if s is not None), default=None
+        ),
+    }
+    if counts:
+        same = step is not None and step == budget.failed_step
+        update |= {
+            "charged": budget.charged + 1,
+            "failed_step": step,
+            "same_step_failures": (budget.same_step_failures if same else 0) + (step is not None),
+        }
+    pause = 0.0 if in_row == 1 else min(backoff.cap, backoff.first * 2.0 ** min(in_row - 2, 32))
+    return budget.model_copy(update=update | {"next_restart_time": None}), pause

@@ -1,0 +1,71 @@
+"""Where a job's time went: waiting, starting, training, training again what was lost. Pure.
+
+A state's time is booked when the job leaves it, so status is not written for it alone.
+"""
+
+from collections.abc import Mapping
+
+from ddpjob.api import Goodput, State, Status
+from ddpjob.summary import seconds_since, stamp
+
+_ACTIVE: Mapping[State, str] = {
+    "Starting": "starting_seconds",
+    "Restarting": "starting_seconds",
+    "Running": "productive_seconds",
+}
+_BOOKS: Mapping[State, str] = {"Pending": "queued_seconds", **_ACTIVE}
+
+
+def booked(old: Status, new: Status, now: float, *, created: str | None) -> Status:
+    """`new`, with the time in the state of `old` booked if that is over.
+
+    `created`: when the job was, for its first state began then.
+    """
+    state = old.state or "Pending"
+    if new.state is None or new.state == state and old.goodput.since:
+        return new
+    since, spent = old.goodput.since or created or stamp(now), new.goodput
+    if new.state == state:
+        return new.model_copy(update={"goodput": spent.model_copy(update={"since": since})})
+    if book := _BOOKS.get(state):
+        seconds = getattr(spent, book) + max(0, int(seconds_since(since, now)))
+        spent = spent.model_copy(update={book: seconds})
+    return new.model_copy(
+        update={"goodput": _rated(spent.model_copy(update={"since": stamp(now)}))}
+    )
+
+
+def active_seconds(status: Status, now: float) -> float:
+    """For how long the job has been starting or running, all attempts together."""
+    spent = status.goodput
+    done = spent.starting_seconds + spent.productive_seconds + spent.lost_seconds
+    current = seconds_since(spent.since, now) if status.state in _ACTIVE else 0.0
+    return done + max(0.0, current)
+
+
+def with_lost_time(status: Status) -> Status:
+    """`status`, with what the last attempt did beyond the step that this one began at as lost.
+
+    By the steps that the script reports, of which one in some seconds is seen; without them nothing
+    is known to be lost.
+    """
+    last, progress = status.history[-1] if status.history else None, status.progress
+    if not (last and progress and progress.source == "file" and last.attempt == status.attempt - 1):
+        return status
+    first, done, resumed = last.first_step, last.step, progress.first_step
+    if first is None or done is None or resumed is None or not first <= resumed < done:
+        return status
+    ran = max(0.0, seconds_since(last.start_time, 0) - seconds_since(last.end_time, 0))
+    spent = status.goodput
+    lost = min(spent.productive_seconds, round(ran * (done - resumed) / (done - first)))
+    update = {
+        "productive_seconds": spent.productive_seconds - lost,
+        "lost_seconds": spent.lost_seconds + lost,
+    }
+    return status.model_copy(update={"goodput": _rated(spent.model_copy(update=update))})
+
+
+def _rated(spent: Goodput) -> Goodput:
+    whole = spent.starting_seconds + spent.productive_seconds + spent.lost_seconds
+    ratio = f"{spent.productive_seconds / whole:.3f}" if whole else None
+    return spent.model_copy(update={"ratio": ratio})

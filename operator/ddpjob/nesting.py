@@ -1,0 +1,71 @@
+"""Objects within objects within objects: how deep is still a job, and how to read what is deeper.
+
+An API server stores 10,000 levels, in the open subtrees of a DDPJob's spec too. Our readers and
+writers of JSON stop far earlier, and one such object must not stop them for all the others. So
+what is too deep is cut off where it is still too deep for a job, which is refused for that.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+MAX_LEVELS = 100  # of a job; a pod has about 15
+CUT_LEVELS = 128  # of what is read; orjson writes 254 and reads 1024
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+
+
+def is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
+    """Whether there are more than so many objects or lists within each other."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [
+            part
+            for item in layer
+            if isinstance(item, Mapping | list)
+            for part in (item.values() if isinstance(item, Mapping) else item)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def read_json(text: bytes) -> Any:
+    """`text` as Python has it, without what lies too deep. Raises orjson.JSONDecodeError."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return orjson.loads(_without_depths(text))
+
+
+def write_json(value: Any) -> bytes:
+    """`value` as JSON, without what lies too deep."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(_cut(value, CUT_LEVELS))
+
+
+def _without_depths(text: bytes) -> bytes:
+    """JSON with null for every object and list that is too deep."""
+    parts, level, kept = [], 0, 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in (b"{", b"["):
+            level += 1
+            if level == CUT_LEVELS + 1:
+                parts += [text[kept : token.start()], b"null"]
+        elif token[0] in (b"}", b"]"):
+            level -= 1
+            if level == CUT_LEVELS:
+                kept = token.end()
+    return b"".join([*parts, text[kept:]])
+
+
+def _cut(value: Any, levels: int) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _cut(part, levels - 1) for name, part in value.items()} if levels else None
+    if isinstance(value, list):
+        return [_cut(part, levels - 1) for part in value] if levels else None
+    return value

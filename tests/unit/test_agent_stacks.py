@@ -1,0 +1,315 @@
+"""Hangs: the agent as a process around scripts that stand still; no torch."""
+
+import os
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob import agent_stacks
+from ddpjob.agent_stacks import DEVICE, OWN, WAITS, Frame, Process
+from tests import agentpod
+from tests.agentpod import Pod, Pods
+from tests.unit.test_agent_command import start
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory files and /proc")
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    with agentpod.pods(tmp_path) as group:
+        yield group
+
+
+def hang(pods: Pods, text: str, *, grace_seconds: str = "60") -> tuple[int, Pod]:
+    text = textwrap.dedent(text)
+    pod = start(pods, text, DDPJOB_HANG_SECONDS="1", DDPJOB_GRACE_SECONDS=grace_seconds)
+    return pod.wait(), pod
+
+
+# ---- The judgement
+
+
+def test_a_script_that_stands_still_ends_with_its_stack(pods: Pods) -> None:
+    code, pod = hang(
+        pods,
+        """
+        import threading
+        threading.Thread(target=lambda: time.sleep(1000), daemon=True).start()
+        def load_batch():
+            time.sleep(1000)
+        report(step=7, total_steps=10, loss=0.5)
+        load_batch()
+        """,
+    )
+    summary = pod.summary
+    assert (code, summary["reason"], summary["peer"]) == (76, "Hang", False)
+    assert "no new step for 1 s after step 7; rank 0 (pid " in summary["message"]
+    assert "waits for no other rank: it is in load_batch (" in summary["message"]
+    assert (summary["rank"], summary["exit_code"], summary["progress"]["step"]) == (0, None, 7)
+    assert "in load_batch" in summary["traceback"]
+    assert pod.log.count("in load_batch") >= 2 and "in <lambda>" in pod.log, "every thread's"
+
+
+def test_a_process_that_does_not_answer_is_described(pods: Pods) -> None:
+    code, pod = hang(pods, "report(step=1)\nos.kill(os.getpid(), signal.SIGSTOP)")
+    assert (code, pod.summary["reason"]) == (76, "Hang")
+    assert "is stopped (SIGSTOP)" in pod.summary["message"]
+    assert "does not answer; by /proc:" in pod.log and "state T (stopped)" in pod.log
+
+
+def test_a_process_busy_in_c_answers(pods: Pods) -> None:
+    code, pod = hang(pods, "def burn():\n    sum(range(10**12))\nreport(step=1)\nburn()")
+    assert code == 76 and "it is in burn (" in pod.summary["message"]
+
+
+def test_before_the_first_step_and_after_the_last_nothing_is_judged(pods: Pods) -> None:
+    text = "time.sleep(2.5)\nreport(step=3, total_steps=3)\ntime.sleep(2.5)"
+    code, pod = hang(pods, text)
+    assert (code, pod.summary["reason"]) == (0, "Completed")
+
+
+def test_a_report_without_a_new_step_is_no_progress(pods: Pods) -> None:
+    text = "while True:\n    report(step=3, loss=time.time())\n    time.sleep(0.1)"
+    assert hang(pods, text)[0] == 76
+
+
+def test_steps_keep_it_alive(pods: Pods) -> None:
+    text = "for step in range(8):\n    report(step=step)\n    time.sleep(0.4)"
+    assert hang(pods, text)[0] == 0
+
+
+def test_during_the_grace_period_nothing_is_judged(pods: Pods) -> None:
+    text = """
+    def save(*_):
+        time.sleep(2.5)
+        sys.exit(75)
+    signal.signal(signal.SIGTERM, save)
+    report(step=1)
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(1000)
+    """
+    code, pod = hang(pods, text, grace_seconds="30")
+    assert (code, pod.summary["reason"]) == (75, "Preempted")
+
+
+def test_without_the_limit_nothing_is_judged(pods: Pods) -> None:
+    pod = start(pods, "report(step=1)\ntime.sleep(2.5)")
+    assert pod.wait() == 0
+
+
+def test_a_failure_that_is_on_its_way_is_no_hang(pods: Pods) -> None:
+    """The end of another pod may break a rank's collective in the moment of the judgement."""
+    text = """
+    import atexit
+    atexit.register(lambda: time.sleep(3))
+    report(step=1)
+    raise ValueError("boom")
+    """
+    code, pod = hang(pods, text)
+    assert (code, pod.summary["reason"], pod.summary["exception"]) == (1, "Exception", "ValueError")
+
+
+def test_a_rank_that_does_not_end_after_its_exception_hangs(pods: Pods) -> None:
+    text = """
+    import atexit
+    def clean_up():
+        time.sleep(1000)
+    atexit.register(clean_up)
+    report(step=1)
+    raise ValueError("boom")
+    """
+    code, pod = hang(pods, text)
+    assert (code, pod.summary["reason"]) == (76, "Hang") and "in clean_up" in pod.log
+
+
+def test_ranks_that_wait_for_others_stay_until_these_are_judged(pods: Pods) -> None:
+    folder = pods.root / "torch" / "distributed"
+    folder.mkdir(parents=True)
+    (folder / "fake.py").write_text("import time\ndef all_reduce():\n    time.sleep(1000)\n")
+    text = f"sys.path.insert(0, {str(folder)!r})\nimport fake\nreport(step=1)\nfake.all_reduce()"
+    pod = start(pods, text, DDPJOB_HANG_SECONDS="1")
+    pod.until(lambda: "Hang: no new step" in pod.log)
+    time.sleep(1.0)
+    assert pod.process.poll() is None, "it lingers"
+    pod.terminate()
+    assert pod.wait() == 76
+    assert (pod.summary["reason"], pod.summary["message"].count("waits for other")) == ("Hang", 1)
+
+
+# ---- Asking
+
+
+def ask(pod: Pod) -> str:
+    pod.until(lambda: "ready" in pod.log and pod.progress())
+    return pod.get("/stacks")
+
+
+def test_whoever_asks_sees_the_stacks_and_the_training_goes_on(pods: Pods) -> None:
+    pod = start(
+        pods,
+        """
+        signal.signal(signal.SIGUSR2, lambda *_: sys.exit(9))  # the script's own affair
+        def train():
+            while not os.path.exists("enough"):
+                time.sleep(0.05)
+        print("ready")
+        train()
+        """,
+    )
+    texts = [ask(pod), ask(pod)]
+    assert all(text.count("in train") == 1 for text in texts), "of this moment alone"
+    assert "--- rank 0 (pid " in texts[0]
+    (pod.folder / "enough").touch()
+    assert pod.wait() == 0
+
+
+def test_forked_and_started_children_answer_for_themselves(pods: Pods) -> None:
+    pod = start(
+        pods,
+        """
+        def forked():
+            print("ready", flush=True)
+            time.sleep(1000)
+        def waiting():
+            os.waitpid(child, 0)
+        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1001)"])
+        child = os.fork()
+        forked() if child == 0 else waiting()
+        """,
+    )
+    pod.until(lambda: ask(pod).count("Current thread") == 3)
+    parts = ask(pod).split("--- ")[1:]
+    assert sum("in forked" in part for part in parts) == 1
+    assert sum("in waiting" in part for part in parts) == 1
+    assert sum("in forked" in part and "in waiting" in part for part in parts) == 0
+    pod.terminate()
+    pod.wait()
+
+
+def test_who_cannot_answer_is_not_asked(pods: Pods) -> None:
+    """The signal ends a process that has no handler, and writes into whatever has the file's number
+    where that was closed."""
+    pod = start(
+        pods,
+        """
+        isolated = subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(4)"])
+        shell = subprocess.Popen(["sleep", "4"])
+        os.closerange(3, 64)
+        mine = os.open("mine", os.O_CREAT | os.O_RDWR)
+        print("ready", flush=True)
+        codes = isolated.wait(), shell.wait()
+        sys.exit(0 if codes == (0, 0) and not os.path.getsize("mine") else 3)
+        """,
+    )
+    assert "no Python process" in ask(pod)
+    assert pod.wait() == 0
+
+
+def test_short_processes_leave_nothing_behind(pods: Pods) -> None:
+    text = "for _ in range(5):\n    subprocess.check_call([sys.executable, '-c', ''])"
+    pod = start(pods, text)
+    assert pod.wait() == 0
+    assert list((pod.folder / "run").iterdir()) == []
+
+
+# ---- What a stack says
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("work.wait()", WAITS),
+        ("dist.all_reduce(flag)", WAITS),
+        ("torch.distributed.barrier()", WAITS),
+        ("dist.broadcast_object_list(values, src=0)", WAITS),
+        ("total += loss.item()", DEVICE),
+        ("torch.cuda.synchronize()", DEVICE),
+        ("time.sleep(1000)", OWN),
+        ("data = file.read(size)", OWN),
+        ("reduced = reduce_everything(data)", OWN),
+    ],
+)
+def test_the_line_tells_what_a_rank_waits_for(tmp_path: Path, line: str, kind: int) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"# one\n{line}\n")
+    assert agent_stacks.classify(Frame(str(path), 2, "train")) == kind
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("/site-packages/torch/autograd/graph.py", "_engine_run_backward"),
+        ("/site-packages/torch/distributed/distributed_c10d.py", "all_reduce"),
+        ("/site-packages/torch/nn/parallel/distributed.py", "_sync_buffers"),
+    ],
+)
+def test_torchs_own_frames_tell_it_too(file: str, function: str) -> None:
+    assert agent_stacks.classify(Frame(file, 1, function)) == WAITS
+
+
+STACKS = """\
+Thread 0x00007f0e (most recent call first):
+  File "/usr/lib/threading.py", line 5 in wait
+
+Current thread 0x00007f0f (most recent call first):
+  File "/app/a file, line 3 in x.py", line 12 in load
+  File "/app/train.py", line 2 in <module>
+"""
+
+
+def test_the_main_threads_innermost_frame_is_found() -> None:
+    assert agent_stacks.innermost(STACKS) == Frame("/app/a file, line 3 in x.py", 12, "load")
+    others = STACKS.replace("Current thread", "Thread")
+    assert agent_stacks.innermost(others) == Frame("/app/a file, line 3 in x.py", 12, "load")
+    for garbled in ("", "Current thread", "Current thread 0x1:\n  <no Python frame>\n"):
+        assert agent_stacks.innermost(garbled) is None
+
+
+def process(rank: int | None, file: str, *, trains: bool = True, **more: Any) -> Process:
+    stacks = f'Current thread 0x1 (most recent call first):\n  File "{file}", line 1 in f\n'
+    values = {"stacks": stacks if file else "", **more}
+    return Process(100 + (rank or 0), rank, rank, "python train.py", trains, **values)
+
+
+WAITING = "/x/torch/distributed/d.py"
+
+
+@pytest.mark.parametrize(
+    ("processes", "rank"),
+    [
+        ([process(0, WAITING), process(1, "/app/load.py")], 1),
+        ([process(0, "/app/load.py"), process(1, ""), process(2, WAITING)], 1),
+        ([process(3, WAITING), process(2, WAITING)], 2),
+        ([process(1, WAITING), process(0, "/app/helper.py", trains=False)], 1),
+        ([process(None, "/app/a.py", trains=False)], None),
+    ],
+    ids=["elsewhere", "silent", "all-wait", "helper", "no-ranks"],
+)
+def test_the_rank_that_the_others_wait_for(processes: list[Process], rank: int | None) -> None:
+    found = agent_stacks.culprit(processes)
+    assert found is not None and found.rank == rank
+    assert agent_stacks.culprit([]) is None
+
+
+def test_stacks_are_bounded() -> None:
+    many = [process(rank, "/app/" + "x" * 4000) for rank in range(200)]
+    assert len(agent_stacks.show(many)) < agent_stacks.SHOWN_BYTES + 100
+
+
+def test_only_a_handled_signal_is_sent() -> None:
+    assert not agent_stacks.catches(os.getpid(), signal.SIGRTMAX - 3)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        assert agent_stacks.catches(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not agent_stacks.catches(2**22 + 1, signal.SIGUSR1), "no such process"
+    began = time.monotonic()
+    assert agent_stacks.answers({}) == {}
+    assert time.monotonic() - began < 1

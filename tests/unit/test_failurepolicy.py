@@ -1,0 +1,250 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpjob.api import BackoffSeconds, Budget, DDPJob, Failure, FailurePolicy, validate
+from ddpjob.failurepolicy import DISRUPTIONS, judge, regained, spend
+from ddpjob.observed import PodRecord, Report
+from ddpjob.plan import plan
+from tests.builders import NOW, failed, job, job_object, pod, running, summary, with_status
+from tests.unit.test_plan import condition, see, started, write
+
+
+def policy(*rules: dict[str, Any]) -> FailurePolicy:
+    return job(failurePolicy={"rules": list(rules)}).spec.failure_policy
+
+
+def failure(reason: str = "Exception", **fields: Any) -> Failure:
+    return Failure(**{"attempt": 0, "reason": reason, "message": "ValueError: boom", **fields})
+
+
+# Which rule decides
+
+
+def test_without_a_rule_a_failure_restarts_and_counts_and_a_disruption_does_not_count() -> None:
+    assert judge(policy(), failure()) == judge(FailurePolicy(), failure("OOMKilled"))
+    verdict = judge(policy(), failure())
+    assert (verdict.action, verdict.counts, verdict.rule) == ("Restart", True, None)
+    for reason in DISRUPTIONS:
+        assert judge(policy(), failure(reason)).counts is False
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    rules = policy(
+        {"onExitCodes": [42], "action": "FailJob"},
+        {"onExitCodes": [42, 43], "action": "Restart", "countsTowardsMax": False},
+    )
+    assert judge(rules, failure(exit_code=42)).action == "FailJob"
+    verdict = judge(rules, failure(exit_code=43))
+    assert (verdict.action, verdict.counts, verdict.rule) == ("Restart", False, 1)
+    assert judge(rules, failure(exit_code=44)).rule is None
+
+
+def test_every_field_of_a_rule_must_fit() -> None:
+    rules = policy({"onSignals": ["SIGSEGV"], "onRanks": [0, 3], "action": "FailJob"})
+    assert judge(rules, failure(signal="SIGSEGV", rank=3)).action == "FailJob"
+    assert judge(rules, failure(signal="SIGSEGV", rank=1)).action == "Restart"
+    assert judge(rules, failure(signal="SIGSEGV")).action == "Restart"
+    assert judge(rules, failure(rank=3, exit_code=1)).action == "Restart"
+
+
+def test_a_disruption_stays_uncounted_unless_its_rule_says_so() -> None:
+    rule = {"onReasons": ["Evicted"], "action": "Restart", "avoidNode": True}
+    verdict = judge(policy(rule), failure("Evicted"))
+    assert (verdict.counts, verdict.avoid_node) == (False, True)
+    assert judge(policy({**rule, "countsTowardsMax": True}), failure("Evicted")).counts
+
+
+def test_the_message_is_searched_in_linear_time() -> None:
+    found = failure(message="a" * 1023 + "!")
+    assert judge(policy({"onMessagePattern": "(a+)+$", "action": "FailJob"}), found).rule is None
+    cuda = policy({"onMessagePattern": "CUDA error: .*(ECC|NVLink)", "action": "FailJob"})
+    assert judge(cuda, failure(message="RuntimeError: CUDA error: bad ECC")).action == "FailJob"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"action": "FailJob"}, "must have one of onExitCodes"),
+        ({"onExitCodes": [0], "action": "FailJob"}, "must be at least 1"),
+        ({"onSignals": ["segv"], "action": "FailJob"}, "must be a signal's name"),
+        ({"onRanks": [1], "action": "Ignore", "countsTowardsMax": True}, "action must be Restart"),
+        ({"onMessagePattern": "(", "action": "FailJob"}, "must be an RE2 expression: missing )"),
+        ({"onMessagePattern": "(?=x)", "action": "FailJob"}, "must be an RE2 expression"),
+    ],
+)
+def test_rules_that_cannot_be_meant_are_refused(rule: dict[str, Any], message: str) -> None:
+    problems = validate(job_object(failurePolicy={"rules": [rule]}))
+    assert len(problems) == 1 and message in str(problems[0])
+    assert problems[0].path.startswith("spec.failurePolicy.rules[0]")
+
+
+# What is left
+
+
+BACKOFF = BackoffSeconds(first=10, cap=360)
+
+
+def fail(budget: Budget, step: int | None = None, **how: Any) -> tuple[Budget, float]:
+    return spend(budget, step, **{"counts": True, "ran_seconds": 1.0, "backoff": BACKOFF, **how})
+
+
+def test_the_first_restart_is_at_once_and_the_pauses_double_up_to_the_cap() -> None:
+    budget, pauses = Budget(), []
+    for _ in range(9):
+        budget, pause = fail(budget)
+        pauses.append(pause)
+    assert pauses == [0, 10, 20, 40, 80, 160, 320, 360, 360]
+    assert budget.charged == budget.in_row == 9
+
+
+def test_disruptions_do_not_count_but_pause_as_well() -> None:
+    budget, _ = fail(Budget(), counts=False)
+    budget, pause = fail(budget, counts=False)
+    assert (budget.charged, budget.in_row, pause) == (0, 2, 10)
+
+
+def test_an_attempt_that_ran_for_longer_than_the_cap_ends_the_row() -> None:
+    budget = Budget(charged=2, in_row=5)
+    budget, pause = fail(budget, ran_seconds=361.0)
+    assert (budget.charged, budget.in_row, pause) == (3, 1, 0)
+
+
+def test_who_gets_further_than_ever_has_the_whole_budget_again() -> None:
+    budget, _ = fail(Budget(), step=100)
+    budget, _ = fail(budget, step=90)
+    assert (budget.charged, budget.highest_step) == (2, 100)
+    assert regained(budget, 100) == budget and regained(budget, None) == budget
+    assert regained(budget, 101) == Budget(highest_step=100)
+
+
+def test_the_same_step_is_counted_over_counted_failures_alone() -> None:
+    budget, _ = fail(Budget(), step=7)
+    budget, _ = fail(budget, step=3, counts=False)
+    budget, _ = fail(budget, step=7)
+    assert (budget.same_step_failures, budget.failed_step) == (2, 7)
+    budget, _ = fail(budget, step=8)
+    assert budget.same_step_failures == 1
+    assert fail(Budget())[0].same_step_failures == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30))
+def test_the_highest_step_never_falls_and_pauses_stay_within_bounds(
+    failures: list[tuple[int, bool]],
+) -> None:
+    budget, highest = Budget(), -1
+    for step, counts in failures:
+        budget, pause = fail(regained(budget, step), step=step, counts=counts)
+        highest = max(highest, step)
+        assert budget.highest_step == highest and 0 <= pause <= BACKOFF.cap
+        assert budget.charged <= budget.in_row
+
+
+# What the plan makes of it
+
+
+def in_attempt(attempt: int, **status: Any) -> DDPJob:
+    """A job both of whose nodes run in this attempt."""
+    nodes = {"desired": 2, "running": 2}
+    return job(status={"state": "Running", "attempt": attempt, "nodes": nodes, **status})
+
+
+def reports(step: int, attempt: int = 0, source: str = "file") -> Report:
+    return Report(attempt=attempt, step=step, source=source)  # type: ignore[arg-type]
+
+
+def test_the_second_restart_in_a_row_waits() -> None:
+    once = in_attempt(1, budget={"charged": 1, "inRow": 1}, restarts=1)
+    step = plan(once, see(failed(0, attempt=1), running(1, attempt=1)), NOW)
+    assert step.status.state == "Restarting" and step.status.attempt == 2
+    assert step.status.budget.next_restart_time == "2027-01-15T08:00:10Z"
+    assert "created again in 10s" in step.notes[0].message
+    again = with_status(once, step.status)
+    waiting = plan(again, see(children_ready=False), NOW + 4)
+    assert not waiting.create and not waiting.prepare and waiting.look_again == pytest.approx(6)
+    assert plan(again, see(), NOW + 10).create == (0, 1)
+
+
+def test_fail_job_ends_it_at_the_first_failure() -> None:
+    rules = [{"onExitCodes": [2], "action": "FailJob"}]
+    ours = started(failurePolicy={"rules": rules})
+    status = plan(ours, see(failed(0, summary(exit_code=2)), running(1)), NOW).status
+    assert status.state == "Failed" and condition(status, "Failed") == ("True", "FailurePolicy")
+    failed_condition = status.condition("Failed")
+    assert failed_condition and "failurePolicy.rules[0]" in failed_condition.message
+
+
+def test_an_ignored_rank_counts_as_finished() -> None:
+    rules = [{"onRanks": [1], "onExitCodes": [3], "action": "Ignore"}]
+    ours = started(failurePolicy={"rules": rules})
+    step = plan(ours, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW)
+    assert step.status.succeeded_ranks == "1" and step.status.attempt == 0
+    assert [note.reason for note in step.notes] == ["Ignored"] and not step.delete
+    later = with_status(ours, step.status)
+    assert plan(later, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW).delete == ()
+
+
+def test_a_node_to_avoid_is_remembered() -> None:
+    rules = [{"onReasons": ["OOMKilled"], "action": "Restart", "avoidNode": True}]
+    ours = started(failurePolicy={"rules": rules})
+    dead = failed(0, exit_code=137, reason="OOMKilled", node="node-7")
+    status = plan(ours, see(dead, running(1)), NOW).status
+    assert status.avoided_nodes == ["node-7"] and status.budget.charged == 1
+
+
+def test_three_counted_failures_at_one_step_are_the_end() -> None:
+    ours: DDPJob = started(failurePolicy={"maxRestarts": 10})
+    for attempt in range(3):
+        budget = ours.status.budget
+        seen = [failed(0, attempt=attempt), running(1, attempt=attempt)]
+        ours = write(ours, *seen, now=NOW + 1000 * attempt, report=reports(500, attempt))
+        assert ours.status.budget.same_step_failures == budget.same_step_failures + 1
+        if ours.status.state == "Restarting":
+            present = (pod(0, attempt=attempt + 1), pod(1, attempt=attempt + 1))
+            ours = write(ours, *present, now=NOW + 1000 * attempt + 500)
+    assert ours.status.state == "Failed"
+    assert condition(ours.status, "Failed") == ("True", "NoProgress")
+    assert [past.attempt for past in ours.status.history] == [0, 1, 2]
+    assert all(past.charged and past.step == 500 for past in ours.status.history)
+
+
+def test_counted_steps_say_nothing_of_progress() -> None:
+    ours = started(failurePolicy={"maxRestarts": 10})
+    status = plan(ours, see(failed(0), running(1), report=reports(9, source="counted")), NOW).status
+    assert status.budget.highest_step is None and status.budget.same_step_failures == 0
+
+
+def test_progress_beyond_all_attempts_regains_the_budget_at_once() -> None:
+    spent = {"charged": 3, "inRow": 3, "highestStep": 500, "failedStep": 500, "sameStepFailures": 2}
+    ours = in_attempt(3, budget=spent, restarts=3)
+    pods = (running(0, attempt=3), running(1, attempt=3))
+    assert plan(ours, see(*pods, report=reports(500, 3)), NOW).status.budget.charged == 3
+    status = plan(ours, see(*pods, report=reports(501, 3)), NOW).status
+    assert status.budget.charged == 0 and status.budget.highest_step == 500
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"disruption": "Preempted"}, "Preempted"),
+        ({"disruption": "Evicted"}, "Evicted"),
+        ({}, "PodDeleted"),
+    ],
+)
+def test_a_deleted_pod_says_who_deleted_it(fields: dict[str, Any], reason: str) -> None:
+    doomed: PodRecord = running(1, deleting=True, **fields)
+    status = plan(started(), see(running(0), doomed), NOW).status
+    assert status.failure and status.failure.reason == reason
+    assert (status.budget.charged, status.restarts) == (0, 1)
+
+
+def test_history_keeps_the_last_ten() -> None:
+    past = [
+        {"attempt": n, "endTime": "2027-01-15T07:00:00Z", "reason": "PodDeleted"} for n in range(10)
+    ]
+    ours = in_attempt(10, history=past)
+    seen = (running(0, attempt=10), running(1, attempt=10, deleting=True))
+    history = plan(ours, see(*seen), NOW).status.history
+    assert [entry.attempt for entry in history] == list(range(1, 11))

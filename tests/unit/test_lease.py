@@ -1,0 +1,342 @@
+"""Electors on the embedded cluster: taking over, giving up, and what a replica does meanwhile."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NoReturn
+
+import pytest
+from aiohttp import web
+
+from ddpjob.cluster import DDPJOBS, LEASES, PODS, SERVICES, Body, Resource
+from ddpjob.cluster.credentials import Credentials
+from ddpjob.cluster.kube import KubeCluster
+from ddpjob.cluster.local import LocalCluster
+from ddpjob.controller import Controller
+from ddpjob.election import Terms
+from ddpjob.errors import Unavailable
+from ddpjob.lease import ANSWER_SECONDS, Elector, new_identity
+from tests.builders import job_object
+from tests.cluster.processes import free_ports
+from tests.localplay import FAST, NAMESPACE, Watched, play_pods, until
+
+TERMS = Terms(lease=1.0, deadline=0.5, retry=0.02)
+PATIENT = Terms(lease=3600.0, deadline=1800.0, retry=0.02)
+
+
+class Left(BaseException):
+    """Where the process would have ended."""
+
+
+def leave(why: str) -> NoReturn:
+    raise Left(why)
+
+
+def elector(cluster: Any, identity: str, terms: Terms = TERMS) -> Elector:
+    return Elector(cluster, "system", "operator", identity=identity, terms=terms, leave=leave)
+
+
+@contextlib.asynccontextmanager
+async def running(*electors: Elector) -> AsyncIterator[list[asyncio.Task[None]]]:
+    tasks = [asyncio.create_task(each.run()) for each in electors]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def leads(one: Elector) -> None:
+    async with asyncio.timeout(30):
+        await one.leading.wait()
+
+
+async def holder(cluster: LocalCluster) -> str:
+    lease = await cluster.get(LEASES, "system", "operator")
+    return str(lease["spec"].get("holderIdentity", ""))
+
+
+async def ends(task: asyncio.Task[None]) -> str:
+    """Why the process would have ended."""
+    with pytest.raises(Left) as left:
+        async with asyncio.timeout(30):
+            await task
+    return str(left.value)
+
+
+async def test_one_leads_and_the_other_follows_when_it_is_released() -> None:
+    cluster = LocalCluster()
+    a, b = elector(cluster, "a", PATIENT), elector(cluster, "b", PATIENT)
+    async with running(a):
+        await leads(a)
+        async with running(b):
+            await asyncio.sleep(0.2)
+            assert not b.leading.is_set() and await holder(cluster) == "a"
+            a.check()
+            with pytest.raises(Left):
+                b.check()
+            await a.release()
+            with pytest.raises(Left):
+                a.check()
+            await leads(b)  # an hour before the Lease would expire
+    lease = await cluster.get(LEASES, "system", "operator")
+    assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("b", 2)
+
+
+async def test_the_other_takes_over_from_one_that_has_died_when_the_lease_expires() -> None:
+    cluster = LocalCluster()
+    a, b = elector(cluster, "a"), elector(cluster, "b")
+    async with running(a):
+        await leads(a)
+    died = time.monotonic()
+    async with running(b):
+        await leads(b)
+    assert time.monotonic() - died >= TERMS.lease
+
+
+class Connection:
+    """One candidate's own; answers nothing, or with errors, while told so."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster, self.mode = cluster, ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
+        if self.mode == "silent":
+            await asyncio.Event().wait()
+        if self.mode == "failing":
+            raise Unavailable(500, "InternalError", "out of sorts")
+        return await self._cluster.update(resource, namespace, body)
+
+
+@pytest.mark.parametrize("mode", ["silent", "failing"])
+async def test_who_cannot_renew_ends_at_the_deadline_before_another_leads(mode: str) -> None:
+    cluster = LocalCluster()
+    connection, terms = Connection(cluster), Terms(lease=5.0, deadline=0.5, retry=0.02)
+    a, b = elector(connection, "a", terms), elector(cluster, "b", terms)
+    async with running(a) as (task,):
+        await leads(a)
+        async with running(b):
+            connection.mode = mode
+            assert "could not be renewed" in await ends(task)
+            assert not b.leading.is_set()
+            with pytest.raises(Left):
+                a.check()
+            await leads(b)
+
+
+async def test_who_wakes_at_the_deadline_ends_and_asks_no_more() -> None:
+    class SilentAfterwards(Connection):
+        """Fails while its candidate leads; a request after that would wait for its answer."""
+
+        async def update(self, *args: Any) -> Body:
+            if self.mode:
+                with contextlib.suppress(Left):
+                    a.check()
+                    raise Unavailable(500, "InternalError", "out of sorts")
+                await asyncio.Event().wait()
+            return await super().update(*args)
+
+    connection = SilentAfterwards(LocalCluster())
+    a = elector(connection, "a")
+    async with running(a) as (task,):
+        await leads(a)
+        connection.mode = "failing"
+        begun = time.monotonic()
+        await ends(task)
+        assert time.monotonic() - begun < ANSWER_SECONDS
+
+
+async def test_an_outage_shorter_than_the_deadline_changes_nothing() -> None:
+    cluster = LocalCluster()
+    connection = Connection(cluster)
+    a = elector(connection, "a", Terms(lease=60, deadline=30, retry=0.02))
+    async with running(a) as (task,):
+        await leads(a)
+        connection.mode = "failing"
+        await asyncio.sleep(0.2)
+        connection.mode = ""
+        before = await cluster.get(LEASES, "system", "operator")
+
+        async def renewed() -> bool:
+            return await cluster.get(LEASES, "system", "operator") != before
+
+        await until(renewed)
+        assert not task.done()
+        a.check()
+
+
+async def test_who_finds_another_s_name_in_the_lease_ends() -> None:
+    cluster = LocalCluster()
+    a = elector(cluster, "a", PATIENT)
+    async with running(a) as (task,):
+        await leads(a)
+        await cluster.patch(LEASES, "system", "operator", {"spec": {"holderIdentity": "b"}})
+        assert "is b's" in await ends(task)
+
+
+async def test_a_lease_that_somebody_deletes_or_edits_stays_the_holder_s() -> None:
+    cluster = LocalCluster()
+    a = elector(cluster, "a", PATIENT)
+    async with running(a) as (task,):
+        await leads(a)
+        await cluster.patch(LEASES, "system", "operator", {"metadata": {"labels": {"x": "y"}}})
+        await asyncio.sleep(0.1)
+        lease = await cluster.get(LEASES, "system", "operator")
+        await cluster.delete(LEASES, "system", "operator", uid=lease["metadata"]["uid"])
+
+        async def there() -> bool:
+            found = (await cluster.list(LEASES, namespace="system")).items
+            return bool(found)
+
+        await until(there)
+        assert await holder(cluster) == "a" and not task.done()
+
+
+class Forgetful(LocalCluster):
+    """Stores a renewal, and its answer never comes."""
+
+    forgets = False
+
+    async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
+        stored = await super().update(resource, namespace, body)
+        if self.forgets and body["spec"].get("holderIdentity"):
+            await asyncio.Event().wait()
+        return stored
+
+
+async def test_a_renewal_that_is_stored_unseen_does_not_keep_the_lease_from_being_released() -> (
+    None
+):
+    cluster = Forgetful()
+    a = elector(cluster, "a", PATIENT)
+    async with running(a):
+        await leads(a)
+        before = await cluster.get(LEASES, "system", "operator")
+        cluster.forgets = True
+
+        async def stored() -> bool:
+            return await cluster.get(LEASES, "system", "operator") != before
+
+        await until(stored)
+    await a.release()
+    assert await holder(cluster) == ""
+
+
+async def test_who_stands_by_releases_nothing() -> None:
+    cluster = LocalCluster()
+    a, b = elector(cluster, "a", PATIENT), elector(cluster, "b", PATIENT)
+    async with running(a):
+        await leads(a)
+        async with running(b):
+            await asyncio.sleep(0.1)
+        await b.release()
+        assert await holder(cluster) == "a"
+
+
+def test_every_process_has_an_identity_of_its_own() -> None:
+    assert len({new_identity() for _ in range(10)}) == 10
+
+
+async def test_a_replica_that_stands_by_knows_everything_and_writes_nothing_until_it_leads() -> (
+    None
+):
+    cluster = Watched()
+    for n in range(3):
+        await cluster.create(DDPJOBS, NAMESPACE, job_object(f"job-{n}", nnodes=2))
+    other = elector(cluster, "other", PATIENT)
+    controller = Controller(
+        cluster.operator(), settings=FAST, elector=elector(cluster, "this", PATIENT)
+    )
+    async with running(other):
+        await leads(other)
+        tasks = [
+            asyncio.create_task(controller.run()),
+            asyncio.create_task(play_pods(cluster, lambda attempt, rank: 0)),
+        ]
+        await until(lambda: controller.ready)
+        late = await cluster.create(DDPJOBS, NAMESPACE, job_object("late", nnodes=2))
+        gone = await cluster.get(DDPJOBS, NAMESPACE, "job-0")
+        await cluster.delete(DDPJOBS, NAMESPACE, "job-0", uid=gone["metadata"]["uid"])
+        await until(lambda: set(controller.jobs) == {(NAMESPACE, f"{n}") for n in STANDING})
+        controller.trigger(NAMESPACE, late["metadata"]["name"])
+        await asyncio.sleep(0.2)
+        assert not cluster.writes and not controller.reconciler.memories
+        assert len(controller.queue) == 0, "triggers would pile up for as long as it stands by"
+        assert not controller.leading
+    await other.release()
+
+    async def all_done() -> bool:
+        jobs = (await cluster.list(DDPJOBS, namespace=NAMESPACE)).items
+        return all((job.get("status") or {}).get("state") == "Succeeded" for job in jobs)
+
+    await until(all_done)
+    assert controller.leading
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+STANDING = ("job-1", "job-2", "late")
+
+
+@contextlib.asynccontextmanager
+async def server_that_waits_for(answers: asyncio.Event) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that answers nothing before that; its URL, and what has arrived."""
+    arrived: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        arrived.append(f"{request.method} {request.path}")
+        await answers.wait()
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    (port,) = free_ports(1)
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://127.0.0.1:{port}", arrived
+    finally:
+        await runner.cleanup()
+
+
+async def test_no_write_is_sent_after_the_lease_is_lost_not_even_one_that_waited_in_line() -> None:
+    answers, fallen = asyncio.Event(), False
+
+    def fence() -> None:
+        if fallen:
+            raise Left
+
+    async with server_that_waits_for(answers) as (url, arrived):
+        cluster = KubeCluster(Credentials(url), in_flight=1, fence=fence)
+        first = asyncio.create_task(cluster.create(SERVICES, "team", {}))
+        await until(lambda: arrived)
+        body = {"metadata": {"name": "x", "uid": "u"}}
+        waiting = [
+            asyncio.ensure_future(write)
+            for write in (
+                cluster.create(PODS, "team", {}),
+                cluster.delete(PODS, "team", "x", uid="u"),
+                cluster.patch(PODS, "team", "x", body),
+                cluster.update(PODS, "team", body),
+                cluster.update_status(DDPJOBS, "team", body),
+            )
+        ]
+        await asyncio.sleep(0)
+        fallen = True
+        answers.set()
+        await first
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in ended] == [Left] * 5
+        await cluster.list(PODS, namespace="team")  # reads pass
+        assert arrived == [
+            "POST /api/v1/namespaces/team/services",
+            "GET /api/v1/namespaces/team/pods",
+        ]
+        await cluster.close()

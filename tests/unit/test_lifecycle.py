@@ -1,0 +1,297 @@
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpjob.api import DDPJob
+from ddpjob.goodput import active_seconds
+from ddpjob.observed import PodRecord, Report, pod_record
+from ddpjob.plan import FENCE_SECONDS, SURVIVOR_GRACE, plan
+from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
+from tests.unit.test_failurepolicy import in_attempt, reports
+from tests.unit.test_plan import condition, ranks, see, started, write
+
+STARTED = "2027-01-15T07:55:00Z"  # 300 s before NOW
+
+
+# hangTimeoutSeconds
+
+
+def test_stalled_says_what_is_known_of_hangs() -> None:
+    ours = write(started(running(0), running(1), hangTimeoutSeconds=60), running(0), running(1))
+    assert condition(ours.status, "Stalled") == ("Unknown", "NoStep")
+    ours = write(ours, running(0), running(1), report=reports(5))
+    assert condition(ours.status, "Stalled") == ("False", "Progress")
+    message = summary(reason="Hang", rank=1, exit_code=None, message="no new step for 60 s")
+    hung = failed(1, message, exit_code=76)
+    ours = write(ours, running(0), hung)
+    assert condition(ours.status, "Stalled") == ("True", "Hang")
+    assert ours.status.state == "Restarting" and ours.status.budget.charged == 1
+    assert ours.status.failure and ours.status.failure.reason == "Hang"
+    again = write(ours, running(0, attempt=1), running(1, attempt=1))
+    assert condition(again.status, "Stalled") == ("Unknown", "NoStep"), "not yet known to be over"
+    failing = write(
+        started(running(0), running(1), hangTimeoutSeconds=60, failurePolicy={"maxRestarts": 0}),
+        running(0),
+        hung,
+    )
+    assert failing.status.state == "Failed"
+    assert condition(failing.status, "Stalled") == ("True", "Hang")
+
+
+def test_without_a_limit_there_is_nothing_to_say_of_hangs() -> None:
+    ours = write(started(running(0), running(1)), running(0), running(1))
+    assert ours.status.condition("Stalled") is None
+
+
+# Events
+
+
+def test_a_loss_that_is_no_number_is_told_once() -> None:
+    ours = write(started(running(0), running(1)), running(0), running(1), report=loss(0.5))
+    step = plan(ours, see(running(0), running(1), report=loss(math.nan)), NOW)
+    assert [(note.reason, note.warning) for note in step.notes] == [("LossNotFinite", True)]
+    told = with_status(ours, step.status)
+    assert told.status.progress and told.status.progress.loss == "nan"
+    assert plan(told, see(running(0), running(1), report=loss(math.inf)), NOW).notes == ()
+    assert plan(told, see(running(0), running(1), report=loss(0.4)), NOW).notes == ()
+
+
+def loss(value: float) -> Report:
+    return Report(attempt=0, step=5, source="file", loss=value)
+
+
+# managedBy, successPolicy, ttlSecondsAfterFinished
+
+
+def test_somebody_elses_job_is_left_alone() -> None:
+    theirs = job(managedBy="kueue.x-k8s.io/multikueue")
+    step = plan(theirs, see(running(0)), NOW)
+    assert (step.status, step.create, step.prepare, step.delete) == (theirs.status, (), False, ())
+    assert plan(job(managedBy="ddpjob.dev/operator"), see(), NOW).status.state == "Starting"
+
+
+def test_with_rank0_the_job_succeeds_with_its_first_node() -> None:
+    ours = started(running(0), running(1), successPolicy="Rank0")
+    assert plan(ours, see(running(0), succeeded(1)), NOW).status.state == "Running"
+    done = write(ours, succeeded(0), running(1))
+    assert done.status.state == "Succeeded"
+    assert condition(done.status, "Complete") == ("True", "Rank0Succeeded")
+    assert done.status.nodes.running == 0
+    assert ranks(plan(done, see(succeeded(0), running(1)), NOW)) == {"digits-0-1"}
+
+
+def test_a_finished_job_is_deleted_when_its_time_is_over() -> None:
+    done = write(started(ttlSecondsAfterFinished=60), succeeded(0), succeeded(1))
+    step = plan(done, see(succeeded(0), succeeded(1)), NOW + 20)
+    assert not step.delete_job and step.look_again == pytest.approx(40)
+    assert plan(done, see(), NOW + 60).delete_job
+    assert not plan(write(started(), succeeded(0), succeeded(1)), see(), NOW + 1e9).delete_job
+
+
+# activeDeadlineSeconds
+
+
+def long_running(**spec: Any) -> DDPJob:
+    """A job that has run since STARTED."""
+    ours = started(running(0), running(1), **spec)
+    goodput = ours.status.goodput.model_copy(update={"since": STARTED})
+    return with_status(
+        ours, ours.status.model_copy(update={"state": "Running", "goodput": goodput})
+    )
+
+
+def test_the_deadline_ends_pods_by_their_kubelets_and_deletes_none_with_a_log() -> None:
+    ours = long_running(activeDeadlineSeconds=300)
+    pods = (running(0, started_at=STARTED), pod(1))
+    late = write(ours, *pods)
+    assert late.status.state == "Failed"
+    assert condition(late.status, "Failed") == ("True", "DeadlineExceeded")
+    assert late.status.restarts == 0 and late.status.history[-1].reason == "DeadlineExceeded"
+    step = plan(late, see(*pods), NOW)
+    assert [p.name for p in step.expire] == ["digits-0-0"] and ranks(step) == {"digits-0-1"}
+    asked = running(0, started_at=STARTED, has_deadline=True)
+    assert plan(late, see(asked), NOW).expire == () and not plan(late, see(asked), NOW).delete
+    over = failed(0, started_at=STARTED, has_deadline=True)
+    assert not plan(late, see(over), NOW).delete
+    bound = pod(1, node="node-2")  # it may have started meanwhile
+    assert plan(late, see(bound), NOW).expire == (bound,) and not plan(late, see(bound), NOW).delete
+
+
+def test_before_the_deadline_there_is_a_look_at_it() -> None:
+    step = plan(long_running(activeDeadlineSeconds=310), see(running(0), running(1)), NOW)
+    assert step.status.state == "Running" and step.look_again == pytest.approx(10)
+
+
+def test_suspended_time_does_not_count() -> None:
+    ours = long_running(activeDeadlineSeconds=400, suspend=True)
+    suspended = write(write(ours, running(0), running(1)))
+    assert suspended.status.state == "Suspended"
+    assert active_seconds(suspended.status, NOW + 5000) == 300
+    spec = suspended.spec.model_copy(update={"suspend": False})
+    resumed = suspended.model_copy(update={"spec": spec})
+    again = write(resumed, now=NOW + 5000)
+    assert again.status.state == "Starting" and active_seconds(again.status, NOW + 5050) == 350
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    assert write(again, *pods, now=NOW + 5099).status.state == "Running"
+    assert write(again, *pods, now=NOW + 5100).status.state == "Failed"
+
+
+# Lost nodes, and how long survivors have
+
+
+def unreachable(rank: int, since: str = "2027-01-15T07:59:55Z", **fields: Any) -> PodRecord:
+    """A pod whose node was given up 5 s before NOW, and which Kubernetes deletes therefore."""
+    values = {"deleting": True, "disruption": "NodeLost", "unreachable_since": since, **fields}
+    return running(rank, **values)
+
+
+def test_pods_of_a_lost_node_are_deleted_by_force_after_the_fence() -> None:
+    ours = write(started(running(0), running(1)), running(0), unreachable(1))
+    assert ours.status.failure and ours.status.failure.reason == "NodeLost"
+    assert (ours.status.attempt, ours.status.budget.charged) == (1, 0)
+    step = plan(ours, see(running(0), unreachable(1)), NOW)
+    assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(0, SURVIVOR_GRACE)]
+    assert step.look_again == pytest.approx(FENCE_SECONDS - 5) and not step.create
+    step = plan(ours, see(unreachable(1)), NOW + 5)
+    assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(1, 0)] and not step.create
+    assert plan(ours, see(), NOW + 5).create == (0, 1)
+
+
+def test_a_pod_that_is_only_unreachable_is_waited_for() -> None:
+    quiet = unreachable(1, deleting=False, disruption="")
+    step = plan(started(running(0), running(1)), see(running(0), quiet), NOW + 100)
+    assert step.status.attempt == 0 and not step.delete
+
+
+def test_survivors_of_an_eviction_may_save_and_those_of_a_failure_need_not() -> None:
+    evicted = running(1, deleting=True, disruption="Evicted")
+    ours = write(started(running(0), running(1)), running(0), evicted)
+    step = plan(ours, see(running(0), evicted), NOW)
+    assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(0, None)]
+    gone = plan(ours, see(running(0)), NOW)
+    assert [d.grace_seconds for d in gone.delete] == [SURVIVOR_GRACE]
+    ours = write(started(running(0), running(1)), running(0), failed(1))
+    step = plan(ours, see(running(0), failed(1)), NOW)
+    assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(0, SURVIVOR_GRACE)]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reason", "disruption", "unreachable_since"),
+    [
+        ([], "", "", None),
+        ([("DisruptionTarget", "True", "PreemptionByScheduler")], "", "Preempted", None),
+        ([("DisruptionTarget", "True", "EvictionByEvictionAPI")], "", "Evicted", None),
+        ([("DisruptionTarget", "True", "TerminationByKubelet")], "Evicted", "Evicted", None),
+        ([("DisruptionTarget", "True", "DeletionByTaintManager")], "", "NodeLost", None),
+        ([("DisruptionTarget", "False", "PreemptionByScheduler")], "", "", None),
+        ([], "Evicted", "Evicted", None),
+        ([], "OutOfcpu", "NodeRefused", None),
+        ([], "UnexpectedAdmissionError", "NodeRefused", None),
+        ([("Ready", "False", ""), ("ContainersReady", "True", "")], "", "", STARTED),
+        ([("Ready", "False", ""), ("ContainersReady", "False", "")], "", "", None),
+        ([("Ready", "True", ""), ("ContainersReady", "True", "")], "", "", None),
+    ],
+)
+def test_what_kubernetes_did_to_a_pod_stands_in_its_conditions(
+    conditions: list[tuple[str, str, str]], reason: str, disruption: str, unreachable_since: str
+) -> None:
+    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1"}
+    metadata = {"name": "digits-0-1", "uid": "u", "resourceVersion": "3", "labels": labels}
+    status = {
+        "reason": reason,
+        "conditions": [
+            {"type": kind, "status": value, "reason": why, "lastTransitionTime": STARTED}
+            for kind, value, why in conditions
+        ],
+    }
+    record = pod_record({"metadata": metadata, "status": status})
+    assert record and record.disruption == disruption
+    assert record.unreachable_since == unreachable_since
+
+
+def test_an_evicted_pods_own_words_do_not_hide_the_eviction() -> None:
+    saved = summary(reason="Preempted", exit_code=75, message="saved and stopped (exit code 75)")
+    ours = write(started(), failed(0, saved), running(1))
+    assert ours.status.failure and ours.status.failure.reason == "Preempted"
+    assert (ours.status.budget.charged, ours.status.attempt) == (0, 1)
+    ours = write(started(), failed(0, saved, disruption="Evicted"), running(1))
+    assert ours.status.failure and ours.status.failure.reason == "Evicted"
+    assert ours.status.failure.exit_code == 75
+
+
+# startupDeadlineSeconds
+
+
+def waiting_job(*pods: PodRecord) -> DDPJob:
+    ours = write(job(startupDeadlineSeconds=60, nnodes=2))
+    return write(ours, *pods)
+
+
+def test_a_group_that_is_scheduled_in_part_is_released_and_tried_again_later() -> None:
+    words = "0/3 nodes are available: 3 Insufficient cpu."
+    stuck = pod(1, reason="Unschedulable", message=words)
+    ours = waiting_job(running(0), stuck)
+    step = plan(ours, see(running(0), stuck), NOW + 59)
+    assert step.status.attempt == 0 and step.look_again == pytest.approx(1)
+    late = write(ours, running(0), stuck, now=NOW + 60)
+    found = late.status.failure
+    assert found and found.reason == "StartupDeadlineExceeded" and words in found.message
+    assert (late.status.attempt, late.status.budget.charged) == (1, 0)
+    step = plan(late, see(running(0), stuck), NOW + 60)
+    assert ranks(step) == {"digits-0-0", "digits-0-1"} and not step.create
+    assert plan(late, see(), NOW + 69).look_again == pytest.approx(1)
+    assert plan(late, see(), NOW + 70).create == (0, 1)
+
+
+def test_a_pull_that_goes_on_is_waited_for_and_one_that_fails_is_not() -> None:
+    pulling = pod(1, node="node-1", reason="ContainerCreating")
+    ours = waiting_job(running(0), pulling)
+    assert plan(ours, see(running(0), pulling), NOW + 600).status.attempt == 0
+    failing = replace(pulling, reason="ImagePullBackOff", message="not found")
+    assert plan(ours, see(running(0), failing), NOW + 600).status.attempt == 1
+
+
+def test_a_quota_that_lets_only_some_pods_in_releases_them() -> None:
+    ours = waiting_job(running(0))
+    assert plan(ours, see(running(0)), NOW + 60).status.attempt == 1
+
+
+# Where the time went
+
+
+def test_time_is_booked_when_a_state_ends() -> None:
+    new = job()
+    metadata = new.metadata.model_copy(update={"creation_timestamp": STARTED})
+    ours = write(new.model_copy(update={"metadata": metadata}))
+    assert ours.status.goodput.queued_seconds == 300
+    pods = (running(0), running(1))
+    ours = write(ours, *pods, now=NOW + 20)
+    ours = write(ours, *pods, now=NOW + 500, report=reports(100))
+    ours = write(ours, failed(0), running(1), now=NOW + 1020, report=reports(300))
+    spent = ours.status.goodput
+    assert (spent.starting_seconds, spent.productive_seconds) == (20, 1000)
+    assert spent.ratio == "0.980"
+
+
+def test_what_has_to_be_done_again_is_lost() -> None:
+    past = {
+        "attempt": 0,
+        "startTime": "2027-01-15T07:00:00Z",
+        "endTime": "2027-01-15T07:50:00Z",
+        "reason": "Exception",
+        "firstStep": 0,
+        "step": 300,
+    }
+    spent = {"productiveSeconds": 3000, "since": STARTED}
+    ours = in_attempt(1, history=[past], goodput=spent)
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    ours = write(ours, *pods, report=reports(200, 1))
+    assert ours.status.goodput.lost_seconds == 1000
+    assert ours.status.goodput.productive_seconds == 2000
+    ours = write(ours, *pods, now=NOW + 5, report=reports(250, 1))
+    assert ours.status.goodput.lost_seconds == 1000, "once"
+    counted = in_attempt(1, history=[past], goodput=spent)
+    counted = write(counted, *pods, report=reports(200, 1, source="counted"))
+    assert counted.status.goodput.lost_seconds == 0
