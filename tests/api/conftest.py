@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.api.jobs import Jobs
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
+from tests.cluster.nodes import fake_nodes
 
 
 @pytest.fixture
@@ -23,3 +25,16 @@ async def client(api_server: ApiServer) -> AsyncIterator[Client]:
     """An asynchronous client of the administrator."""
     async with Client(api_server) as client:
         yield client
+
+
+@pytest.fixture
+def jobs(client: Client, namespace: str) -> Jobs:
+    """The DDPJobs of the test's namespace."""
+    return Jobs(client, namespace)
+
+
+@pytest.fixture
+async def nodes(client: Client) -> AsyncIterator[list[str]]:
+    """Names of two nodes without kubelets."""
+    async with fake_nodes(client, "node-a", "node-b") as names:
+        yield list(names)

@@ -40,6 +40,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "resources": ({"limits": {"cpu": 1}}, {"limits": {"cpu": 2}}),
     "volumes": ([{"name": "a", "emptyDir": {}}], [{"name": "a", "configMap": {"name": "b"}}]),
     "volumeMounts": ([{"name": "a", "mountPath": "/a"}], [{"name": "a", "mountPath": "/b"}]),
+    "networkPolicy": ({"enabled": False}, {"enabled": True, "egress": []}),
     "shm": ({"enabled": True, "sizeLimit": "1Gi"}, {"enabled": True, "sizeLimit": "2Gi"}),
     "checkpoint": (
         {"volume": {"emptyDir": {}}, "mountPath": "/checkpoints"},
@@ -51,12 +52,18 @@ VALUES: dict[str, tuple[Any, Any]] = {
     ),
     "master": ({"image": "trainer:3"}, {"image": "trainer:3", "resources": {"limits": {"cpu": 4}}}),
     "progress": ("file", "auto"),
+    "successPolicy": ("Rank0", "All"),
+    "startupDeadlineSeconds": (60, 600),
+    "hangTimeoutSeconds": (300, 600),
+    "managedBy": ("ddpjob.dev/operator", "example.com/other"),
     "terminationGracePeriodSeconds": (30, 90),
 }
 ALWAYS: dict[str, tuple[Any, Any]] = {
     "suspend": (True, False),
     "failurePolicy": ({"maxRestarts": 5}, {"maxRestarts": 6}),
     "cleanPodPolicy": ("All", "None"),
+    "activeDeadlineSeconds": (600, 6000),
+    "ttlSecondsAfterFinished": (60, 0),
     # The API server cannot compare an open subtree; the operator restarts for it.
     "template": ({"metadata": {"labels": {"a": "b"}}}, {"metadata": {"labels": {"a": "c"}}}),
 }

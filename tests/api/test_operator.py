@@ -1,27 +1,26 @@
 """The operator as it is installed, a process with the chart's rights, against a real API server."""
 
 import asyncio
+import json
 import random
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ddpjob import keys
+from tests.api.jobs import Body, Jobs, conditions, rank
 from tests.builders import job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.audit import Entry
-from tests.cluster.client import MERGE, Client
+from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
-from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
-
-Body = dict[str, Any]
 
 
 @pytest.fixture
@@ -31,74 +30,11 @@ def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[Opera
         yield operator
 
 
-class Jobs:
-    """The DDPJobs of one namespace, by an administrator."""
-
-    def __init__(self, client: Client, namespace: str) -> None:
-        self.client, self.namespace = client, namespace
-        self.path = f"/apis/{keys.API_VERSION}/namespaces/{namespace}/{keys.PLURAL}"
-
-    async def create(self, name: str = "digits", **spec: Any) -> Body:
-        return await self.client.request(
-            "POST", self.path, job_object(name, **{"nnodes": 2, **spec})
-        )
-
-    async def get(self, name: str = "digits") -> Body:
-        return await self.client.request("GET", f"{self.path}/{name}")
-
-    async def patch(self, name: str = "digits", **spec: Any) -> Body:
-        body = {"spec": spec}
-        path = f"{self.path}/{name}"
-        return await self.client.request("PATCH", path, body, content_type=MERGE)
-
-    async def delete(self, name: str = "digits") -> None:
-        await self.client.request("DELETE", f"{self.path}/{name}")
-
-    async def until(self, holds: Callable[[Body], Any], name: str = "digits") -> Body:
-        async with asyncio.timeout(90):
-            while not holds(job := await self.get(name)):
-                await asyncio.sleep(0.05)
-        return job
-
-    async def in_state(self, state: str, name: str = "digits") -> Body:
-        return await self.until(lambda job: job.get("status", {}).get("state") == state, name)
-
-    async def children(self, plural: str) -> list[Body]:
-        selector = f"labelSelector={keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
-        path = f"/api/v1/namespaces/{self.namespace}/{plural}?{selector}"
-        items: list[Body] = (await self.client.request("GET", path))["items"]
-        return items
-
-    async def pods(self) -> list[str]:
-        return sorted(pod["metadata"]["name"] for pod in await self.children("pods"))
-
-
-@pytest.fixture
-def jobs(client: Client, namespace: str) -> Jobs:
-    return Jobs(client, namespace)
-
-
-@pytest.fixture
-async def nodes(client: Client) -> AsyncIterator[list[str]]:
-    async with fake_nodes(client, "node-a", "node-b") as names:
-        yield list(names)
-
-
-def rank(pod: Body) -> tuple[int, int]:
-    labels = pod["metadata"]["labels"]
-    return int(labels[keys.ATTEMPT_LABEL]), int(labels[keys.RANK_LABEL])
-
-
 def fails_once(pod: Body) -> Life:
     attempt, node_rank = rank(pod)
     if attempt == 0 and node_rank == 1:
         return Life(run_seconds=1.0, end=End(exit_code=1, message="ValueError: boom"))
     return Life(run_seconds=None if attempt == 0 else 1.0)
-
-
-def conditions(job: Body) -> dict[str, tuple[str, str]]:
-    found = job.get("status", {}).get("conditions", [])
-    return {c["type"]: (c["status"], c["reason"]) for c in found}
 
 
 async def test_a_job_runs_fails_restarts_and_succeeds(
@@ -191,7 +127,8 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
     mark = api_server.audit.mark()
     async with ScriptedKubelet(client, nodes, life) as kubelet:
         await jobs.create("steady", nnodes=4)
-        await jobs.create("restarting", nnodes=4)
+        no_pause = {"backoffSeconds": {"first": 0}}
+        await jobs.create("restarting", nnodes=4, failurePolicy=no_pause)
         for _ in range(20):
             operator.kill()
             operator.start()
@@ -215,7 +152,18 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
     expected = {f"steady-0-{r}" for r in range(4)}
     expected |= {f"restarting-{a}-{r}" for a in range(4) for r in range(4)}
     assert set(created) == expected and set(created.values()) == {1}
-    assert raised_before_deleted(writes)
+    assert raised_before_deleted(writes) and none_is_blind(writes)
+
+
+def none_is_blind(writes: list[Entry]) -> bool:
+    """Whether what the operator deletes and updates is what it has seen."""
+    sent = [(e.verb, e.request) for e in writes if e.user == operators.USER and e.request]
+    deletions = [options for verb, options in sent if verb == "delete"]
+    updates = [body["metadata"] for verb, body in sent if verb == "update"]
+    assert deletions and updates
+    return all(options.get("preconditions", {}).get("uid") for options in deletions) and all(
+        metadata.get("resourceVersion") for metadata in updates
+    )
 
 
 def made_a_pod(entry: Entry) -> bool:
@@ -284,21 +232,16 @@ async def test_what_is_granted_is_what_is_used(
     client: Client,
     namespace: str,
 ) -> None:
-    """Every verb of the chart's role is called by some part of a job's life, and no other is."""
+    """Every verb of the chart's role is called by some part of a job's life, and no other is.
+
+    The Lease of two replicas has a role of its own (test_replicas.py).
+    """
     foreign = {"metadata": {"name": "taken"}, "spec": {"clusterIP": "None"}}
     await client.request("POST", f"/api/v1/namespaces/{namespace}/services", foreign)
-    async with ScriptedKubelet(client, nodes, fails_once):
-        await jobs.create()
-        await jobs.create("taken")
-        await jobs.in_state("Succeeded")
-        await jobs.until(
-            lambda job: conditions(job).get("Accepted") == ("False", "NameTaken"), "taken"
-        )
-    used = {
-        (entry.resource, entry.verb)
-        for entry in api_server.audit.entries()
-        if entry.user == operators.USER and entry.resource
-    }
+
+    def script(pod: Body) -> Life:
+        return Life() if pod["metadata"]["labels"][keys.JOB_LABEL] == "late" else fails_once(pod)
+
     granted = {
         (resource, verb)
         for found in operators.installed_objects()
@@ -309,7 +252,23 @@ async def test_what_is_granted_is_what_is_used(
     }
     # Not a request of its own: the API server asks for it when an owner reference blocks deletion.
     granted.discard(("ddpjobs/finalizers", "update"))
-    assert used == granted
+
+    def used() -> set[tuple[str, str]]:
+        return {
+            (entry.resource, entry.verb)
+            for entry in api_server.audit.entries()
+            if entry.user == operators.USER and entry.resource not in ("", "leases")
+        }
+
+    async with ScriptedKubelet(client, nodes, script):
+        await jobs.create(ttlSecondsAfterFinished=0)
+        await jobs.create("taken")
+        await jobs.create("late", activeDeadlineSeconds=2)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(60):
+                while used() != granted:
+                    await asyncio.sleep(0.2)
+    assert used() == granted
 
 
 ACCOUNT_ROLE = operators.ACCOUNT[1]
@@ -330,3 +289,45 @@ async def test_the_operator_lives_through_a_restart_of_the_api_server(
             kubelet.finish(jobs.namespace, f"digits-0-{node_rank}")
         await jobs.in_state("Succeeded")
     assert operator.process is not None and operator.process.poll() is None
+
+
+DEPTHS = (300, 1100, 9000)  # of 10,000 that an API server stores
+
+
+async def test_jobs_of_any_depth_hurt_no_other(
+    api_server: ApiServer,
+    operator: OperatorProcess,
+    jobs: Jobs,
+    nodes: list[str],
+    client: Client,
+) -> None:
+    """Seen by a watch, then, since the operator starts again, by a list."""
+    where = ("-n", jobs.namespace)
+    for depth in DEPTHS:
+        body = json.dumps(job_object(f"deep-{depth}", template={"spec": {"x": 0}}))
+        text = body.replace('"x": 0', '"x": ' + '{"a":' * depth + "0" + "}" * depth)
+        api_server.kubectl("create", "--raw", jobs.path, "-f", "-", input=text)
+
+    async def refused() -> None:
+        for depth in DEPTHS:
+            column = "jsonpath={.status.conditions[?(@.reason=='Invalid')].message}"
+            async with asyncio.timeout(60):
+                while "objects within each other" not in (
+                    said := api_server.kubectl(
+                        "get", "ddpjob", f"deep-{depth}", *where, "-o", column
+                    )
+                ):
+                    await asyncio.sleep(0.2)
+            assert said.startswith("spec.template: ")
+
+    async with ScriptedKubelet(client, nodes):
+        await jobs.create("before")
+        await jobs.in_state("Running", "before")
+        await refused()
+        operator.kill()
+        operator.start()
+        await jobs.create("after")
+        await jobs.in_state("Running", "after")
+    log = operator.log.read_text()
+    assert "Traceback" not in log and operator.process and operator.process.poll() is None
+    api_server.kubectl("delete", "ddpjobs", "--all", *where)

@@ -12,7 +12,7 @@ import pytest
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.runner import Runner
-from tests.api.test_operator import Jobs
+from tests.api.jobs import Jobs, conditions
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.nodes import fake_nodes
@@ -110,6 +110,30 @@ async def test_a_workers_own_exit_code_is_told(jobs: Jobs, tmp_path: Path) -> No
     assert (failure["exitCode"], failure["rank"], failure["reason"]) == (3, 1, "ExitCode")
 
 
+async def test_a_hang_is_named_and_the_next_attempt_goes_on(jobs: Jobs, tmp_path: Path) -> None:
+    """Rank 1 stops outside a collective, in the first attempt; it knows nothing of us."""
+    source = """
+        import os, signal, sys, time, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(60):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            time.sleep(0.05)
+            if step == 40 and dist.get_rank() == 1 and os.environ["DDPJOB_ATTEMPT"] == "0":
+                os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    await jobs.create(args=[script(tmp_path, source)], nnodes=2, hangTimeoutSeconds=5)
+    job = await jobs.until(lambda job: conditions(job).get("Stalled") == ("True", "Hang"))
+    failure = job["status"]["failure"]
+    assert (failure["reason"], failure["rank"]) == ("Hang", 1)
+    assert "is stopped (SIGSTOP)" in failure["message"]
+    job = await jobs.in_state("Succeeded")
+    assert job["status"]["restarts"] == 1 and job["status"]["budget"]["charged"] == 1
+    assert conditions(job)["Stalled"] == ("False", "Progress")
+
+
 async def test_launcher_none_with_a_command(jobs: Jobs, tmp_path: Path) -> None:
     source = """
         import os
@@ -143,11 +167,23 @@ async def test_launcher_python_is_env_and_one_process_a_pod(jobs: Jobs, tmp_path
     assert job["status"]["restarts"] == 1
 
 
+LAUNCH = ["python3", "-m", "torch.distributed.launch"]
+
+
 @pytest.mark.parametrize(
-    ("launcher", "module"), [("python", "ddptrain.native"), ("accelerate", "ddptrain.accelerated")]
+    ("spec", "module"),
+    [
+        ({"launcher": "python"}, "ddptrain.native"),
+        ({"launcher": "accelerate"}, "ddptrain.accelerated"),
+        ({"command": [*LAUNCH, "-m", "ddptrain.native", "--epochs", "2"]}, ""),
+    ],
+    ids=["python", "accelerate", "torch.distributed.launch"],
 )
-async def test_other_launchers_run_the_trainers(jobs: Jobs, launcher: str, module: str) -> None:
-    await jobs.create(launcher=launcher, args=["-m", module, "--epochs", "2"])
+async def test_other_launchers_run_the_trainers(
+    jobs: Jobs, spec: dict[str, Any], module: str
+) -> None:
+    args = [] if "command" in spec else ["-m", module, "--epochs", "2"]
+    await jobs.create(**spec, args=args)
     status = (await jobs.in_state("Succeeded"))["status"]
     assert status["summary"]["step"] == "46/46" and status["worldSize"] == 2
 

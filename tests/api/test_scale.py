@@ -56,6 +56,7 @@ async def test_a_hundred_jobs_cost_what_one_does_a_hundred_times(
     assert counts == {
         ("create", "services"): JOBS,
         ("create", "configmaps"): JOBS,
+        ("create", "networkpolicies"): JOBS,
         ("delete", "configmaps"): JOBS,
         ("create", "pods"): JOBS * NODES,
     }

@@ -182,8 +182,10 @@ class ApiServer:
             raise AssertionError(f"kubectl {' '.join(arguments)}: {ended.stderr.strip()}")
         return ended.stdout if check else ended.stdout + ended.stderr
 
-    def write_kubeconfig(self, path: Path, *, token: str, namespace: str = "default") -> Path:
-        """Write a kubeconfig for the owner of a token; the path."""
+    def write_kubeconfig(
+        self, path: Path, *, token: str, namespace: str = "default", url: str = ""
+    ) -> Path:
+        """Write a kubeconfig for the owner of a token; the path. `url`: of a proxy before it."""
         authority = b64encode(self.ca_file.read_bytes()).decode()
         config = {
             "apiVersion": "v1",
@@ -191,7 +193,7 @@ class ApiServer:
             "clusters": [
                 {
                     "name": "tests",
-                    "cluster": {"server": self.url, "certificate-authority-data": authority},
+                    "cluster": {"server": url or self.url, "certificate-authority-data": authority},
                 }
             ],
             "users": [{"name": "tests", "user": {"token": token}}],

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import orjson
+from ddpjob.nesting import read_json
 
 # Writes on what the operator handles are logged with both bodies, everything else without: reads
 # of many objects would fill the memory for nothing.
@@ -49,6 +49,12 @@ class Entry:
     def user(self) -> str:
         """Name of who asked, `system:serviceaccount:NAMESPACE:NAME` for a service account."""
         return str(self.raw["user"]["username"])
+
+    @property
+    def credential(self) -> str:
+        """`JTI=…` of a service account's token, which tells processes of one account apart."""
+        extra = self.raw["user"].get("extra", {})
+        return str(extra.get("authentication.kubernetes.io/credential-id", [""])[0])
 
     @property
     def verb(self) -> str:
@@ -120,7 +126,7 @@ class AuditLog:
         for end, line in self._lines(since):
             if end > until:
                 return
-            entry = Entry(orjson.loads(line))
+            entry = Entry(read_json(line))
             if (
                 "audit-mark=" not in entry.raw["requestURI"]
                 and entry.raw["stage"] != "ResponseStarted"

@@ -114,7 +114,9 @@ class Client:
                 for found in list(known.values()):
                     yield "ADDED", found
                 version = listing["metadata"]["resourceVersion"]
-                async for kind, found in self._watch(path, query, version):
+                async for kind, found in self.watch(path, version, query):
+                    if kind == "ERROR":
+                        break
                     if kind == "DELETED":
                         known.pop(found["metadata"]["uid"], None)
                     else:
@@ -123,10 +125,10 @@ class Client:
             except (aiohttp.ClientError, ApiError, OSError, TimeoutError):
                 await asyncio.sleep(0.2)  # the server is away, or history has been compacted
 
-    async def _watch(
-        self, path: str, query: str, version: str
+    async def watch(
+        self, path: str, version: str, query: str = ""
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Events after a resource version, until the server ends the stream or reports an error."""
+        """Events after a resource version, until the server ends the stream."""
         target = f"{path}?watch=1&resourceVersion={version}&{query}"
         endless = aiohttp.ClientTimeout(total=None, sock_connect=30)
         async with self._session.get(target, timeout=endless) as answer:
@@ -135,6 +137,4 @@ class Client:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     event = orjson.loads(line)
-                    if event["type"] == "ERROR":
-                        return
                     yield event["type"], event["object"]

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from base64 import urlsafe_b64decode
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -37,17 +38,27 @@ def grant_rights(server: ApiServer) -> None:
     server.kubectl("apply", "-f", "-", input=listing)
 
 
+def _token_id(token: str) -> str:
+    """The `jti` of a service account's token."""
+    payload = token.split(".")[1]
+    claims = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return str(claims["jti"])
+
+
 class OperatorProcess:
     """`python -m ddpjob.handlers` against `server`. A context manager; the log is in `log`."""
 
-    def __init__(self, server: ApiServer, folder: Path, *arguments: str) -> None:
-        grant_rights(server)
+    def __init__(self, server: ApiServer, folder: Path, *arguments: str, url: str = "") -> None:
+        """`url`: of a proxy before the server; then its rights have been granted already."""
+        if not url:
+            grant_rights(server)
         token = server.service_account_token(*ACCOUNT)
-        self._kubeconfig = server.write_kubeconfig(
-            folder / f"operator-{uuid.uuid4().hex[:8]}", token=token
-        )
+        self.credential = f"JTI={_token_id(token)}"
+        """By which the audit log tells this process from others of its account."""
+        name = f"operator-{uuid.uuid4().hex[:8]}"
+        self._kubeconfig = server.write_kubeconfig(folder / name, token=token, url=url)
         self._arguments = arguments
-        self.log = folder / "operator.log"
+        self.log = folder / ("operator.log" if not url else f"{name}.log")
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -97,6 +108,14 @@ class OperatorProcess:
         """What its own HTTP server answers."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
             return str(answer.read().decode())
+
+    @property
+    def leads(self) -> bool:
+        """Whether it works on jobs; False too where it does not answer, or has ended."""
+        try:
+            return "ddpjob_leader 1.0" in self.get("/metrics")
+        except OSError:
+            return False
 
     def kill(self, number: int = signal.SIGKILL) -> int:
         """End it by this signal and wait; its exit code."""

@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent.parent
 ROOT = TESTS.parent
-TIERS = ("unit", "golden", "chart", "trainer", "api", "e2e")
+TIERS = ("unit", "golden", "chart", "chaos", "trainer", "api", "e2e")
 
 
 class Unavailable(Exception):

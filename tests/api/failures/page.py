@@ -1,0 +1,73 @@
+"""docs/failures.md, from what was seen. Pure."""
+
+import re
+from collections.abc import Mapping
+
+from tests.api.failures.table import Failure, Kind
+
+HEAD = """# Failures
+
+What `status.failure` says of each of {total} kinds of failure. Each is run for real: a DDPJob on a
+real API server, with the operator as it is installed; its pods are processes, with real torchrun
+and gloo, and its script knows nothing of ddpjob. The first cause must be named completely: reason,
+rank, pod, exit code or signal, exception, and the sentence that tells what happened. The pods of
+those marked "played" are objects without processes, because the kubelet is to do to them what
+cannot be asked of a real one. No GPU is involved, so no NCCL.
+
+**Right: {right} of {total}.** The wrong ones are in the table, with the reason.
+`make bench-failures` runs all and writes this page; the api tier of `make test` runs the same and
+fails where a mark would change.
+
+| | kind | `status.failure` |
+| --- | --- | --- |
+"""
+
+
+def page(kinds: tuple[Kind, ...], seen: Mapping[str, Failure]) -> str:
+    """The page; `seen` is by the job's name."""
+    right = [kind for kind in kinds if kind.job in seen and is_right(kind, seen[kind.job])]
+    rows = [row(kind, seen.get(kind.job), kind in right) for kind in kinds]
+    return HEAD.format(right=len(right), total=len(kinds)) + "\n".join(rows) + "\n"
+
+
+def is_right(kind: Kind, failure: Failure) -> bool:
+    """Whether the failure names what began it."""
+    return not kind.cause.differences(kind.job, failure)
+
+
+def row(kind: Kind, failure: Failure | None, right: bool) -> str:
+    """One kind."""
+    name = f"{kind.name} (played)" if kind.life else kind.name
+    if failure is None:
+        return f"| – | {name} | not run on this machine |"
+    said = told(kind, failure)
+    if not right:
+        said += f"<br>**wrong**: {kind.why}"
+    return f"| {'✓' if right else '✗'} | {name} | {said} |"
+
+
+def told(kind: Kind, failure: Failure) -> str:
+    """The failure in one cell, without what is different each time."""
+    end = failure.get("signal") or failure.get("exitCode")
+    words = [
+        f"{failure['reason']}, rank {failure['rank']}",
+        *([f"{'signal' if 'signal' in failure else 'exit code'} {end}"] if end is not None else []),
+    ]
+    message = failure["message"].replace(f"{kind.job}-0-", "JOB-0-")
+    for pattern, word in VARIES:
+        message = re.sub(pattern, word, message)
+    message = message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
+    return f"{', '.join(words)}: `{message.replace('|', '¦').replace('`', chr(39))}`"
+
+
+LONGEST = 240
+VARIES = (
+    (r" This is typically caused by .*GLHF! \S+(?=;|$)", ""),  # gloo's advice
+    (r"(?<=in )/tmp/\S+", "FOLDER"),
+    (r"/\S*/(?=[\w.-]+\.(py|cc|cpp)\b)", ""),  # folders
+    (r"(?<='|\s)/\S*/(?=python)", ""),
+    (r"\bpid(\(s\))? \d+", r"pid\1 …"),
+    (r"\[?127(\.\d+){3}(\]?:\d+)?", "ADDRESS"),
+    (r"port: \d+", "port: …"),
+    (r"(?<=after )\d+ s", "… s"),
+)

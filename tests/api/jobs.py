@@ -1,0 +1,63 @@
+"""DDPJobs on a real API server, as the tests handle them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ddpjob import keys
+from tests.builders import job_object
+from tests.cluster.client import MERGE, Client
+
+Body = dict[str, Any]
+
+
+class Jobs:
+    """The DDPJobs of one namespace, by an administrator."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client, self.namespace = client, namespace
+        self.path = f"/apis/{keys.API_VERSION}/namespaces/{namespace}/{keys.PLURAL}"
+
+    async def create(self, name: str = "digits", **spec: Any) -> Body:
+        return await self.client.request(
+            "POST", self.path, job_object(name, **{"nnodes": 2, **spec})
+        )
+
+    async def get(self, name: str = "digits") -> Body:
+        return await self.client.request("GET", f"{self.path}/{name}")
+
+    async def patch(self, name: str = "digits", **spec: Any) -> Body:
+        body = {"spec": spec}
+        path = f"{self.path}/{name}"
+        return await self.client.request("PATCH", path, body, content_type=MERGE)
+
+    async def delete(self, name: str = "digits") -> None:
+        await self.client.request("DELETE", f"{self.path}/{name}")
+
+    async def until(self, holds: Callable[[Body], Any], name: str = "digits") -> Body:
+        async with asyncio.timeout(180):
+            while not holds(job := await self.get(name)):
+                await asyncio.sleep(0.05)
+        return job
+
+    async def in_state(self, state: str, name: str = "digits") -> Body:
+        return await self.until(lambda job: job.get("status", {}).get("state") == state, name)
+
+    async def children(self, plural: str) -> list[Body]:
+        selector = f"labelSelector={keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+        path = f"/api/v1/namespaces/{self.namespace}/{plural}?{selector}"
+        items: list[Body] = (await self.client.request("GET", path))["items"]
+        return items
+
+    async def pods(self) -> list[str]:
+        return sorted(pod["metadata"]["name"] for pod in await self.children("pods"))
+
+
+def rank(pod: Body) -> tuple[int, int]:
+    labels = pod["metadata"]["labels"]
+    return int(labels[keys.ATTEMPT_LABEL]), int(labels[keys.RANK_LABEL])
+
+
+def conditions(job: Body) -> dict[str, tuple[str, str]]:
+    found = job.get("status", {}).get("conditions", [])
+    return {c["type"]: (c["status"], c["reason"]) for c in found}
