@@ -1,0 +1,229 @@
+"""Checks the promises of docs/operations.md against what was stored, change by change.
+
+It knows nothing of the operator but its name: what it judges by are the objects, in the order in
+which they changed, and who changed them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpjob import keys
+
+Body = dict[str, Any]
+
+FINISHED = ("Succeeded", "Failed")
+# The states of docs/operations.md; a state may also stay as it is.
+NEXT_STATES = {
+    "": {"Pending", "Starting", "Suspended"},
+    "Pending": {"Starting", "Suspended"},
+    "Starting": {"Running", "Restarting", "Suspended", *FINISHED},
+    "Running": {"Restarting", "Suspended", *FINISHED},
+    "Restarting": {"Running", "Restarting", "Suspended", *FINISHED},
+    "Suspended": {"Starting", "Succeeded"},
+    "Succeeded": set(),
+    "Failed": set(),
+}
+GROUP_ENV = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDPJOB_WORLD_SIZE", "PET_RDZV_ID")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One change of one object."""
+
+    by_operator: bool
+    verb: str  # create, update, status, patch, delete (asked for, or carried out)
+    kind: str
+    sent: Body  # what the writer sent: the body, or the options of a deletion
+    before: Body | None
+    after: Body | None  # None: the object is gone
+
+    @property
+    def object(self) -> Body:
+        """The object, after the change if it lives on."""
+        found = self.after or self.before
+        assert found is not None
+        return found
+
+    def __str__(self) -> str:
+        who = "operator" if self.by_operator else "others"
+        return f"{who} {self.verb} {self.kind}/{self.object['metadata']['name']}"
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A promise that was broken, and where."""
+
+    promise: str
+    place: int  # number of the entry
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.promise} at entry {self.place}: {self.words}"
+
+
+@dataclass
+class Auditor:
+    """Replays entries one by one; `breaches` has what was wrong with any prefix of them."""
+
+    breaches: list[Breach] = field(default_factory=list)
+    _live: dict[str, Body] = field(default_factory=dict)  # every object by uid
+    _attempts: dict[tuple[str, int], list[Body]] = field(default_factory=lambda: defaultdict(list))
+    _results: dict[tuple[str, int], dict[int, str]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    _place: int = 0
+
+    def replay(self, entries: Iterable[Entry]) -> list[Breach]:
+        """All breaches."""
+        for self._place, entry in enumerate(entries):
+            self._precondition(entry)
+            if entry.kind == "Pod":
+                self._pod(entry)
+            elif entry.kind == keys.KIND:
+                self._job(entry)
+            self._take_in(entry)
+        return self.breaches
+
+    def at_rest(self) -> list[Breach]:
+        """Breaches that only the end can show: leaks, lost results."""
+        for body in self._live.values():
+            owner = _owner(body)
+            if owner and owner["uid"] not in self._live:
+                self._breach("I11", f"{_name(body)} outlives its job")
+        for (uid, attempt), results in self._results.items():
+            job = self._live.get(uid)
+            if job is None:
+                continue
+            status = job.get("status") or {}
+            whole = len(results) == job["spec"]["nnodes"] and set(results.values()) == {"Succeeded"}
+            if whole and status.get("state") not in FINISHED:
+                self._breach("I5", f"attempt {attempt} succeeded, the job is {status.get('state')}")
+        return self.breaches
+
+    def _breach(self, promise: str, words: str) -> None:
+        self.breaches.append(Breach(promise, self._place, words))
+
+    def _take_in(self, entry: Entry) -> None:
+        uid = entry.object["metadata"]["uid"]
+        if entry.after is None:
+            self._live.pop(uid, None)
+        else:
+            self._live[uid] = entry.after
+
+    def _precondition(self, entry: Entry) -> None:
+        """I12: nobody's but ours, and never blindly."""
+        if not entry.by_operator or entry.kind == "Event":
+            return
+        owner = _owner(entry.object)
+        if entry.kind != keys.KIND and not (owner and owner["kind"] == keys.KIND):
+            self._breach("I12", f"{entry}: not owned by a DDPJob")
+        if entry.verb == "delete" and not (entry.sent.get("preconditions") or {}).get("uid"):
+            self._breach("I12", f"{entry}: no uid")
+        if entry.verb == "patch" and not entry.sent["metadata"].get("uid"):
+            self._breach("I12", f"{entry}: no uid")
+        if entry.verb in ("status", "update") and not entry.sent["metadata"].get("resourceVersion"):
+            self._breach("I12", f"{entry}: no resourceVersion")
+
+    def _pod(self, entry: Entry) -> None:
+        pod = entry.object
+        owner = _owner(pod)
+        if owner is None:
+            return
+        attempt, rank = _labels(pod)
+        if entry.verb == "create":
+            self._created(entry, owner["uid"], attempt, rank)
+        if entry.by_operator and entry.verb == "delete":
+            self._deleted(entry, owner["uid"], attempt)
+        if entry.after is not None and not _is_live(entry.after):
+            self._results[owner["uid"], attempt][rank] = entry.after["status"]["phase"]
+
+    def _created(self, entry: Entry, uid: str, attempt: int, rank: int) -> None:
+        pod = entry.object
+        others = [body for body in self._live.values() if _pod_of(body, uid)]
+        live = [(*_labels(body), body) for body in others if _is_live(body)]
+        if any((a, r) == (attempt, rank) for a, r, _ in live):
+            self._breach("I1", f"{entry}: rank {rank} of attempt {attempt} lives twice")
+        if older := [_name(body) for a, _, body in live if a < attempt]:
+            self._breach("I2", f"{entry}: {older} of an earlier attempt may still run")
+        job = self._live.get(uid)
+        if job is None:
+            return
+        status = job.get("status") or {}
+        if status.get("state") in FINISHED:
+            self._breach("I6", f"{entry}: the job is {status['state']}")
+        if status.get("attempt", 0) < attempt:
+            self._breach("I9", f"{entry}: status.attempt is {status.get('attempt', 0)}")
+        if not 0 <= rank < job["spec"]["nnodes"]:
+            self._breach("I3", f"{entry}: rank {rank} of {job['spec']['nnodes']}")
+        if pod["metadata"]["labels"][keys.JOB_UID_LABEL] != uid:
+            self._breach("I13", f"{entry}: carries another job's uid")
+        group = self._attempts[uid, attempt]
+        if group and _group_env(group[0]) != _group_env(pod):
+            self._breach("I3", f"{entry}: {_group_env(pod)}, but {_group_env(group[0])} before")
+        if group and _spec_hash(group[0]) != _spec_hash(pod):
+            self._breach("I10", f"{entry}: made from another spec than the attempt's first pod")
+        group.append(pod)
+
+    def _deleted(self, entry: Entry, uid: str, attempt: int) -> None:
+        job = self._live.get(uid)
+        status = (job or {}).get("status") or {}
+        over = status.get("attempt", 0) > attempt or status.get("state") in FINISHED
+        if job is not None and not over:
+            self._breach("I9", f"{entry}: status.attempt is still {status.get('attempt', 0)}")
+
+    def _job(self, entry: Entry) -> None:
+        if entry.verb != "status" or entry.before is None or entry.after is None:
+            return
+        old, new = entry.before.get("status") or {}, entry.after.get("status") or {}
+        was, now = old.get("state", ""), new.get("state", "")
+        if now != was and now not in NEXT_STATES[was]:
+            self._breach("I4", f"{entry}: from {was or 'nothing'} to {now}")
+        for count in ("attempt", "restarts", "observedGeneration"):
+            if (new.get(count) or 0) < (old.get(count) or 0):
+                self._breach("I4", f"{entry}: {count} from {old[count]} to {new.get(count)}")
+        attempts, restarts = (
+            new.get(count, 0) - old.get(count, 0) for count in ("attempt", "restarts")
+        )
+        suspending = any(
+            c["type"] == "Suspended" and c["reason"] == "Suspending"
+            for c in new.get("conditions") or []
+        )
+        if attempts > 1 or restarts > attempts or (restarts < attempts and not suspending):
+            self._breach("I8", f"{entry}: {attempts} attempts and {restarts} restarts in one write")
+        charged = new["budget"]["charged"] - (old.get("budget") or {"charged": 0})["charged"]
+        if charged > 1:
+            self._breach("I8", f"{entry}: charges {charged} at once")
+
+
+def _name(body: Body) -> str:
+    return str(body["metadata"]["name"])
+
+
+def _owner(body: Body) -> Body | None:
+    owners: list[Body] = body["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _pod_of(body: Body, uid: str) -> bool:
+    owner = _owner(body)
+    return body["kind"] == "Pod" and owner is not None and owner["uid"] == uid
+
+
+def _labels(pod: Body) -> tuple[int, int]:
+    labels = pod["metadata"]["labels"]
+    return int(labels[keys.ATTEMPT_LABEL]), int(labels[keys.RANK_LABEL])
+
+
+def _is_live(pod: Body) -> bool:
+    return (pod.get("status") or {}).get("phase") not in FINISHED
+
+
+def _group_env(pod: Body) -> dict[str, str]:
+    (trainer,) = (c for c in pod["spec"]["containers"] if c["name"] == keys.TRAINER_CONTAINER)
+    return {v["name"]: v.get("value") for v in trainer["env"] if v["name"] in GROUP_ENV}
+
+
+def _spec_hash(pod: Body) -> Any:
+    return pod["metadata"]["annotations"].get(keys.SPEC_HASH_ANNOTATION)

@@ -1,0 +1,208 @@
+"""`python -m tests.chaos.mutants`: is the suite any good? Classic faults of operators, one by one.
+
+Each mutant is a copy of the sources with one change; the tests that are named must fail on it.
+Exit codes: 0 all mutants were killed, 1 some survived, or a change no longer fits the source.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.cluster.tiers import ROOT
+
+COPIED = ("operator", "tests", "charts", "manifests", "images", "examples", "benchmarks")
+FAULTS = "tests/chaos/test_faults.py"
+AUDIT = "tests/api/test_operator.py"
+TIMEOUT_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One wrong idea, where it would stand, and the tests that see it."""
+
+    name: str
+    file: str  # below operator/ddpjob
+    old: str  # stands there exactly once
+    new: str
+    tests: str = FAULTS
+    only: str = ""  # pytest's -k
+
+
+MUTANTS = (
+    Mutant(
+        "names by chance (generateName)",
+        "reconcile.py",
+        "body = await self.cluster.create(PODS, job.namespace, pods.body(rank))",
+        "fresh = orjson.loads(pods.body(rank))\n"
+        "                fresh['metadata']['name'] += f'-{time.time_ns() % 10**6}'\n"
+        "                body = await self.cluster.create(PODS, job.namespace, fresh)",
+        only="succeeds or fails-once",
+    ),
+    Mutant(
+        "deletions without a uid",
+        "cluster/kube.py",
+        '"preconditions": {"uid": uid},',
+        "",
+        tests=AUDIT,
+        only="killing",
+    ),
+    Mutant(
+        "the budget in memory",
+        "reconcile.py",
+        "            step = plan(job, self._observe(job, memory, looked=looked), time.time())\n",
+        "            kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
+        "            own = job.status.model_copy(update={'budget': kept})\n"
+        "            step = plan(\n"
+        "                job.model_copy(update={'status': own}),\n"
+        "                self._observe(job, memory, looked=looked),\n"
+        "                time.time(),\n"
+        "            )\n"
+        "            vars(memory)['budget'] = step.status.budget\n",
+        only="uses-up-its-budget",
+    ),
+    Mutant(
+        "deletions before the counter",
+        "reconcile.py",
+        "                await self._write_status(job, step, memory)\n            elif look:",
+        "                if step.status.attempt > job.status.attempt:\n"
+        "                    for pod in list(self.caches.pods(job.uid)):\n"
+        "                        await self._delete_pod(Deletion(pod))\n"
+        "                await self._write_status(job, step, memory)\n            elif look:",
+        only="fails-once",
+    ),
+    Mutant(
+        "an index that keeps ghosts",
+        "cluster/informer.py",
+        'if event.type == "DELETED":\n                self._store.remove(metadata["uid"], '
+        'int(metadata["resourceVersion"]))',
+        'if event.type == "DELETED":\n                pass',
+        only="fails-once",
+    ),
+    Mutant(
+        "finished ranks in memory",
+        "plan.py",
+        'update={"succeeded_ranks": format_ranks(succeeded)})\n    status = _with_report',
+        'update={"succeeded_ranks": ""})\n    status = _with_report',
+        only="loses-a-finished-pod",
+    ),
+    Mutant(
+        "status without a resourceVersion",
+        "reconcile.py",
+        '                "resourceVersion": job.metadata.resource_version,\n',
+        "",
+        only="fails-once",
+    ),
+    Mutant(
+        "adoption by name",
+        "reconcile.py",
+        'if owner is not None and owner.get("uid") == job.uid:\n            return',
+        "if existing:\n            return",
+        only="finds-its-name-taken",
+    ),
+    Mutant(
+        "conflicts taken for success",
+        "reconcile.py",
+        "        except NotFound:\n            self.caches.remove_job(job.uid)\n            return\n"
+        "        memory.written_at",
+        "        except NotFound:\n            self.caches.remove_job(job.uid)\n            return\n"
+        "        except Conflict:\n"
+        "            version = str(int(job.metadata.resource_version) + 1)\n"
+        "            stored = {**body, 'metadata': {**body['metadata'], 'resourceVersion': version}}\n"
+        "        memory.written_at",
+        only="fails-once",
+    ),
+    Mutant(
+        "ranks by their place in a list",
+        "plan.py",
+        "missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)",
+        "missing = tuple(range(len(present), job.spec.nnodes))",
+        only="succeeds or loses-a-finished-pod",
+    ),
+    Mutant(
+        "failures as events",
+        "reconcile.py",
+        "            pods=tuple(self.caches.pods(job.uid)),",
+        "            pods=tuple(\n"
+        "                pod\n"
+        "                for pod in self.caches.pods(job.uid)\n"
+        "                if pod.result != 'failed'\n"
+        "                or pod.uid in vars(memory).get('alive', ())\n"
+        "            )\n"
+        "            if not vars(memory).setdefault('alive', set()).update(\n"
+        "                pod.uid for pod in self.caches.pods(job.uid) if pod.live\n"
+        "            )\n"
+        "            else (),",
+        only="fails-once",
+    ),
+    Mutant(
+        "a list that replaces nothing",
+        "cluster/informer.py",
+        "                self.remove(uid, listed_at)",
+        "                pass",
+        only="fails-once or is-suspended",
+    ),
+)
+
+
+def kill(mutant: Mutant, folder: Path) -> bool:
+    """Whether the tests fail on it. Raises ValueError where the change does not fit the source."""
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    path = folder / "operator" / "ddpjob" / mutant.file
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        found = text.count(mutant.old)
+        raise ValueError(f"{mutant.name}: {mutant.file} has its old text {found} times, not once")
+    path.write_text(text.replace(mutant.old, mutant.new))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", mutant.tests]
+    command += ["-k", mutant.only] if mutant.only else []
+    source = os.pathsep.join(str(folder / part) for part in ("operator", "images/trainer", "."))
+    ended = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    if ended.returncode not in (0, 1):  # 1: tests failed; others: pytest did not come so far
+        raise ValueError(f"{mutant.name}: pytest ended with {ended.returncode}\n{ended.stdout}")
+    why = [line for line in ended.stdout.splitlines() if line.startswith("E  ")]
+    print(f"  {' '.join(why[0].split())[:150] if why else 'all tests passed'}", flush=True)
+    return ended.returncode == 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try all mutants, or those whose names have a text; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names; default: all mutants")
+    names = parser.parse_args(arguments).names
+    chosen = [m for m in MUTANTS if not names or any(name in m.name for name in names)]
+    if not chosen:
+        parser.error(f"no mutant has one of {', '.join(names)} in its name")
+    survivors = []
+    for mutant in chosen:
+        print(f"{mutant.name}: {mutant.tests} {mutant.only}", flush=True)
+        try:
+            with TemporaryDirectory() as folder:
+                killed = kill(mutant, Path(folder))
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            killed = False
+        if not killed:
+            survivors.append(mutant.name)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants killed")
+    for name in survivors:
+        print(f"survived: {name}", file=sys.stderr)
+    return bool(survivors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""One plan on a real cluster, and what was wrong with it."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Any
+
+from ddpjob import keys
+from ddpjob.cluster import DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
+from ddpjob.errors import ClusterError
+from tests.chaos.auditor import FINISHED, Auditor, Breach
+from tests.chaos.ends import CLOCKS, without
+from tests.chaos.lane import Lane
+from tests.chaos.plan import Fault, Plan
+from tests.chaos.proxy import Faults
+from tests.chaos.source import blind, entries
+from tests.chaos.workloads import NAME, WORKLOADS, in_state
+from tests.cluster.operator import USER
+
+QUIET_SECONDS = 1.5  # longer than the operator's own pauses where nothing fails
+REST_SECONDS = 90.0  # from the job's end to rest, the operator's back-off after faults included
+STILL_SECONDS = 15.0  # a job that has ended, and of which nothing was heard for so long, is done
+LIFE_SECONDS = 180.0
+BY_NAME = {workload.name: workload for workload in WORKLOADS}
+# After these the job comes to its end in its own way, not in that of a run without faults.
+DISTURBING = {"delete-pod", "orphan-pod", "delete-service", "delete-configmap"} | {
+    "delete-networkpolicy"
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one run."""
+
+    plan: Plan
+    wrong: tuple[str, ...]
+    """In words that begin with the promise that was broken."""
+    fired: tuple[Fault, ...]
+    writes: int
+    end: str
+
+    def __str__(self) -> str:
+        return "\n  ".join([str(self.plan), *self.wrong])
+
+
+References = Mapping[str, str]
+"""The end without faults, by workload."""
+
+
+async def run(lane: Lane, plan: Plan, references: References) -> Verdict:
+    """One life of the job in this lane, and what is left of it removed."""
+    workload = BY_NAME[plan.workload]
+    faults = Faults.of(plan)
+    disturbed = any(fault.kind in DISTURBING for fault in plan.faults)
+    wanted = None if disturbed else references.get(plan.workload)
+    if wanted is not None and plan.operators > 1:
+        wanted = in_brief(json.loads(wanted)[0])
+    mark = await asyncio.to_thread(lane.site.server.audit.mark)
+    lane.begin(faults, workload.script)
+    wrong: list[str] = []
+    try:
+        async with asyncio.timeout(LIFE_SECONDS):
+            await workload.submit(lane)
+            await workload.acts(lane)
+            await in_state(lane, workload.ends)
+        wrong += await at_rest(lane, plan, wanted)
+    except (TimeoutError, ClusterError, LookupError, AssertionError) as error:
+        lane.check()
+        where = end_of(lane, plan)
+        wrong.append(
+            f"lost: it never came to its end ({type(error).__name__} {error}), but to {where}"
+        )
+    end, calm = end_of(lane, plan), len(lane.source.changes)
+    wrong += await clear(lane)
+    writes = await asyncio.to_thread(lane.site.server.audit.writes, mark, namespace=lane.namespace)
+    trail = entries(lane.source.changes, writes, USER)
+    auditor = Auditor()
+    auditor.replay(trail[:calm])
+    # What is left of a job that is gone is being collected: a leak is what stays.
+    auditor.breaches = [breach for breach in auditor.at_rest() if breach.promise != "I11"]
+    auditor.replay(trail[calm:])
+    wrong += [str(b) for b in auditor.at_rest() if not (plan.operators > 1 and is_late(b))]
+    wrong += blind(writes, USER)
+    for operator in lane.running:
+        wrong += [f"exit: the operator ended by itself, {words}" for words in operator.exits]
+    return Verdict(plan, tuple(wrong), tuple(faults.fired), faults.writes, end)
+
+
+async def at_rest(lane: Lane, plan: Plan, wanted: str | None) -> list[str]:
+    """Wait until nothing is written and all is as `wanted`; what is wrong if that fails."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + REST_SECONDS
+    while True:
+        lane.check()
+        last = max(lane.faults.last_write, lane.source.last_change)
+        quiet = loop.time() - last > QUIET_SECONDS
+        busy = being_collected(lane) or strays(lane)
+        if quiet and wanted in (None, end_of(lane, plan)) and not busy:
+            return []
+        over = is_over(lane) and loop.time() - last > STILL_SECONDS and not being_collected(lane)
+        if over or loop.time() > deadline:
+            break
+        await asyncio.sleep(0.05)
+    found = end_of(lane, plan)
+    if left := strays(lane):
+        return [f"I6: {left} run though their job has ended"]
+    if wanted in (None, found):
+        return ["I14: it never comes to rest"]
+    diff = unified_diff((wanted or "").splitlines(), found.splitlines(), n=0, lineterm="")
+    return ["end: not as without faults:\n    " + "\n    ".join(diff)]
+
+
+def is_over(lane: Lane) -> bool:
+    """Whether all jobs have ended, or are gone."""
+    states = [(job.get("status") or {}).get("state") for job in lane.source.of(DDPJOBS)]
+    return all(state in FINISHED for state in states)
+
+
+def strays(lane: Lane) -> list[str]:
+    """Pods that go on though all jobs have ended."""
+    return [
+        pod["metadata"]["name"]
+        for pod in lane.source.of(PODS)
+        if is_over(lane)
+        and pod["metadata"].get("ownerReferences")
+        and (pod.get("status") or {}).get("phase") not in FINISHED
+    ]
+
+
+def is_late(breach: Breach) -> bool:
+    """A pod that one of two operators creates after the other has gone on.
+
+    Nothing in Kubernetes fences a creation: two operators at once cannot keep these promises
+    without a lease, and must only see to it that such a pod does not stay.
+    """
+    return breach.promise in ("I2", "I3", "I6") and "operator create Pod" in breach.words
+
+
+def being_collected(lane: Lane) -> bool:
+    """Whether something is left of a job that is gone; a leak, if it stays."""
+    jobs = {job["metadata"]["uid"] for job in lane.source.of(DDPJOBS)}
+    owners = (
+        body["metadata"].get("ownerReferences") or [] for body in lane.source.objects.values()
+    )
+    return any(owner["uid"] not in jobs for found in owners for owner in found)
+
+
+def end_of(lane: Lane, plan: Plan) -> str:
+    """The job's status without times, its children, and how often each name was created.
+
+    With two operators, its state and what was charged: the view of one may be old when the other's
+    status says that all pods were there, and then it starts the group again, uncharged.
+    """
+    job = lane.source.objects.get((DDPJOBS.plural, NAME)) or {}
+    if plan.operators > 1:
+        return in_brief(job.get("status"))
+    names = {
+        resource.kind: sorted(found["metadata"]["name"] for found in lane.source.of(resource))
+        # A finished job's ConfigMap is dropped on the way, or else goes with the job.
+        for resource in (PODS, SERVICES, NETWORK_POLICIES)
+    }
+    created = Counter(
+        f"{change.body['kind']} {change.body['metadata']['name']}"
+        for change in lane.source.changes
+        if change.type == "ADDED" and change.body["kind"] != keys.KIND
+    )
+    status = without(job.get("status"), {*CLOCKS, *BY_NAME[plan.workload].loose})
+    return json.dumps([status, names, created], indent=1, sort_keys=True)
+
+
+def in_brief(status: Mapping[str, Any] | None) -> str:
+    """What two operators must agree on."""
+    found = status or {}
+    return json.dumps([found.get("state"), (found.get("budget") or {}).get("charged")])
+
+
+async def clear(lane: Lane) -> list[str]:
+    """Delete the job, and what is nobody's; what then stays is a leak."""
+    for (plural, name), body in list(lane.source.objects.items()):
+        if plural == DDPJOBS.plural or not body["metadata"].get("ownerReferences"):
+            resource = {r.plural: r for r in (DDPJOBS, PODS, SERVICES, NETWORK_POLICIES)}.get(
+                plural
+            )
+            if resource is not None:
+                try:
+                    await lane.delete(resource, "", name, uid=body["metadata"]["uid"])
+                except ClusterError:
+                    continue
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + REST_SECONDS
+    while lane.source.objects:
+        lane.check()
+        if loop.time() > deadline:
+            return [f"I11: left behind: {sorted(map('/'.join, lane.source.objects))}"]
+        await asyncio.sleep(0.05)
+    return []

@@ -1,0 +1,195 @@
+"""The auditor sees each broken promise: in the trail of a good run, one thing is made wrong."""
+
+import asyncio
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpjob import keys
+from tests.chaos.auditor import Auditor, Body, Entry
+from tests.chaos.trail import Trailed
+from tests.chaos.workloads import WORKLOADS, in_state
+from tests.localplay import operating
+
+Trail = list[Entry]
+
+
+@pytest.fixture(scope="module")
+def good() -> Trail:
+    """A job that fails once and then succeeds."""
+
+    async def run() -> Trail:
+        (workload,) = (w for w in WORKLOADS if w.name == "fails-once")
+        cluster = Trailed()
+        await workload.submit(cluster)
+        async with operating(cluster, workload.script):
+            await in_state(cluster, workload.ends)
+            await asyncio.sleep(0.1)
+        return cluster.entries
+
+    return asyncio.run(run())
+
+
+def find(trail: Trail, verb: str, kind: str, holds: Callable[[Entry], Any] = bool) -> int:
+    """Place of the operator's first such entry."""
+    return next(
+        n
+        for n, e in enumerate(trail)
+        if e.by_operator and (e.verb, e.kind) == (verb, kind) and holds(e)
+    )
+
+
+def pod(attempt: int, rank: int) -> Callable[[Entry], bool]:
+    def holds(entry: Entry) -> bool:
+        labels = entry.object["metadata"]["labels"]
+        wanted = {keys.ATTEMPT_LABEL: str(attempt), keys.RANK_LABEL: str(rank)}
+        return bool(wanted.items() <= labels.items())
+
+    return holds
+
+
+def changed(entry: Entry, change: Callable[[Body], Any]) -> Entry:
+    after = copy.deepcopy(entry.after)
+    assert after is not None
+    change(after)
+    return replace(entry, after=after)
+
+
+def tamper(trail: Trail, place: int, change: Callable[[Body], Any]) -> Trail:
+    return [*trail[:place], changed(trail[place], change), *trail[place + 1 :]]
+
+
+def promises(trail: Trail) -> set[str]:
+    auditor = Auditor()
+    auditor.replay(trail)
+    return {breach.promise for breach in auditor.at_rest()}
+
+
+def another(body: Body) -> None:
+    body["metadata"]["uid"] = "another"
+
+
+def restart(entry: Entry) -> bool:
+    assert entry.after is not None
+    return bool(entry.after["status"]["attempt"] == 1)
+
+
+def test_a_good_run_breaks_nothing(good: Trail) -> None:
+    assert len(good) > 20 and promises(good) == set()
+
+
+def test_a_rank_that_lives_twice(good: Trail) -> None:
+    place = find(good, "create", "Pod", pod(0, 1))
+    twin = replace(changed(good[place], another), before=None)
+    assert "I1" in promises([*good[: place + 1], twin, *good[place + 1 :]])
+
+
+def test_a_new_attempt_beside_the_old_one(good: Trail) -> None:
+    # As if the survivors of attempt 0 never ended.
+    kept = [e for e in good if not (e.kind == "Pod" and e.after is None and pod(0, 0)(e))]
+    assert "I2" in promises(kept)
+
+
+def test_a_rank_with_another_rendezvous(good: Trail) -> None:
+    def change(body: Body) -> None:
+        for variable in body["spec"]["containers"][0]["env"]:
+            if variable["name"] == "MASTER_ADDR":
+                variable["value"] = "elsewhere"
+
+    assert "I3" in promises(tamper(good, find(good, "create", "Pod", pod(0, 1)), change))
+
+
+def test_a_rank_beyond_the_group(good: Trail) -> None:
+    def change(body: Body) -> None:
+        body["metadata"]["labels"][keys.RANK_LABEL] = "7"
+
+    assert "I3" in promises(tamper(good, find(good, "create", "Pod", pod(0, 1)), change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body["status"].update(state="Suspended"),
+        lambda body: body["status"].update(restarts=-1),
+        lambda body: body["status"].update(observedGeneration=0),
+    ],
+    ids=["state", "restarts", "generation"],
+)
+def test_a_status_that_goes_back(good: Trail, change: Callable[[Body], Any]) -> None:
+    def succeeded(entry: Entry) -> bool:
+        assert entry.after is not None
+        return bool(entry.after["status"]["state"] == "Succeeded")
+
+    last = find(good, "status", keys.KIND, succeeded)
+    again = replace(changed(good[last], change), before=good[last].after)
+    assert "I4" in promises([*good, again])
+
+
+def test_a_result_that_is_lost(good: Trail) -> None:
+    def unfinished(entry: Entry) -> bool:
+        assert entry.after is not None
+        return bool(entry.after["status"]["state"] != "Succeeded")
+
+    kept = [e for e in good if e.kind != keys.KIND or e.verb != "status" or unfinished(e)]
+    assert promises(kept) == {"I5"}
+
+
+def test_a_pod_for_a_finished_job(good: Trail) -> None:
+    late = good[find(good, "create", "Pod", pod(1, 2))]
+    assert promises([*good, changed(late, another)]) == {"I6"}
+
+
+def test_two_restarts_for_one_failure(good: Trail) -> None:
+    def change(body: Body) -> None:
+        body["status"]["restarts"] = 2
+
+    assert "I8" in promises(tamper(good, find(good, "status", keys.KIND, restart), change))
+
+
+def test_a_failure_that_is_charged_twice(good: Trail) -> None:
+    def change(body: Body) -> None:
+        body["status"]["budget"]["charged"] = 2
+
+    assert "I8" in promises(tamper(good, find(good, "status", keys.KIND, restart), change))
+
+
+def test_a_deletion_before_the_counter(good: Trail) -> None:
+    counter = find(good, "status", keys.KIND, restart)
+    deletion = find(good, "delete", "Pod", pod(0, 0))
+    assert counter < deletion
+    early = [*good[:counter], good[deletion], *good[counter:deletion], *good[deletion + 1 :]]
+    assert "I9" in promises(early)
+
+
+def test_a_pod_of_another_spec(good: Trail) -> None:
+    def change(body: Body) -> None:
+        body["metadata"]["annotations"][keys.SPEC_HASH_ANNOTATION] = "other"
+
+    assert promises(tamper(good, find(good, "create", "Pod", pod(0, 1)), change)) == {"I10"}
+
+
+def test_what_outlives_its_job(good: Trail) -> None:
+    last = next(e for e in reversed(good) if e.kind == keys.KIND)
+    gone = Entry(False, "delete", keys.KIND, {}, last.after, None)
+    assert promises([*good, gone]) == {"I11"}
+
+
+def test_blind_writes_and_others_objects(good: Trail) -> None:
+    for verb, kind in (("delete", "Pod"), ("status", keys.KIND)):
+        place = find(good, verb, kind)
+        blind = replace(good[place], sent={"metadata": {}})
+        assert promises([*good[:place], blind, *good[place + 1 :]]) == {"I12"}
+    foreign = {"kind": "Pod", "metadata": {"name": "x", "uid": "x"}, "status": {}}
+    options = {"preconditions": {"uid": "x"}}
+    deletion = Entry(True, "delete", "Pod", options, foreign, None)
+    assert promises([*good, deletion]) == {"I12"}
+
+
+def test_a_pod_that_names_another_job(good: Trail) -> None:
+    def change(body: Body) -> None:
+        body["metadata"]["labels"][keys.JOB_UID_LABEL] = "other"
+
+    assert promises(tamper(good, find(good, "create", "Pod", pod(0, 1)), change)) == {"I13"}

@@ -1,0 +1,78 @@
+"""Two operators that both work, with no Lease between them: nothing is lost, nothing happens twice.
+
+One of them may be behind with what it sees of jobs or of pods, as two watches of two processes are.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent
+from ddpjob.controller import Controller
+from tests.chaos.auditor import Auditor
+from tests.chaos.test_faults import at_rest, end_of, run
+from tests.chaos.trail import Trailed
+from tests.chaos.workloads import WORKLOADS, Workload, in_state
+from tests.localplay import FAST, OperatorView, Script, play_pods, side_by_side
+
+BEHIND_SECONDS = 0.05  # long enough for an attempt to begin and to fail
+
+
+class Behind:
+    """An operator's connection on which the events of one kind arrive late."""
+
+    def __init__(self, view: OperatorView, kind: Resource) -> None:
+        self._view, self._kind = view, kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    async def watch(self, resource: Resource, **options: Any) -> AsyncIterator[WatchEvent]:
+        loop = asyncio.get_running_loop()
+        line: asyncio.Queue[tuple[float, WatchEvent]] = asyncio.Queue()
+
+        async def follow() -> None:
+            async for event in self._view.watch(resource, **options):
+                line.put_nowait((loop.time() + BEHIND_SECONDS, event))
+
+        following = asyncio.create_task(follow())
+        try:
+            while True:
+                due, event = await line.get()
+                if resource == self._kind:
+                    await asyncio.sleep(due - loop.time())
+                yield event
+        finally:
+            following.cancel()
+
+
+@asynccontextmanager
+async def both_operating(
+    cluster: Trailed, script: Script, behind: Resource | None
+) -> AsyncIterator[None]:
+    views: list[Any] = [cluster.operator(), cluster.operator()]
+    if behind is not None:
+        views[1] = Behind(views[1], behind)
+    controllers = (Controller(view, settings=FAST).run() for view in views)
+    async with side_by_side(*controllers, play_pods(cluster, script)):
+        yield
+
+
+@pytest.mark.parametrize("behind", [None, PODS, DDPJOBS], ids=["even", "pods late", "jobs late"])
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: str(workload.name))
+async def test_two_operators_do_what_one_does(workload: Workload, behind: Resource | None) -> None:
+    reference = await run(workload, None)
+    for _ in range(3):
+        cluster = Trailed()
+        await workload.submit(cluster)
+        async with both_operating(cluster, workload.script, behind), asyncio.timeout(30):
+            await workload.acts(cluster)
+            await in_state(cluster, workload.ends)
+            await at_rest(cluster)
+        auditor = Auditor()
+        auditor.replay(cluster.entries)
+        assert [str(breach) for breach in auditor.at_rest()] == []
+        assert await end_of(cluster, workload.loose) == reference.end

@@ -1,0 +1,135 @@
+"""The embedded cluster with a trail of every change, the operator's own marked."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from ddpjob.cluster import Body, Resource, WatchEvent
+from ddpjob.cluster.store import Store, Stored
+from ddpjob.errors import Unavailable, cluster_error
+from tests.chaos.auditor import Entry
+from tests.localplay import OperatorView, Watched
+
+_request: ContextVar[tuple[str, Body] | None] = ContextVar("request", default=None)
+"""What the operator asks for just now: (verb, what it sent)."""
+
+
+FAULTS = ("before", "after", "error", "conflict", "lost", "late", "gap")
+"""At one write of the operator's it dies before or after it; gets a 500 or a conflict for it; never
+gets its answer; sees what follows only later; or has to list again after that."""
+BLIND_SECONDS = 0.05  # long enough for pods to start and end
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens at which write of the operator's, counted from 0."""
+
+    write: int
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} write {self.write}"
+
+
+class _RecordingStore(Store):
+    def __init__(self, history: int, entries: list[Entry]) -> None:
+        super().__init__(history)
+        self._entries = entries
+
+    def commit(self, resource: Resource, body: Body, *, delete: bool = False) -> Stored:
+        meta = body["metadata"]
+        before = self.get(resource, meta["namespace"], meta["name"])
+        final = super().commit(resource, body, delete=delete)
+        request = _request.get()
+        verb = request[0] if request else "delete" if delete else "update" if before else "create"
+        self._entries.append(
+            Entry(
+                by_operator=request is not None,
+                verb=verb,
+                kind=resource.kind,
+                sent=request[1] if request else {},
+                before=before.body if before else None,
+                after=None if delete else final.body,
+            )
+        )
+        # What the garbage collector does of it is nobody's request.
+        _request.set(None)
+        return final
+
+
+class Trailed(Watched):
+    """Keeps `entries`, every change in order, and does to the operator what `fault` says."""
+
+    patience = (20.0, 0.002)
+
+    def __init__(self, fault: Fault | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.entries: list[Entry] = []
+        self.fault = fault
+        if fault and fault.kind in ("before", "after"):
+            self.kill_at = (fault.write, fault.kind)
+        self.view_until = 0.0  # loop time until which the operator's watches bring nothing
+        self._store = _RecordingStore(100_000, self.entries)
+
+    @asynccontextmanager
+    async def write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
+        fault = self.fault if self.fault and self.fault.write == sum(self.writes.values()) else None
+        async with super().write(verb, resource, name):
+            if fault and fault.kind == "error":
+                raise cluster_error(500, "InternalError", "the API server is out of sorts")
+            if fault and fault.kind == "conflict":
+                raise cluster_error(409, "Conflict", "somebody was faster")
+            yield
+            if fault and fault.kind in ("gap", "late"):
+                self.view_until = asyncio.get_running_loop().time() + BLIND_SECONDS
+            if fault and fault.kind == "lost":
+                raise Unavailable(0, "NoAnswer", "the answer was lost")
+
+    def operator(self) -> "OperatorView":
+        return _TrailedView(self)
+
+
+class _TrailedView(OperatorView):
+    async def watch(self, resource: Resource, **options: Any) -> AsyncIterator[WatchEvent]:
+        loop, cluster = asyncio.get_running_loop(), cast(Trailed, self._cluster)
+        async for event in cluster.watch(resource, **options):
+            if (blind := cluster.view_until - loop.time()) > 0:
+                await asyncio.sleep(blind)
+                if cluster.fault and cluster.fault.kind == "gap":
+                    raise cluster_error(410, "Expired", "too old resource version")
+            yield event
+
+    async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+        async with _asked("create", _read(body)):
+            return await super().create(resource, namespace, body)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
+        async with _asked("delete", {"preconditions": {"uid": options.get("uid")}}):
+            return await super().delete(resource, namespace, name, **options)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, body: Any) -> Body:
+        async with _asked("patch", _read(body)):
+            return await super().patch(resource, namespace, name, body)
+
+    async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
+        async with _asked("status", _read(body)):
+            return await super().update_status(resource, namespace, body)
+
+
+@asynccontextmanager
+async def _asked(verb: str, sent: Body) -> AsyncIterator[None]:
+    token = _request.set((verb, sent))
+    try:
+        yield
+    finally:
+        _request.reset(token)
+
+
+def _read(body: bytes | Mapping[str, Any]) -> Body:
+    found: Body = orjson.loads(body) if isinstance(body, bytes) else dict(body)
+    return found

@@ -1,0 +1,241 @@
+"""What a job goes through: specs, pods that end by a script, people who change their minds."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
+from ddpjob.errors import Conflict, NotFound
+from tests.builders import job_object
+from tests.localplay import NAMESPACE, Script, end_pod, until
+
+NAME = "digits"
+_SERVICE = {"metadata": {"name": NAME}, "spec": {"clusterIP": "None"}}
+NO_PAUSE = {"first": 0, "cap": 360}
+
+
+class Stage(Protocol):
+    """A cluster to act on, embedded or real."""
+
+    patience: tuple[float, float]
+    """How many seconds to wait for a state, and how often to look."""
+
+    async def create(self, resource: Resource, namespace: str, body: Any) -> Body: ...
+    async def get(self, resource: Resource, namespace: str, name: str) -> Body: ...
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str
+    ) -> Body | None: ...
+    async def update(self, resource: Resource, namespace: str, body: Any) -> Body: ...
+    async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body: ...
+    async def list(self, resource: Resource, *, namespace: str | None) -> Listing: ...
+
+
+Acts = Callable[[Stage], Awaitable[None]]
+
+
+async def nothing(cluster: Stage) -> None:
+    """Nobody does anything."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One job's life."""
+
+    name: str
+    script: Script
+    ends: str  # the state to wait for; "" for a job that goes
+    spec: dict[str, Any] = field(default_factory=dict)
+    acts: Acts = nothing
+    taken: bool = False  # its name is somebody else's Service's at first
+    timed: bool = False  # how it ends depends on how fast the machine is
+    loose: tuple[str, ...] = ()  # fields of status that may differ from run to run
+
+    async def submit(self, cluster: Stage) -> None:
+        """Create the job, with three nodes unless its spec has another number."""
+        if self.taken:
+            await cluster.create(SERVICES, NAMESPACE, _SERVICE)
+        await cluster.create(DDPJOBS, NAMESPACE, job_object(NAME, **{"nnodes": 3, **self.spec}))
+
+
+async def read(cluster: Stage) -> Body | None:
+    """The job as it is now."""
+    try:
+        return await cluster.get(DDPJOBS, NAMESPACE, NAME)
+    except NotFound:
+        return None
+
+
+async def in_state(cluster: Stage, state: str) -> Body | None:
+    """The job once it is in this state; None once it is gone, if `state` is empty."""
+
+    async def look() -> Body | bool | None:
+        job = await read(cluster)
+        if not state:
+            return job is None
+        return job if job and (job.get("status") or {}).get("state") == state else None
+
+    found = await until(look, *cluster.patience)
+    return found if isinstance(found, dict) else None
+
+
+async def delete(cluster: Stage) -> None:
+    """`kubectl delete ddpjob`, once it runs."""
+    job = await in_state(cluster, "Running")
+    assert job is not None
+    await cluster.delete(DDPJOBS, NAMESPACE, NAME, uid=job["metadata"]["uid"])
+
+
+async def replace(cluster: Stage) -> None:
+    """Delete, and create another one of that name at once."""
+    await delete(cluster)
+    await cluster.create(DDPJOBS, NAMESPACE, job_object(NAME, nnodes=2, image="trainer:2"))
+
+
+async def edit(cluster: Stage, **changes: Any) -> None:
+    """Change the spec, as often as it takes."""
+    while True:
+        job = await read(cluster)
+        assert job is not None
+        try:
+            body = {**job, "spec": {**job["spec"], **changes}}
+            await cluster.update(DDPJOBS, NAMESPACE, body)
+            return
+        except Conflict:
+            await asyncio.sleep(0)
+
+
+async def suspend_edit_resume(cluster: Stage) -> None:
+    """Suspend the running job, change its size, and let it go on."""
+    await in_state(cluster, "Running")
+    await edit(cluster, suspend=True)
+    await in_state(cluster, "Suspended")
+    await edit(cluster, suspend=False, nnodes=2)
+
+
+async def lose_a_finished_pod(cluster: Stage) -> None:
+    """`kubectl delete pod` of rank 0 when it is known to have ended well; then the others end."""
+
+    async def known() -> bool:
+        job = await read(cluster)
+        return bool(job and (job.get("status") or {}).get("succeededRanks") == "0")
+
+    await until(known, *cluster.patience)
+    done = await cluster.get(PODS, NAMESPACE, f"{NAME}-0-0")
+    await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-0", uid=done["metadata"]["uid"])
+    for rank in (1, 2):
+        await finish(cluster, f"{NAME}-0-{rank}")
+
+
+async def finish(cluster: Stage, name: str) -> None:
+    """The pod's trainer ends with 0."""
+    while True:
+        pod = await cluster.get(PODS, NAMESPACE, name)
+        try:
+            await end_pod(cluster, pod, 0)
+            return
+        except Conflict:
+            await asyncio.sleep(0)
+
+
+async def take_the_name(cluster: Stage) -> None:
+    """Somebody else's Service has the job's name, until it is seen that this is so."""
+
+    async def told() -> bool:
+        job = await read(cluster)
+        conditions = ((job or {}).get("status") or {}).get("conditions") or []
+        return any(condition["reason"] == "NameTaken" for condition in conditions)
+
+    await until(told, *cluster.patience)
+    found = (await cluster.list(PODS, namespace=NAMESPACE)).items
+    assert not found, "pods for a job whose Service is somebody else's"
+    theirs = await cluster.get(SERVICES, NAMESPACE, NAME)
+    assert "ownerReferences" not in theirs["metadata"]
+    await cluster.delete(SERVICES, NAMESPACE, NAME, uid=theirs["metadata"]["uid"])
+
+
+async def lose_a_pod(cluster: Stage) -> None:
+    """`kubectl delete pod` of rank 1, once the job runs."""
+    await in_state(cluster, "Running")
+    pod = await cluster.get(PODS, NAMESPACE, f"{NAME}-0-1")
+    await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-1", uid=pod["metadata"]["uid"])
+
+
+def runs(attempt: int, rank: int) -> int | None:
+    """Every pod runs on."""
+    return None
+
+
+def succeeds(attempt: int, rank: int) -> int | None:
+    """Every pod ends well."""
+    return 0
+
+
+def runs_then_succeeds(attempt: int, rank: int) -> int | None:
+    """Pods of the first attempt run on, later ones end well."""
+    return 0 if attempt else None
+
+
+def fails_once(attempt: int, rank: int) -> int | None:
+    """Rank 1 of the first attempt fails, the others of it run on."""
+    return 0 if attempt else 1 if rank == 1 else None
+
+
+def always_fails(attempt: int, rank: int) -> int | None:
+    """Rank 2 of every attempt fails."""
+    return 1 if rank == 2 else None
+
+
+def by_the_rules(attempt: int, rank: int) -> int | None:
+    """Rank 2 ends with a code that is ignored; rank 1 with one that does not count, once."""
+    if rank == 2:
+        return 3
+    return 0 if attempt else 42 if rank == 1 else None
+
+
+RULES = [
+    {"onExitCodes": [3], "action": "Ignore"},
+    {"onExitCodes": [42], "action": "Restart", "countsTowardsMax": False, "avoidNode": True},
+]
+WORKLOADS = (
+    Workload("succeeds", succeeds, "Succeeded"),
+    Workload("fails-once", fails_once, "Succeeded"),
+    Workload(
+        "uses-up-its-budget",
+        always_fails,
+        "Failed",
+        {"failurePolicy": {"maxRestarts": 1, "backoffSeconds": NO_PAUSE}},
+    ),
+    Workload("is-deleted", runs, "", acts=delete),
+    Workload("is-replaced", runs, "Running", acts=replace),
+    Workload("is-suspended", runs_then_succeeds, "Succeeded", acts=suspend_edit_resume),
+    Workload(
+        "loses-a-pod",
+        runs_then_succeeds,
+        "Succeeded",
+        acts=lose_a_pod,
+        # PodDeleted, or ResultUnknown if the operator was away while it was being deleted.
+        loose=("reason", "message", "node"),
+    ),
+    Workload(
+        "loses-a-finished-pod",
+        lambda attempt, rank: None if rank else 0,
+        "Succeeded",
+        acts=lose_a_finished_pod,
+    ),
+    Workload("finds-its-name-taken", succeeds, "Succeeded", acts=take_the_name, taken=True),
+    Workload(
+        "has-rules",
+        by_the_rules,
+        "Succeeded",
+        {"failurePolicy": {"maxRestarts": 0, "rules": RULES}},
+    ),
+    Workload(
+        "ends-with-rank-0",
+        lambda _, rank: None if rank else 0,
+        "Succeeded",
+        {"successPolicy": "Rank0"},
+    ),
+    Workload("goes-after-its-time", succeeds, "", {"ttlSecondsAfterFinished": 0}),
+    Workload("misses-its-deadline", runs, "Failed", {"activeDeadlineSeconds": 1}, timed=True),
+)
