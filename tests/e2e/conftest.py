@@ -7,6 +7,7 @@ import pytest
 
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import skipping_where_unavailable, tier_of
+from tests.e2e.install import install, uninstall
 
 OPERATOR_IMAGE = "ddpjob/operator:0.1.0"
 TRAINER_IMAGE = "ddpjob/trainer:0.1.0"
@@ -50,6 +51,14 @@ def foreign_image(kind_cluster: KindCluster) -> str:
     """An image with torch and nothing of ours, as a pod should name it."""
     with skipping_where_unavailable():
         return kind_cluster.load_image(FOREIGN_IMAGE)
+
+
+@pytest.fixture(scope="module")
+def installed(kind_cluster: KindCluster, operator_image: str) -> Iterator[None]:
+    """The operator, from the chart, for a whole module."""
+    install(kind_cluster)
+    yield
+    uninstall(kind_cluster)
 
 
 @pytest.fixture

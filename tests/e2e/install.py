@@ -15,7 +15,7 @@ SYSTEM = "ddpjob-system"
 CHART = ROOT / "charts" / "ddpjob"
 EXAMPLES = ROOT / "examples"
 CRD = f"{keys.PLURAL}.{keys.GROUP}"
-KINDS = "ddpjobs,pods,services,configmaps"
+KINDS = "ddpjobs,pods,services,configmaps,networkpolicies"
 
 Body = dict[str, Any]
 T = TypeVar("T")
@@ -131,9 +131,32 @@ class Job:
         """What a pod has printed."""
         return self.cluster.kubectl("logs", "-n", self.namespace, pod)
 
+    def logs_if_any(self, pod: str) -> str:
+        """The same while the pod may not have begun."""
+        return self.cluster.kubectl("logs", "-n", self.namespace, pod, check=False)
+
+    def patch(self, **spec: Any) -> None:
+        """Change fields of the spec."""
+        body = json.dumps({"spec": spec})
+        where = ("ddpjob", self.name, "-n", self.namespace)
+        self.cluster.kubectl("patch", *where, "--type=merge", "-p", body)
+
     def delete(self, *, wait: bool = True) -> None:
         """`kubectl delete ddpjob`."""
         self.cluster.kubectl("delete", "ddpjob", self.name, "-n", self.namespace, f"--wait={wait}")
+
+
+def signal_rank(job: Job, pod: str, signal: str, script: str) -> None:
+    """A signal to a pod's training process, from its node: not to torchrun, not to the agent."""
+    found = job.pods()[pod]
+    uid = found["metadata"]["uid"]
+    search = (
+        "for p in /proc/[0-9]*; do "
+        f"grep -q -e {uid.replace('-', '_')} -e {uid} $p/cgroup 2>/dev/null || continue; "
+        f"tr '\\0' ' ' < $p/cmdline | grep -q -e '-u [^ ]*{script}' -e '-u -m {script}' && "
+        f"kill -{signal} ${{p#/proc/}} && echo $p; done"
+    )
+    assert job.cluster.on_node(found["spec"]["nodeName"], "sh", "-c", search), "no such process"
 
 
 def left_over(cluster: KindCluster, *where: str) -> list[str]:

@@ -1,0 +1,191 @@
+"""Faults that befall a running job on kind, and how long it takes until its ranks train again."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ddpjob.model import quantity_value
+from tests.cluster.kind import KindCluster
+from tests.cluster.tiers import ROOT
+from tests.e2e.install import SYSTEM, Job, signal_rank, wait_until
+
+SCRIPT = ROOT / "tests" / "e2e" / "scripts" / "steady.py"
+HANG_SECONDS = 20  # a loaded machine takes long to use up memory
+CPU_MILLIS = 800  # of a node's 2000: two pods of the job fit on one, once the other is lost
+SPARE_MILLIS = 400  # what an urgent pod leaves of a node, so that it fits beside no pod of the job
+SOON, NODE_LOST = 60.0, 300.0  # s; five times what it takes, and more
+Undo = ExitStack
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that ends an attempt."""
+
+    name: str
+    happens: Callable[[Job, str, Undo], None]
+    """To this pod; what must be put right again afterwards goes onto the stack."""
+    reason: str
+    """What `status.failure.reason` must say."""
+    charged: bool = True
+    most_seconds: float = SOON
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Seconds from a fault until …"""
+
+    decided: float
+    """… the next attempt has a number,"""
+    running: float
+    """… all nodes run,"""
+    step: float
+    """… rank 0 has made a step."""
+
+
+def kill(job: Job, pod: str, _undo: Undo) -> None:
+    """SIGKILL for the training process."""
+    signal_rank(job, pod, "KILL", SCRIPT.name)
+
+
+def stop(job: Job, pod: str, _undo: Undo) -> None:
+    """SIGSTOP for it: it lives and makes no step."""
+    signal_rank(job, pod, "STOP", SCRIPT.name)
+
+
+def use_up_memory(job: Job, pod: str, _undo: Undo) -> None:
+    """Let it take more than its limit."""
+    job.cluster.kubectl(
+        "exec", "-n", job.namespace, pod, "-c", "trainer", "--", "touch", "/tmp/eat"
+    )
+
+
+def delete(job: Job, pod: str, _undo: Undo) -> None:
+    """`kubectl delete pod`."""
+    job.cluster.kubectl("delete", "pod", pod, "-n", job.namespace, "--wait=false")
+
+
+def evict(job: Job, pod: str, _undo: Undo) -> None:
+    """What `kubectl drain` does to each pod."""
+    metadata = {"name": pod, "namespace": job.namespace}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    path = f"/api/v1/namespaces/{job.namespace}/pods/{pod}/eviction"
+    job.cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(body))
+
+
+def preempt(job: Job, pod: str, undo: Undo) -> None:
+    """Somebody more important needs its node for a second."""
+    found = job.pods()[pod]["spec"]
+    name = f"urgent-{job.namespace}"
+    where = ("-n", job.namespace, "pod/urgent")
+    undo.callback(job.cluster.kubectl, "delete", "priorityclass", name)
+    undo.callback(job.cluster.kubectl, "delete", *where, "--ignore-not-found")
+    (node,) = (
+        n for n in job.cluster.get("nodes")["items"] if n["metadata"]["name"] == found["nodeName"]
+    )
+    millis = round(1000 * quantity_value(node["status"]["allocatable"]["cpu"])) - SPARE_MILLIS
+    container = {
+        "name": "main",
+        "image": found["containers"][0]["image"],
+        "command": ["sleep", "1"],
+        "resources": {"requests": {"cpu": f"{millis}m"}},
+    }
+    job.cluster.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": 1000,
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "urgent", "namespace": job.namespace},
+            "spec": {
+                "priorityClassName": name,
+                "restartPolicy": "Never",
+                "nodeSelector": {"kubernetes.io/hostname": found["nodeName"]},
+                "containers": [container],
+            },
+        },
+    )
+
+
+def lose_node(job: Job, pod: str, undo: Undo) -> None:
+    """Its node's kubelet ends; the containers there go on."""
+    node = job.pods()[pod]["spec"]["nodeName"]
+    ready = ("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s")
+    undo.callback(job.cluster.kubectl, *ready, timeout_seconds=150)
+    undo.callback(job.cluster.on_node, node, "systemctl", "start", "kubelet")
+    job.cluster.on_node(node, "systemctl", "stop", "kubelet")
+
+
+FAULTS = (
+    Fault("a rank is killed", kill, "Signal"),
+    Fault("a rank is stopped", stop, "Hang"),
+    Fault("a rank outgrows its memory", use_up_memory, "OOMKilled"),
+    Fault("a pod is deleted", delete, "PodDeleted", charged=False),
+    Fault("a pod is evicted", evict, "Evicted", charged=False),
+    Fault("a pod is preempted", preempt, "Preempted", charged=False),
+    Fault("a node's kubelet dies", lose_node, "NodeLost", charged=False, most_seconds=NODE_LOST),
+)
+
+
+@contextmanager
+def steady_job(cluster: KindCluster, namespace: str, image: str) -> Iterator[Job]:
+    """A job of two pods on two nodes that trains until it is deleted."""
+    cluster.kubectl("create", "configmap", "script", "-n", namespace, f"--from-file={SCRIPT}")
+    spread: dict[str, Any] = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1}
+    spread |= {"whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    job = Job.from_spec(
+        cluster,
+        namespace,
+        "steady",
+        image=image,
+        nnodes=2,
+        args=[f"/script/{SCRIPT.name}"],
+        resources={"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": f"{CPU_MILLIS}m"}},
+        hangTimeoutSeconds=HANG_SECONDS,
+        failurePolicy={"maxRestarts": 1000, "backoffSeconds": {"first": 1, "cap": 1}},
+        volumes=[{"name": "script", "configMap": {"name": "script"}}],
+        volumeMounts=[{"name": "script", "mountPath": "/script", "readOnly": True}],
+        template={"spec": {"topologySpreadConstraints": [spread]}},
+    )
+    wait_until(lambda: has_stepped(job, 0), 300, "first step")
+    yield job
+    job.delete()
+
+
+def has_stepped(job: Job, attempt: int) -> bool:
+    """Whether rank 0 of this attempt has made a step: the hooks have counted it."""
+    pod = f"{job.name}-{attempt}-0"
+    look = ("exec", "-n", job.namespace, pod, "-c", "trainer", "--", "sh", "-c")
+    found = job.cluster.kubectl(*look, "ls /ddpjob/run/steps-*.json", check=False)
+    return "steps-" in found and "cannot" not in found
+
+
+def kill_operator(cluster: KindCluster) -> None:
+    """Without warning; its Deployment starts another."""
+    where = ("-n", SYSTEM, "-l", "app.kubernetes.io/name=ddpjob")
+    cluster.kubectl("delete", "pods", *where, "--force", "--grace-period=0", "--wait=false")
+
+
+def recover(job: Job, fault: Fault, *, without_operator: bool = False) -> Recovery:
+    """Let `fault` happen to the pod of rank 1, and wait until the ranks train again."""
+    attempt = job.status["attempt"]
+    with ExitStack() as undo:
+        began = time.monotonic()
+        fault.happens(job, f"{job.name}-{attempt}-1", undo)
+        if without_operator:
+            kill_operator(job.cluster)
+        times = []
+        for what, holds in {
+            "restart": lambda: job.status["attempt"] == attempt + 1,
+            "running nodes": lambda: job.status["state"] == "Running",
+            "step": lambda: has_stepped(job, attempt + 1),
+        }.items():
+            wait_until(holds, fault.most_seconds, f"{what} after: {fault.name}")
+            times.append(time.monotonic() - began)
+    return Recovery(*times)

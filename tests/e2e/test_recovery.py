@@ -1,0 +1,172 @@
+"""A job outlives whatever befalls it, and counts what it must."""
+
+import re
+
+import pytest
+import yaml
+
+from tests.cluster.kind import KindCluster
+from tests.e2e.install import (
+    EXAMPLES,
+    Job,
+    gone,
+    operator_pods,
+    wait_until,
+)
+from tests.e2e.networkpolicy import is_enforced, lets_in
+from tests.e2e.recovery import FAULTS, recover, steady_job
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+@pytest.mark.parametrize("without_operator", [False, True], ids=["", "operator-killed"])
+def test_the_ranks_train_again_after_every_fault(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str, without_operator: bool
+) -> None:
+    charged, reasons = 0, list[str]()
+    with steady_job(kind_cluster, namespace, foreign_image) as job:
+        for count, fault in enumerate(FAULTS, start=1):
+            took = recover(job, fault, without_operator=without_operator)
+            print(f"{fault.name}: {took}")
+            status = job.status
+            failure = status["failure"]
+            reasons.append(failure["reason"])
+            # A pod that goes while no operator looks takes its reason with it.
+            unseen = without_operator and not fault.charged and reasons[-1] == "ResultUnknown"
+            assert failure["reason"] == fault.reason or unseen, failure
+            if fault.reason != "NodeLost" and not unseen:  # both pods may have been there
+                assert failure["pod"] == f"{job.name}-{count - 1}-1", failure
+                assert failure["rank"] == 1 and failure["node"], failure
+            charged += fault.charged
+            assert (status["restarts"], status["attempt"]) == (count, count)
+            assert status["budget"]["charged"] == charged
+            if fault.charged:
+                assert job.logs(failure["pod"]), "readable until the next failure"
+        assert [past["reason"] for past in status["history"]] == reasons
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_container_that_outgrows_its_memory_as_a_whole(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    """Its first process, so that the kubelet tells: the other shape of an OOM kill."""
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "whole",
+        image=foreign_image,
+        launcher="none",
+        args=["python3", "-c", "data = []\nwhile True: data.append(b'x' * 2**24)"],
+        resources={"limits": {"memory": "128Mi"}},
+        failurePolicy={"maxRestarts": 0},
+    )
+    status = job.in_state("Failed")
+    assert (status["failure"]["reason"], status["failure"]["exitCode"]) == ("OOMKilled", 137)
+    job.delete()
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_suspended_training_goes_on_where_it_was(
+    kind_cluster: KindCluster, namespace: str, trainer_image: str
+) -> None:
+    kind_cluster.shared_claim(namespace, "ckpt")
+    spec = yaml.safe_load((EXAMPLES / "digits-checkpoint.yaml").read_text())["spec"]
+    spec["args"][spec["args"].index("--epochs") + 1] = "100"
+    job = Job.from_spec(kind_cluster, namespace, "pausing", **spec)
+    first = f"{job.name}-0-0"
+    wait_until(lambda: "saved /checkpoints/" in job.logs_if_any(first), 300, "checkpoint")
+    job.patch(suspend=True)
+    status = job.in_state("Suspended")
+    assert job.pods() == {} and status["budget"]["charged"] == 0 and status["restarts"] == 0
+    job.patch(suspend=False)
+    status = job.in_state("Succeeded", 600)
+    assert [past["reason"] for past in status["history"]] == ["Suspended", "Succeeded"]
+    log = job.logs(f"{job.name}-1-0")
+    resumed = re.search(r"resuming from \S*?(\d+)", log)
+    assert resumed and int(resumed[1]) > 0, log
+    job.delete()
+    gone(kind_cluster, "-n", namespace)
+
+
+def test_a_deadline_keeps_the_logs_and_the_job_goes_when_its_time_is_over(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "late",
+        image=foreign_image,
+        nnodes=2,
+        args=["/train.py", "--steps", "100000"],
+        activeDeadlineSeconds=25,
+        ttlSecondsAfterFinished=30,
+    )
+    status = job.in_state("Failed", 120)
+    reasons = {c["type"]: c["reason"] for c in status["conditions"]}
+    assert reasons["Failed"] == "DeadlineExceeded" and "failure" not in status
+    wait_until(
+        lambda: all(pod["status"]["phase"] == "Failed" for pod in job.pods().values()), 90, "end"
+    )
+    assert len(job.pods()) == 2, "none was deleted"
+    assert "ddpjob-agent" in job.logs("late-0-0")
+    gone(kind_cluster, "-n", namespace)
+
+
+PROBE = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5).close()
+    print("reached")
+except OSError as error:
+    print("not reached", error)
+"""
+PORTS = (29499, 29500)
+
+
+def test_strangers_do_not_reach_the_ranks(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    """Where the network enforces policies, by trying; else by what the policy means."""
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "guarded",
+        image=foreign_image,
+        nnodes=2,
+        args=["/train.py", "--steps", "100000"],
+    )
+    wait_until(lambda: job.columns()["STEP"], 300, "STEP, so the operator gets through")
+    first, second = (job.pods()[f"guarded-0-{rank}"] for rank in (0, 1))
+    ours = kind_cluster.get("networkpolicies", "-n", namespace)["items"]
+    kind_cluster.kubectl(
+        *("run", "stranger", "-n", namespace, f"--image={foreign_image}", "--restart=Never"),
+        *("--command", "--", "sleep", "600"),
+    )
+    where = ("pod/stranger", "-n", namespace)
+    kind_cluster.kubectl("wait", "--for=condition=Ready", *where, "--timeout=60s")
+    enforced = is_enforced(kind_cluster)
+    print("enforced by the network" if enforced else "not enforced here; judged by its meaning")
+
+    def reached(port: int) -> bool:
+        if not enforced:
+            stranger = kind_cluster.get("pod", "stranger", "-n", namespace)
+            return all(lets_in(kind_cluster, p, first, stranger, port) for p in ours)
+        address = first["status"]["podIP"]
+        probe = ("python3", "-c", PROBE, address, str(port))
+        return (
+            kind_cluster.kubectl("exec", "-n", namespace, "stranger", "--", *probe) == "reached\n"
+        )
+
+    assert not any(map(reached, PORTS))
+    (operator,) = operator_pods(kind_cluster)
+    assert [lets_in(kind_cluster, ours[0], first, operator, port) for port in PORTS] == [
+        True,
+        False,
+    ]
+    assert all(lets_in(kind_cluster, ours[0], first, second, port) for port in PORTS)
+    kind_cluster.kubectl("delete", "networkpolicies", "-n", namespace, "--all")
+    ours = []
+    wait_until(lambda: all(map(reached, PORTS)), 30, "way without a policy")
+    kind_cluster.kubectl("delete", *where, "--grace-period=0", "--force")
+    job.delete()
+    gone(kind_cluster, "-n", namespace)
