@@ -6,10 +6,16 @@ SHELL := bash
 
 # What a caller may set, on the command line or in the environment.
 PYTHON ?= python3
-# Tiers of `make test`: all, or some of unit,golden,chart,trainer,api,e2e.
+# Tiers of `make test`: all, or some of unit,golden,chart,chaos,trainer,api,e2e.
 TIERS ?= all
 # More arguments for pytest, such as PYTEST_FLAGS='-k restart -x'.
 PYTEST_FLAGS ?=
+# Parts of names for `make mutants`; empty: all.
+MUTANTS ?=
+# `make chaos`: plans of which seed (empty: any), for how long, or this one plan alone.
+SEED ?=
+MINUTES ?= 10
+PLAN ?=
 # An index with other builds of torch, such as the CPU wheel index of pytorch.org; empty: the default index, by hash.
 TORCH_INDEX ?=
 # Images of `make images`: all, or some of operator,native,accelerate,hf; the last three are the trainer's.
@@ -43,7 +49,7 @@ DEV_STAMP := $(VENV)/.installed-dev-$(KEY)
 help: ## This text
 	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: setup demo test lint
+.PHONY: setup demo test lint mutants chaos
 setup: $(DEV_STAMP) ## Everything for development in .venv
 
 demo: $(RUN_STAMP) ## Train on this machine, without a cluster: two nodes, as processes
@@ -58,6 +64,12 @@ lint: $(DEV_STAMP) ## Format, style, types and the direction of imports
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy tests
 	$(VENV)/bin/lint-imports
+
+mutants: $(DEV_STAMP) ## Twelve wrong operators, each of which the tests must notice; MUTANTS='ghosts budget' picks
+	$(PY) -m tests.chaos.mutants $(MUTANTS)
+
+chaos: $(DEV_STAMP) ## Faults between operator and API server, as long as MINUTES=10 says; SEED=7, or PLAN='…' again
+	$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(PLAN),--plan '$(PLAN)')
 
 .PHONY: generate verify
 generate: $(DEV_STAMP) ## Write the CRD and manifests/ anew from the models and the chart
@@ -84,7 +96,7 @@ endef
 
 ##@ Releasing
 
-.PHONY: images bench bench-trainer gpu-check lock clean
+.PHONY: images bench bench-trainer bench-startup bench-failures bench-recovery gpu-check lock clean
 images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
@@ -108,6 +120,15 @@ bench: $(DEV_STAMP) ## Measure, and write docs/benchmarks.md
 
 bench-trainer: $(DEV_STAMP) ## Measure the trainer, and write docs/trainer-figures.md
 	$(PY) -m benchmarks.trainer --write
+
+bench-startup: $(DEV_STAMP) ## From running pods to the first step, against torchrun alone, on kind; writes docs/startup.md
+	$(PY) -m benchmarks.startup --write
+
+bench-failures: $(DEV_STAMP) ## Run every kind of failure, on a real API server, and write docs/failures.md
+	$(PY) -m pytest tests/api/failures --write-failures
+
+bench-recovery: $(DEV_STAMP) ## From a fault to the next step, for seven faults, on kind; writes docs/recovery.md
+	$(PY) -m benchmarks.recovery --write
 
 gpu-check: $(DEV_STAMP) ## On a machine with GPUs: NCCL, bf16, the comparison table; writes docs/gpu.md
 	$(PY) -m benchmarks.gpu
@@ -139,14 +160,18 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 # The lists agree with each other, so they go in together; $(2) are those on top of torch. Our own packages last,
-# without looking at dependencies.
+# without looking at dependencies. From TORCH_INDEX come torch and the torchvision that was built for it, and nothing
+# else: as one of two indexes, it would be passed over for the default one where it has no answer.
 define install
 $(PY) -m pip install --require-hashes -r requirements/build.txt $(1) $(if $(TORCH_INDEX),,-r requirements/torch.txt)
-$(if $(TORCH_INDEX),$(PY) -m pip install --extra-index-url '$(TORCH_INDEX)' -r requirements/torch.in)
+$(if $(TORCH_INDEX),$(call from_torch_index,torch,) && $(PY) -m pip install -r requirements/torch.in)
 $(if $(2),$(PY) -m pip install --no-deps --require-hashes $(2))
+$(if $(and $(2),$(TORCH_INDEX)),$(call from_torch_index,torchvision,--force-reinstall))
 $(PY) -m pip install --no-deps --no-build-isolation -e . -e images/trainer
 touch $@
 endef
+
+from_torch_index = $(PY) -m pip install --no-deps $(2) --index-url '$(TORCH_INDEX)' "$$(grep -ho '^$(1)==[^ ]*' requirements/*.in)"
 
 $(RUN_STAMP): | $(PY)
 	$(call install,-r requirements/cli.txt,)
