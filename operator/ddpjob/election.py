@@ -32,6 +32,8 @@ class Election:
         self.identity, self.terms = identity, terms or Terms()
         self.lease: Body | None = None
         """The Lease as last seen; None if there was none."""
+        self._term: Body = {}
+        """The spec last seen: a Lease that somebody deletes still has a holder, who leads."""
         self._unchanged_since = 0.0
         self._leads_until: float | None = None
         """None: never led, or has stepped down."""
@@ -39,8 +41,8 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Identity of who holds the Lease, empty if nobody does."""
-        return str(_spec(self.lease).get("holderIdentity") or "")
+        """Identity of who holds the Lease, or held it when it was deleted; empty if nobody does."""
+        return str(self._term.get("holderIdentity") or "")
 
     def saw(self, lease: Body | None, now: float) -> None:
         """This is the Lease as just read, None if there is none."""
@@ -48,13 +50,15 @@ class Election:
         if _spec(lease) != _spec(self.lease):
             self._unchanged_since = now
         self.lease = lease
+        if lease is not None:
+            self._term = _spec(lease)
 
     def bid(self, now: float, stamp: str) -> Body | None:
         """The spec to write, under the version that was seen; None while another holds the Lease.
 
         `stamp` is the time of day, which is written for people and read by nobody here.
         """
-        old = _spec(self.lease)
+        old = self._term
         theirs = self.holder not in ("", self.identity) and now < self._expires_at(old)
         if theirs or self._retired:
             return None
@@ -97,10 +101,10 @@ class Election:
         Nothing may be under way any more that only a leader does.
         """
         self._leads_until, self._retired = None, True
-        if self.holder != self.identity:
+        if self.lease is None or self.holder != self.identity:
             return None
         gone = ("holderIdentity", "acquireTime", "renewTime")
-        return {name: value for name, value in _spec(self.lease).items() if name not in gone}
+        return {name: value for name, value in self._term.items() if name not in gone}
 
 
 def _spec(lease: Body | None) -> Body:

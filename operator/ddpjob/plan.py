@@ -237,6 +237,7 @@ def _begin(job: DDPJob) -> Status:
 
 def _clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float) -> Plan:
     """Pods of a finished job to end or delete, and at last the job."""
+    status = with_summary(status)  # somebody may have written there
     ttl = job.spec.ttl_seconds_after_finished
     left = None if ttl is None else ttl - seconds_since(status.completion_time, now)
     if left is not None and left <= 0:

@@ -96,6 +96,26 @@ def test_the_holder_s_own_promise_counts() -> None:
     assert election.bid(159.9, NOON) is None and election.bid(160.0, NOON) is not None
 
 
+def test_a_deleted_lease_is_its_holder_s_until_it_would_have_expired() -> None:
+    waiting = Election("b", TERMS)
+    waiting.saw(held("a", leaseTransitions=3), 100.0)
+    for now in (101.0, 110.0, 115.9):
+        waiting.saw(None, now)
+        assert waiting.bid(now, NOON) is None
+    spec = waiting.bid(116.0, NOON)
+    assert spec is not None and (spec["holderIdentity"], spec["leaseTransitions"]) == ("b", 4)
+    holder = wins(Election("a", TERMS), asked_at=100.0)
+    holder.saw(None, 102.0)
+    assert holder.leads(102.0)
+    assert (holder.bid(102.0, NOON) or {})["holderIdentity"] == "a"
+
+
+def test_who_steps_down_makes_no_lease_again() -> None:
+    election = wins(Election("a", TERMS), asked_at=100.0)
+    election.saw(None, 101.0)
+    assert election.step_down() is None
+
+
 def test_who_sees_another_as_holder_has_lost() -> None:
     election = wins(Election("a", TERMS), asked_at=100.0)
     election.saw(held("b"), 102.0)

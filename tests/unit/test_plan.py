@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob.api import DDPJob, Status
+from ddpjob.api import DDPJob, Status, Summary
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
 from ddpjob.observed import Observed, PodRecord
 from ddpjob.plan import NOISE_SECONDS, SURVIVOR_GRACE, Plan, plan
@@ -282,6 +282,12 @@ def test_a_finished_job_never_gets_another_pod() -> None:
     for pods in ((), (succeeded(0),), (pod(5),)):
         step = plan(done, see(*pods), NOW)
         assert not step.create and not step.prepare and step.status == done.status
+
+
+def test_what_somebody_writes_into_a_finished_jobs_columns_is_mended() -> None:
+    done = write(started(), succeeded(0), succeeded(1))
+    garbled = done.status.model_copy(update={"summary": Summary(nodes="9/9")})
+    assert plan(with_status(done, garbled), see(), NOW).status == done.status
 
 
 def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
