@@ -18,6 +18,15 @@ FAST = Settings(
     minor_status=0.0, progress_poll=0.05, progress_write=0.0, backoff_first=0.01, workers=2
 )
 NAMESPACE = "team"
+NO_NODE_FOR = "example.com/no-node-for"
+"""Annotation of a job's pods: the one, ATTEMPT-RANK, for which no node has room."""
+
+NO_ROOM = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/1 nodes are available",
+}
 
 Script = Callable[[int, int], int | None]
 """(attempt, rank) → exit code, or None to run on."""
@@ -107,7 +116,8 @@ async def play_pods(cluster: LocalCluster, script: Script) -> None:
         for pod in (await cluster.list(PODS, namespace=NAMESPACE)).items:
             env = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
             group = seen[env["PET_RDZV_ID"]]
-            group.add(pod["metadata"]["name"])
+            if not is_unschedulable(pod):
+                group.add(pod["metadata"]["name"])
             whole = len(group) == int(env["PET_NNODES"])
             await _play(cluster, pod, script if whole else lambda attempt, rank: None)
         await asyncio.sleep(0.002)
@@ -120,6 +130,10 @@ async def _play(cluster: LocalCluster, pod: Body, script: Script) -> None:
     with contextlib.suppress(Exception):  # a conflict: next round
         if "deletionTimestamp" in meta:
             await cluster.delete(PODS, NAMESPACE, meta["name"], uid=meta["uid"], grace_seconds=0)
+        elif phase == "Pending" and is_unschedulable(pod):
+            if NO_ROOM not in pod["status"].get("conditions", []):
+                status = {**pod["status"], "conditions": [NO_ROOM]}
+                await cluster.update_status(PODS, NAMESPACE, {**pod, "status": status})
         elif phase == "Pending":
             await _set(cluster, pod, "Running", {"running": {"startedAt": "2027-01-15T08:00:00Z"}})
         elif phase == "Running" and "activeDeadlineSeconds" in pod["spec"]:
@@ -127,6 +141,14 @@ async def _play(cluster: LocalCluster, pod: Body, script: Script) -> None:
             await _set(cluster, pod, "Failed", {"terminated": ended}, reason="DeadlineExceeded")
         elif phase == "Running" and code is not None:
             await end_pod(cluster, pod, code)
+
+
+def is_unschedulable(pod: Body) -> bool:
+    """Whether its job says that no node has room for it."""
+    meta = pod["metadata"]
+    labels = meta.get("labels") or {}
+    place = f"{labels.get('ddpjob.dev/attempt')}-{labels.get('ddpjob.dev/rank')}"
+    return bool((meta.get("annotations") or {}).get(NO_NODE_FOR) == place)
 
 
 async def end_pod(cluster: Any, pod: Body, code: int) -> None:

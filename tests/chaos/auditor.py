@@ -4,6 +4,7 @@ It knows nothing of the operator but its name: what it judges by are the objects
 which they changed, and who changed them.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ NEXT_STATES = {
     "Succeeded": set(),
     "Failed": set(),
 }
+SLACK_SECONDS = 20.0  # for a deadline that an operator meets late, being dead or without answers
 GROUP_ENV = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDPJOB_WORLD_SIZE", "PET_RDZV_ID")
 
 
@@ -38,6 +40,7 @@ class Entry:
     sent: Body  # what the writer sent: the body, or the options of a deletion
     before: Body | None
     after: Body | None  # None: the object is gone
+    at: float = 0.0  # s, when it was seen, by any one clock
 
     @property
     def object(self) -> Body:
@@ -73,6 +76,8 @@ class Auditor:
     _results: dict[tuple[str, int], dict[int, str]] = field(
         default_factory=lambda: defaultdict(dict)
     )
+    _started: set[tuple[str, int]] = field(default_factory=set)  # all ranks have run
+    _partial: dict[tuple[str, int], float] = field(default_factory=dict)  # since when
     _place: int = 0
 
     def replay(self, entries: Iterable[Entry]) -> list[Breach]:
@@ -84,10 +89,14 @@ class Auditor:
             elif entry.kind == keys.KIND:
                 self._job(entry)
             self._take_in(entry)
+            if entry.kind == "Pod" and _owner(entry.object) is not None:
+                self._group(entry)
+            self._late(entry.at)
         return self.breaches
 
     def at_rest(self) -> list[Breach]:
-        """Breaches that only the end can show: leaks, lost results."""
+        """Breaches that only the end can show: leaks, lost results, parts of groups that stay."""
+        self._late(math.inf)
         for body in self._live.values():
             owner = _owner(body)
             if owner and owner["uid"] not in self._live:
@@ -166,6 +175,40 @@ class Auditor:
             self._breach("I10", f"{entry}: made from another spec than the attempt's first pod")
         group.append(pod)
 
+    def _group(self, entry: Entry) -> None:
+        """Whether a part of the pod's group holds nodes while the rest has yet to start."""
+        owner = _owner(entry.object)
+        assert owner is not None
+        group = (owner["uid"], _labels(entry.object)[0])
+        pods = [
+            body
+            for body in self._live.values()
+            if _pod_of(body, group[0]) and _labels(body)[0] == group[1]
+        ]
+        job = self._live.get(group[0])
+        begun = {_labels(pod)[1] for pod in pods if _phase(pod) not in ("", "Pending")}
+        if job is None or len(begun) == job["spec"]["nnodes"]:
+            self._started.add(group)
+        holding = [
+            p for p in pods if _is_live(p) and (p["spec"].get("nodeName") or _phase(p) == "Running")
+        ]
+        if group in self._started or not holding:
+            self._partial.pop(group, None)
+        else:
+            self._partial.setdefault(group, entry.at)
+
+    def _late(self, now: float) -> None:
+        """I7: a part of a group holds nodes for longer than the job's user allows."""
+        for (uid, attempt), since in list(self._partial.items()):
+            job = self._live.get(uid)
+            if job is None or job["metadata"].get("deletionTimestamp"):
+                del self._partial[uid, attempt]
+                continue
+            limit = job["spec"].get("startupDeadlineSeconds")
+            if limit is not None and now - since > limit + SLACK_SECONDS:
+                del self._partial[uid, attempt]
+                self._breach("I7", f"a part of attempt {attempt} waits for longer than {limit} s")
+
     def _deleted(self, entry: Entry, uid: str, attempt: int) -> None:
         job = self._live.get(uid)
         status = (job or {}).get("status") or {}
@@ -216,8 +259,12 @@ def _labels(pod: Body) -> tuple[int, int]:
     return int(labels[keys.ATTEMPT_LABEL]), int(labels[keys.RANK_LABEL])
 
 
+def _phase(pod: Body) -> str:
+    return (pod.get("status") or {}).get("phase") or ""
+
+
 def _is_live(pod: Body) -> bool:
-    return (pod.get("status") or {}).get("phase") not in FINISHED
+    return _phase(pod) not in FINISHED
 
 
 def _group_env(pod: Body) -> dict[str, str]:

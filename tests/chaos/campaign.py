@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ddpjob.cluster import Body
 from tests.chaos.lane import Lane, Site
 from tests.chaos.plan import Plan
 from tests.chaos.run import BY_NAME, Verdict, run
@@ -20,6 +21,7 @@ from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import grant_rights
 from tests.cluster.tiers import ROOT
+from tests.localplay import is_unschedulable
 
 KNOWN = Path(__file__).with_name("known.txt")
 LANES = 4  # for one operator, beside one lane for two; most of a run's time is waiting for quiet
@@ -34,6 +36,11 @@ def known_plans() -> list[Plan]:
     return [Plan.parse(line) for line in lines if line]
 
 
+def has_room(pod: Body) -> bool:
+    """Whether the pod gets a node."""
+    return not is_unschedulable(pod)
+
+
 @asynccontextmanager
 async def site() -> AsyncIterator[Site]:
     """A control plane of its own, without a scheduler; raises Unavailable."""
@@ -45,7 +52,7 @@ async def site() -> AsyncIterator[Site]:
         await asyncio.to_thread(grant_rights, server)
         client = await stack.enter_async_context(Client(server))
         nodes = await stack.enter_async_context(fake_nodes(client, "node-0"))
-        kubelet = await stack.enter_async_context(ScriptedKubelet(client, nodes, bind=True))
+        kubelet = await stack.enter_async_context(ScriptedKubelet(client, nodes, bind=has_room))
         folder = stack.enter_context(TemporaryDirectory())
         yield Site(server, client, kubelet, Path(folder))
 

@@ -27,6 +27,7 @@ class Change:
     version: int
     type: str
     body: Body
+    at: float = 0.0  # loop time
 
 
 @dataclass
@@ -61,8 +62,8 @@ class Source:
 
     def _take_in(self, resource: Resource, type_: str, body: Body) -> None:
         version = int(body["metadata"]["resourceVersion"])
-        self.changes.append(Change(version, type_, body))
         self.last_change = asyncio.get_running_loop().time()
+        self.changes.append(Change(version, type_, body, self.last_change))
         if type_ == "DELETED":
             self.drop(resource, body["metadata"]["name"], version)
         else:
@@ -131,6 +132,7 @@ def entries(changes: Sequence[Change], writes: Sequence[audit.Entry], operator: 
                 sent=made_by.request if made_by else {},
                 before=before or (change.body if gone else None),
                 after=None if gone else change.body,
+                at=change.at,
             )
         )
     return found

@@ -25,6 +25,7 @@ WRITES = {
     "has-rules": 21,
     "ends-with-rank-0": 12,
     "goes-after-its-time": 11,
+    "starts-in-part": 20,
     "misses-its-deadline": 13,
 }
 # These come to their end whatever becomes of their pods, names and attempts.

@@ -137,6 +137,24 @@ def test_a_result_that_is_lost(good: Trail) -> None:
     assert promises(kept) == {"I5"}
 
 
+def test_a_part_of_a_group_that_waits_for_the_rest(good: Trail) -> None:
+    def limit(body: Body) -> None:
+        body["spec"]["startupDeadlineSeconds"] = 1
+
+    def is_end(entry: Entry) -> bool:
+        return entry.kind == "Pod" and entry.object["status"]["phase"] == "Failed"
+
+    def is_start_of_rank_2(entry: Entry) -> bool:
+        return entry.kind == "Pod" and entry.verb == "update" and pod(0, 2)(entry)
+
+    limited = [changed(e, limit) if e.kind == keys.KIND and e.after else e for e in good]
+    end = next(n for n, entry in enumerate(limited) if is_end(entry))
+    later = [replace(e, at=e.at + 100 * (n >= end)) for n, e in enumerate(limited)]
+    assert promises(later) == set()
+    assert promises([e for e in later if not is_start_of_rank_2(e)]) >= {"I7"}
+    assert "I7" in promises([e for e in limited[:end] if not is_start_of_rank_2(e)])
+
+
 def test_a_pod_for_a_finished_job(good: Trail) -> None:
     late = good[find(good, "create", "Pod", pod(1, 2))]
     assert promises([*good, changed(late, another)]) == {"I6"}

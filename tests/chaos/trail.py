@@ -55,6 +55,7 @@ class _RecordingStore(Store):
                 sent=request[1] if request else {},
                 before=before.body if before else None,
                 after=None if delete else final.body,
+                at=asyncio.get_running_loop().time(),
             )
         )
         # What the garbage collector does of it is nobody's request.

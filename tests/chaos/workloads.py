@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
 from ddpjob.errors import Conflict, NotFound
 from tests.builders import job_object
-from tests.localplay import NAMESPACE, Script, end_pod, until
+from tests.localplay import NAMESPACE, NO_NODE_FOR, Script, end_pod, until
 
 NAME = "digits"
 _SERVICE = {"metadata": {"name": NAME}, "spec": {"clusterIP": "None"}}
@@ -237,5 +237,16 @@ WORKLOADS = (
         {"successPolicy": "Rank0"},
     ),
     Workload("goes-after-its-time", succeeds, "", {"ttlSecondsAfterFinished": 0}),
+    Workload(
+        "starts-in-part",
+        succeeds,
+        "Succeeded",
+        {
+            "startupDeadlineSeconds": 1,
+            "failurePolicy": {"backoffSeconds": NO_PAUSE},
+            "template": {"metadata": {"annotations": {NO_NODE_FOR: "0-2"}}},
+        },
+        timed=True,
+    ),
     Workload("misses-its-deadline", runs, "Failed", {"activeDeadlineSeconds": 1}, timed=True),
 )

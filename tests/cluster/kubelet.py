@@ -74,9 +74,9 @@ class _Played:
 class ScriptedKubelet:
     """Plays the pods of some nodes while its `async with` block runs.
 
-    `script` is asked once for each pod when it is bound. With `bind`, pods without a node are bound
-    to ours in turn, for a control plane without a scheduler; the nodes must exist either way. All
-    containers of a pod start and end together; restartPolicy is taken as Never.
+    `script` is asked once for each pod when it is bound. Pods without a node of which `bind` is
+    true are bound to ours in turn, for a control plane without a scheduler; the nodes must exist
+    either way. All containers of a pod start and end together; restartPolicy is taken as Never.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ScriptedKubelet:
         nodes: Sequence[str],
         script: Callable[[Pod], Life] = lambda pod: Life(),
         *,
-        bind: bool = False,
+        bind: Callable[[Pod], bool] | None = None,
     ) -> None:
         self._client = client
         self._nodes = frozenset(nodes)
@@ -146,7 +146,7 @@ class ScriptedKubelet:
         return task
 
     async def _watch(self) -> None:
-        query = "" if self._bind else "fieldSelector=spec.nodeName!="
+        query = "" if self._bind is not None else "fieldSelector=spec.nodeName!="
         async for kind, pod in self._client.follow("/api/v1/pods", query):
             uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName")
             if kind == "DELETED":
@@ -158,7 +158,7 @@ class ScriptedKubelet:
                     self._played[uid] = _Played(pod)
                     self._played[uid].task = self._spawn(self._play(self._played[uid]))
                 self._played[uid].see(pod)
-            elif self._bind and node is None and uid not in self._bindings:
+            elif node is None and uid not in self._bindings and self._bind and self._bind(pod):
                 self._bindings[uid] = self._spawn(self._bind_pod(pod))
 
     async def _bind_pod(self, pod: Pod) -> None:
@@ -214,6 +214,11 @@ class ScriptedKubelet:
             await asyncio.sleep(0.2)
 
 
+def every(pod: Pod) -> bool:
+    """Bind all pods."""
+    return True
+
+
 def _path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
@@ -224,7 +229,7 @@ async def _play_for_ever(options: argparse.Namespace) -> None:
     async with (
         Client(Kubeconfig.read(options.kubeconfig)) as client,
         fake_nodes(client, *nodes),
-        ScriptedKubelet(client, nodes, lambda pod: life, bind=options.bind),
+        ScriptedKubelet(client, nodes, lambda pod: life, bind=every if options.bind else None),
     ):
         print("ready", flush=True)
         await asyncio.Event().wait()
