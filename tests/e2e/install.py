@@ -55,6 +55,14 @@ def operator_pods(cluster: KindCluster) -> list[Body]:
     return items
 
 
+def evict(cluster: KindCluster, namespace: str, pod: str) -> None:
+    """What `kubectl drain` does to each pod. Raises AssertionError where it is refused."""
+    metadata = {"name": pod, "namespace": namespace}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+    cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(body))
+
+
 def wait_until(look: Callable[[], T | None], seconds: float, what: str) -> T:
     """The first true value of `look`. Raises TimeoutError that says what was waited for."""
     deadline = time.monotonic() + seconds

@@ -1,6 +1,5 @@
 """Faults that befall a running job on kind, and how long it takes until its ranks train again."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +9,7 @@ from typing import Any
 from ddpjob.model import quantity_value
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
-from tests.e2e.install import SYSTEM, Job, signal_rank, wait_until
+from tests.e2e.install import SYSTEM, Job, evict, signal_rank, wait_until
 
 SCRIPT = ROOT / "tests" / "e2e" / "scripts" / "steady.py"
 HANG_SECONDS = 20  # a loaded machine takes long to use up memory
@@ -67,12 +66,9 @@ def delete(job: Job, pod: str, _undo: Undo) -> None:
     job.cluster.kubectl("delete", "pod", pod, "-n", job.namespace, "--wait=false")
 
 
-def evict(job: Job, pod: str, _undo: Undo) -> None:
-    """What `kubectl drain` does to each pod."""
-    metadata = {"name": pod, "namespace": job.namespace}
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-    path = f"/api/v1/namespaces/{job.namespace}/pods/{pod}/eviction"
-    job.cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(body))
+def drain(job: Job, pod: str, _undo: Undo) -> None:
+    """Evict it."""
+    evict(job.cluster, job.namespace, pod)
 
 
 def preempt(job: Job, pod: str, undo: Undo) -> None:
@@ -127,7 +123,7 @@ FAULTS = (
     Fault("a rank is stopped", stop, "Hang"),
     Fault("a rank outgrows its memory", use_up_memory, "OOMKilled"),
     Fault("a pod is deleted", delete, "PodDeleted", charged=False),
-    Fault("a pod is evicted", evict, "Evicted", charged=False),
+    Fault("a pod is evicted", drain, "Evicted", charged=False),
     Fault("a pod is preempted", preempt, "Preempted", charged=False),
     Fault("a node's kubelet dies", lose_node, "NodeLost", charged=False, most_seconds=NODE_LOST),
 )

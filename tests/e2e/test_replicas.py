@@ -1,0 +1,91 @@
+"""Two replicas of the operator, from one and back, in drains and deaths; the job runs on."""
+
+from typing import Any
+
+import pytest
+
+from ddpjob import keys
+from tests.cluster.kind import KindCluster
+from tests.e2e.install import CHART, SYSTEM, Job, evict, operator_pods, wait_until
+
+pytestmark = pytest.mark.usefixtures("installed")
+NAME = "ddpjob-operator"
+SLEEP = ["python3", "-c", "import time; time.sleep(3600)"]
+Body = dict[str, Any]
+
+
+def upgrade(cluster: KindCluster, replicas: int) -> None:
+    """`helm upgrade` to so many, and wait until they are ready and the others gone."""
+    cluster.helm(
+        *("upgrade", "ddpjob", str(CHART), "--namespace", SYSTEM, "--set", f"replicas={replicas}"),
+        *("--wait", "--timeout", "120s"),
+    )
+    wait_until(lambda: len(operator_pods(cluster)) == replicas, 60, f"{replicas} operator pods")
+
+
+def holder(cluster: KindCluster, *, other_than: str = "") -> str:
+    """Name of the operator's pod that holds the Lease, once it is another one."""
+
+    def look() -> str:
+        spec = cluster.get("lease", NAME, "-n", SYSTEM).get("spec") or {}
+        name = (spec.get("holderIdentity") or "").rpartition("_")[0]
+        names = [pod["metadata"]["name"] for pod in operator_pods(cluster)]
+        return name if name != other_than and name in names else ""
+
+    return wait_until(look, 60, f"holder of the Lease but {other_than or 'nobody'}")
+
+
+def lose_a_pod(job: Job) -> None:
+    """Delete a pod of the running job, which takes an operator that works to mend."""
+    attempt = job.status["attempt"]
+    name = f"{job.name}-{attempt}-1"
+    job.cluster.kubectl("delete", "pod", name, "-n", job.namespace, "--wait=false")
+    job.until(lambda s: s["attempt"] == attempt + 1 and s["state"] == "Running", 120, "restart")
+
+
+def test_two_replicas_outlive_a_drain_and_a_death_and_become_one_again(
+    kind_cluster: KindCluster, namespace: str, trainer_image: str
+) -> None:
+    cluster = kind_cluster
+    job = Job.from_spec(
+        cluster, namespace, "sleeper", image=trainer_image, nnodes=2, launcher="none", command=SLEEP
+    )
+    job.in_state("Running")
+    before = job.pods().keys()
+    upgrade(cluster, 2)
+    first = holder(cluster)
+    (standby,) = {pod["metadata"]["name"] for pod in operator_pods(cluster)} - {first}
+    # A drain of both nodes at once: one replica has to wait for the other's successor.
+    evict(cluster, SYSTEM, first)
+    with pytest.raises(AssertionError, match="disruption budget"):
+        evict(cluster, SYSTEM, standby)
+    assert holder(cluster, other_than=first) == standby
+    lose_a_pod(job)
+    wait_until(lambda: len(ready(cluster)) == 2, 90, "second replica")
+    cluster.kubectl("delete", "pod", standby, "-n", SYSTEM, "--force", "--grace-period=0")
+    holder(cluster, other_than=standby)
+    lose_a_pod(job)
+    running = job.pods()
+    upgrade(cluster, 1)
+    lose_a_pod(job)
+    assert before == {"sleeper-0-0", "sleeper-0-1"}
+    assert running.keys() == {"sleeper-2-0", "sleeper-2-1"}
+    status = job.status
+    assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (3, 3, 0)
+    left = cluster.get("leases,poddisruptionbudgets,roles", "-n", SYSTEM)["items"]
+    assert [found["metadata"]["name"] for found in left if NAME in found["metadata"]["name"]] == []
+    label = f"{keys.JOB_LABEL}={job.name}"
+    assert len(cluster.get("pods", "-n", namespace, "-l", label)["items"]) == 2
+
+
+def ready(cluster: KindCluster) -> list[Body]:
+    """Pods of the operator that are ready and stay."""
+    return [
+        pod
+        for pod in operator_pods(cluster)
+        if "deletionTimestamp" not in pod["metadata"]
+        and any(
+            c["type"] == "Ready" and c["status"] == "True"
+            for c in pod["status"].get("conditions", [])
+        )
+    ]
