@@ -12,6 +12,9 @@ from typing import Any
 Body = dict[str, Any]
 
 
+LONGEST_LEASE = 60.0  # s
+
+
 @dataclass(frozen=True)
 class Terms:
     """Seconds; the numbers are client-go's."""
@@ -74,8 +77,10 @@ class Election:
         return spec
 
     def _expires_at(self, spec: Body) -> float:
-        # The holder's own promise: it may be of a version with other numbers.
-        return self._unchanged_since + (spec.get("leaseDurationSeconds") or self.terms.lease)
+        # The holder's own promise: it may be of a version with other numbers. Not for ever: what
+        # somebody else wrote there must not keep everybody away.
+        promised = spec.get("leaseDurationSeconds") or self.terms.lease
+        return self._unchanged_since + min(promised, LONGEST_LEASE)
 
     def won(self, lease: Body, asked_at: float) -> None:
         """What was bid is stored, as `lease`; the request for it began at `asked_at`."""

@@ -1,6 +1,5 @@
 """What follows from a failure: whether, when and where the group starts again. Pure."""
 
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,15 +12,8 @@ from ddpjob.api import (
     Status,
     compile_pattern,
 )
+from ddpjob.observed import DISRUPTIONS
 
-NOT_STARTED = "StartupDeadlineExceeded"
-DISRUPTIONS: AbstractSet[str] = frozenset(
-    (
-        *("Evicted", "Preempted", "NodeLost", "NodeRefused"),
-        *("PodDeleted", "ResultUnknown", NOT_STARTED),
-    )
-)
-"""Reasons that are no fault of the training: restarts because of them do not count."""
 SAME_STEP_FAILURES = 3  # in a row at one step, then a further try would end there too
 
 
@@ -62,12 +54,14 @@ def fits(rule: FailureRule, failure: Failure) -> bool:
 
 
 def reported_step(status: Status) -> int | None:
-    """The step that the script itself last reported.
+    """The step that the script itself last reported in this attempt.
 
     Steps counted from outside begin at 0 in every process, so they tell nothing of progress.
     """
     progress = status.progress
-    return progress.step if progress and progress.source == "file" else None
+    if progress is None or progress.source != "file" or progress.first_step is None:
+        return None
+    return progress.step
 
 
 def regained(budget: Budget, step: int | None) -> Budget:

@@ -55,6 +55,8 @@ def with_lost_time(status: Status) -> Status:
     first, done, resumed = last.first_step, last.step, progress.first_step
     if first is None or done is None or resumed is None or not first <= resumed < done:
         return status
+    if last.start_time is None:
+        return status  # it never ran as a whole
     ran = max(0.0, seconds_since(last.start_time, 0) - seconds_since(last.end_time, 0))
     spent = status.goodput
     lost = min(spent.productive_seconds, round(ran * (done - resumed) / (done - first)))

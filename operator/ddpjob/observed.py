@@ -5,12 +5,23 @@ Small records, made from what the API server sends.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from ddpjob import keys
 from ddpjob.errors import DDPJobError
 
 Result = Literal["succeeded", "failed"]
+
+NOT_STARTED = "StartupDeadlineExceeded"
+UNREMARKABLE = ("", "ContainerCreating", "PodInitializing")
+"""What a container waits for in its turn."""
+SAVED = "Preempted"
+"""Also what an agent says of ranks that have saved and ended with 75."""
+DISRUPTIONS = frozenset(
+    ("Evicted", SAVED, "NodeLost", "NodeRefused", "PodDeleted", "ResultUnknown", NOT_STARTED)
+)
+"""Reasons that are no fault of the training: restarts because of them do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class PodRecord:
     """The kubelet's word for how the pod or container ended, or for why it waits."""
     message: str = ""
     """The termination message, or the kubelet's sentence."""
+    created_at: str | None = None
     started_at: str | None = None
     """When the kubelet took the pod."""
     has_deadline: bool = False
@@ -80,6 +92,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         deleting="deletionTimestamp" in metadata,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
+        created_at=metadata.get("creationTimestamp"),
         started_at=status.get("startTime"),
         has_deadline=spec.get("activeDeadlineSeconds") is not None,
         agent_port=_port(annotations.get(keys.AGENT_PORT_ANNOTATION, "")),
@@ -87,7 +100,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         spec_hash=annotations.get(keys.SPEC_HASH_ANNOTATION, ""),
         ended=_ended(status),
         disruption=_disruption(status),
-        unreachable_since=_unreachable_since(status),
+        unreachable_since=_unreachable_since(status, metadata.get("deletionTimestamp")),
         **_trainer(status),
     )
 
@@ -101,7 +114,11 @@ _DISRUPTIONS = {
     "DeletionByPodGC": "NodeLost",
 }
 # Reasons of a pod that the kubelet would not start though it had been bound to its node.
-_REFUSED = ("UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "Preempting", "OutOf")
+_REFUSED = (
+    *("UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "Preempting", "OutOf"),
+    *("TopologyAffinityError", "SMTAlignmentError", "TaintToleration", "NodeShutdown"),
+    *("PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch", "PodFeatureUnsupported"),
+)
 
 
 def _disruption(status: Mapping[str, Any]) -> str:
@@ -114,17 +131,27 @@ def _disruption(status: Mapping[str, Any]) -> str:
     return "NodeRefused" if reason.startswith(_REFUSED) else ""
 
 
-def _unreachable_since(status: Mapping[str, Any]) -> str | None:
-    """Seen in the pod, so that no rights on nodes are needed.
+OVERDUE_SECONDS = 20  # what a living kubelet may take to say that a pod has ended
+
+
+def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str | None:
+    """When the pod's node was lost; `deadline` is when its kubelet was to have ended it, if ever.
+
+    Seen in the pod, so that no rights on nodes are needed.
 
     The node controller makes `Ready` False and touches nothing else; whatever else makes it False
-    makes `ContainersReady` False too.
+    makes `ContainersReady` False too, but for readiness gates. A pod that has never been ready
+    shows nothing of this: there it is the grace period that its kubelet lets pass.
     """
     conditions = {c.get("type"): c for c in status.get("conditions") or []}
     ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
-    if ready.get("status") == "False" and containers.get("status") == "True":
+    gated = ready.get("reason") == "ReadinessGatesNotReady"
+    if ready.get("status") == "False" and containers.get("status") == "True" and not gated:
         since = ready.get("lastTransitionTime")
         return str(since) if since else None
+    if _disruption(status) == "NodeLost" and containers.get("status") != "True" and deadline:
+        overdue = datetime.fromisoformat(deadline) + timedelta(seconds=OVERDUE_SECONDS)
+        return overdue.strftime("%Y-%m-%dT%H:%M:%SZ")
     return None
 
 
@@ -161,7 +188,8 @@ def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
     if ended := state.get("terminated"):
         code = ended.get("exitCode", 0)
         return {
-            "result": "succeeded" if code == 0 and phase != "Failed" else "failed",
+            # A sidecar's failure makes the pod Failed as well, but without a reason.
+            "result": "succeeded" if code == 0 and not _is_ended(status) else "failed",
             "exit_code": code,
             # An eviction or a deadline stands in the pod's reason, and explains more than `Error`.
             "reason": status.get("reason") or ended.get("reason", ""),
@@ -175,12 +203,17 @@ def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
             "message": status.get("message", ""),
             **({} if status.get("reason") else _init_failure(status)),  # evicted meanwhile, say
         }
-    waiting = state.get("waiting") or _unschedulable(status)
+    waiting = _init_waiting(status) or state.get("waiting") or _unschedulable(status)
     return {
         "running": "running" in state,
         "reason": waiting.get("reason", ""),
         "message": waiting.get("message", ""),
     }
+
+
+def _is_ended(status: Mapping[str, Any]) -> bool:
+    """Whether Kubernetes ended the pod, and not its containers themselves."""
+    return status.get("phase") == "Failed" and bool(status.get("reason"))
 
 
 def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,6 +229,15 @@ def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
                 "message": ": ".join([words, *said[-1:]]),
                 "finished_at": ended.get("finishedAt"),
             }
+    return {}
+
+
+def _init_waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the first init container that has not begun waits for, if it is more than its turn."""
+    for container in status.get("initContainerStatuses") or []:
+        waiting: Mapping[str, Any] = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason", "") not in UNREMARKABLE:
+            return waiting
     return {}
 
 
@@ -239,6 +281,9 @@ class Observed:
     noise_since: float | None = None
     """When the first failure of this attempt was seen, while all that is seen is peers' noise;
     seconds."""
+    held_at: float | None = None
+    """When a pod of an earlier attempt was last seen alive, if one was: what is to start next
+    could not yet; seconds."""
     report: Report | None = None
     spec_hash: str = ""
     """Of the pods as they would be rendered now."""

@@ -32,8 +32,14 @@ MERGE_KEYS = {
 }
 
 # What the operator sets and an overlay cannot have otherwise, as paths in the pod.
-_OWN_POD_FIELDS = ("hostname", "subdomain", "restartPolicy", "terminationGracePeriodSeconds")
-_OWN_CONTAINER_FIELDS = ("command", "args", "terminationMessagePath", "terminationMessagePolicy")
+_OWN_POD_FIELDS = (
+    *("hostname", "hostnameOverride", "subdomain", "restartPolicy"),
+    *("activeDeadlineSeconds", "terminationGracePeriodSeconds"),
+)
+_OWN_CONTAINER_FIELDS = (
+    *("command", "args", "restartPolicy", "restartPolicyRules"),
+    *("terminationMessagePath", "terminationMessagePolicy"),
+)
 _METADATA = ("labels", "annotations")
 
 # Shapes of what merging and the allow-list look into: a dictionary stands for an object with these

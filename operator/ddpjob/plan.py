@@ -7,23 +7,17 @@ that dies between any two writes goes on where it was.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
 
 from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
-from ddpjob.failurepolicy import (
-    NOT_STARTED,
-    SAME_STEP_FAILURES,
-    Verdict,
-    judge,
-    regained,
-    reported_step,
-    spend,
-)
+from ddpjob.failurepolicy import SAME_STEP_FAILURES, judge, regained, reported_step, spend
 from ddpjob.goodput import active_seconds, booked, with_lost_time
-from ddpjob.observed import Observed, PodRecord, Report
+from ddpjob.observed import NOT_STARTED, Observed, PodRecord, Report
 from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.status import (
     count_nodes,
@@ -35,17 +29,32 @@ from ddpjob.status import (
     with_progress,
     with_summary,
 )
-from ddpjob.summary import failure, final_report, first_cause, is_noise, seconds_since, stamp
+from ddpjob.summary import (
+    MAX_MESSAGE,
+    failure,
+    final_report,
+    first_cause,
+    is_noise,
+    read_summary,
+    seconds_since,
+    stamp,
+)
 
 FENCE_SECONDS = 10.0  # from the loss of a node to the forced deletion of its pods
 SURVIVOR_GRACE = 5  # s; survivors of a failed rank have nothing to save that the failed one did not
 DEADLINE = "DeadlineExceeded"  # as Kubernetes calls it, of pods and of Jobs
 HANG = "Hang"  # as the agent calls it
+CREATING = "pods are being created"
 _ORDERLY = ("PodDeleted", "Evicted", "Preempted")
+UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
 MAX_AVOIDED_NODES = 32  # as many as status may hold
 MAX_NOTES = 4  # Events in one step
 MAX_WORDS = 800  # characters of a rank's message that stand before those of others
 NOISE_SECONDS = 5.0  # while only peers' noise is seen, the cause may still be on its way
+
+
+_NodeFailure = tuple[int, api.Failure]
+"""Of the pod of which node rank; the failure may name another rank, of a process in it."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +128,10 @@ def _loss_note(before: Status, after: Status) -> Note | None:
 def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     uid, status = job.uid, job.status
     pods = [pod for pod in observed.pods if pod.owner_uid == uid]
-    if job.metadata.deletion_timestamp or any(pod.attempt > status.attempt for pod in pods):
-        return Plan(
-            status
-        )  # being collected; or our view of the job is older than that of its pods
+    if job.metadata.deletion_timestamp:
+        return Plan(status)  # being collected
+    if newer := [pod for pod in pods if pod.attempt > status.attempt]:
+        return _unheard_of(status, newer, observed, now)
     if status.state in api.FINISHED:
         return _clean_up(job, status, pods, now)
     status = _begin(job)
@@ -136,14 +145,14 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
 
     if len(succeeded) == job.spec.nnodes or 0 in succeeded and job.spec.success_policy == "Rank0":
         return _complete(job, status, current, succeeded, now)
-    if job.spec.suspend:
+    if job.spec.suspend or _is_suspending(status):
         return _suspend(job, status, pods, observed, now)
     if _seconds_left(job, status, now) <= 0:
         return _time_is_up(job, status, current, succeeded, now)
     trouble = _failure(job, status, current, succeeded, observed, now)
     if trouble is not None and not trouble.noise:
         return trouble
-    left = _seconds_to_start(job, status, older, now)
+    left = _seconds_to_start(job, status, older, observed, now)
     if left <= 0 and (found := _not_started(job, status, current, succeeded, observed, now)):
         return _decide(job, status, found, current, succeeded, now)
     status = _counted(job, status, current, succeeded, now)
@@ -153,6 +162,21 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     if step.status.state in ("Starting", "Restarting", "Running"):
         step = _look_again(step, _seconds_left(job, step.status, now))
     return _look_again(step, left if left > 0 else None)
+
+
+def _unheard_of(status: Status, newer: Sequence[PodRecord], observed: Observed, now: float) -> Plan:
+    """What to do about pods of attempts that the job has not begun.
+
+    Our view of the job may be older than theirs. If it is not, the status has been put back, from a
+    backup say, or somebody else made the pods: they go, or the job would wait for ever. But none
+    that is new, for another operator may just have begun that attempt.
+    """
+    if not observed.looked:
+        return Plan(status, look=True)
+    strays = [pod for pod in newer if seconds_since(pod.created_at, now) > UNHEARD_SECONDS]
+    if not strays:
+        return Plan(status, look_again=UNHEARD_SECONDS)
+    return _delete(Plan(status), strays, SURVIVOR_GRACE, now)
 
 
 def _look_again(step: Plan, seconds: float | None) -> Plan:
@@ -178,14 +202,19 @@ def _seconds_left(job: DDPJob, status: Status, now: float) -> float:
     return math.inf if limit is None else limit - active_seconds(status, now)
 
 
-def _seconds_to_start(job: DDPJob, status: Status, older: Sequence[PodRecord], now: float) -> float:
+def _seconds_to_start(
+    job: DDPJob, status: Status, older: Sequence[PodRecord], observed: Observed, now: float
+) -> float:
     """Until `startupDeadlineSeconds`; infinite without one, and where nothing is to start."""
     limit = job.spec.startup_deadline_seconds
     starting = status.state in ("Starting", "Restarting") and not any(pod.live for pod in older)
     if limit is None or not starting:
         return math.inf
     begun = status.goodput.since, status.budget.next_restart_time
-    return limit - min(seconds_since(time, now) for time in begun if time) if any(begun) else limit
+    waited = [seconds_since(time, now) for time in begun if time]
+    if observed.held_at is not None:
+        waited.append(now - observed.held_at)
+    return limit - min(waited, default=0.0)
 
 
 def _not_started(
@@ -320,13 +349,18 @@ def _last_counts(desired: int, current: Sequence[PodRecord], succeeded: set[int]
     return nodes.model_copy(update={"pending": 0, "running": 0})
 
 
+def _is_suspending(status: Status) -> bool:
+    """Whether the job is leaving its attempt, which is brought to its end in any case."""
+    leaving = status.condition("Suspended")
+    return leaving is not None and leaving.reason == "Suspending"
+
+
 def _suspend(
     job: DDPJob, status: Status, pods: Sequence[PodRecord], observed: Observed, now: float
 ) -> Plan:
     """Leave the attempt, then end its pods with their full grace, then say Suspended."""
-    leaving = status.condition("Suspended")
     started = status.state not in ("Pending", "Suspended")
-    if started and not (leaving and leaving.reason == "Suspending"):
+    if started and not _is_suspending(status):
         status = _next_attempt(job, with_history(status, "Suspended", now))
         message = "spec.suspend is true; ranks have their grace period to save"
         status = with_condition(status, "Suspended", False, "Suspending", message, now=now)
@@ -338,7 +372,7 @@ def _suspend(
     if started and not observed.looked:
         return Plan(job.status, look=True)
     status = status.model_copy(update={"state": "Suspended"})
-    message = "spec.suspend is true"
+    message = "spec.suspend is true" if job.spec.suspend else "spec.suspend was true"
     status = with_condition(status, "Suspended", True, "Suspended", message, now=now)
     status = with_condition(status, "Running", False, "Suspended", message, now=now)
     return Plan(with_summary(status))
@@ -360,16 +394,22 @@ def _failure(
     lost = [pod for pod in rest if pod.deleting]
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
     gone = _gone(job, rest, succeeded)
-    if ignored := [pod for pod in failed if _verdict(job, pod).action == "Ignore"]:
+    if ignored := _ignored(job, ((pod.rank, failure(pod)) for pod in failed)):
         return _ignore(status, ignored, succeeded)
-    own = [pod for pod in failed if not is_noise(pod)]
+    # Beside a pod that Kubernetes ends, one without an agent's word has failed because of it.
+    disrupted = any(pod.disruption for pod in lost)
+    own = [
+        pod for pod in failed if not is_noise(pod) and not (disrupted and read_summary(pod) is None)
+    ]
     if own:
         return _decide(job, status, failure(first_cause(own)), current, succeeded, now)
     if gone and not lost and not observed.looked:
         return Plan(job.status, look=True)
     if lost or gone:
-        found = _lost(job, status, lost, gone, now)
-        return _decide(job, status, found, current, succeeded, now)
+        losses = _losses(job, status, lost, gone, now)
+        if ignored := _ignored(job, losses):
+            return _ignore(status, ignored, succeeded)
+        return _decide(job, status, losses[0][1], current, succeeded, now)
     if not failed:
         return None
     waited = now - observed.noise_since if observed.noise_since is not None else 0.0
@@ -392,26 +432,22 @@ def _with_suspects(
         for ranks, what in ((succeeded, "has ended well"), (live, "has not failed"))
         if ranks
     ]
-    message = "; ".join([found.message[:MAX_WORDS], *words])
+    message = "; ".join([found.message[:MAX_WORDS], *words])[:MAX_MESSAGE]
     return found.model_copy(update={"message": message}) if words else found
 
 
-def _verdict(job: DDPJob, pod: PodRecord) -> Verdict:
-    return judge(job.spec.failure_policy, failure(pod))
+def _ignored(job: DDPJob, failures: Iterable[tuple[int, api.Failure]]) -> list[_NodeFailure]:
+    policy = job.spec.failure_policy
+    return [pair for pair in failures if judge(policy, pair[1]).action == "Ignore"]
 
 
-def _ignore(status: Status, ignored: Sequence[PodRecord], succeeded: set[int]) -> Plan:
-    """These ranks count as finished."""
-    status = status.model_copy(
-        update={"succeeded_ranks": format_ranks(succeeded | {pod.rank for pod in ignored})}
-    )
-    notes = (_ignored_note(pod) for pod in ignored[:MAX_NOTES])
+def _ignore(status: Status, ignored: Sequence[_NodeFailure], succeeded: set[int]) -> Plan:
+    """These nodes count as finished."""
+    finished = succeeded | {rank for rank, _ in ignored}
+    status = status.model_copy(update={"succeeded_ranks": format_ranks(finished)})
+    words = (f"{_what(found)}; ignored by a rule of failurePolicy" for _, found in ignored)
+    notes = (Note("Ignored", text, warning=True) for text in islice(words, MAX_NOTES))
     return Plan(status, notes=tuple(notes))
-
-
-def _ignored_note(pod: PodRecord) -> Note:
-    found = failure(pod)
-    return Note("Ignored", f"{_what(found)}; ignored by a rule of failurePolicy", warning=True)
 
 
 def _created(status: Status) -> bool:
@@ -447,7 +483,7 @@ def _decide(
         backoff=policy.backoff_seconds,
     )
     if found.reason == NOT_STARTED:  # others are to have what it held, so not at once
-        pause = max(pause, policy.backoff_seconds.first)
+        pause = max(pause, policy.backoff_seconds.first, 1.0)
     what, allowed = _what(found), policy.max_restarts
     ended = with_history(status, found.reason, now, found=found, charged=verdict.counts)
     status = ended.model_copy(update={"failure": found, "budget": budget})
@@ -501,28 +537,31 @@ def _fail(
     return Plan(with_summary(status), drop_agent=True, notes=(Note("Failed", why, warning=True),))
 
 
-def _lost(
+def _losses(
     job: DDPJob, status: Status, lost: Sequence[PodRecord], gone: Sequence[int], now: float
-) -> api.Failure:
-    """The failure that a pod was deleted, or went with its result unseen."""
-    if lost:
-        # What Kubernetes did comes before what somebody did: a drain deletes pods of one job.
-        pod = min(lost, key=lambda pod: (not pod.disruption, pod.rank))
-        rank, name, node, reason = pod.rank, pod.name, pod.node or None, pod.disruption
-        message = f"pod {name} is being deleted"
-    else:
-        rank, node, reason = gone[0], None, "ResultUnknown"
-        name = f"{job.name}-{status.attempt}-{rank}"
-        message = f"pod {name} is gone, and how it ended was never seen"
-    return api.Failure(
-        attempt=status.attempt,
-        rank=rank,
-        pod=name,
-        node=node,
-        reason=reason or "PodDeleted",
-        message=message,
-        time=stamp(now),
-    )
+) -> list[_NodeFailure]:
+    """The failures that pods are deleted, or went with their results unseen; the first cause first.
+
+    What Kubernetes did comes before what somebody did: a drain deletes pods of one job.
+    """
+    seen: dict[str, Any] = {"attempt": status.attempt, "time": stamp(now)}
+    found = [
+        api.Failure(
+            rank=pod.rank,
+            pod=pod.name,
+            node=pod.node or None,
+            reason=pod.disruption or "PodDeleted",
+            message=f"pod {pod.name} is being deleted",
+            **seen,
+        )
+        for pod in sorted(lost, key=lambda pod: (not pod.disruption, pod.rank))
+    ]
+    for rank in gone:
+        name = keys.pod_name(job.name, status.attempt, rank)
+        words = f"pod {name} is gone, and how it ended was never seen"
+        unknown = api.Failure(rank=rank, pod=name, reason="ResultUnknown", message=words, **seen)
+        found.append(unknown)
+    return [(each.rank or 0, each) for each in found]
 
 
 def _restart(
@@ -537,7 +576,9 @@ def _restart(
 ) -> Plan:
     """A new attempt, whose pods are created after `pause` seconds at the earliest."""
     status = _next_attempt(job, status)
-    later = {"next_restart_time": stamp(math.ceil(now + pause)) if pause else None}
+    limited = job.spec.startup_deadline_seconds is not None  # it counts from there
+    start = math.ceil(now + pause) if pause else now if limited else None
+    later = {"next_restart_time": None if start is None else stamp(start)}
     status = status.model_copy(
         update={
             "state": "Restarting",
@@ -550,12 +591,16 @@ def _restart(
 
 
 def _next_attempt(job: DDPJob, status: Status) -> Status:
-    progress = status.progress
+    progress, budget = status.progress, status.budget
+    if (step := reported_step(status)) is not None:
+        highest = max(step, budget.highest_step or 0)
+        budget = budget.model_copy(update={"highest_step": highest})
     if progress is not None:  # how far it got stays to be seen; when it would have ended does not
         progress = progress.model_copy(update={"eta_seconds": None, "first_step": None})
     return status.model_copy(
         update={
             "progress": progress,
+            "budget": budget,
             "attempt": status.attempt + 1,
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "succeeded_ranks": "",
@@ -573,9 +618,20 @@ def _counted(
         status = status.model_copy(update={"state": "Running"})
         message = f"{nodes.desired} of {nodes.desired} nodes run"
         status = with_condition(status, "Running", True, "AllNodesRunning", message, now=now)
-    elif status.state in ("Starting", "Restarting") and (why := waiting_reason(current)):
-        status = with_condition(status, "Running", False, *why, now=now)
+    elif status.state in ("Starting", "Restarting"):
+        status = _waiting(status, current, now)
     return with_summary(_watched(job, status, now))
+
+
+def _waiting(status: Status, current: Sequence[PodRecord], now: float) -> Status:
+    """`status` with what keeps the pods from running: said while it does, and no longer."""
+    if why := waiting_reason(current):
+        return with_condition(status, "Running", False, *why, now=now)
+    said, last = status.condition("Running"), status.history[-1:]
+    ours = {"Starting", *(attempt.reason for attempt in last)}
+    if not current or said is None or said.reason in ours:
+        return status
+    return with_condition(status, "Running", False, "Starting", CREATING, now=now)
 
 
 def _watched(job: DDPJob, status: Status, now: float) -> Status:
@@ -661,8 +717,7 @@ def _starting(job: DDPJob, status: Status, now: float) -> Status:
     if status.condition("Suspended"):
         message = "spec.suspend is false"
         status = with_condition(status, "Suspended", False, "Resumed", message, now=now)
-    message = "pods are being created"
-    status = with_condition(status, "Running", False, "Starting", message, now=now)
+    status = with_condition(status, "Running", False, "Starting", CREATING, now=now)
     return with_summary(status)
 
 

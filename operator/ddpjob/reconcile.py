@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -90,6 +91,7 @@ class Memory:
     trouble: DDPJobError | None = None
     conflicts: int = 0
     noise_since: float | None = None
+    held_at: float | None = None
     report: Report | None = None
     version: str = ""
     """Of the job as this process last wrote it."""
@@ -156,7 +158,12 @@ class Reconciler:
                 await self._delete_job(job)
                 return None
             elif step.delete or step.expire or step.prepare or step.create:
-                await self._act(job, step, memory)
+                try:
+                    await self._act(job, step, memory)
+                except InvalidJob as error:
+                    # Said in its status; what mends it is an edit, which comes as an event.
+                    log.info("job=%s/%s refused: %s", namespace, name, error)
+                    return step.look_again  # its deadlines go on
             else:
                 return await self._settle(job, step, memory)
         return 0.1
@@ -167,12 +174,16 @@ class Reconciler:
 
     def _observe(self, job: DDPJob, memory: Memory, *, looked: bool = False) -> Observed:
         ready = memory.prepared == (job.metadata.generation, job.status.attempt)
+        pods = tuple(self.caches.pods(job.uid))
+        if any(pod.live and pod.attempt < job.status.attempt for pod in pods):
+            memory.held_at = time.time()
         return Observed(
-            pods=tuple(self.caches.pods(job.uid)),
+            pods=pods,
             looked=looked,
             children_ready=ready,
             trouble=memory.trouble,
             noise_since=memory.noise_since,
+            held_at=memory.held_at,
             report=memory.report,
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
         )
@@ -238,7 +249,7 @@ class Reconciler:
         if step.status.progress != job.status.progress:
             memory.progress_at = memory.written_at
         if step.status.attempt != job.status.attempt:
-            memory.noise_since, memory.report, memory.stamp = None, None, None
+            memory.noise_since = memory.held_at = memory.report = memory.stamp = None
         self.caches.put_job(job_record(stored))
         memory.version = stored["metadata"]["resourceVersion"]
         for note in step.notes:
@@ -293,6 +304,8 @@ class Reconciler:
         ]
         if (network := render.network_policy(job, self.settings.policy)) is not None:
             children.append((NETWORK_POLICIES, network))
+        elif job.metadata.generation > 1:  # there may be one from before an edit
+            await self._drop(job, NETWORK_POLICIES, keys.network_policy_name(job.name))
         await asyncio.gather(
             *(self._create_ours(job, resource, body, memory) for resource, body in children)
         )
@@ -308,7 +321,11 @@ class Reconciler:
         except AlreadyExists:
             existing = await self._get(resource, job.namespace, body["metadata"]["name"])
         owner = _controller(existing) if existing else None
-        if owner is not None and owner.get("uid") == job.uid:
+        if existing and owner is not None and owner.get("uid") == job.uid:
+            if resource == NETWORK_POLICIES and not _holds(existing["spec"], body["spec"]):
+                # Edited while the job was suspended. No pod is there that it would leave open.
+                await self._drop(job, resource, body["metadata"]["name"])
+                await self.cluster.create(resource, job.namespace, body)
             return
         self._name_taken(job, resource, body["metadata"]["name"], owner, memory)
 
@@ -342,10 +359,17 @@ class Reconciler:
         assert memory.stamp is not None
         pods = memory.stamp
         slots = asyncio.Semaphore(self.settings.creates_per_job)
+        refused: list[int] = []
 
         async def create(rank: int) -> None:
             async with slots:
-                body = await self.cluster.create(PODS, job.namespace, pods.body(rank))
+                if refused:
+                    return  # as the others would be
+                try:
+                    body = await self.cluster.create(PODS, job.namespace, pods.body(rank))
+                except Refused:
+                    refused.append(rank)
+                    raise
             if (record := pod_record(body)) is not None:
                 self.caches.put_pod(record)
 
@@ -401,14 +425,16 @@ class Reconciler:
         names = {pod.agent_config for pod in self.caches.pods(job.uid)}
         names.add(keys.agent_config_name(job.name, self.agent.digest))
         for name in sorted(names - {""}):
-            existing = await self._get(CONFIGMAPS, job.namespace, name)
-            owner = _controller(existing) if existing else None
-            if existing and owner and owner.get("uid") == job.uid:
+            await self._drop(job, CONFIGMAPS, name)
+
+    async def _drop(self, job: DDPJob, resource: Resource, name: str) -> None:
+        """Delete what has this name, if it is there and the job's."""
+        existing = await self._get(resource, job.namespace, name)
+        owner = _controller(existing) if existing else None
+        if existing and owner and owner.get("uid") == job.uid:
+            with suppress(NotFound, Conflict):
                 uid = existing["metadata"]["uid"]
-                try:
-                    await self.cluster.delete(CONFIGMAPS, job.namespace, name, uid=uid)
-                except (NotFound, Conflict):
-                    continue
+                await self.cluster.delete(resource, job.namespace, name, uid=uid)
 
     async def _tell(self, job: DDPJob, note: Note) -> None:
         """An Event for `kubectl describe`. A lost one is not worth a retry.
@@ -473,6 +499,18 @@ class Reconciler:
 def _controller(obj: Body) -> Body | None:
     owners: list[Body] = obj["metadata"].get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _holds(found: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there; the API server adds defaults."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(
+            _holds(found.get(name), value) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        same = isinstance(found, list) and len(found) == len(wanted)
+        return same and all(map(_holds, found, wanted))
+    return bool(found == wanted)
 
 
 def _rests_on_sight(job: DDPJob, step: Plan, memory: Memory) -> bool:

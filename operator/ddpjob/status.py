@@ -8,10 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpjob import api
-from ddpjob.observed import PodRecord, Report
+from ddpjob.observed import UNREMARKABLE, PodRecord, Report
 from ddpjob.summary import stamp
-
-_UNREMARKABLE = ("", "ContainerCreating", "PodInitializing")
 
 
 def with_condition(
@@ -71,7 +69,7 @@ def waiting_reason(current: Sequence[PodRecord]) -> tuple[str, str] | None:
 def first_stuck(current: Sequence[PodRecord]) -> PodRecord | None:
     """The pod of lowest rank that something keeps from starting; a pull that goes on does not."""
     stuck = [
-        pod for pod in current if pod.live and not pod.running and pod.reason not in _UNREMARKABLE
+        pod for pod in current if pod.live and not pod.running and pod.reason not in UNREMARKABLE
     ]
     return min(stuck, key=lambda pod: pod.rank, default=None)
 
@@ -87,6 +85,8 @@ def with_history(
     """`status` with its attempt, which is over, among the last ten."""
     running = status.condition("Running")
     progress = status.progress
+    if progress is not None and progress.first_step is None:
+        progress = None  # an earlier attempt's
     ended = api.Attempt(
         attempt=status.attempt,
         start_time=running.last_transition_time if running and running.status == "True" else None,
@@ -107,7 +107,8 @@ def with_progress(status: api.Status, report: Report | None) -> api.Status:
     if report is None or report.attempt != status.attempt:
         return status
     old = status.progress
-    first = report.step if old is None or old.first_step is None else old.first_step
+    known = None if old is None or old.source != report.source else old.first_step
+    first = report.step if known is None else known  # a step of another source is another count
     progress = _progress(report).model_copy(update={"first_step": first})
     if progress == old:
         return status

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpjob.api import Failure
-from ddpjob.observed import PodRecord, Report
+from ddpjob.observed import DISRUPTIONS, SAVED, PodRecord, Report
 
 MAX_MESSAGE = 1024  # characters of a failure's message that go into status
 _EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those with one
@@ -135,11 +135,16 @@ def failure(pod: PodRecord) -> Failure:
         rank=summary.rank if summary.rank is not None else pod.rank,
         exit_code=summary.exit_code,
         signal=summary.signal,
-        reason=pod.disruption or summary.reason,
+        reason=pod.disruption or _own_reason(summary.reason),
         exception=summary.exception,
         message=_clip(summary.message),
         time=stamp(summary.time) if summary.time else pod.finished_at,
     )
+
+
+def _own_reason(reason: str) -> str:
+    """What only Kubernetes can know, a pod cannot claim: it would not count."""
+    return "Error" if reason in DISRUPTIONS - {SAVED} else reason
 
 
 def _in_its_words(pod: PodRecord, message: str) -> str:

@@ -22,7 +22,7 @@ NEXT_STATES = {
     "Starting": {"Running", "Restarting", "Suspended", *FINISHED},
     "Running": {"Restarting", "Suspended", *FINISHED},
     "Restarting": {"Running", "Restarting", "Suspended", *FINISHED},
-    "Suspended": {"Starting", "Succeeded"},
+    "Suspended": {"Starting", *FINISHED},
     "Succeeded": set(),
     "Failed": set(),
 }
@@ -76,6 +76,7 @@ class Auditor:
     _results: dict[tuple[str, int], dict[int, str]] = field(
         default_factory=lambda: defaultdict(dict)
     )
+    _hurt: set[tuple[str, int]] = field(default_factory=set)  # a pod has failed, or is deleted
     _started: set[tuple[str, int]] = field(default_factory=set)  # all ranks have run
     _partial: dict[tuple[str, int], float] = field(default_factory=dict)  # since when
     _place: int = 0
@@ -107,7 +108,7 @@ class Auditor:
                 continue
             status = job.get("status") or {}
             whole = len(results) == job["spec"]["nnodes"] and set(results.values()) == {"Succeeded"}
-            if whole and status.get("state") not in FINISHED:
+            if whole and status.get("state") != "Succeeded":
                 self._breach("I5", f"attempt {attempt} succeeded, the job is {status.get('state')}")
         return self.breaches
 
@@ -147,6 +148,9 @@ class Auditor:
             self._deleted(entry, owner["uid"], attempt)
         if entry.after is not None and not _is_live(entry.after):
             self._results[owner["uid"], attempt][rank] = entry.after["status"]["phase"]
+        going = entry.after is None or "deletionTimestamp" in entry.after["metadata"]
+        if going or _phase(pod) == "Failed":
+            self._hurt.add((owner["uid"], attempt))
 
     def _created(self, entry: Entry, uid: str, attempt: int, rank: int) -> None:
         pod = entry.object
@@ -216,6 +220,12 @@ class Auditor:
         if job is not None and not over:
             self._breach("I9", f"{entry}: status.attempt is still {status.get('attempt', 0)}")
 
+    def _has_cause(self, job: Body, attempt: int) -> bool:
+        """Whether something has happened to a pod of this attempt that may end it."""
+        uid = job["metadata"]["uid"]
+        late = "startupDeadlineSeconds" in job["spec"]  # pods that were never there
+        return late or (uid, attempt) in self._hurt
+
     def _job(self, entry: Entry) -> None:
         if entry.verb != "status" or entry.before is None or entry.after is None:
             return
@@ -235,6 +245,8 @@ class Auditor:
         )
         if attempts > 1 or restarts > attempts or (restarts < attempts and not suspending):
             self._breach("I8", f"{entry}: {attempts} attempts and {restarts} restarts in one write")
+        if restarts > 0 and not self._has_cause(entry.before, old.get("attempt", 0)):
+            self._breach("I8", f"{entry}: a restart though no pod has failed or gone")
         charged = new["budget"]["charged"] - (old.get("budget") or {"charged": 0})["charged"]
         if charged > 1:
             self._breach("I8", f"{entry}: charges {charged} at once")

@@ -14,7 +14,7 @@ from ddpjob.cluster import Body
 from tests.chaos.lane import Lane, Site
 from tests.chaos.plan import Plan
 from tests.chaos.run import BY_NAME, Verdict, run
-from tests.chaos.suites import pairs, plans
+from tests.chaos.suites import WRITES, pairs, plans
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
@@ -27,6 +27,7 @@ KNOWN = Path(__file__).with_name("known.txt")
 LANES = 4  # for one operator, beside one lane for two; most of a run's time is waiting for quiet
 TRIES = 2  # of a plan that failed, in lanes of its own
 LEAST = 4  # plans of each lane, however slow the machine is
+LEEWAY = 4  # writes more or less than `WRITES` says: counts are written together or one by one
 FAILURES = 3  # enough to look at
 
 
@@ -106,6 +107,8 @@ class Campaign:
             verdict = await run(lane, Plan(name), {})
             if verdict.wrong:
                 raise AssertionError(f"without any fault: {verdict}")
+            if abs(verdict.writes - WRITES[name]) > LEEWAY:
+                raise AssertionError(f"{name} makes {verdict.writes} writes, not {WRITES[name]}")
             if not BY_NAME[name].timed:
                 self.references[name] = verdict.end
 

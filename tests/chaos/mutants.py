@@ -1,6 +1,7 @@
 """`python -m tests.chaos.mutants`: is the suite any good? Classic faults of operators, one by one.
 
-Each mutant is a copy of the sources with one change; the tests that are named must fail on it.
+Each mutant is a copy of the sources with one change; the tests that are named must fail on it, and
+pass on a copy without a change.
 Exit codes: 0 all mutants were killed, 1 some survived, or a change no longer fits the source.
 """
 
@@ -40,8 +41,8 @@ MUTANTS = (
         "reconcile.py",
         "body = await self.cluster.create(PODS, job.namespace, pods.body(rank))",
         "fresh = orjson.loads(pods.body(rank))\n"
-        "                fresh['metadata']['name'] += f'-{time.time_ns() % 10**6}'\n"
-        "                body = await self.cluster.create(PODS, job.namespace, fresh)",
+        "                    fresh['metadata']['name'] += f'-{time.time_ns() % 10**6}'\n"
+        "                    body = await self.cluster.create(PODS, job.namespace, fresh)",
         only="succeeds or fails-once",
     ),
     Mutant(
@@ -101,8 +102,8 @@ MUTANTS = (
     Mutant(
         "adoption by name",
         "reconcile.py",
-        'if owner is not None and owner.get("uid") == job.uid:\n            return',
-        "if existing:\n            return",
+        'if existing and owner is not None and owner.get("uid") == job.uid:',
+        "if existing:",
         only="finds-its-name-taken",
     ),
     Mutant(
@@ -127,17 +128,14 @@ MUTANTS = (
     Mutant(
         "failures as events",
         "reconcile.py",
-        "            pods=tuple(self.caches.pods(job.uid)),",
-        "            pods=tuple(\n"
-        "                pod\n"
-        "                for pod in self.caches.pods(job.uid)\n"
-        "                if pod.result != 'failed'\n"
-        "                or pod.uid in vars(memory).get('alive', ())\n"
-        "            )\n"
-        "            if not vars(memory).setdefault('alive', set()).update(\n"
-        "                pod.uid for pod in self.caches.pods(job.uid) if pod.live\n"
-        "            )\n"
-        "            else (),",
+        "        pods = tuple(self.caches.pods(job.uid))\n",
+        "        alive = vars(memory).setdefault('alive', set())\n"
+        "        pods = tuple(\n"
+        "            pod\n"
+        "            for pod in self.caches.pods(job.uid)\n"
+        "            if pod.result != 'failed' or pod.uid in alive\n"
+        "        )\n"
+        "        alive.update(pod.uid for pod in self.caches.pods(job.uid) if pod.live)\n",
         only="fails-once",
     ),
     Mutant(
@@ -152,17 +150,27 @@ MUTANTS = (
 
 def kill(mutant: Mutant, folder: Path) -> bool:
     """Whether the tests fail on it. Raises ValueError where the change does not fit the source."""
-    for name in COPIED:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    copy_sources(folder)
     path = folder / "operator" / "ddpjob" / mutant.file
     text = path.read_text()
     if text.count(mutant.old) != 1:
         found = text.count(mutant.old)
         raise ValueError(f"{mutant.name}: {mutant.file} has its old text {found} times, not once")
     path.write_text(text.replace(mutant.old, mutant.new))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", mutant.tests]
-    command += ["-k", mutant.only] if mutant.only else []
+    return not passes(mutant.tests, mutant.only, folder)
+
+
+def copy_sources(folder: Path) -> None:
+    """What the tests need, without a change."""
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
+def passes(tests: str, only: str, folder: Path) -> bool:
+    """Whether these tests pass on this copy. Raises ValueError where they do not even run."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", tests]
+    command += ["-k", only] if only else []
     source = os.pathsep.join(str(folder / part) for part in ("operator", "images/trainer", "."))
     ended = subprocess.run(
         command,
@@ -173,10 +181,26 @@ def kill(mutant: Mutant, folder: Path) -> bool:
         timeout=TIMEOUT_SECONDS,
     )
     if ended.returncode not in (0, 1):  # 1: tests failed; others: pytest did not come so far
-        raise ValueError(f"{mutant.name}: pytest ended with {ended.returncode}\n{ended.stdout}")
+        raise ValueError(f"{tests} {only}: pytest ended with {ended.returncode}\n{ended.stdout}")
     why = [line for line in ended.stdout.splitlines() if line.startswith("E  ")]
     print(f"  {' '.join(why[0].split())[:150] if why else 'all tests passed'}", flush=True)
-    return ended.returncode == 1
+    return ended.returncode == 0
+
+
+def chosen_tests_pass(chosen: Sequence[Mutant]) -> bool:
+    """Whether the tests pass without any change: what fails on every copy kills nothing."""
+    by_file: dict[str, set[str]] = {}
+    for mutant in chosen:
+        by_file.setdefault(mutant.tests, set()).add(f"({mutant.only})")
+    for tests, selections in by_file.items():
+        only = " or ".join(sorted(selections))
+        print(f"no mutant: {tests} {only}", flush=True)
+        with TemporaryDirectory() as folder:
+            copy_sources(Path(folder))
+            if not passes(tests, only, Path(folder)):
+                print("error: the tests fail on the sources as they are", file=sys.stderr)
+                return False
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,6 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [m for m in MUTANTS if not names or any(name in m.name for name in names)]
     if not chosen:
         parser.error(f"no mutant has one of {', '.join(names)} in its name")
+    if not chosen_tests_pass(chosen):
+        return 1
     survivors = []
     for mutant in chosen:
         print(f"{mutant.name}: {mutant.tests} {mutant.only}", flush=True)

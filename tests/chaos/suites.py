@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from tests.chaos.plan import KINDS, LIST, RESOURCES, USER, WATCH, WRITE, Fault, Plan
 
-# How many writes a fault-free run has on a real API server; a test compares.
+# How many writes a fault-free run has on a real API server, which `Campaign.learn` compares.
 WRITES = {
     "succeeds": 10,
     "fails-once": 21,

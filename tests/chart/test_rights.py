@@ -8,7 +8,7 @@ OPERATOR = {
     ("ddpjob.dev", "ddpjobs/finalizers"): {"update"},
     ("", "pods"): {"list", "watch", "create", "delete", "patch"},
     ("", "services"): {"get", "create"},
-    ("networking.k8s.io", "networkpolicies"): {"get", "create"},
+    ("networking.k8s.io", "networkpolicies"): {"get", "create", "delete"},
     ("", "configmaps"): {"get", "create", "delete"},
     ("", "events"): {"create"},
 }

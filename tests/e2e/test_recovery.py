@@ -1,6 +1,7 @@
 """A job outlives whatever befalls it, and counts what it must."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
@@ -47,7 +48,10 @@ def test_the_ranks_train_again_after_every_fault(
 
 
 def test_a_container_that_outgrows_its_memory_as_a_whole(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
+    kind_cluster: KindCluster,
+    namespace: str,
+    foreign_image: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its first process, so that the kubelet tells: the other shape of an OOM kill."""
     job = Job.from_spec(
@@ -62,6 +66,10 @@ def test_a_container_that_outgrows_its_memory_as_a_whole(
     )
     status = job.in_state("Failed")
     assert (status["failure"]["reason"], status["failure"]["exitCode"]) == ("OOMKilled", 137)
+    kind = kind_cluster.on_node(status["failure"]["node"], "stat", "-fc", "%T", "/sys/fs/cgroup")
+    version = 2 if "cgroup2fs" in kind else 1
+    with capsys.disabled():
+        print(f"\nOOM kills, of one process and of a whole container, under cgroup v{version}")
     job.delete()
     gone(kind_cluster, "-n", namespace)
 
@@ -74,16 +82,21 @@ def test_a_suspended_training_goes_on_where_it_was(
     spec["args"][spec["args"].index("--epochs") + 1] = "100"
     job = Job.from_spec(kind_cluster, namespace, "pausing", **spec)
     first = f"{job.name}-0-0"
-    wait_until(lambda: "saved /checkpoints/" in job.logs_if_any(first), 300, "checkpoint")
-    job.patch(suspend=True)
-    status = job.in_state("Suspended")
+    wait_until(lambda: "step" in job.logs_if_any(first), 300, "step")
+    with ThreadPoolExecutor() as pool:  # the log goes with the pod
+        follow = ("logs", "--follow", "-n", namespace, first)
+        told = pool.submit(kind_cluster.kubectl, *follow, check=False, timeout_seconds=300)
+        job.patch(suspend=True)
+        status = job.in_state("Suspended")
+        last = re.search(r"stopped by SIGTERM after step (\d+)/", told.result())
+    assert last, told.result()
     assert job.pods() == {} and status["budget"]["charged"] == 0 and status["restarts"] == 0
     job.patch(suspend=False)
     status = job.in_state("Succeeded", 600)
     assert [past["reason"] for past in status["history"]] == ["Suspended", "Succeeded"]
     log = job.logs(f"{job.name}-1-0")
     resumed = re.search(r"resuming from \S*?(\d+)", log)
-    assert resumed and int(resumed[1]) > 0, log
+    assert resumed and int(resumed[1]) == int(last[1]) > 0, log
     job.delete()
     gone(kind_cluster, "-n", namespace)
 

@@ -116,6 +116,12 @@ def test_who_steps_down_makes_no_lease_again() -> None:
     assert election.step_down() is None
 
 
+def test_no_lease_promises_for_ever() -> None:
+    election = Election("b", TERMS)
+    election.saw(held("a stranger", leaseDurationSeconds=10**6), 100.0)
+    assert election.bid(159.9, NOON) is None and election.bid(160.0, NOON) is not None
+
+
 def test_who_sees_another_as_holder_has_lost() -> None:
     election = wins(Election("a", TERMS), asked_at=100.0)
     election.saw(held("b"), 102.0)

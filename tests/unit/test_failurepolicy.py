@@ -5,10 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.api import BackoffSeconds, Budget, DDPJob, Failure, FailurePolicy, validate
-from ddpjob.failurepolicy import DISRUPTIONS, judge, regained, spend
-from ddpjob.observed import PodRecord, Report
+from ddpjob.failurepolicy import judge, regained, spend
+from ddpjob.observed import DISRUPTIONS, PodRecord, Report
 from ddpjob.plan import plan
-from tests.builders import NOW, failed, job, job_object, pod, running, summary, with_status
+from tests.builders import (
+    NOW,
+    failed,
+    job,
+    job_object,
+    pod,
+    running,
+    succeeded,
+    summary,
+    with_status,
+)
 from tests.unit.test_plan import condition, see, started, write
 
 
@@ -186,6 +196,29 @@ def test_an_ignored_rank_counts_as_finished() -> None:
     assert plan(later, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW).delete == ()
 
 
+@pytest.mark.parametrize(
+    ("pods", "reason"),
+    [
+        ((running(0), running(1, deleting=True)), "PodDeleted"),
+        ((running(0), running(1, deleting=True, disruption="Evicted")), "Evicted"),
+        ((running(0),), "ResultUnknown"),
+    ],
+)
+def test_a_lost_pod_that_is_ignored_counts_as_finished(
+    pods: tuple[PodRecord, ...], reason: str
+) -> None:
+    rules = [{"onRanks": [1], "onReasons": [reason], "action": "Ignore"}]
+    ours = started(running(0), running(1), failurePolicy={"rules": rules})
+    ours = with_status(ours, plan(ours, see(running(0), running(1)), NOW).status)
+    step = plan(ours, see(*pods), NOW)
+    assert (step.status.succeeded_ranks, step.status.attempt) == ("1", 0)
+    assert [note.reason for note in step.notes] == ["Ignored"]
+    later = with_status(ours, step.status)
+    again = plan(later, see(*pods), NOW)
+    assert not again.create and not again.delete and again.status.attempt == 0
+    assert plan(later, see(succeeded(0)), NOW).status.state == "Succeeded"
+
+
 def test_a_node_to_avoid_is_remembered() -> None:
     rules = [{"onReasons": ["OOMKilled"], "action": "Restart", "avoidNode": True}]
     ours = started(failurePolicy={"rules": rules})
@@ -208,6 +241,46 @@ def test_three_counted_failures_at_one_step_are_the_end() -> None:
     assert condition(ours.status, "Failed") == ("True", "NoProgress")
     assert [past.attempt for past in ours.status.history] == [0, 1, 2]
     assert all(past.charged and past.step == 500 for past in ours.status.history)
+
+
+def test_progress_before_a_suspension_is_not_made_again() -> None:
+    spent = {"charged": 1, "inRow": 1, "highestStep": 50}
+    ours = in_attempt(0, budget=spent)
+    pods = (running(0), running(1))
+    ours = write(ours, *pods, report=reports(100, 0))
+    assert ours.status.budget.charged == 0, "further than ever"
+    asked = ours.model_copy(update={"spec": ours.spec.model_copy(update={"suspend": True})})
+    leaving = write(asked, *pods)
+    assert leaving.status.budget.highest_step == 100
+    resumed = write(write(with_status(ours, write(leaving).status)))
+    failing = [failed(0, attempt=1), running(1, attempt=1)]
+    charged = write(resumed, *failing)
+    assert (charged.status.attempt, charged.status.budget.charged) == (2, 1)
+    behind = (running(0, attempt=2), running(1, attempt=2))
+    assert write(charged, *behind, report=reports(90, 2)).status.budget.charged == 1
+
+
+def test_an_attempt_that_reports_no_step_has_failed_at_none() -> None:
+    ours: DDPJob = started(failurePolicy={"maxRestarts": 10})
+    for attempt in range(5):
+        seen = [failed(0, attempt=attempt), running(1, attempt=attempt)]
+        report = reports(500) if attempt == 0 else None
+        ours = write(ours, *seen, now=NOW + 1000 * attempt, report=report)
+        assert ours.status.state == "Restarting" and ours.status.budget.charged == attempt + 1
+        present = (pod(0, attempt=attempt + 1), pod(1, attempt=attempt + 1))
+        ours = write(ours, *present, now=NOW + 1000 * attempt + 500)
+    assert [past.step for past in ours.status.history] == [500, None, None, None, None]
+    assert ours.status.progress and ours.status.progress.step == 500  # stays to be seen
+
+
+@pytest.mark.parametrize(
+    "reason", ["NodeLost", "Evicted", "PodDeleted", "NodeRefused", "StartupDeadlineExceeded"]
+)
+def test_what_kubernetes_does_a_pod_cannot_claim(reason: str) -> None:
+    ours = started(running(0), running(1), failurePolicy={"maxRestarts": 0})
+    step = plan(ours, see(failed(0, summary(reason=reason)), running(1)), NOW)
+    assert step.status.state == "Failed" and step.status.failure
+    assert step.status.failure.reason == "Error" and step.status.budget.charged == 1
 
 
 def test_counted_steps_say_nothing_of_progress() -> None:

@@ -211,6 +211,77 @@ def test_what_kubernetes_did_to_a_pod_stands_in_its_conditions(
     assert record.unreachable_since == unreachable_since
 
 
+def record_of(status: dict[str, Any], **metadata: Any) -> PodRecord:
+    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1"}
+    base = {"name": "digits-0-1", "uid": "u", "resourceVersion": "3", "labels": labels}
+    found = pod_record({"metadata": {**base, **metadata}, "status": status})
+    assert found is not None
+    return found
+
+
+def test_a_lost_pod_that_was_never_ready_is_fenced_once_its_kubelet_is_overdue() -> None:
+    lost = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    ready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+    containers = {"type": "ContainersReady", "status": "False"}
+    status = {"phase": "Pending", "conditions": [lost, ready, containers]}
+    assert record_of(status).unreachable_since is None
+    late = record_of(status, deletionTimestamp="2027-01-15T08:00:00Z")
+    assert late.unreachable_since == "2027-01-15T08:00:20Z" and late.disruption == "NodeLost"
+    by_hand = {"phase": "Pending", "conditions": [ready, containers]}
+    assert record_of(by_hand, deletionTimestamp="2027-01-15T08:00:00Z").unreachable_since is None
+
+
+def test_a_pod_that_waits_at_a_readiness_gate_is_on_no_lost_node() -> None:
+    gate = {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady"}
+    ready = {"type": "ContainersReady", "status": "True"}
+    conditions = [{**gate, "lastTransitionTime": STARTED}, ready]
+    assert record_of({"conditions": conditions}).unreachable_since is None
+
+
+def test_an_init_container_that_cannot_be_pulled_keeps_its_pod_from_starting() -> None:
+    waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+    status = {
+        "phase": "Pending",
+        "initContainerStatuses": [
+            {"name": "first", "state": {"terminated": {"exitCode": 0}}},
+            {"name": "fetch", "state": {"waiting": waiting}},
+        ],
+        "containerStatuses": [
+            {"name": "trainer", "state": {"waiting": {"reason": "PodInitializing"}}}
+        ],
+    }
+    record = record_of(status)
+    assert (record.reason, record.message) == ("ImagePullBackOff", "not found")
+
+
+@pytest.mark.parametrize(("reason", "result"), [("", "succeeded"), ("Evicted", "failed")])
+def test_a_sidecars_failure_is_not_the_trainers(reason: str, result: str) -> None:
+    ends = {"trainer": 0, "sidecar": 1}
+    containers = [
+        {"name": name, "state": {"terminated": {"exitCode": code}}} for name, code in ends.items()
+    ]
+    status = {"phase": "Failed", "reason": reason, "containerStatuses": containers}
+    assert record_of(status).result == result
+
+
+@pytest.mark.parametrize(
+    "reason", ["TopologyAffinityError", "OutOfcpu", "NodeShutdown", "TaintToleration"]
+)
+def test_what_a_kubelet_does_not_admit_is_no_failure_of_the_training(reason: str) -> None:
+    assert record_of({"phase": "Failed", "reason": reason}).disruption == "NodeRefused"
+
+
+def test_beside_an_eviction_a_pod_without_an_agent_has_failed_because_of_it() -> None:
+    ours = started(running(0), running(1))
+    evicted = running(0, deleting=True, disruption="Evicted")
+    status = plan(ours, see(evicted, failed(1)), NOW).status
+    assert status.failure and status.failure.reason == "Evicted" and status.budget.charged == 0
+    status = plan(ours, see(evicted, failed(1, summary())), NOW).status
+    assert status.failure and status.failure.reason == "Exception" and status.budget.charged == 1
+    status = plan(ours, see(running(0, deleting=True), failed(1)), NOW).status
+    assert status.failure and status.failure.reason == "Error" and status.budget.charged == 1
+
+
 def test_an_evicted_pods_own_words_do_not_hide_the_eviction() -> None:
     saved = summary(reason="Preempted", exit_code=75, message="saved and stopped (exit code 75)")
     ours = write(started(), failed(0, saved), running(1))
@@ -243,6 +314,33 @@ def test_a_group_that_is_scheduled_in_part_is_released_and_tried_again_later() -
     assert ranks(step) == {"digits-0-0", "digits-0-1"} and not step.create
     assert plan(late, see(), NOW + 69).look_again == pytest.approx(1)
     assert plan(late, see(), NOW + 70).create == (0, 1)
+
+
+def test_the_time_to_start_counts_from_each_attempts_own_beginning() -> None:
+    policy = {"backoffSeconds": {"first": 0}}
+    ours = write(write(job(startupDeadlineSeconds=60, failurePolicy=policy)))
+    stuck, now = pod(1, reason="Unschedulable", message="none"), NOW + 60
+    for attempt in (1, 2, 3):
+        ours = write(ours, replace(stuck, attempt=attempt - 1), now=now)
+        assert ours.status.attempt == attempt
+        assert plan(ours, see(), now + 2).create == (0, 1), "not at once again"
+        waiting = replace(stuck, attempt=attempt)
+        step = plan(ours, see(pod(0, attempt=attempt), waiting), now + 59)
+        assert step.status.attempt == attempt
+        now += 62
+
+
+def test_the_time_to_start_begins_when_the_old_pods_are_gone() -> None:
+    ours = started(running(0), running(1), startupDeadlineSeconds=60)
+    leaving = (running(0), running(1, deleting=True, disruption="Evicted"))
+    ours = write(ours, *leaving)
+    assert ours.status.attempt == 1
+    assert plan(ours, see(*leaving, held_at=NOW + 200), NOW + 200).status.attempt == 1
+    step = plan(ours, see(held_at=NOW + 200), NOW + 201)
+    assert step.create == (0, 1) and step.status.attempt == 1
+    stuck = (pod(0, attempt=1), pod(1, attempt=1, reason="Unschedulable"))
+    assert plan(ours, see(*stuck, held_at=NOW + 200), NOW + 259).status.attempt == 1
+    assert plan(ours, see(*stuck, held_at=NOW + 200), NOW + 260).status.attempt == 2
 
 
 def test_a_pull_that_goes_on_is_waited_for_and_one_that_fails_is_not() -> None:

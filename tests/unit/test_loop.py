@@ -13,7 +13,7 @@ from ddpjob.controller import Controller
 from ddpjob.plan import Note
 from ddpjob.settings import Settings
 from tests.builders import job_object
-from tests.localplay import NAMESPACE, Watched, operating, until
+from tests.localplay import NAMESPACE, Watched, end_pod, operating, until
 
 
 def fails_once(attempt: int, rank: int) -> int | None:
@@ -109,6 +109,42 @@ async def test_suspend_and_resume() -> None:
         job = await in_state(cluster, "Running")
         assert await pod_names(cluster) == ["digits-1-0", "digits-1-1"]
     assert job["status"]["restarts"] == 0
+
+
+async def test_a_network_policy_that_was_edited_while_suspended_is_the_new_one() -> None:
+    async def policies() -> list[Any]:
+        found = (await cluster.list(NETWORK_POLICIES, namespace=NAMESPACE)).items
+        return [policy["spec"]["policyTypes"] for policy in found]
+
+    cluster = Watched()
+    await submit(cluster)
+    wishes: list[dict[str, Any]] = [{"egress": []}, {"enabled": False}, {"egress": None}]
+    seen = []
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        seen.append(await policies())
+        for wish in wishes:
+            body = _with_spec(await stored(cluster), suspend=True)
+            await cluster.update(DDPJOBS, NAMESPACE, body)
+            await in_state(cluster, "Suspended")
+            body = _with_spec(await stored(cluster), suspend=False, networkPolicy=wish)
+            await cluster.update(DDPJOBS, NAMESPACE, body)
+            await in_state(cluster, "Running")
+            seen.append(await policies())
+    assert seen == [[["Ingress"]], [["Ingress", "Egress"]], [], [["Ingress"]]]
+
+
+async def test_a_job_that_an_edit_has_broken_still_ends_at_its_deadline() -> None:
+    cluster = Watched()
+    await submit(cluster, activeDeadlineSeconds=3)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        body = _with_spec(await stored(cluster), template={"spec": {"hostNetwork": True}})
+        await cluster.update(DDPJOBS, NAMESPACE, body)
+        await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
+        job = await in_state(cluster, "Failed")
+    conditions = {c["type"]: c["reason"] for c in job["status"]["conditions"]}
+    assert (conditions["Failed"], conditions["Accepted"]) == ("DeadlineExceeded", "Invalid")
 
 
 def _with_spec(body: Body, **changes: Any) -> Body:

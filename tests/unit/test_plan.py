@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ddpjob.api import DDPJob, Status, Summary
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
 from ddpjob.observed import Observed, PodRecord
-from ddpjob.plan import NOISE_SECONDS, SURVIVOR_GRACE, Plan, plan
+from ddpjob.plan import NOISE_SECONDS, SURVIVOR_GRACE, UNHEARD_SECONDS, Plan, plan
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
 
 
@@ -249,6 +249,22 @@ def test_suspending_leaves_the_attempt_first_then_gives_the_full_grace() -> None
     assert plan(leaving, see(), NOW).status.state == "Suspended"
 
 
+def test_a_suspension_that_has_begun_is_brought_to_its_end() -> None:
+    whole = write(started(running(0), running(1)), running(0), running(1))
+    ours = write(with_status(job(suspend=True), whole.status), running(0), running(1))
+    assert ours.status.attempt == 1 and ours.status.state == "Running"
+    early = with_status(job(), ours.status)  # spec.suspend is false again
+    step = plan(early, see(running(0), running(1)), NOW)
+    assert ranks(step) == {"digits-0-0", "digits-0-1"} and not step.create
+    suspended = write(early)
+    assert suspended.status.state == "Suspended"
+    resumed = write(suspended)
+    assert (resumed.status.state, resumed.status.attempt) == ("Starting", 1)
+    assert condition(resumed.status, "Suspended") == ("False", "Resumed")
+    again = with_status(job(suspend=True), resumed.status)
+    assert write(again, pod(0, attempt=1)).status.attempt == 2, "the counter first"
+
+
 def test_ranks_that_exit_while_suspending_are_no_failure() -> None:
     whole = write(started(), running(0), running(1))
     leaving = write(with_status(job(suspend=True), whole.status), running(0), running(1))
@@ -284,6 +300,35 @@ def test_a_finished_job_never_gets_another_pod() -> None:
         assert not step.create and not step.prepare and step.status == done.status
 
 
+def test_the_words_about_a_large_group_fit_into_a_status() -> None:
+    ours = write(write(job(nnodes=3000)))
+    noise = summary(peer=True, message="Connection closed by peer " * 40)
+    pods = [failed(r, noise) if r % 2 else running(r) for r in range(3000)]
+    ours = write(ours, *[running(rank) for rank in range(3000)])
+    late = plan(ours, see(*pods, noise_since=NOW - NOISE_SECONDS), NOW).status
+    assert late.failure and len(late.failure.message) <= 1024
+    assert Status.model_validate(late.to_json()) == late
+
+
+def test_what_kept_pods_waiting_is_said_no_longer_than_that() -> None:
+    def said(job: DDPJob) -> tuple[str, str, str]:
+        found = job.status.condition("Running")
+        assert found is not None
+        return (found.status, found.reason, found.message)
+
+    ours = write(write(job()), pod(0), pod(1))
+    stuck = pod(1, reason="Unschedulable", message="0/4 nodes are available")
+    waiting = write(ours, pod(0), stuck)
+    assert said(waiting) == ("False", "Unschedulable", f"pod {stuck.name}: {stuck.message}")
+    assert said(write(waiting, pod(0), pod(1))) == ("False", "Starting", "pods are being created")
+    again = write(started(running(0), running(1)), failed(0), running(1))
+    why = said(again)
+    assert said(write(again, pod(0, attempt=1), pod(1, attempt=1))) == why
+    refused = write(write(job()), pod(0), trouble=Refused(403, "Forbidden", "exceeded quota"))
+    assert said(refused)[1] == "CreateRefused"
+    assert said(write(refused, pod(0), pod(1)))[1] == "Starting"
+
+
 def test_what_somebody_writes_into_a_finished_jobs_columns_is_mended() -> None:
     done = write(started(), succeeded(0), succeeded(1))
     garbled = done.status.model_copy(update={"summary": Summary(nodes="9/9")})
@@ -305,7 +350,19 @@ def test_pods_of_another_job_are_not_seen() -> None:
 
 def test_a_view_of_the_job_older_than_its_pods_decides_nothing() -> None:
     old = started()
-    assert plan(old, see(pod(0, attempt=1)), NOW) == Plan(old.status)
+    ahead = pod(0, attempt=1, created_at="2027-01-15T07:59:50Z")
+    assert plan(old, see(ahead, looked=False), NOW) == Plan(old.status, look=True)
+    assert plan(old, see(ahead), NOW) == Plan(old.status, look_again=UNHEARD_SECONDS)
+
+
+def test_pods_of_an_attempt_that_was_never_begun_go_in_the_end() -> None:
+    put_back = started(running(0), running(1))
+    ahead = running(0, attempt=1, created_at="2027-01-15T07:00:00Z")
+    step = plan(put_back, see(running(0), running(1), ahead), NOW)
+    assert [d.pod.name for d in step.delete] == ["digits-1-0"] and step.status == put_back.status
+    going = running(0, attempt=1, created_at="2027-01-15T07:00:00Z", deleting=True)
+    assert plan(put_back, see(going), NOW) == Plan(put_back.status)
+    assert plan(put_back, see(running(0), running(1)), NOW).status.state == "Running"
 
 
 def test_pods_made_from_an_edited_spec_are_not_mixed() -> None:

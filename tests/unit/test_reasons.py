@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from ddpjob import api, plan
-from ddpjob.failurepolicy import DISRUPTIONS
+from ddpjob.observed import DISRUPTIONS
 from tests.cluster.tiers import ROOT
 
 DOCS = ROOT / "docs"

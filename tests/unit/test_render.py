@@ -273,6 +273,23 @@ def test_an_overlay_cannot_have_what_is_ours(template: dict[str, Any], path: str
     assert caught.value.path == f"spec.template.{path}"
 
 
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"activeDeadlineSeconds": 10**6}, "spec.activeDeadlineSeconds"),
+        ({"hostnameOverride": "x"}, "spec.hostnameOverride"),
+        (
+            {"containers": [{"name": "trainer", "restartPolicy": "Always"}]},
+            "spec.containers[trainer].restartPolicy",
+        ),
+    ],
+)
+def test_an_overlay_cannot_change_when_a_pod_ends(spec: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        pod(job(**overlay(**spec)))
+    assert caught.value.path == f"spec.template.{path}"
+
+
 def test_an_overlay_may_repeat_what_is_ours() -> None:
     assert pod(job(**overlay(restartPolicy="Never")))["spec"]["restartPolicy"] == "Never"
 

@@ -7,12 +7,12 @@ from tests.api.failures.table import Failure, Kind
 
 HEAD = """# Failures
 
-What `status.failure` says of each of {total} kinds of failure. Each is run for real: a DDPJob on a
-real API server, with the operator as it is installed; its pods are processes, with real torchrun
-and gloo, and its script knows nothing of ddpjob. The first cause must be named completely: reason,
-rank, pod, exit code or signal, exception, and the sentence that tells what happened. The pods of
-those marked "played" are objects without processes, because the kubelet is to do to them what
-cannot be asked of a real one. No GPU is involved, so no NCCL.
+What `status.failure` says of each of {total} kinds of failure. Each is run: a DDPJob on a real API
+server, with the operator as it is installed. The pods of {real} are processes, with real torchrun
+and gloo, and their scripts know nothing of ddpjob; those of the {played} marked "played" are
+objects without processes, because the kubelet is to do to them what cannot be asked of a real one.
+The first cause must be named completely: reason, rank, pod, exit code or signal, exception, and the
+sentence that tells what happened. No GPU is involved, so no NCCL.
 
 **Right: {right} of {total}.** The wrong ones are in the table, with the reason.
 `make bench-failures` runs all and writes this page; the api tier of `make test` runs the same and
@@ -27,7 +27,9 @@ def page(kinds: tuple[Kind, ...], seen: Mapping[str, Failure]) -> str:
     """The page; `seen` is by the job's name."""
     right = [kind for kind in kinds if kind.job in seen and is_right(kind, seen[kind.job])]
     rows = [row(kind, seen.get(kind.job), kind in right) for kind in kinds]
-    return HEAD.format(right=len(right), total=len(kinds)) + "\n".join(rows) + "\n"
+    played = sum(bool(kind.life) for kind in kinds)
+    counts = {"right": len(right), "total": len(kinds), "real": len(kinds) - played}
+    return HEAD.format(played=played, **counts) + "\n".join(rows) + "\n"
 
 
 def is_right(kind: Kind, failure: Failure) -> bool:
