@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -158,3 +159,33 @@ async def test_somebody_elses_job_gets_nothing(
     assert {pod["metadata"]["labels"][keys.JOB_LABEL] for pod in await jobs.children("pods")} == {
         "digits"
     }
+
+
+async def test_a_network_policy_edited_while_suspended_is_replaced_and_another_is_not(
+    jobs: Jobs, nodes: list[str], client: Client
+) -> None:
+    path = f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies"
+
+    async def policies() -> list[tuple[str, list[str]]]:
+        found = (await client.request("GET", path))["items"]
+        return [(policy["metadata"]["uid"], policy["spec"]["policyTypes"]) for policy in found]
+
+    async def resumed(attempt: int, **spec: Any) -> list[tuple[str, list[str]]]:
+        await jobs.patch(suspend=True)
+        await jobs.in_state("Suspended")
+        await jobs.patch(suspend=False, **spec)
+        job = await jobs.in_state("Running")
+        assert job["status"]["attempt"] == attempt
+        return await policies()
+
+    async with ScriptedKubelet(client, nodes):
+        await jobs.create(networkPolicy={"egress": []})
+        await jobs.in_state("Running")
+        (first,) = await policies()
+        assert first[1] == ["Ingress", "Egress"]
+        assert await resumed(1, args=["other.py"]) == [first], "it was wanted as it was"
+        (second,) = await resumed(2, networkPolicy={"egress": None})
+        assert second[0] != first[0] and second[1] == ["Ingress"]
+        assert await resumed(3, networkPolicy={"enabled": False}) == []
+        (last,) = await resumed(4, networkPolicy={"enabled": True, "egress": [{}]})
+        assert last[1] == ["Ingress", "Egress"]
