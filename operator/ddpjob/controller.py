@@ -10,7 +10,7 @@ from importlib import resources
 from ddpjob import keys
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Informer, Store
-from ddpjob.errors import ClusterError, InvalidJob, Refused
+from ddpjob.errors import ClusterError, Refused
 from ddpjob.lease import Elector
 from ddpjob.observed import PodRecord, pod_record
 from ddpjob.progress import Poller
@@ -162,9 +162,6 @@ class Controller:
                 self.queue.succeeded(key)
                 if again is not None:
                     self.queue.add_after(key, again)
-            except InvalidJob as error:
-                # Said in status already; only an edit, which comes as an event, can mend it.
-                log.info("job=%s/%s refused: %s", *key, error)
             except ClusterError as error:
                 # What was refused will be again until somebody changes something: no hurry.
                 least = REFUSED_SECONDS if isinstance(error, Refused) else 0.0

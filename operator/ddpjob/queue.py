@@ -23,10 +23,17 @@ class KeyedQueue(Generic[Key]):
         self._in_work: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
+        self._held_until: dict[Key, float] = {}  # loop time
         self._ready = asyncio.Event()
 
     def add(self, key: Key) -> None:
-        """Put `key` in line, unless it is there."""
+        """Put `key` in line, unless it is there; later, while a `retry` wants a pause at least."""
+        if (held := self._held_until.get(key)) is not None:
+            pause = held - asyncio.get_running_loop().time()
+            if pause > 0:
+                self.add_after(key, pause)
+                return
+            del self._held_until[key]
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
         if key in self._waiting:
@@ -49,17 +56,23 @@ class KeyedQueue(Generic[Key]):
         self._timers[key] = loop.call_later(seconds, self.add, key)
 
     def retry(self, key: Key, at_least: float = 0.0) -> float:
-        """Put `key` in line after its back-off, which is returned, in seconds."""
+        """Put `key` in line after its back-off, which is returned, in seconds.
+
+        Whoever adds it meanwhile cuts the back-off short, but not below `at_least` seconds.
+        """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         pause = min(self._first * 2.0 ** min(failures, 30), self._cap)
         pause = max(at_least, pause * random.uniform(0.5, 1.0))
+        if at_least:
+            self._held_until[key] = asyncio.get_running_loop().time() + at_least
         self.add_after(key, pause)
         return pause
 
     def succeeded(self, key: Key) -> None:
         """The next `retry` of `key` begins with the shortest pause again."""
         self._failures.pop(key, None)
+        self._held_until.pop(key, None)
 
     async def get(self) -> Key:
         """The next key; call `done` with it."""

@@ -502,7 +502,7 @@ def _controller(obj: Body) -> Body | None:
 
 
 def _holds(found: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there; the API server adds defaults, and drops what is empty."""
+    """Whether all that is wanted is there: the API server adds defaults and drops what is empty."""
     if not wanted and not found:
         return True
     if isinstance(wanted, dict):

@@ -40,3 +40,22 @@ async def test_pauses_double_up_to_the_cap_and_start_again_after_success() -> No
     queue.succeeded("a")
     assert queue.retry("a") <= 1.0
     assert queue.retry("b", at_least=30.0) == 30.0
+
+
+async def test_whoever_adds_a_key_cuts_its_back_off_short_but_not_its_least_pause() -> None:
+    queue: KeyedQueue[str] = KeyedQueue(first=60.0)
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    queue.retry("a", at_least=0.2)
+    for _ in range(10):
+        queue.add("a")
+    assert len(queue) == 0
+    async with asyncio.timeout(5):
+        assert await queue.get() == "a"
+    assert loop.time() - begin >= 0.2
+    queue.done("a")
+    queue.add("a")
+    assert len(queue) == 1, "and no longer than that"
+    queue.retry("b")
+    queue.add("b")
+    assert len(queue) == 2, "a pause without a least one is cut short altogether"
