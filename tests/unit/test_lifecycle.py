@@ -90,6 +90,21 @@ def test_a_finished_job_is_deleted_when_its_time_is_over() -> None:
     assert not plan(write(started(), succeeded(0), succeeded(1)), see(), NOW + 1e9).delete_job
 
 
+@pytest.mark.parametrize(
+    ("policy", "gone"),
+    [("None", set()), ("Running", {"digits-0-1"}), ("All", {"digits-0-0", "digits-0-1"})],
+)
+def test_the_policy_says_which_pods_of_a_finished_job_go(policy: str, gone: set[str]) -> None:
+    pods = (succeeded(0), running(1))
+    done = write(started(*pods, cleanPodPolicy=policy, successPolicy="Rank0"), *pods)
+    assert done.status.state == "Succeeded"
+    assert ranks(plan(done, see(*pods), NOW)) == gone
+    failing = (failed(0), running(1))
+    over = started(running(0), running(1), cleanPodPolicy=policy, failurePolicy={"maxRestarts": 0})
+    over = write(over, *failing)
+    assert over.status.state == "Failed" and ranks(plan(over, see(*failing), NOW)) == gone
+
+
 # activeDeadlineSeconds
 
 

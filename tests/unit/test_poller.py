@@ -1,0 +1,126 @@
+"""Agents' answers are written by somebody's pod: none may cost more than itself."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from ddpjob import progress
+from ddpjob.progress import MAX_BYTES, Jobs, Poller, fetch
+from ddpjob.settings import Settings
+from tests.cluster.processes import free_ports
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+GOOD = {"attempt": 0, "source": "file", "step": 7, "total_steps": 10}
+
+
+@asynccontextmanager
+async def agent(handler: Handler) -> AsyncIterator[int]:
+    """An agent that answers so; its port."""
+    app = web.Application()
+    app.router.add_get("/progress", handler)
+    app.router.add_get("/elsewhere", answering(json.dumps(GOOD)))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    (port,) = free_ports(1)
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield port
+    finally:
+        await runner.cleanup()
+
+
+def answering(text: str | bytes, status: int = 200, **headers: str) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = text if isinstance(text, bytes) else text.encode()
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.Response(body=body, status=status, headers=names)
+
+    return answer
+
+
+async def never(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    raise AssertionError
+
+
+async def a_byte_now_and_then(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    for _ in range(600):
+        await answer.write(b" ")
+        await asyncio.sleep(0.1)
+    return answer
+
+
+async def without_end(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    while True:
+        await answer.write(b" " * 2**16)
+
+
+async def asked(handler: Handler) -> Any:
+    async with agent(handler) as port, progress._session() as session:
+        return await fetch(session, "127.0.0.1", port)
+
+
+async def test_a_good_answer_is_read() -> None:
+    report = await asked(answering(json.dumps(GOOD)))
+    assert report is not None and (report.step, report.total_steps) == (7, 10)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        answering(""),
+        answering("null"),
+        answering("[]"),
+        answering("{"),
+        answering("[" * 60_000),
+        answering(b"\xff\xfe\x00"),
+        answering(json.dumps({**GOOD, "step": -1})),
+        answering(json.dumps({**GOOD, "step": 10**400})),
+        answering(json.dumps({**GOOD, "step": "7"})),
+        answering(json.dumps({**GOOD, "metrics": {str(n): 1.0 for n in range(33)}})),
+        answering(json.dumps({**GOOD, "metrics": {"x" * 64: 1.0}})),
+        answering(json.dumps({**GOOD, "padding": " " * MAX_BYTES})),
+        answering(gzip.compress(b" " * 2**26), Content_Encoding="gzip"),
+        answering(b"not gzip", Content_Encoding="gzip"),
+        answering(json.dumps(GOOD), status=500),
+        answering("", status=302, Location="/elsewhere"),
+        without_end,
+    ],
+    ids=range(17),
+)
+async def test_a_bad_answer_is_none(handler: Handler) -> None:
+    assert await asked(handler) is None
+
+
+@pytest.mark.parametrize("handler", [never, a_byte_now_and_then])
+async def test_nobody_waits_for_a_slow_agent(
+    handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "ANSWER_SECONDS", 0.3)
+    async with asyncio.timeout(30):
+        assert await asked(handler) is None
+
+
+async def test_an_agent_that_is_not_there() -> None:
+    (port,) = free_ports(1)
+    async with progress._session() as session:
+        assert await fetch(session, "127.0.0.1", port) is None
+
+
+@pytest.mark.parametrize(("running", "seconds"), [(1, 10.0), (200, 10.0), (1000, 50.0)])
+def test_progress_is_written_within_its_budget(running: int, seconds: float) -> None:
+    """Once in 10 s for one job, twenty times a second for all: docs/operations.md."""
+    poller = Poller(cast(Jobs, SimpleNamespace(settings=Settings())))
+    poller._running = running
+    assert poller.write_interval() == seconds
