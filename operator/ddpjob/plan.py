@@ -140,6 +140,10 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     older = [pod for pod in pods if pod.attempt < status.attempt]
     succeeded = parse_ranks(status.succeeded_ranks)
     succeeded |= {pod.rank for pod in current if pod.result == "succeeded"}
+    if _is_suspending(status) and job.spec.has_agent:
+        # The attempt that is being left may still end well; agents tell that from leaving early.
+        ending = (pod for pod in older if pod.attempt == status.attempt - 1)
+        succeeded |= {pod.rank for pod in ending if pod.result == "succeeded"}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
     status = _with_report(status, final_report(current) or observed.report)
 
@@ -361,7 +365,9 @@ def _suspend(
     """Leave the attempt, then end its pods with their full grace, then say Suspended."""
     started = status.state not in ("Pending", "Suspended")
     if started and not _is_suspending(status):
+        ranks = {"succeeded_ranks": status.succeeded_ranks}
         status = _next_attempt(job, with_history(status, "Suspended", now))
+        status = status.model_copy(update=ranks)  # while the rest ends
         message = "spec.suspend is true; ranks have their grace period to save"
         status = with_condition(status, "Suspended", False, "Suspending", message, now=now)
         return Plan(with_summary(status), notes=(Note("Suspending", message),))
@@ -371,7 +377,7 @@ def _suspend(
         return _delete(Plan(with_summary(status)), left, None, now)
     if started and not observed.looked:
         return Plan(job.status, look=True)
-    status = status.model_copy(update={"state": "Suspended"})
+    status = status.model_copy(update={"state": "Suspended", "succeeded_ranks": ""})
     message = "spec.suspend is true" if job.spec.suspend else "spec.suspend was true"
     status = with_condition(status, "Suspended", True, "Suspended", message, now=now)
     status = with_condition(status, "Running", False, "Suspended", message, now=now)

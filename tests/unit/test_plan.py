@@ -249,6 +249,23 @@ def test_suspending_leaves_the_attempt_first_then_gives_the_full_grace() -> None
     assert plan(leaving, see(), NOW).status.state == "Suspended"
 
 
+def test_a_training_that_ends_well_while_it_is_suspended_has_succeeded() -> None:
+    pods = (running(0), running(1))
+    whole = write(started(*pods), *pods)
+    ours = write(with_status(job(suspend=True), whole.status), *pods)
+    ours = write(ours, succeeded(0, deleting=True), running(1, deleting=True))
+    assert (ours.status.state, ours.status.succeeded_ranks) == ("Running", "0")
+    assert write(ours, succeeded(1, deleting=True)).status.state == "Succeeded"
+    saved = write(ours, failed(1, deleting=True, exit_code=75))
+    suspended = write(saved)
+    assert (suspended.status.state, suspended.status.succeeded_ranks) == ("Suspended", "")
+    without_agent = with_status(job(launcher="none", suspend=True), whole.status)
+    leaving = write(without_agent, *pods)
+    early = write(leaving, succeeded(0, deleting=True), succeeded(1, deleting=True))
+    assert early.status.state == "Running", "an exit code of 0 after SIGTERM is no proof"
+    assert write(early).status.state == "Suspended"
+
+
 def test_a_suspension_that_has_begun_is_brought_to_its_end() -> None:
     whole = write(started(running(0), running(1)), running(0), running(1))
     ours = write(with_status(job(suspend=True), whole.status), running(0), running(1))
