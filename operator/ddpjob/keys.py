@@ -27,6 +27,7 @@ AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"  # only where pods share an addres
 AGENT_DIR = "/ddpjob/agent"  # where the ConfigMap with these is mounted:
 AGENT_FILES = {
     "agent.py": "agent.py",
+    "agent_launch.py": "agent_launch.py",
     "agent_stacks.py": "agent_stacks.py",
     "agent_hooks.py": "hooks/sitecustomize.py",
 }

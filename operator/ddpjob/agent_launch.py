@@ -1,0 +1,146 @@
+"""Runs torchrun as a function: `agent_launch.py ARGS…`, in a process that the agent starts.
+
+So its failures are data: who ended how, and why torchrun gave up, in launch.json in the run folder
+($DDPJOB_RUN_DIR). Exit codes: 0, or 1 and launch.json says why; else torchrun's for wrong options.
+
+Mounted beside agent.py, under the same rules: standard library only, Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+class Launch:
+    """What happens in torchrun, kept in launch.json for the agent."""
+
+    def __init__(self, run_dir: str) -> None:
+        self.path = os.path.join(run_dir, "launch.json")
+        self.workers: list[Any] = []
+        self.failures: list[dict[str, Any]] = []
+        self.error: dict[str, Any] | None = None
+
+    def watch_workers(self) -> None:
+        """Remember every worker: after SIGTERM torchrun forgets its workers' exit codes."""
+        launch = self
+
+        class Worker(subprocess.Popen):  # type: ignore[type-arg]
+            ended_at: float | None = None
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                self.env = kwargs.get("env") or {}
+                if "TORCHELASTIC_RUN_ID" in self.env and "LOCAL_RANK" in self.env:
+                    launch.workers.append(self)
+                    launch.write()
+
+            def poll(self) -> Any:
+                code = super().poll()
+                if code is not None and self.ended_at is None:
+                    self.ended_at = time.time()
+                return code
+
+        subprocess.Popen = Worker  # type: ignore[misc]
+
+    def write(self) -> None:
+        """Replace launch.json."""
+        workers = [
+            {
+                "pid": worker.pid,
+                "rank": int(worker.env["RANK"]),
+                "local_rank": int(worker.env["LOCAL_RANK"]),
+                "exitcode": worker.poll(),
+                "ended_at": worker.ended_at,
+            }
+            for worker in self.workers
+        ]
+        content = {"workers": workers, "failures": self.failures, "error": self.error}
+        with open(self.path + ".tmp", "w") as file:
+            json.dump(content, file)
+        os.replace(self.path + ".tmp", self.path)
+
+    def run(self, arguments: list[str]) -> int:
+        """Run torchrun; its exit code."""
+        try:
+            torchrun: Any = importlib.import_module("torch.distributed.run")
+        except ImportError as problem:
+            return self.fail("import", problem, f"{sys.executable} has no torchrun: {problem}")
+        try:
+            check_script(torchrun.parse_args(arguments))
+            torchrun.main(arguments)
+        except SystemExit as problem:
+            code = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
+            text = f"torchrun refuses its arguments {arguments}"
+            return code and self.fail("arguments", problem, text, exit_code=code)
+        except FileNotFoundError as problem:
+            return self.fail("arguments", problem, str(problem))
+        except BaseException as problem:
+            import traceback
+
+            if type(problem).__name__ == "SignalException":
+                return 1
+            if type(problem).__name__ == "ChildFailedError":
+                failures: dict[int, Any] = getattr(problem, "failures", {})
+                self.failures = [describe(rank, failure) for rank, failure in failures.items()]
+                print(problem, file=sys.stderr, flush=True)  # torchrun's own report
+                return 1
+            trace = traceback.format_exc()
+            return self.fail("run", problem, str(problem), traceback=trace[-4000:])
+        return 0
+
+    def fail(self, stage: str, problem: BaseException, message: str, **more: Any) -> int:
+        """Remember why torchrun itself gave up; the exit code."""
+        self.error = {"stage": stage, "type": type(problem).__name__, "message": message[:4000]}
+        self.error.update(more)
+        if "traceback" in more:  # the agent prints the message
+            print(more["traceback"], file=sys.stderr, flush=True)
+        return 1
+
+
+def describe(rank: int, failure: Any) -> dict[str, Any]:
+    """One of torchrun's ProcessFailures as JSON."""
+    return {
+        "rank": rank,
+        "local_rank": failure.local_rank,
+        "pid": failure.pid,
+        "exitcode": failure.exitcode,
+        "error": failure.message if isinstance(failure.message, dict) else None,
+    }
+
+
+def check_script(options: Any) -> None:
+    """Raise FileNotFoundError for a missing script before the whole group has met in vain."""
+    script = options.training_script
+    if options.module:
+        sys.path.insert(0, os.getcwd())  # where python -m looks
+        if importlib.util.find_spec(script.split(".")[0]) is None:
+            raise FileNotFoundError(f"no module {script!r} for {sys.executable}")
+    elif not options.no_python and not os.path.exists(script):
+        raise FileNotFoundError(f"no script {script!r} in {os.getcwd()}")
+
+
+def launch_torchrun(arguments: list[str]) -> int:
+    """Run torchrun in this process and keep what happens; its exit code."""
+    del os.environ["DDPJOB_LAUNCHER"]  # the workers have hooks
+    # Python names this folder by its real path, and a ConfigMap's files are links into another.
+    here = os.path.dirname(os.path.abspath(__file__))
+    own = os.path.realpath(here), os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.realpath(path) not in own]
+    sys.argv = ["torchrun", *arguments]
+    launch = Launch(os.environ.get("DDPJOB_RUN_DIR", "/ddpjob/run"))
+    launch.watch_workers()
+    try:
+        return launch.run(arguments)
+    finally:
+        launch.write()
+
+
+if __name__ == "__main__":
+    sys.exit(launch_torchrun(sys.argv[1:]))
