@@ -53,7 +53,11 @@ class KeyedQueue(Generic[Key]):
             if old.when() <= loop.time() + seconds:
                 return
             old.cancel()
-        self._timers[key] = loop.call_later(seconds, self.add, key)
+        self._timers[key] = loop.call_later(seconds, self._due, key)
+
+    def _due(self, key: Key) -> None:
+        del self._timers[key]  # first: `add` may set another, where this one was a little early
+        self.add(key)
 
     def retry(self, key: Key, at_least: float = 0.0) -> float:
         """Put `key` in line after its back-off, which is returned, in seconds.
