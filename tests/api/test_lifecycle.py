@@ -153,7 +153,9 @@ async def test_somebody_elses_job_gets_nothing(
 ) -> None:
     await jobs.create("theirs", managedBy="example.com/other")
     await jobs.create()
-    await jobs.until(lambda job: job.get("status", {}).get("state") == "Starting")
+    async with asyncio.timeout(60):
+        while not await jobs.children("pods"):
+            await asyncio.sleep(0.1)
     theirs = await jobs.get("theirs")
     assert "status" not in theirs
     assert {pod["metadata"]["labels"][keys.JOB_LABEL] for pod in await jobs.children("pods")} == {
