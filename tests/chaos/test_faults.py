@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import unified_diff
+from typing import Any
 
 import pytest
 
+from ddpjob import reconcile
 from ddpjob.cluster import NETWORK_POLICIES, PODS, SERVICES
 from tests.chaos.auditor import Auditor
 from tests.chaos.ends import CLOCKS, without
@@ -27,12 +31,56 @@ class Run:
     breaches: list[str]
 
 
+class Clock:
+    """The operator's clock, which may stand still; of a run, whose tasks all have this one."""
+
+    def __init__(self) -> None:
+        self._stands_at: float | None = None
+
+    def stop(self) -> None:
+        """In the middle of a second: times in status are whole ones."""
+        self._stands_at = int(time.time()) + 0.5
+
+    def forward(self, seconds: float) -> None:
+        """Let this time pass at once."""
+        assert self._stands_at is not None
+        self._stands_at += seconds
+
+    def time(self) -> float:
+        """Unix seconds."""
+        return time.time() if self._stands_at is None else self._stands_at
+
+    def monotonic(self) -> float:
+        """As ever: pauses between looks and writes."""
+        return time.monotonic()
+
+
+_clock: ContextVar[Clock] = ContextVar("clock")
+
+
+class _Clocks:
+    """What `time` is to the operator's code in these tests: the clock of the run it is in."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_clock.get(), name)
+
+
+@pytest.fixture(autouse=True)
+def _own_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "time", _Clocks())
+
+
 async def run(workload: Workload, fault: Fault | None) -> Run:
     """One life of the job. Raises TimeoutError where it does not come to its end."""
-    cluster = Trailed(fault)
+    cluster, clock = Trailed(fault), Clock()
+    _clock.set(clock)
+    if workload.timed:
+        clock.stop()
     await workload.submit(cluster)
     async with operating(cluster, workload.script), asyncio.timeout(30):
         await workload.acts(cluster)
+        if workload.timed:
+            await workload.timed(cluster, clock.forward)
         await in_state(cluster, workload.ends)
         await at_rest(cluster)
     auditor = Auditor()

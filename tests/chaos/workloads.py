@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
 from ddpjob.errors import Conflict, NotFound
 from tests.builders import job_object
-from tests.localplay import NAMESPACE, NO_NODE_FOR, Script, end_pod, until
+from tests.localplay import NAMESPACE, NO_NODE_FOR, NO_ROOM, Script, end_pod, until
 
 NAME = "digits"
 _SERVICE = {"metadata": {"name": NAME}, "spec": {"clusterIP": "None"}}
@@ -32,6 +32,8 @@ class Stage(Protocol):
 
 
 Acts = Callable[[Stage], Awaitable[None]]
+Forward = Callable[[float], None]
+"""Let so many seconds pass at once."""
 
 
 async def nothing(cluster: Stage) -> None:
@@ -48,7 +50,9 @@ class Workload:
     spec: dict[str, Any] = field(default_factory=dict)
     acts: Acts = nothing
     taken: bool = False  # its name is somebody else's Service's at first
-    timed: bool = False  # how it ends depends on how fast the machine is
+    # Its limit ends something. Where the operator's clock can be held, time passes only here.
+    # Elsewhere it passes by itself, and the end depends on how fast the machine is.
+    timed: Callable[[Stage, Forward], Awaitable[None]] | None = None
     loose: tuple[str, ...] = ()  # fields of status that may differ from run to run
 
     async def submit(self, cluster: Stage) -> None:
@@ -161,6 +165,32 @@ async def lose_a_pod(cluster: Stage) -> None:
     await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-1", uid=pod["metadata"]["uid"])
 
 
+async def late_when_running(cluster: Stage, forward: Forward) -> None:
+    """All ranks run for a second."""
+    await in_state(cluster, "Running")
+    forward(1)
+
+
+async def late_without_a_node(cluster: Stage, forward: Forward) -> None:
+    """Two ranks run for a second while no node has room for the third; then the pause is over."""
+
+    async def stuck() -> bool:
+        pods = (await cluster.list(PODS, namespace=NAMESPACE)).items
+        there = [pod["status"] for pod in pods]
+        return sorted(_is_stuck(status) for status in there) == [False, False, True] and all(
+            _is_stuck(status) or status["phase"] == "Running" for status in there
+        )
+
+    await until(stuck, *cluster.patience)
+    forward(1)
+    await in_state(cluster, "Restarting")
+    forward(2)
+
+
+def _is_stuck(status: Body) -> bool:
+    return NO_ROOM in (status.get("conditions") or [])
+
+
 def runs(attempt: int, rank: int) -> int | None:
     """Every pod runs on."""
     return None
@@ -246,7 +276,13 @@ WORKLOADS = (
             "failurePolicy": {"backoffSeconds": NO_PAUSE},
             "template": {"metadata": {"annotations": {NO_NODE_FOR: "0-2"}}},
         },
-        timed=True,
+        timed=late_without_a_node,
     ),
-    Workload("misses-its-deadline", runs, "Failed", {"activeDeadlineSeconds": 1}, timed=True),
+    Workload(
+        "misses-its-deadline",
+        runs,
+        "Failed",
+        {"activeDeadlineSeconds": 1},
+        timed=late_when_running,
+    ),
 )
