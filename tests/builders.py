@@ -35,6 +35,15 @@ def job(name: str = "digits", *, status: dict[str, Any] | None = None, **spec: A
     return DDPJob.parse(body)
 
 
+IDENTITY: dict[str, Any] = {
+    "name": "digits-0-1",
+    "uid": "u",
+    "resourceVersion": "3",
+    "ownerReferences": [{"kind": keys.KIND, "name": "digits", "uid": UID, "controller": True}],
+}
+"""Metadata of a pod of `job()`."""
+
+
 def with_status(job: DDPJob, status: api.Status) -> DDPJob:
     """`job` as it is stored once `status` has been written."""
     return job.model_copy(update={"status": status})

@@ -73,6 +73,13 @@ def regained(budget: Budget, step: int | None) -> Budget:
     return Budget(highest_step=budget.highest_step)
 
 
+def reached(budget: Budget, step: int | None) -> Budget:
+    """`budget`, with `step` among those that have been reached."""
+    if step is None or budget.highest_step is not None and step <= budget.highest_step:
+        return budget
+    return budget.model_copy(update={"highest_step": step})
+
+
 def spend(
     budget: Budget, step: int | None, *, counts: bool, ran_seconds: float, backoff: BackoffSeconds
 ) -> tuple[Budget, float]:
@@ -81,12 +88,7 @@ def spend(
     `ran_seconds`: for how long all nodes had run.
     """
     in_row = (0 if ran_seconds > backoff.cap else budget.in_row) + 1
-    update: dict[str, int | None] = {
-        "in_row": in_row,
-        "highest_step": max(
-            (s for s in (budget.highest_step, step) if s is not None), default=None
-        ),
-    }
+    update: dict[str, int | None] = {"in_row": in_row}
     if counts:
         same = step is not None and step == budget.failed_step
         update |= {
@@ -95,4 +97,5 @@ def spend(
             "same_step_failures": (budget.same_step_failures if same else 0) + (step is not None),
         }
     pause = 0.0 if in_row == 1 else min(backoff.cap, backoff.first * 2.0 ** min(in_row - 2, 32))
+    budget = reached(budget, step)
     return budget.model_copy(update=update | {"next_restart_time": None}), pause

@@ -6,7 +6,7 @@ A state's time is booked when the job leaves it, so status is not written for it
 from collections.abc import Mapping
 
 from ddpjob.api import Goodput, State, Status
-from ddpjob.summary import seconds_since, stamp
+from ddpjob.times import seconds_since, stamp
 
 _ACTIVE: Mapping[State, str] = {
     "Starting": "starting_seconds",

@@ -3,6 +3,8 @@
 Labels, environment, paths, derived names.
 """
 
+import re
+
 GROUP = "ddpjob.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -53,6 +55,15 @@ RESERVED_ENV_PREFIXES = ("PET_", "DDPJOB_")
 def pod_name(job: str, attempt: int, rank: int | str) -> str:
     """Name, and hostname, of the pod of node rank `rank` in attempt `attempt`."""
     return f"{job}-{attempt}-{rank}"
+
+
+_PLACE = re.compile(r"(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,5})", re.ASCII)
+
+
+def place(job: str, pod: str) -> tuple[int, int] | None:
+    """(attempt, node rank) of the job's pod of this name; None if `pod_name` makes no such name."""
+    found = _PLACE.fullmatch(pod.removeprefix(f"{job}-")) if pod.startswith(f"{job}-") else None
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def service_name(job: str) -> str:

@@ -5,11 +5,11 @@ Small records, made from what the API server sends.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from ddpjob import keys
 from ddpjob.errors import DDPJobError
+from ddpjob.times import stamp, unix_seconds
 
 Result = Literal["succeeded", "failed"]
 
@@ -34,7 +34,7 @@ class PodRecord:
     resource_version: int
     job: str
     owner_uid: str
-    """uid of the controller, which must be the job's; "" without one."""
+    """uid of the controller."""
     attempt: int
     rank: int
     deleting: bool = False
@@ -54,8 +54,10 @@ class PodRecord:
     created_at: str | None = None
     started_at: str | None = None
     """When the kubelet took the pod."""
-    has_deadline: bool = False
-    """`spec.activeDeadlineSeconds` is set."""
+    deadline_seconds: int | None = None
+    """`spec.activeDeadlineSeconds`, from `started_at`."""
+    bare: bool = False
+    """It has a node, and not yet its volumes and its network, which come before any image."""
     finished_at: str | None = None
     disruption: str = ""
     """Why Kubernetes ended the pod, if it did: Evicted, Preempted, NodeLost or NodeRefused."""
@@ -72,29 +74,32 @@ class PodRecord:
 
 
 def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
-    """The record of `pod`, or None if its labels are not those of a DDPJob's pod."""
+    """The record of `pod`, or None if its name is not that of a pod of the DDPJob that owns it.
+
+    Its labels are for people, who may change them; a name stays, and is there once.
+    """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    labels = metadata.get("labels") or {}
-    attempt, rank = labels.get(keys.ATTEMPT_LABEL, ""), labels.get(keys.RANK_LABEL, "")
-    if not (attempt.isascii() and attempt.isdigit() and rank.isascii() and rank.isdigit()):
-        return None
     owners = metadata.get("ownerReferences") or []
+    owner = next((o for o in owners if o.get("controller") and o.get("kind") == keys.KIND), None)
+    if owner is None or (place := keys.place(owner["name"], metadata["name"])) is None:
+        return None
     annotations = metadata.get("annotations") or {}
     return PodRecord(
         name=metadata["name"],
         namespace=metadata.get("namespace", ""),
         uid=metadata["uid"],
         resource_version=int(metadata["resourceVersion"]),
-        job=labels.get(keys.JOB_LABEL, ""),
-        owner_uid=next((o["uid"] for o in owners if o.get("controller")), ""),
-        attempt=int(attempt),
-        rank=int(rank),
+        job=owner["name"],
+        owner_uid=owner["uid"],
+        attempt=place[0],
+        rank=place[1],
         deleting="deletionTimestamp" in metadata,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         created_at=metadata.get("creationTimestamp"),
         started_at=status.get("startTime"),
-        has_deadline=spec.get("activeDeadlineSeconds") is not None,
+        deadline_seconds=spec.get("activeDeadlineSeconds"),
+        bare=_is_bare(status),
         agent_port=_port(annotations.get(keys.AGENT_PORT_ANNOTATION, "")),
         agent_config=annotations.get(keys.AGENT_ANNOTATION, ""),
         spec_hash=annotations.get(keys.SPEC_HASH_ANNOTATION, ""),
@@ -150,8 +155,7 @@ def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str |
         since = ready.get("lastTransitionTime")
         return str(since) if since else None
     if _disruption(status) == "NodeLost" and containers.get("status") != "True" and deadline:
-        overdue = datetime.fromisoformat(deadline) + timedelta(seconds=OVERDUE_SECONDS)
-        return overdue.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return stamp(unix_seconds(deadline) + OVERDUE_SECONDS)
     return None
 
 
@@ -216,6 +220,13 @@ def _is_ended(status: Mapping[str, Any]) -> bool:
     return status.get("phase") == "Failed" and bool(status.get("reason"))
 
 
+def _is_bare(status: Mapping[str, Any]) -> bool:
+    """Whether the kubelet says that no container of the pod can be started yet."""
+    conditions = status.get("conditions") or []
+    ready = (c.get("status") for c in conditions if c.get("type") == "PodReadyToStartContainers")
+    return next(ready, "True") == "False"
+
+
 def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
     """Why the trainer never began, if an init container failed."""
     for container in status.get("initContainerStatuses") or []:
@@ -278,12 +289,10 @@ class Observed:
     """The Service and the agent's ConfigMap are known to exist and to be ours."""
     trouble: DDPJobError | None = None
     """What stopped the last try to create something."""
-    noise_since: float | None = None
-    """When the first failure of this attempt was seen, while all that is seen is peers' noise;
-    seconds."""
-    held_at: float | None = None
-    """When a pod of an earlier attempt was last seen alive, if one was: what is to start next
-    could not yet; seconds."""
+    refused_seconds: float = 0.0
+    """For how long this has been so in this attempt."""
+    noise_seconds: float = 0.0
+    """For how long all that has been seen of this attempt's failure is peers' noise."""
     report: Report | None = None
     spec_hash: str = ""
     """Of the pods as they would be rendered now."""

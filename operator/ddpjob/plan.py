@@ -15,7 +15,7 @@ from typing import Any
 from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
-from ddpjob.failurepolicy import SAME_STEP_FAILURES, judge, regained, reported_step, spend
+from ddpjob.failurepolicy import SAME_STEP_FAILURES, judge, reached, regained, reported_step, spend
 from ddpjob.goodput import active_seconds, booked, with_lost_time
 from ddpjob.observed import NOT_STARTED, Observed, PodRecord, Report
 from ddpjob.ranks import format_ranks, parse_ranks
@@ -36,14 +36,15 @@ from ddpjob.summary import (
     first_cause,
     is_noise,
     read_summary,
-    seconds_since,
-    stamp,
 )
+from ddpjob.times import seconds_since, stamp
 
 FENCE_SECONDS = 10.0  # from the loss of a node to the forced deletion of its pods
 SURVIVOR_GRACE = 5  # s; survivors of a failed rank have nothing to save that the failed one did not
 DEADLINE = "DeadlineExceeded"  # as Kubernetes calls it, of pods and of Jobs
 HANG = "Hang"  # as the agent calls it
+COMPLETED = "Completed"  # likewise
+RENDEZVOUS = "Rendezvous"  # likewise
 CREATING = "pods are being created"
 _ORDERLY = ("PodDeleted", "Evicted", "Preempted")
 UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
@@ -136,16 +137,17 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
         return _clean_up(job, status, pods, now)
     status = _begin(job)
 
-    current = [pod for pod in pods if pod.attempt == status.attempt]
-    older = [pod for pod in pods if pod.attempt < status.attempt]
+    current = [pod for pod in pods if pod.attempt == status.attempt and _has_place(job, pod)]
+    older = [pod for pod in pods if pod.attempt < status.attempt or not _has_place(job, pod)]
     succeeded = parse_ranks(status.succeeded_ranks)
-    succeeded |= {pod.rank for pod in current if pod.result == "succeeded"}
-    if _is_suspending(status) and job.spec.has_agent:
-        # The attempt that is being left may still end well; agents tell that from leaving early.
+    succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod)}
+    if _is_suspending(status):  # the attempt that is being left may still end well
         ending = (pod for pod in older if pod.attempt == status.attempt - 1)
-        succeeded |= {pod.rank for pod in ending if pod.result == "succeeded"}
+        succeeded |= {pod.rank for pod in ending if _has_succeeded(job, pod)}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
-    status = _with_report(status, final_report(current) or observed.report)
+    # What was asked of rank 0 is older than what it said at its end, which may be in status alone.
+    asked = None if 0 in succeeded else observed.report
+    status = _with_report(status, final_report(current) or asked)
 
     if len(succeeded) == job.spec.nnodes or 0 in succeeded and job.spec.success_policy == "Rank0":
         return _complete(job, status, current, succeeded, now)
@@ -156,7 +158,7 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     trouble = _failure(job, status, current, succeeded, observed, now)
     if trouble is not None and not trouble.noise:
         return trouble
-    left = _seconds_to_start(job, status, older, observed, now)
+    left = _seconds_to_start(job, status, current, older, observed, now)
     if left <= 0 and (found := _not_started(job, status, current, succeeded, observed, now)):
         return _decide(job, status, found, current, succeeded, now)
     status = _counted(job, status, current, succeeded, now)
@@ -166,6 +168,25 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     if step.status.state in ("Starting", "Restarting", "Running"):
         step = _look_again(step, _seconds_left(job, step.status, now))
     return _look_again(step, left if left > 0 else None)
+
+
+def _has_place(job: DDPJob, pod: PodRecord) -> bool:
+    """Whether the job has such a node; a user may have made a pod for one that it has not."""
+    return pod.rank < job.spec.nnodes
+
+
+def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:
+    """Whether this node has done its work.
+
+    An agent that says so is right, also in a pod that is evicted then. Without one, exit code 0 of
+    a pod that is being deleted may be how the script obeys SIGTERM.
+    """
+    if not job.spec.has_agent:
+        return pod.result == "succeeded" and not pod.deleting
+    if pod.result == "failed" and pod.exit_code == 0:
+        word = read_summary(pod)
+        return word is not None and word.reason == COMPLETED
+    return pod.result == "succeeded"
 
 
 def _unheard_of(status: Status, newer: Sequence[PodRecord], observed: Observed, now: float) -> Plan:
@@ -194,10 +215,14 @@ def _look_again(step: Plan, seconds: float | None) -> Plan:
 def _with_report(status: Status, report: Report | None) -> Status:
     """`status` with what rank 0 says, and what follows from how far it got."""
     first = status.progress.first_step if status.progress else None
+    before = reported_step(status)
     status = with_progress(status, report)
     if first is None:
         status = with_lost_time(status)
-    return status.model_copy(update={"budget": regained(status.budget, reported_step(status))})
+    budget, step = status.budget, reported_step(status)
+    if before is not None and step is not None and step < before:  # the script went back
+        budget = reached(budget, before)
+    return status.model_copy(update={"budget": regained(budget, step)})
 
 
 def _seconds_left(job: DDPJob, status: Status, now: float) -> float:
@@ -207,17 +232,28 @@ def _seconds_left(job: DDPJob, status: Status, now: float) -> float:
 
 
 def _seconds_to_start(
-    job: DDPJob, status: Status, older: Sequence[PodRecord], observed: Observed, now: float
+    job: DDPJob,
+    status: Status,
+    current: Sequence[PodRecord],
+    older: Sequence[PodRecord],
+    observed: Observed,
+    now: float,
 ) -> float:
-    """Until `startupDeadlineSeconds`; infinite without one, and where nothing is to start."""
+    """Until `startupDeadlineSeconds`; infinite without one, and where nothing is to start.
+
+    It counts from the last pod's creation and from the first refusal of one.
+    """
     limit = job.spec.startup_deadline_seconds
     starting = status.state in ("Starting", "Restarting") and not any(pod.live for pod in older)
     if limit is None or not starting:
         return math.inf
-    begun = status.goodput.since, status.budget.next_restart_time
+    created = [pod.created_at for pod in current if pod.created_at]
+    if not current and observed.trouble is None:
+        return math.inf  # nothing has been tried, because of old pods, a pause, or our own absence
+    begun = [status.goodput.since, status.budget.next_restart_time, *sorted(created)[-1:]]
     waited = [seconds_since(time, now) for time in begun if time]
-    if observed.held_at is not None:
-        waited.append(now - observed.held_at)
+    if observed.trouble is not None:
+        waited.append(observed.refused_seconds)
     return limit - min(waited, default=0.0)
 
 
@@ -234,13 +270,15 @@ def _not_started(
     What is still pulling its image, or has it, is no such part.
     """
     missing = set(range(job.spec.nnodes)) - {pod.rank for pod in current} - succeeded
-    unbound = [pod for pod in current if pod.live and not pod.node]
-    pod = first_stuck(current) or min(unbound, key=lambda pod: pod.rank, default=None)
+    bare = [pod for pod in current if pod.live and (not pod.node or pod.bare)]
+    pod = first_stuck(current) or min(bare, key=lambda pod: pod.rank, default=None)
     if pod is None and not missing:
         return None
     rank = pod.rank if pod else min(missing)
     name = pod.name if pod else keys.pod_name(job.name, status.attempt, rank)
     words = pod.message or pod.reason if pod else str(observed.trouble or "it was never created")
+    if pod and pod.bare:
+        words = "its volumes or its network are not there; kubectl describe pod says why"
     return api.Failure(
         attempt=status.attempt,
         rank=rank,
@@ -280,13 +318,14 @@ def _clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float
     step, kept = Plan(status), set[str]()
     if failed and failed.reason == DEADLINE:
         # Deleted pods lose their logs, so kubelets end them; those without a node have none.
-        kept = {pod.uid for pod in pods if _occupies(pod) and pod.node}
-        late = (pod for pod in pods if pod.uid in kept and not pod.has_deadline)
+        kept = {pod.uid for pod in pods if _occupies(pod) and pod.node and not _is_lost(pod)}
+        late = (pod for pod in pods if pod.uid in kept and not _expires(pod, now))
         step = replace(step, expire=tuple(pod for pod in late if not pod.deleting))
     doomed = [
         pod
         for pod in pods
-        if pod.uid not in kept and (policy == "All" or policy == "Running" and _occupies(pod))
+        if pod.uid not in kept
+        and (policy == "All" or policy == "Running" and _occupies(pod) or _is_lost(pod))
     ]
     return _look_again(_delete(step, doomed, SURVIVOR_GRACE, now), left)
 
@@ -298,13 +337,24 @@ def _delete(step: Plan, doomed: Sequence[PodRecord], grace: int | None, now: flo
     """
     deletions = [Deletion(pod, grace) for pod in doomed if not pod.deleting]
     for pod in doomed:
-        if pod.deleting and pod.unreachable_since:
+        if _is_lost(pod):
             wait = FENCE_SECONDS - seconds_since(pod.unreachable_since, now)
             if wait > 0:
                 step = _look_again(step, wait)
             else:
                 deletions.append(Deletion(pod, 0))
     return replace(step, delete=(*step.delete, *deletions))
+
+
+def _is_lost(pod: PodRecord) -> bool:
+    """Whether the pod is deleted and nobody is there to end it."""
+    return pod.deleting and pod.unreachable_since is not None
+
+
+def _expires(pod: PodRecord, now: float) -> bool:
+    """Whether its kubelet ends the pod by itself; somebody else's limit may be longer than ours."""
+    limit = pod.deadline_seconds
+    return limit is not None and limit <= max(1, int(seconds_since(pod.started_at, now)))
 
 
 def _occupies(pod: PodRecord) -> bool:
@@ -377,7 +427,9 @@ def _suspend(
         return _delete(Plan(with_summary(status)), left, None, now)
     if started and not observed.looked:
         return Plan(job.status, look=True)
-    status = status.model_copy(update={"state": "Suspended", "succeeded_ranks": ""})
+    budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
+    update = {"state": "Suspended", "succeeded_ranks": "", "budget": budget}
+    status = status.model_copy(update=update)
     message = "spec.suspend is true" if job.spec.suspend else "spec.suspend was true"
     status = with_condition(status, "Suspended", True, "Suspended", message, now=now)
     status = with_condition(status, "Running", False, "Suspended", message, now=now)
@@ -418,7 +470,7 @@ def _failure(
         return _decide(job, status, losses[0][1], current, succeeded, now)
     if not failed:
         return None
-    waited = now - observed.noise_since if observed.noise_since is not None else 0.0
+    waited = observed.noise_seconds
     if waited < NOISE_SECONDS and any(pod.live for pod in rest):
         return Plan(status, noise=True, look_again=NOISE_SECONDS - waited)
     found = _with_suspects(failure(first_cause(failed)), rest, succeeded)
@@ -481,6 +533,8 @@ def _decide(
     """The group has failed, `found` is why: it starts again, or that was the end."""
     policy = job.spec.failure_policy
     verdict = judge(policy, found)
+    if found.reason == RENDEZVOUS and verdict.rule is None and status.state != "Running":
+        verdict = replace(verdict, counts=False)  # it waited for nodes that were never there
     budget, pause = spend(
         status.budget,
         reported_step(status),
@@ -598,9 +652,7 @@ def _restart(
 
 def _next_attempt(job: DDPJob, status: Status) -> Status:
     progress, budget = status.progress, status.budget
-    if (step := reported_step(status)) is not None:
-        highest = max(step, budget.highest_step or 0)
-        budget = budget.model_copy(update={"highest_step": highest})
+    budget = reached(budget, reported_step(status))
     if progress is not None:  # how far it got stays to be seen; when it would have ended does not
         progress = progress.model_copy(update={"eta_seconds": None, "first_step": None})
     return status.model_copy(
@@ -643,6 +695,9 @@ def _waiting(status: Status, current: Sequence[PodRecord], now: float) -> Status
 def _watched(job: DDPJob, status: Status, now: float) -> Status:
     """`status` with what is known of hangs; the agents judge them."""
     limit = job.spec.hang_timeout_seconds
+    if not limit and status.condition("Stalled"):
+        message = "hangTimeoutSeconds is 0"
+        return with_condition(status, "Stalled", False, "NotWatched", message, now=now)
     if not limit or status.state != "Running":
         return status
     if status.progress is None or status.progress.first_step is None:
@@ -670,7 +725,8 @@ def _missing(
     if any(pod.live for pod in older):
         return step
     wait = -seconds_since(status.budget.next_restart_time, now)
-    if wait > 0:
+    backoff = job.spec.failure_policy.backoff_seconds
+    if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # beyond that some clock has been wrong
         return _look_again(step, wait)
     if observed.trouble is not None:
         status = _refused(status, observed, now)
@@ -731,6 +787,9 @@ def _accepted(job: DDPJob, status: Status, now: float) -> Status:
     message = "the job can be rendered and its names are free"
     status = with_condition(status, "Accepted", True, "Accepted", message, now=now)
     if job.spec.has_agent:
+        if status.condition("AgentAbsent"):
+            message = "ddpjob's agent runs what the pods run"
+            status = with_condition(status, "AgentAbsent", False, "AgentRuns", message, now=now)
         return status
     message = (
         "launcher none without command runs the image's own entry point, without ddpjob's agent: "

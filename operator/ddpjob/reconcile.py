@@ -37,7 +37,7 @@ from ddpjob.nesting import write_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.plan import Deletion, Note, Plan, plan
 from ddpjob.settings import Settings
-from ddpjob.summary import seconds_since, stamp
+from ddpjob.times import seconds_since, stamp
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +90,10 @@ class Memory:
     stamp: render.PodStamp | None = None
     trouble: DDPJobError | None = None
     conflicts: int = 0
-    noise_since: float | None = None
-    held_at: float | None = None
+    trouble_at: float | None = None
+    """Monotonic time of the first trouble of this attempt's."""
+    noise_at: float | None = None
+    """Monotonic time at which nothing but peers' noise was seen first."""
     report: Report | None = None
     version: str = ""
     """Of the job as this process last wrote it."""
@@ -147,8 +149,8 @@ class Reconciler:
                 return None
             step = plan(job, self._observe(job, memory, looked=looked), time.time())
             look, looked = not looked and _rests_on_sight(job, step, memory), False
-            if step.noise and memory.noise_since is None:
-                memory.noise_since = time.time()
+            if step.noise and memory.noise_at is None:
+                memory.noise_at = time.monotonic()
             if _is_transition(job.status, step.status):
                 await self._write_status(job, step, memory)
             elif look:
@@ -174,16 +176,13 @@ class Reconciler:
 
     def _observe(self, job: DDPJob, memory: Memory, *, looked: bool = False) -> Observed:
         ready = memory.prepared == (job.metadata.generation, job.status.attempt)
-        pods = tuple(self.caches.pods(job.uid))
-        if any(pod.live and pod.attempt < job.status.attempt for pod in pods):
-            memory.held_at = time.time()
         return Observed(
-            pods=pods,
+            pods=tuple(self.caches.pods(job.uid)),
             looked=looked,
             children_ready=ready,
             trouble=memory.trouble,
-            noise_since=memory.noise_since,
-            held_at=memory.held_at,
+            refused_seconds=_since(memory.trouble_at),
+            noise_seconds=_since(memory.noise_at),
             report=memory.report,
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
         )
@@ -249,7 +248,8 @@ class Reconciler:
         if step.status.progress != job.status.progress:
             memory.progress_at = memory.written_at
         if step.status.attempt != job.status.attempt:
-            memory.noise_since = memory.held_at = memory.report = memory.stamp = None
+            memory.noise_at = memory.trouble = memory.trouble_at = None
+            memory.report = memory.stamp = memory.prepared = None
         self.caches.put_job(job_record(stored))
         memory.version = stored["metadata"]["resourceVersion"]
         for note in step.notes:
@@ -285,12 +285,14 @@ class Reconciler:
                 await self._create_pods(job, step.create, memory)
         except (InvalidJob, Refused, AlreadyExists) as error:
             memory.trouble = error
+            if memory.trouble_at is None:
+                memory.trouble_at = time.monotonic()
             said = plan(job, self._observe(job, memory), time.time())
             if _is_transition(job.status, said.status):
                 await self._write_status(job, said, memory)
             raise
         if step.prepare or step.create:
-            memory.trouble, memory.conflicts = None, 0
+            memory.trouble, memory.trouble_at, memory.conflicts = None, None, 0
 
     async def _prepare(self, job: DDPJob, memory: Memory) -> None:
         """Render everything, so that nothing is created for a job that cannot be.
@@ -494,6 +496,11 @@ class Reconciler:
             DDPJOBS, record.namespace, {**body, "status": status}
         )
         self.caches.put_job(job_record(stored))
+
+
+def _since(moment: float | None) -> float:
+    """Seconds since this monotonic time; 0 without one."""
+    return 0.0 if moment is None else time.monotonic() - moment
 
 
 def _controller(obj: Body) -> Body | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ddpjob import api
 from ddpjob.observed import UNREMARKABLE, PodRecord, Report
-from ddpjob.summary import stamp
+from ddpjob.times import stamp
 
 
 def with_condition(

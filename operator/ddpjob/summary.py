@@ -6,13 +6,13 @@ types, bounded sizes, and a fallback that knows the kubelet's words alone.
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpjob.api import Failure
 from ddpjob.observed import DISRUPTIONS, SAVED, PodRecord, Report
+from ddpjob.times import stamp, unix_seconds
 
 MAX_MESSAGE = 1024  # characters of a failure's message that go into status
 _EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those with one
@@ -163,14 +163,4 @@ def _clip(text: str) -> str:
 
 
 def _seconds(time: str | None) -> float:
-    return datetime.fromisoformat(time).timestamp() if time else _EARLY
-
-
-def stamp(seconds: float) -> str:
-    """Unix seconds as the API writes a time: `2026-01-31T12:00:00Z`."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds_since(time: str | None, now: float) -> float:
-    """Seconds from a time of the API's to `now`, negative if that is to come; 0 without one."""
-    return now - datetime.fromisoformat(time).timestamp() if time else 0.0
+    return unix_seconds(time) if time else _EARLY

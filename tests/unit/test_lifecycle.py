@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from ddpjob.api import DDPJob
+from ddpjob.errors import Refused
 from ddpjob.goodput import active_seconds
 from ddpjob.observed import PodRecord, Report, pod_record
 from ddpjob.plan import FENCE_SECONDS, SURVIVOR_GRACE, plan
-from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
+from ddpjob.times import stamp
+from tests.builders import IDENTITY, NOW, failed, job, pod, running, succeeded, summary, with_status
 from tests.unit.test_failurepolicy import in_attempt, reports
 from tests.unit.test_plan import condition, ranks, see, started, write
 
@@ -126,9 +128,9 @@ def test_the_deadline_ends_pods_by_their_kubelets_and_deletes_none_with_a_log() 
     assert late.status.restarts == 0 and late.status.history[-1].reason == "DeadlineExceeded"
     step = plan(late, see(*pods), NOW)
     assert [p.name for p in step.expire] == ["digits-0-0"] and ranks(step) == {"digits-0-1"}
-    asked = running(0, started_at=STARTED, has_deadline=True)
+    asked = running(0, started_at=STARTED, deadline_seconds=300)
     assert plan(late, see(asked), NOW).expire == () and not plan(late, see(asked), NOW).delete
-    over = failed(0, started_at=STARTED, has_deadline=True)
+    over = failed(0, started_at=STARTED, deadline_seconds=300)
     assert not plan(late, see(over), NOW).delete
     bound = pod(1, node="node-2")  # it may have started meanwhile
     assert plan(late, see(bound), NOW).expire == (bound,) and not plan(late, see(bound), NOW).delete
@@ -212,8 +214,6 @@ def test_survivors_of_an_eviction_may_save_and_those_of_a_failure_need_not() -> 
 def test_what_kubernetes_did_to_a_pod_stands_in_its_conditions(
     conditions: list[tuple[str, str, str]], reason: str, disruption: str, unreachable_since: str
 ) -> None:
-    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1"}
-    metadata = {"name": "digits-0-1", "uid": "u", "resourceVersion": "3", "labels": labels}
     status = {
         "reason": reason,
         "conditions": [
@@ -221,15 +221,13 @@ def test_what_kubernetes_did_to_a_pod_stands_in_its_conditions(
             for kind, value, why in conditions
         ],
     }
-    record = pod_record({"metadata": metadata, "status": status})
+    record = pod_record({"metadata": IDENTITY, "status": status})
     assert record and record.disruption == disruption
     assert record.unreachable_since == unreachable_since
 
 
 def record_of(status: dict[str, Any], **metadata: Any) -> PodRecord:
-    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1"}
-    base = {"name": "digits-0-1", "uid": "u", "resourceVersion": "3", "labels": labels}
-    found = pod_record({"metadata": {**base, **metadata}, "status": status})
+    found = pod_record({"metadata": {**IDENTITY, **metadata}, "status": status})
     assert found is not None
     return found
 
@@ -350,12 +348,41 @@ def test_the_time_to_start_begins_when_the_old_pods_are_gone() -> None:
     leaving = (running(0), running(1, deleting=True, disruption="Evicted"))
     ours = write(ours, *leaving)
     assert ours.status.attempt == 1
-    assert plan(ours, see(*leaving, held_at=NOW + 200), NOW + 200).status.attempt == 1
-    step = plan(ours, see(held_at=NOW + 200), NOW + 201)
+    assert plan(ours, see(*leaving), NOW + 200).status.attempt == 1
+    step = plan(ours, see(), NOW + 201)
     assert step.create == (0, 1) and step.status.attempt == 1
-    stuck = (pod(0, attempt=1), pod(1, attempt=1, reason="Unschedulable"))
-    assert plan(ours, see(*stuck, held_at=NOW + 200), NOW + 259).status.attempt == 1
-    assert plan(ours, see(*stuck, held_at=NOW + 200), NOW + 260).status.attempt == 2
+    first, last = stamp(NOW + 201), stamp(NOW + 202)
+    stuck = (
+        pod(0, attempt=1, created_at=last),
+        pod(1, attempt=1, reason="Unschedulable", created_at=first),
+    )
+    assert plan(ours, see(*stuck), NOW + 261).status.attempt == 1
+    assert plan(ours, see(*stuck), NOW + 262).status.attempt == 2
+
+
+def test_the_time_to_start_is_not_spent_while_no_operator_is_there() -> None:
+    ours = write(started(running(0), running(1), startupDeadlineSeconds=60), failed(0), running(1))
+    back = plan(ours, see(), NOW + 7200)
+    assert back.create == (0, 1) and back.status.attempt == 1 and back.status.failure
+    assert back.status.failure.reason == "Error", "the first cause is kept"
+    refused = Refused(403, "Forbidden", "exceeded quota")
+    early = plan(ours, see(trouble=refused, refused_seconds=59), NOW + 7200)
+    assert early.status.attempt == 1
+    late = plan(ours, see(trouble=refused, refused_seconds=60), NOW + 7200).status
+    assert late.attempt == 2 and late.failure and "exceeded quota" in late.failure.message
+
+
+def test_a_pod_without_its_volumes_or_network_has_not_begun_its_pull() -> None:
+    ours = started(running(0), pod(1), startupDeadlineSeconds=60)
+    waiting = pod(1, node="node-2", reason="ContainerCreating")
+    assert plan(ours, see(running(0), waiting), NOW + 600).status.attempt == 0, "a pull goes on"
+    late = plan(ours, see(running(0), replace(waiting, bare=True)), NOW + 600).status
+    assert late.failure and late.failure.reason == "StartupDeadlineExceeded"
+    assert late.failure.pod == "digits-0-1" and "volumes or its network" in late.failure.message
+    for value, bare in (("False", True), ("True", False)):
+        said = {"type": "PodReadyToStartContainers", "status": value}
+        assert record_of({"phase": "Pending", "conditions": [said]}).bare is bare
+    assert not record_of({"phase": "Pending"}).bare
 
 
 def test_a_pull_that_goes_on_is_waited_for_and_one_that_fails_is_not() -> None:

@@ -175,14 +175,14 @@ def test_noise_alone_waits_for_its_cause_but_not_for_ever() -> None:
     job = started()
     step = plan(job, see(noise, running(1)), NOW)
     assert step.noise and step.status.attempt == 0 and step.look_again == NOISE_SECONDS
-    late = plan(job, see(noise, running(1), noise_since=NOW - NOISE_SECONDS), NOW)
+    late = plan(job, see(noise, running(1), noise_seconds=NOISE_SECONDS), NOW)
     assert late.status.attempt == 1
 
 
 def test_noise_alone_names_those_it_may_be_about() -> None:
     """A rank that left its loop early, or is late, does not fail itself."""
     noise = failed(0, summary(rank=0, peer=True, message="closed by peer"))
-    pods = see(noise, succeeded(1), succeeded(2), running(3), noise_since=NOW - NOISE_SECONDS)
+    pods = see(noise, succeeded(1), succeeded(2), running(3), noise_seconds=NOISE_SECONDS)
     failure = plan(started(nnodes=4), pods, NOW).status.failure
     assert failure and failure.rank == 0
     told = "closed by peer; node rank 1-2 has ended well; node rank 3 has not failed"
@@ -322,7 +322,7 @@ def test_the_words_about_a_large_group_fit_into_a_status() -> None:
     noise = summary(peer=True, message="Connection closed by peer " * 40)
     pods = [failed(r, noise) if r % 2 else running(r) for r in range(3000)]
     ours = write(ours, *[running(rank) for rank in range(3000)])
-    late = plan(ours, see(*pods, noise_since=NOW - NOISE_SECONDS), NOW).status
+    late = plan(ours, see(*pods, noise_seconds=NOISE_SECONDS), NOW).status
     assert late.failure and len(late.failure.message) <= 1024
     assert Status.model_validate(late.to_json()) == late
 

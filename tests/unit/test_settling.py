@@ -17,7 +17,7 @@ from ddpjob.errors import DDPJobError, Refused
 from ddpjob.observed import Observed, PodRecord, Report
 from ddpjob.plan import Plan, plan
 from ddpjob.reconcile import _is_transition
-from ddpjob.summary import stamp
+from ddpjob.times import stamp
 from tests.builders import NOW, job, summary
 
 ROUNDS = 8  # more in one go, and Reconciler takes it that something flaps
@@ -46,7 +46,7 @@ class World:
             pods=tuple(self.pods.values()),
             children_ready=ready,
             trouble=self.trouble,
-            noise_since=self.noise_since,
+            noise_seconds=0.0 if self.noise_since is None else self.now - self.noise_since,
             report=self.report,
             spec_hash=self.spec_hash if ready else "",
         )
@@ -100,7 +100,7 @@ class World:
             else:
                 self.change(pod, deleting=True)
         for pod in step.expire:
-            self.change(pod, has_deadline=True)
+            self.change(pod, deadline_seconds=1)
         if step.prepare:
             self.prepared = (self.job.metadata.generation, self.job.status.attempt)
         for rank in step.create:

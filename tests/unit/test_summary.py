@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ddpjob.observed import pod_record
 from ddpjob.summary import failure, final_report, first_cause, read_summary
-from tests.builders import UID, failed, succeeded, summary
+from tests.builders import IDENTITY, UID, failed, succeeded, summary
 
 
 def test_a_failure_is_told_in_the_agents_words() -> None:
@@ -83,11 +83,7 @@ def test_no_message_can_do_harm(text: str) -> None:
 def test_a_pods_result_is_its_trainers(
     status: dict[str, object], expected: tuple[bool, str | None]
 ) -> None:
-    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1", "ddpjob.dev/job": "digits"}
-    metadata = {"name": "digits-0-1", "namespace": "team", "uid": "u", "resourceVersion": "3"}
-    owner = {"uid": UID, "controller": True}
-    pod = {"metadata": {**metadata, "labels": labels, "ownerReferences": [owner]}, "status": status}
-    record = pod_record(pod)
+    record = pod_record({"metadata": IDENTITY, "status": status})
     assert record and (record.running, record.result) == expected
     assert record.owner_uid == UID
 
@@ -105,20 +101,16 @@ def test_a_pods_result_is_its_trainers(
 def test_a_pod_has_ended_when_no_container_runs_whatever_its_phase(
     phase: str, states: list[str], ended: bool
 ) -> None:
-    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1"}
-    metadata = {"name": "digits-0-1", "uid": "u", "resourceVersion": "3", "labels": labels}
     names = ["trainer", "sidecar"]
     containers = [
         {"name": name, "state": {state: {}}} for name, state in zip(names, states, strict=False)
     ]
     status = {"phase": phase, "containerStatuses": containers}
-    record = pod_record({"metadata": metadata, "status": status})
+    record = pod_record({"metadata": IDENTITY, "status": status})
     assert record and record.ended is ended
 
 
 def test_a_failed_init_container_is_named() -> None:
-    labels = {"ddpjob.dev/attempt": "0", "ddpjob.dev/rank": "1"}
-    metadata = {"name": "digits-0-1", "uid": "u", "resourceVersion": "3", "labels": labels}
     ended = {"exitCode": 7, "message": "no route\nto host\n", "finishedAt": "2027-01-15T08:00:00Z"}
     status = {
         "phase": "Failed",
@@ -128,15 +120,27 @@ def test_a_failed_init_container_is_named() -> None:
         ],
         "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": "PodInit"}}}],
     }
-    record = pod_record({"metadata": metadata, "status": status})
+    record = pod_record({"metadata": IDENTITY, "status": status})
     assert record and record.result == "failed"
     found = failure(record)
     assert (found.reason, found.exit_code) == ("InitContainerFailed", 7)
     assert found.message == "init container fetch ended with exit code 7: to host"
-    evicted = pod_record({"metadata": metadata, "status": {**status, "reason": "Evicted"}})
+    evicted = pod_record({"metadata": IDENTITY, "status": {**status, "reason": "Evicted"}})
     assert evicted and failure(evicted).reason == "Evicted"
 
 
-def test_a_pod_with_other_labels_is_none_of_ours() -> None:
-    metadata = {"name": "x", "uid": "u", "resourceVersion": "3", "labels": {"ddpjob.dev/rank": "٣"}}
-    assert pod_record({"metadata": metadata}) is None
+def test_a_pod_is_known_by_its_owner_and_its_name_whatever_its_labels() -> None:
+    record = pod_record({"metadata": {**IDENTITY, "labels": {"ddpjob.dev/rank": "7"}}})
+    assert record and (record.job, record.attempt, record.rank) == ("digits", 0, 1)
+    owner = IDENTITY["ownerReferences"][0]
+    other = {"ownerReferences": [{**owner, "name": "digits-0"}]}
+    for changes in (
+        *({"name": name} for name in ("digits-debug", "digits-0-٣", "digits-0-01", "digits-0-1-2")),
+        *({"name": name} for name in ("other-0-1", "digits", "digits-0-1\n", "digits--1-1")),
+        *({"ownerReferences": owners} for owners in ([], [{**owner, "controller": False}])),
+        {"ownerReferences": [{**owner, "kind": "ReplicaSet"}]},
+        other,
+    ):
+        assert pod_record({"metadata": {**IDENTITY, **changes}}) is None, changes
+    nested = pod_record({"metadata": {**IDENTITY, **other, "name": "digits-0-1-2"}})
+    assert nested and (nested.attempt, nested.rank) == (1, 2)

@@ -174,8 +174,11 @@ class Informer(Generic[T]):
             metadata = event.object["metadata"]
             if event.type == "DELETED":
                 self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
-            elif event.type != "BOOKMARK" and (item := self._read(event.object)) is not None:
-                self._store.put(item)
+            elif event.type != "BOOKMARK":
+                if (item := self._read(event.object)) is not None:
+                    self._store.put(item)
+                else:  # not ours, or no more
+                    self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
             yield metadata["resourceVersion"]
 
     def _heard(self) -> None:

@@ -16,6 +16,7 @@ from ddpjob.cluster import DDPJOBS, PODS, Body, Listing, Resource, WatchEvent
 from ddpjob.cluster.selector import parse_selector
 from ddpjob.cluster.store import Store, Stored
 from ddpjob.errors import InvalidJob, cluster_error
+from ddpjob.times import written
 
 HISTORY = 10_000  # revisions; a job of 8 ranks makes about 100
 DEFAULT_GRACE = 30  # s, what the API server puts where a pod does not say
@@ -189,7 +190,7 @@ class LocalCluster:
             if grace >= asked:
                 return body
             begun = datetime.fromisoformat(meta["deletionTimestamp"]) - timedelta(seconds=asked)
-        meta["deletionTimestamp"] = _format(begun + timedelta(seconds=grace))
+        meta["deletionTimestamp"] = written(begun + timedelta(seconds=grace))
         meta["deletionGracePeriodSeconds"] = grace
         meta["generation"] += 1
         return self._store.commit(resource, body).body
@@ -215,7 +216,7 @@ class LocalCluster:
         return stored
 
     def _timestamp(self) -> str:
-        return _format(self._now())
+        return written(self._now())
 
     async def _arrive(self) -> None:
         """Let others run first, as every request does; from here to the answer nobody can."""
@@ -280,7 +281,3 @@ def _without_server_fields(meta: Body) -> Body:
 def _content(body: Body) -> Body:
     """What `metadata.generation` counts changes of."""
     return {field: value for field, value in body.items() if field not in ("metadata", "status")}
-
-
-def _format(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,14 +3,10 @@
 from datetime import datetime
 
 from ddpjob.cluster import Body
+from ddpjob.times import written
 
 MESSAGE_BYTES = 4096  # a kubelet reads no more of a termination message
 LOST = 137  # exit code of a container whose process is not to be found, the kubelet's choice
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 in whole seconds, as in all of Kubernetes."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def waiting(status: Body, container: Body, *, reason: str, message: str, now: datetime) -> Body:
@@ -21,7 +17,7 @@ def waiting(status: Body, container: Body, *, reason: str, message: str, now: da
 
 def running(status: Body, container: Body, *, address: str, host: str, now: datetime) -> Body:
     """A container that has started and is ready."""
-    state = {"running": {"startedAt": timestamp(now)}}
+    state = {"running": {"startedAt": written(now)}}
     new = _status(status, container, "Running", state, now=now)
     addresses = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": host}
     return new | addresses | {"hostIPs": [{"ip": host}]}
@@ -37,8 +33,8 @@ def terminated(
     ended["reason"] = reason or ("Error" if code else "Completed")
     if message:
         ended["message"] = message.encode()[-MESSAGE_BYTES:].decode(errors="ignore")
-    ended["startedAt"] = _started_at(status) or timestamp(now)
-    ended["finishedAt"] = timestamp(now)
+    ended["startedAt"] = _started_at(status) or written(now)
+    ended["finishedAt"] = written(now)
     phase = "Failed" if code else "Succeeded"
     return _status(status, container, phase, {"terminated": ended}, now=now)
 
@@ -76,14 +72,14 @@ def _status(status: Body, container: Body, phase: str, state: Body, *, now: date
     ]
     return status | {
         "phase": phase,
-        "startTime": status.get("startTime") or timestamp(now),
+        "startTime": status.get("startTime") or written(now),
         "containerStatuses": [told],
         "conditions": _merge(status.get("conditions") or [], conditions),
     }
 
 
 def _condition(kind: str, holds: bool, reason: str | None, now: datetime) -> Body:
-    since = {"lastTransitionTime": timestamp(now)} | ({"reason": reason} if reason else {})
+    since = {"lastTransitionTime": written(now)} | ({"reason": reason} if reason else {})
     return {"type": kind, "status": "True" if holds else "False", **since}
 
 

@@ -1,0 +1,156 @@
+"""What is nobody's ordinary day: scripts that go back, users who meddle, clocks that are wrong."""
+
+from dataclasses import replace
+
+import pytest
+
+from ddpjob.api import DDPJob
+from ddpjob.plan import FENCE_SECONDS, plan
+from ddpjob.times import stamp
+from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
+from tests.unit.test_failurepolicy import reports
+from tests.unit.test_plan import condition, ranks, see, started, write
+
+STARTED = stamp(NOW - 300)
+COMPLETED = summary(reason="Completed", exit_code=0, message="")
+
+
+def live_through(ours: DDPJob, steps: tuple[int, ...], *, now: float) -> DDPJob:
+    """One attempt of one node that reports these steps and fails."""
+    attempt = ours.status.attempt
+    alone = running(0, attempt=attempt)
+    for _ in range(3):
+        ours = write(ours, alone, now=now)
+    for step in steps:
+        ours = write(ours, alone, now=now, report=reports(step, attempt))
+    return write(ours, failed(0, summary(), attempt=attempt), now=now)
+
+
+def test_steps_that_a_script_takes_again_are_no_progress() -> None:
+    policy = {"maxRestarts": 2, "backoffSeconds": {"first": 1, "cap": 1}}
+    ours = job(nnodes=1, failurePolicy=policy)
+    for life in range(3):
+        assert ours.status.attempt == life
+        ours = live_through(ours, (0, 50, 99, 0, 5 + life), now=NOW + 60 * life)
+        assert ours.status.budget.highest_step == 99
+    assert ours.status.state == "Failed"
+    assert condition(ours.status, "Failed") == ("True", "MaxRestartsExceeded")
+
+
+def test_a_step_beyond_all_still_gives_the_budget_back_after_steps_taken_again() -> None:
+    ours = live_through(job(nnodes=1), (0, 99, 5), now=NOW)
+    assert ours.status.budget.charged == 1
+    alone = running(0, attempt=1)
+    for step, charged in ((98, 1), (99, 1), (100, 0)):
+        ours = write(ours, alone, now=NOW + 60, report=reports(step, 1))
+        assert ours.status.budget.charged == charged, step
+
+
+def test_a_group_that_was_never_whole_is_not_charged_for_waiting() -> None:
+    alone = failed(0, summary(reason="Rendezvous", exit_code=None, message="no group of 2 nodes"))
+    waiting = plan(started(), see(alone, pod(1, reason="Unschedulable")), NOW).status
+    assert waiting.attempt == 1 and waiting.budget.charged == 0
+    assert waiting.failure and waiting.failure.reason == "Rendezvous"
+    whole = write(started(), running(0), running(1))
+    assert plan(whole, see(alone, running(1)), NOW).status.budget.charged == 1
+    rules = [{"onReasons": ["Rendezvous"], "action": "Restart", "countsTowardsMax": True}]
+    asked = started(failurePolicy={"rules": rules})
+    assert plan(asked, see(alone, pod(1)), NOW).status.budget.charged == 1
+
+
+def test_a_pod_of_a_rank_that_the_job_has_not_is_deleted_and_counts_for_nothing() -> None:
+    stray = succeeded(7)
+    ours = write(started(), running(0), running(1))
+    step = plan(ours, see(succeeded(0), running(1), stray), NOW)
+    assert step.status.state == "Running" and step.status.succeeded_ranks == "0"
+    assert ranks(step) == {"digits-0-7"}
+    assert plan(ours, see(running(0), running(1), running(7)), NOW).status.nodes.running == 2
+
+
+@pytest.mark.parametrize(("limit", "asked"), [(3600, True), (301, True), (300, False), (1, False)])
+def test_somebody_elses_limit_of_a_pod_does_not_outlive_the_jobs(limit: int, asked: bool) -> None:
+    late = write(write(started(activeDeadlineSeconds=1), running(0), running(1)), now=NOW + 5)
+    assert late.status.state == "Failed"
+    theirs = running(0, started_at=STARTED, deadline_seconds=limit)
+    assert (plan(late, see(theirs), NOW).expire == (theirs,)) is asked
+
+
+@pytest.mark.parametrize("policy", ["Running", "None"])
+def test_a_pod_of_a_lost_node_is_fenced_after_the_deadline_as_well(policy: str) -> None:
+    ours = started(activeDeadlineSeconds=1, cleanPodPolicy=policy)
+    late = write(write(ours, running(0), running(1)), now=NOW + 5)
+    lost = running(1, deleting=True, disruption="NodeLost", unreachable_since=stamp(NOW))
+    step = plan(late, see(lost), NOW + 5)
+    assert not step.delete and not step.expire and step.look_again == FENCE_SECONDS - 5
+    (fenced,) = plan(late, see(lost), NOW + FENCE_SECONDS).delete
+    assert fenced.grace_seconds == 0
+
+
+def test_without_an_agent_a_deleted_pods_exit_code_0_proves_nothing() -> None:
+    told = succeeded(0, deleting=True, disruption="Evicted", node="node-1")
+    bare = started(pod(0), nnodes=1, launcher="none")
+    status = plan(bare, see(told), NOW).status
+    assert status.state == "Restarting" and status.failure and status.failure.reason == "Evicted"
+    assert status.budget.charged == 0
+    assert plan(bare, see(succeeded(0)), NOW).status.state == "Succeeded"
+    assert plan(started(pod(0), nnodes=1), see(told), NOW).status.state == "Succeeded"
+
+
+def test_an_eviction_does_not_undo_what_the_agent_says_is_done() -> None:
+    ours = write(started(), running(0), running(1))
+    done = failed(0, COMPLETED, exit_code=0, reason="Evicted", disruption="Evicted")
+    assert plan(ours, see(done, running(1)), NOW).status.succeeded_ranks == "0"
+    unsaid = replace(done, message="")
+    assert plan(ours, see(unsaid, running(1)), NOW).status.attempt == 1
+
+
+def test_who_resumes_does_not_wait_for_a_pause_from_before() -> None:
+    policy = {"backoffSeconds": {"first": 300, "cap": 3600}, "maxRestarts": 9}
+    ours = started(failurePolicy=policy)
+    for attempt in range(2):
+        ours = write(ours, failed(0, attempt=attempt), running(1, attempt=attempt))
+    assert ours.status.budget.next_restart_time == stamp(NOW + 300)
+    spec = ours.spec.model_copy(update={"suspend": True})
+    ours = ours.model_copy(update={"spec": spec})
+    for _ in range(3):
+        ours = write(ours)
+    assert ours.status.state == "Suspended"
+    resumed = ours.model_copy(update={"spec": spec.model_copy(update={"suspend": False})})
+    resumed = write(resumed)
+    assert resumed.status.state == "Starting"
+    assert plan(resumed, see(), NOW).create == (0, 1)
+
+
+def test_conditions_do_not_outlive_what_they_say() -> None:
+    limited = started(running(0), running(1), hangTimeoutSeconds=60)
+    hung = failed(1, summary(reason="Hang", exit_code=None), exit_code=76)
+    ours = write(limited, running(0), hung)
+    assert condition(ours.status, "Stalled") == ("True", "Hang")
+    spec = ours.spec.model_copy(update={"hang_timeout_seconds": 0})
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    ours = write(ours.model_copy(update={"spec": spec}), *pods)
+    assert condition(ours.status, "Stalled") == ("False", "NotWatched")
+    absent = write(job(launcher="none"))
+    assert condition(absent.status, "AgentAbsent") == ("True", "LauncherNone")
+    spec = absent.spec.model_copy(update={"launcher": "torchrun"})
+    ours = write(absent.model_copy(update={"spec": spec}), running(0), running(1))
+    assert condition(ours.status, "AgentAbsent") == ("False", "AgentRuns")
+
+
+def test_a_late_word_of_rank_0_does_not_undo_its_last() -> None:
+    page = {"attempt": 0, "source": "file", "step": 100}
+    ours = write(started(), running(0), running(1), report=reports(97))
+    ours = write(ours, succeeded(0, message=summary(progress=page)), running(1), report=reports(97))
+    assert ours.status.progress and ours.status.progress.step == 100
+    ours = write(ours, running(1), report=reports(97))
+    assert ours.status.progress and ours.status.progress.step == 100
+
+
+def test_a_restart_that_is_further_off_than_any_pause_is_a_clocks_mistake() -> None:
+    ours = write(started(), failed(0), running(1))
+    for seconds, waits in ((361, True), (3600, False)):
+        time = stamp(NOW + seconds)
+        budget = ours.status.budget.model_copy(update={"next_restart_time": time})
+        status = ours.status.model_copy(update={"budget": budget})
+        step = plan(with_status(ours, status), see(), NOW)
+        assert (step.look_again == seconds and not step.create) is waits, step
