@@ -371,8 +371,9 @@ class Progress:
     def page(self, state: str) -> dict[str, Any]:
         """The object served at /progress."""
         config = self.config
-        page: dict[str, Any] = {"version": 1, "attempt": config.attempt}
-        page.update(node_rank=config.node_rank, state=state, source=self.source, **self.report)
+        page: dict[str, Any] = {"version": 1, "namespace": config.namespace, "job": config.job}
+        page.update(attempt=config.attempt, node_rank=config.node_rank, state=state)
+        page.update(source=self.source, **self.report)
         if self.eta is not None:
             page["eta_seconds"] = self.eta
         if self.report:
@@ -545,19 +546,20 @@ def find_failures(
     `launch` is what the torchrun shim wrote, None with another command; `launcher` is the
     launcher's own end, as if it were a worker.
     """
-    by_pid = {e.get("pid"): e for e in errors}
+    by_pid = {integer(e.get("pid")): e for e in errors}
     by_rank = {e["rank"]: e for e in errors if integer(e.get("rank")) is not None}
     workers: dict[Any, dict[str, Any]] = {}
     for source in (launch or {}, *errors):  # errors: torchrun within the user's own command
         for worker in objects(source.get("failures")) + objects(source.get("workers")):
             if worker.get("exitcode") not in (0, None):
-                workers.setdefault(worker.get("pid"), {}).update(worker)
+                workers.setdefault(integer(worker.get("pid")), {}).update(worker)
     if not workers and launch is None:
         if launcher["pid"] in by_pid or launcher["exitcode"] != 1 or not errors:
             workers = {launcher["pid"]: launcher}
         else:  # a shell around Python: whichever of its processes failed
             ranks = [{"rank": e.get("rank"), "local_rank": e.get("local_rank")} for e in errors]
-            workers = {e.get("pid"): {**launcher, **r} for e, r in zip(errors, ranks)}  # noqa: B905
+            pids = [integer(e.get("pid")) for e in errors]
+            workers = {pid: {**launcher, **r} for pid, r in zip(pids, ranks)}  # noqa: B905
     failures = []
     for pid, worker in workers.items():
         record = by_pid.get(pid) or recorded_by_torch(worker)
@@ -676,8 +678,9 @@ def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "message": first.message[:1000],
         "peer": first.grade > OWN,
         "time": first.time,
-        "traceback": first.traceback.strip(),
         "progress": dict(page),
+        # Last, as what may go: of a pod with many containers the kubelet keeps less of each.
+        "traceback": first.traceback.strip(),
     }
     while True:
         encoded = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
@@ -978,7 +981,7 @@ class Agent:
     def take_stacks(self) -> Any:
         """The stacks of this pod's processes now: a list of agent_stacks.Process."""
         launch = next(read_records(self.config.run_dir, "launch"), {})
-        workers = {w.get("pid") for w in objects(launch.get("workers"))}
+        workers = {integer(w.get("pid")) for w in objects(launch.get("workers"))} - {None}
         workers |= set(counting_pids(self.config.run_dir))
         with self.stacks_lock:  # two at once would read each other's answers
             return self.stacks.take(os.getpid(), workers, STACK_SIGNAL)

@@ -96,12 +96,13 @@ Overlay = Annotated[
 ]
 
 
-_NPROC_RULE = "must be 'auto' or an integer from 1 to 128"
+MAX_NPROC = 128
+_NPROC_RULE = f"must be 'auto' or an integer from 1 to {MAX_NPROC}"
 
 
 def _nproc(value: Any) -> Any:
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if value != "auto" and not (is_number and 1 <= value <= 128):
+    if value != "auto" and not (is_number and 1 <= value <= MAX_NPROC):
         raise broken_rules((_NPROC_RULE, ""))
     return value
 
@@ -117,7 +118,7 @@ NprocPerNode = Annotated[
             "x-kubernetes-validations": [
                 {
                     "rule": "type(self) == string ? self == 'auto' : "
-                    "1 <= int(self) && int(self) <= 128",
+                    f"1 <= int(self) && int(self) <= {MAX_NPROC}",
                     "message": _NPROC_RULE,
                 }
             ],
@@ -467,6 +468,12 @@ class Spec(Model):
             "launcher python starts one process in each pod: must be 1, or auto with one GPU at "
             "most (for more processes use launcher torchrun)",
             "nprocPerNode",
+        ),
+        Rule(
+            f"type(self.nprocPerNode) != string || {_gpus_cel('self.resources')} <= {MAX_NPROC}",
+            lambda self: self.processes_per_node <= MAX_NPROC,
+            f"nprocPerNode auto starts a process for each GPU: at most {MAX_NPROC} in a pod",
+            "resources.limits",
         ),
         Rule(
             "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "

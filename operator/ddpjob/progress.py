@@ -83,20 +83,21 @@ class Poller:
         pod: PodRecord,
     ) -> None:
         async with slots:
-            report = await fetch(session, pod.ip, pod.agent_port)
+            report = await fetch(session, pod)
         memory: Memory | None = self._jobs.reconciler.memories.get(record.uid)
-        if report is None or memory is None or report.attempt != pod.attempt:
+        if report is None or memory is None:
             return
         if report != memory.report:
             memory.report = report
             self._jobs.trigger(record.namespace, record.name)
 
 
-async def fetch(session: aiohttp.ClientSession, host: str, port: int) -> Report | None:
-    """What the agent at `host` reports.
+async def fetch(session: aiohttp.ClientSession, pod: PodRecord) -> Report | None:
+    """What the pod's agent reports.
 
     None if it does not answer in time, or not what it should.
     """
+    host, port = pod.ip, pod.agent_port
     address = f"[{host}]" if ":" in host else host
     try:
         async with session.get(
@@ -109,7 +110,8 @@ async def fetch(session: aiohttp.ClientSession, host: str, port: int) -> Report 
                 text += more
         if len(text) > MAX_BYTES:
             return None
-        return AgentReport.model_validate(loads(text)).report()
+        page = AgentReport.model_validate(loads(text))
+        return page.report() if page.is_of(pod) else None
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError) as error:
         # Its text would quote the answer, of which nobody knows what is in it.
         log.debug("no progress host=%s error=%s", host, type(error).__name__)

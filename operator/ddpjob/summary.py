@@ -6,6 +6,7 @@ types, bounded sizes, and a fallback that knows the kubelet's words alone.
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +21,9 @@ _EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those 
 Name = Annotated[str, Field(max_length=63)]
 
 
+_OF_WHOM = ("namespace", "job", "node_rank")
+
+
 class AgentReport(BaseModel):
     """`/progress` of the agent, and `progress` of its summary.
 
@@ -28,7 +32,10 @@ class AgentReport(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
+    namespace: str | None = None
+    job: str | None = None
     attempt: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    node_rank: Annotated[int, Field(ge=0, lt=2**31)] = 0
     source: Literal["file", "counted", "none"] = "none"
     step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     total_steps: Annotated[int, Field(ge=0, lt=2**53)] | None = None
@@ -39,11 +46,16 @@ class AgentReport(BaseModel):
     updated_at: Annotated[float, Field(ge=0, lt=2**36)] | None = None
     metrics: Annotated[dict[Name, float], Field(max_length=32)] = {}
 
+    def is_of(self, pod: PodRecord) -> bool:
+        """Whether it speaks of this pod: on a node's own network another one may answer for it."""
+        of = (self.attempt, self.node_rank) == (pod.attempt, pod.rank)
+        return of and self.job in (None, pod.job) and self.namespace in (None, pod.namespace)
+
     def report(self) -> Report | None:
         """The report, or None if nothing has been reported yet."""
         if self.step is None or self.source == "none":
             return None
-        fields = self.model_dump(exclude={"metrics", "source", "step"})
+        fields = self.model_dump(exclude={"metrics", "source", "step", *_OF_WHOM})
         metrics = tuple(self.metrics.items())
         return Report(step=self.step, source=self.source, metrics=metrics, **fields)
 
@@ -66,13 +78,18 @@ class AgentSummary(BaseModel):
 
 
 def read_summary(pod: PodRecord) -> AgentSummary | None:
-    """The agent's summary in the pod's termination message, or None if there is none."""
+    """The agent's summary in the pod's termination message, or None if there is none.
+
+    A kubelet keeps 12 KiB of all containers' messages together: of a pod with more than three,
+    each may lose its end.
+    """
     if not pod.message.startswith("{"):
         return None
-    try:
-        return AgentSummary.model_validate(loads(pod.message))
-    except (ValueError, ValidationError):
-        return None
+    kept = (pod.message.rpartition(f',"{name}":')[0] for name in ("traceback", "progress"))
+    for text in (pod.message, *(start + "}" for start in kept if start)):
+        with suppress(ValueError, ValidationError):
+            return AgentSummary.model_validate(loads(text))
+    return None
 
 
 def loads(text: str | bytes) -> Any:

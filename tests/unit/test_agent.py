@@ -124,6 +124,8 @@ def test_a_full_report_is_served_as_it_was_written(tmp_path: Path) -> None:
     updated_at = page.pop("updated_at")
     assert page == {
         "version": 1,
+        "namespace": "default",
+        "job": "digits",
         "attempt": 0,
         "node_rank": 0,
         "state": "running",
@@ -393,6 +395,15 @@ def test_the_own_failure_comes_before_an_earlier_echo(tmp_path: Path) -> None:
     found = verdict(tmp_path, workers, [error(0, *NOISE[0], 10.0)])
     assert (found.failure.rank, found.failure.signal, found.agent_exit) == (1, "SIGKILL", 137)
     assert found.failure.grade == agent.OWN
+
+
+def test_a_record_that_a_script_has_spoilt_hides_no_other(tmp_path: Path) -> None:
+    spoilt = {"pid": [1], "rank": {}, "type": "KeyError", "message": 7, "workers": [{"pid": {}}]}
+    found = verdict(tmp_path, [worker(1, 1, 12.0)], [spoilt, error(1, "ValueError", "boom", 12.0)])
+    assert (found.failure.rank, found.failure.exception) == (1, "ValueError")
+    settings = config(tmp_path)
+    last = {"pid": 9, "exitcode": 1}
+    assert agent.find_failures(settings, None, [spoilt], last, 99.0)[0].exception == "KeyError"
 
 
 def test_of_two_own_failures_the_earlier_one_counts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A cache is right again after a watch that says nothing any more."""
+"""A cache is right again after a watch that says nothing, and after a pod that is no more ours."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from ddpjob.cluster import DDPJOBS, Resource, WatchEvent, informer
+from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent, informer
 from ddpjob.cluster.informer import Informer, Store
 from ddpjob.cluster.local import LocalCluster
+from ddpjob.observed import PodRecord, pod_record
 from ddpjob.reconcile import JobRecord, job_record
-from tests.builders import job_object
+from tests.builders import IDENTITY, job_object
 from tests.localplay import NAMESPACE, until
 
 
@@ -46,3 +47,27 @@ async def test_a_silent_watch_is_taken_for_dead_and_what_it_hid_is_seen(
         task.cancel()
         await asyncio.wait([task])
     assert cluster.watches >= 2 and watching.last_heard > heard
+
+
+async def test_what_is_ours_no_more_is_forgotten() -> None:
+    cluster = LocalCluster()
+    seen: list[PodRecord | None] = []
+    pods: Store[PodRecord] = Store(lambda old, new: seen.append(new))
+    task = asyncio.create_task(Informer(cluster, PODS, pods, pod_record, namespace=NAMESPACE).run())
+    try:
+        names = {"name": "digits-0-1", "ownerReferences": IDENTITY["ownerReferences"]}
+        body = {"metadata": {**names, "namespace": NAMESPACE}, "spec": {}}
+        await cluster.create(PODS, NAMESPACE, body)
+        await until(lambda: len(pods) == 1)
+        made = await cluster.get(PODS, NAMESPACE, "digits-0-1")
+        seen.clear()
+        made["metadata"]["labels"] = {"ddpjob.dev/rank": "7"}
+        labelled = await cluster.update(PODS, NAMESPACE, made)
+        await until(lambda: seen)
+        assert seen[-1] and (seen[-1].attempt, seen[-1].rank) == (0, 1)
+        del labelled["metadata"]["ownerReferences"]
+        await cluster.update(PODS, NAMESPACE, labelled)
+        await until(lambda: len(pods) == 0)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,10 +15,16 @@ from aiohttp import web
 from ddpjob import progress
 from ddpjob.progress import MAX_BYTES, Jobs, Poller, fetch
 from ddpjob.settings import Settings
+from tests.builders import running
 from tests.cluster.processes import free_ports
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 GOOD = {"attempt": 0, "source": "file", "step": 7, "total_steps": 10}
+OTHERS: list[dict[str, Any]] = [
+    *({"attempt": 1}, {"node_rank": 3}, {"job": "other"}),
+    {"job": "digits", "namespace": "other"},
+]
+"""Of whom a page on a node's own network may speak."""
 
 
 @asynccontextmanager
@@ -68,12 +75,13 @@ async def without_end(request: web.Request) -> web.StreamResponse:
 
 async def asked(handler: Handler) -> Any:
     async with agent(handler) as port, progress._session() as session:
-        return await fetch(session, "127.0.0.1", port)
+        return await fetch(session, replace(running(0), ip="127.0.0.1", agent_port=port))
 
 
 async def test_a_good_answer_is_read() -> None:
-    report = await asked(answering(json.dumps(GOOD)))
-    assert report is not None and (report.step, report.total_steps) == (7, 10)
+    for whose in ({}, {"namespace": "team", "job": "digits", "node_rank": 0}):
+        report = await asked(answering(json.dumps({**GOOD, **whose})))
+        assert report is not None and (report.step, report.total_steps) == (7, 10)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +101,12 @@ async def test_a_good_answer_is_read() -> None:
         answering(json.dumps({**GOOD, "padding": " " * MAX_BYTES})),
         answering(gzip.compress(b" " * 2**26), Content_Encoding="gzip"),
         answering(b"not gzip", Content_Encoding="gzip"),
+        *(answering(json.dumps({**GOOD, **whose})) for whose in OTHERS),
         answering(json.dumps(GOOD), status=500),
         answering("", status=302, Location="/elsewhere"),
         without_end,
     ],
-    ids=range(17),
+    ids=range(21),
 )
 async def test_a_bad_answer_is_none(handler: Handler) -> None:
     assert await asked(handler) is None
@@ -115,12 +124,13 @@ async def test_nobody_waits_for_a_slow_agent(
 async def test_an_agent_that_is_not_there() -> None:
     (port,) = free_ports(1)
     async with progress._session() as session:
-        assert await fetch(session, "127.0.0.1", port) is None
+        pod = replace(running(0), ip="127.0.0.1", agent_port=port)
+        assert await fetch(session, pod) is None
 
 
-@pytest.mark.parametrize(("running", "seconds"), [(1, 10.0), (200, 10.0), (1000, 50.0)])
-def test_progress_is_written_within_its_budget(running: int, seconds: float) -> None:
+@pytest.mark.parametrize(("jobs", "seconds"), [(1, 10.0), (200, 10.0), (1000, 50.0)])
+def test_progress_is_written_within_its_budget(jobs: int, seconds: float) -> None:
     """Once in 10 s for one job, twenty times a second for all: docs/operations.md."""
     poller = Poller(cast(Jobs, SimpleNamespace(settings=Settings())))
-    poller._running = running
+    poller._running = jobs
     assert poller.write_interval() == seconds

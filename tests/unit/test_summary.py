@@ -1,9 +1,12 @@
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpjob import agent
 from ddpjob.observed import pod_record
 from ddpjob.summary import failure, final_report, first_cause, read_summary
 from tests.builders import IDENTITY, UID, failed, succeeded, summary
@@ -133,14 +136,41 @@ def test_a_pod_is_known_by_its_owner_and_its_name_whatever_its_labels() -> None:
     record = pod_record({"metadata": {**IDENTITY, "labels": {"ddpjob.dev/rank": "7"}}})
     assert record and (record.job, record.attempt, record.rank) == ("digits", 0, 1)
     owner = IDENTITY["ownerReferences"][0]
-    other = {"ownerReferences": [{**owner, "name": "digits-0"}]}
-    for changes in (
-        *({"name": name} for name in ("digits-debug", "digits-0-٣", "digits-0-01", "digits-0-1-2")),
-        *({"name": name} for name in ("other-0-1", "digits", "digits-0-1\n", "digits--1-1")),
+    other: dict[str, Any] = {"ownerReferences": [{**owner, "name": "digits-0"}]}
+    names = ("digits-debug", "digits-0-٣", "digits-0-01", "digits-0-1-2", "other-0-1", "digits")
+    strangers: list[dict[str, Any]] = [
+        *({"name": name} for name in (*names, "digits-0-1\n", "digits--1-1")),
         *({"ownerReferences": owners} for owners in ([], [{**owner, "controller": False}])),
         {"ownerReferences": [{**owner, "kind": "ReplicaSet"}]},
         other,
-    ):
+    ]
+    for changes in strangers:
         assert pod_record({"metadata": {**IDENTITY, **changes}}) is None, changes
     nested = pod_record({"metadata": {**IDENTITY, **other, "name": "digits-0-1-2"}})
     assert nested and (nested.attempt, nested.rank) == (1, 2)
+
+
+@pytest.mark.parametrize("containers", [1, 3, 4, 5, 8])
+def test_a_summary_that_the_kubelet_has_cut_still_tells_the_cause(containers: int) -> None:
+    """Its end goes: all containers' messages together have 12 KiB."""
+    trace = "  File train.py, in step\n" * 400
+    page = {"attempt": 0, "node_rank": 1, "source": "file", "step": 7, "metrics": {}}
+    raised = agent.Failure("ValueError: boom", 1.5, rank=1, exception="ValueError", traceback=trace)
+    content = agent.summarize(agent.Verdict("Exception", 1, raised), page)[: 12288 // containers]
+    record = failed(1, content.decode(errors="replace"))
+    found = failure(record)
+    assert (found.reason, found.exception, found.rank) == ("Exception", "ValueError", 1)
+    assert found.message == "ValueError: boom"
+    last = final_report([replace(record, rank=0)])
+    assert last and last.step == 7
+
+
+@pytest.mark.parametrize("metrics", [{}, {"x" * 60 + str(n): 1.0 for n in range(32)}])
+def test_a_cut_in_the_report_leaves_the_cause(metrics: dict[str, float]) -> None:
+    page = {"attempt": 0, "source": "file", "step": 7, "metrics": {"traceback": 1.0, **metrics}}
+    told = agent.Failure(',"progress":{', 1.5, exception="KeyError", traceback="x" * 9000)
+    content = agent.summarize(agent.Verdict("Exception", 1, told), page)
+    start = content.index(b'"progress":{"attempt"')
+    for end in range(start + 11, len(content), 7):
+        found = failure(failed(1, content[:end].decode(errors="replace")))
+        assert (found.exception, found.message) == ("KeyError", ',"progress":{'), end
