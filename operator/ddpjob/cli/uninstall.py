@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
 from ddpjob import keys
+from ddpjob.api import FINISHED
 
 CRD_NAME = f"{keys.PLURAL}.{keys.GROUP}"
 
@@ -40,7 +43,9 @@ def uninstall(
     delete_jobs: Annotated[
         bool,
         typer.Option(
-            "--delete-jobs", help="First delete every DDPJob, and wait until its pods are gone."
+            "--delete-jobs",
+            help="First delete every DDPJob that the operator watches, and wait until its pods are "
+            "gone.",
         ),
     ] = False,
     delete_crd: Annotated[
@@ -58,48 +63,126 @@ def uninstall(
         float, typer.Option(min=1.0, help="Seconds to wait for pods to end.")
     ] = 300.0,
 ) -> None:
-    """Remove the operator from the cluster.
+    """Remove the operator of one namespace from the cluster.
 
-    Jobs stay: their pods run on, unwatched, and a later install takes them up again. Nothing of
-    ddpjob's holds finalizers, so nothing can get stuck.
+    Jobs stay: their pods run on, unwatched, and a later install takes them up again. Operators in
+    other namespaces stay, and what they share with this one. Nothing of ddpjob's holds finalizers,
+    so nothing can get stuck.
     """
+    with TemporaryDirectory() as folder:  # kept elsewhere it would outlive what it describes
+        cluster = _Cluster(_connect(context, f"{folder}/discovery.json"), release, namespace)
+        here, others = cluster.operators()
+        helm = cluster.is_helms()
+        if others and not helm and not cluster.ours():
+            there = ", ".join(f"{other.release} in {other.namespace}" for other in others)
+            typer.echo(
+                f"no release {release} in namespace {namespace} (--release, --namespace); "
+                f"there is: {there}",
+                err=True,
+            )
+            raise typer.Exit(1)
+        if delete_crd and others:
+            names = ", ".join(sorted({other.namespace for other in others}))
+            typer.echo(f"--delete-crd: the operator in {names} needs the CRD", err=True)
+            raise typer.Exit(1)
+        jobs = cluster.jobs(here.watches if here else ())
+        unfinished = [job for job in jobs if (job.status or {}).get("state") not in FINISHED]
+        if jobs and delete_jobs:
+            _delete_jobs(cluster, jobs, timeout)
+        elif unfinished and here:
+            typer.echo(f"{len(unfinished)} DDPJobs stay; their pods run on unwatched")
+        if helm:
+            _helm_uninstall(release, namespace, context)
+        for version, kind, found in cluster.ours(shared=not others):
+            cluster.delete(version, kind, found)
+        if not (here or helm or cluster.deleted):
+            typer.echo(f"nothing is left of release {release} in namespace {namespace}")
+        if delete_crd and cluster.jobs_are_known:
+            cluster.delete_by_name("apiextensions.k8s.io/v1", "CustomResourceDefinition", CRD_NAME)
+        elif cluster.jobs_are_known:
+            typer.echo(f"the CRD {CRD_NAME} stays (--delete-crd removes it and every DDPJob left)")
+
+
+def _connect(context: str | None, cache_file: str) -> Any:
     from kubernetes import config, dynamic  # slow to import; only cluster commands pay for it
     from kubernetes.client import ApiException
 
     try:
         api_client: Any = config
         client: Any = dynamic
-        client = client.DynamicClient(api_client.new_client_from_config(context=context))
+        return client.DynamicClient(
+            api_client.new_client_from_config(context=context), cache_file=cache_file
+        )
     except (config.ConfigException, ApiException, OSError) as error:
         typer.echo(f"no cluster: {error}", err=True)
         raise typer.Exit(1) from None
-    cluster = _Cluster(client)
-    jobs = cluster.jobs()
-    if jobs and delete_jobs:
-        _delete_jobs(cluster, jobs, timeout)
-    elif jobs:
-        typer.echo(f"{len(jobs)} DDPJobs stay; their pods run on unwatched")
-    if _helm_release(client, release, namespace):
-        _helm_uninstall(release, namespace, context)
-    labels = f"app.kubernetes.io/name=ddpjob,app.kubernetes.io/instance={release}"
-    for group in (NAMESPACED, CLUSTER_WIDE):
-        for version, kind in group:
-            for found in cluster.list(version, kind, labels):
-                cluster.delete(version, kind, found)
-    if delete_crd and cluster.jobs_are_known:
-        cluster.delete_by_name("apiextensions.k8s.io/v1", "CustomResourceDefinition", CRD_NAME)
-    elif cluster.jobs_are_known:
-        typer.echo(f"the CRD {CRD_NAME} stays (--delete-crd removes it and every DDPJob left)")
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """An operator's Deployment."""
+
+    release: str
+    namespace: str
+    watches: tuple[str, ...]
+    """Namespaces; empty: all."""
 
 
 class _Cluster:
     """The few verbs that this command needs, on any kind; prints what it deletes."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, client: Any, release: str, namespace: str) -> None:
+        self._client, self._release, self._namespace = client, release, namespace
+        self.deleted = 0
 
     def _kind(self, version: str, kind: str) -> Any:
         return self._client.resources.get(api_version=version, kind=kind)
+
+    def operators(self) -> tuple[_Operator | None, list[_Operator]]:
+        """The one to remove, if it is there, and all others."""
+        found = []
+        for body in self.list("apps/v1", "Deployment", "app.kubernetes.io/name=ddpjob"):
+            metadata, container = body.metadata, body.spec.template.spec.containers[0]
+            options = [text.partition("=") for text in container.args or ()]
+            watches = tuple(value for name, _, value in options if name == "--namespace")
+            release = metadata.labels["app.kubernetes.io/instance"]
+            found.append(_Operator(release, metadata.namespace, watches))
+        ours = (self._release, self._namespace)
+        here = [each for each in found if (each.release, each.namespace) == ours]
+        return (here[0] if here else None), [each for each in found if each not in here]
+
+    def is_helms(self) -> bool:
+        """Whether Helm knows this release: it keeps a Secret for each revision."""
+        labels = f"owner=helm,name={self._release}"
+        return bool(self.list("v1", "Secret", labels, namespace=self._namespace))
+
+    def ours(self, *, shared: bool = False) -> list[tuple[str, str, Any]]:
+        """(version, kind, object) of what the release consists of, dependants first.
+
+        `shared`: also what a release of that name has for the whole cluster.
+        """
+        labels = f"app.kubernetes.io/name=ddpjob,app.kubernetes.io/instance={self._release}"
+        bindings = self.list("rbac.authorization.k8s.io/v1", "RoleBinding", labels)
+        # In every namespace that it watches.
+        bound = {
+            (binding.roleRef.name, binding.metadata.namespace)
+            for binding in bindings
+            if any(subject.namespace == self._namespace for subject in binding.subjects or ())
+        }
+        found = []
+        for version, kind in [*NAMESPACED, *(CLUSTER_WIDE if shared else ())]:
+            for each in self.list(version, kind, labels):
+                name, where = each.metadata.name, each.metadata.namespace
+                if kind == "Namespace":
+                    mine = name == self._namespace
+                elif kind in ("Role", "RoleBinding"):
+                    role = name if kind == "Role" else each.roleRef.name
+                    mine = where == self._namespace or (role, where) in bound
+                else:
+                    mine = where in (None, self._namespace)
+                if mine:
+                    found.append((version, kind, each))
+        return found
 
     @property
     def jobs_are_known(self) -> bool:
@@ -111,11 +194,21 @@ class _Cluster:
             return False
         return True
 
-    def jobs(self) -> list[Any]:
-        return self.list(keys.API_VERSION, keys.KIND) if self.jobs_are_known else []
+    def jobs(self, namespaces: tuple[str, ...]) -> list[Any]:
+        """The DDPJobs of these namespaces; of all if there are none."""
+        if not self.jobs_are_known:
+            return []
+        return [
+            job
+            for job in self.list(keys.API_VERSION, keys.KIND)
+            if not namespaces or job.metadata.namespace in namespaces
+        ]
 
-    def list(self, version: str, kind: str, labels: str = "") -> list[Any]:
-        return list(self._kind(version, kind).get(label_selector=labels).items)
+    def list(
+        self, version: str, kind: str, labels: str = "", *, namespace: str | None = None
+    ) -> list[Any]:
+        """Of all namespaces, or of one."""
+        return list(self._kind(version, kind).get(label_selector=labels, namespace=namespace).items)
 
     def delete(self, version: str, kind: str, found: Any) -> None:
         self.delete_by_name(version, kind, found.metadata.name, found.metadata.namespace)
@@ -131,6 +224,7 @@ class _Cluster:
             )
         except NotFoundError:
             return
+        self.deleted += 1
         where = f" in {namespace}" if namespace else ""
         typer.echo(f"deleted {kind} {name}{where}")
 
@@ -140,7 +234,16 @@ def _delete_jobs(cluster: _Cluster, jobs: list[Any], timeout: float) -> None:
         cluster.delete(keys.API_VERSION, keys.KIND, job)
     labels = f"{keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
     kinds = [("v1", "Pod"), ("v1", "Service"), ("v1", "ConfigMap")]
-    left = _wait(lambda: [x for k in kinds for x in cluster.list(*k, labels)], timeout)
+    places = {job.metadata.namespace for job in jobs}
+    left = _wait(
+        lambda: [
+            found
+            for kind in kinds
+            for found in cluster.list(*kind, labels)
+            if found.metadata.namespace in places
+        ],
+        timeout,
+    )
     if left:
         names = ", ".join(f"{x.kind} {x.metadata.namespace}/{x.metadata.name}" for x in left[:5])
         typer.echo(
@@ -161,13 +264,6 @@ def _polled(remaining: Callable[[], list[Any]]) -> Iterator[list[Any]]:
     while True:
         yield remaining()
         time.sleep(1.0)
-
-
-def _helm_release(client: Any, release: str, namespace: str) -> bool:
-    """Whether Helm knows this release: it keeps a Secret for each revision."""
-    secrets = client.resources.get(api_version="v1", kind="Secret")
-    found = secrets.get(namespace=namespace, label_selector=f"owner=helm,name={release}")
-    return bool(found.items)
 
 
 def _helm_uninstall(release: str, namespace: str, context: str | None) -> None:
