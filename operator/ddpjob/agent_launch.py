@@ -74,6 +74,8 @@ class Launch:
             return self.fail("import", problem, f"{sys.executable} has no torchrun: {problem}")
         try:
             check_script(torchrun.parse_args(arguments))
+            if os.environ.get("DDPJOB_SUCCESS_POLICY") == "Rank0":
+                leave_first()
             torchrun.main(arguments)
         except SystemExit as problem:
             code = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
@@ -113,6 +115,16 @@ def describe(rank: int, failure: Any) -> dict[str, Any]:
         "exitcode": failure.exitcode,
         "error": failure.message if isinstance(failure.message, dict) else None,
     }
+
+
+def leave_first() -> None:
+    """Have node rank 0 end with its workers: the job is over then, and nobody waits for the others.
+
+    Every torchrun waits for all to end, for 300 s at most, as node 0 has the group's store.
+    """
+    if os.environ.get("DDPJOB_NODE_RANK") == "0":
+        server: Any = importlib.import_module("torch.distributed.elastic.agent.server.api")
+        server.SimpleElasticAgent._exit_barrier = lambda agent: None
 
 
 def check_script(options: Any) -> None:

@@ -312,6 +312,8 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
     }
     if nproc == 1:
         env["LOCAL_RANK"] = "0"
+    if spec.success_policy != "All":
+        env["DDPJOB_SUCCESS_POLICY"] = spec.success_policy
     if spec.hang_timeout_seconds:
         env["DDPJOB_HANG_SECONDS"] = str(spec.hang_timeout_seconds)
     if spec.checkpoint:

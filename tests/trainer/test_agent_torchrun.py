@@ -40,6 +40,10 @@ class Rows(Dataset):
         return torch.ones(4)
 
 
+if kind == "outlive":
+    time.sleep(1000 if rank == victim else 0)
+    os._exit(0)
+
 loader = DataLoader(Rows(), batch_size=4, num_workers=1 if kind == "loader" else 0)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -90,6 +94,7 @@ def train(
     nnodes: int = 1,
     nproc: int = 1,
     hang_seconds: str | None = None,
+    success_policy: str | None = None,
 ) -> list[Pod]:
     """Start the pods of one job, whose rank `victim` fails in this way."""
     script = pods.root / "train.py"
@@ -105,10 +110,19 @@ def train(
             nnodes=nnodes,
             nproc=nproc,
             port=port,
-            changes={"DDPJOB_HANG_SECONDS": hang_seconds},
+            changes={
+                "DDPJOB_HANG_SECONDS": hang_seconds,
+                "DDPJOB_SUCCESS_POLICY": success_policy,
+            },
         )
         for rank in range(nnodes)
     ]
+
+
+def test_rank_0_waits_for_no_other_where_its_success_is_the_jobs(pods: Pods) -> None:
+    first, second = train(pods, "outlive", nnodes=2, success_policy="Rank0")
+    assert first.wait() == 0, first.log  # by itself torchrun waits for 300 s
+    assert first.summary["reason"] == "Completed" and second.process.poll() is None
 
 
 def test_an_exception_is_told_from_the_noise_it_makes_in_the_other_pods(pods: Pods) -> None:
