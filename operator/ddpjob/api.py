@@ -264,8 +264,8 @@ class FailureRule(Model):
     action: Literal["FailJob", "Restart", "Ignore"]
     """`FailJob`: no restart. `Restart`: the whole group. `Ignore`: the pod counts as finished."""
     counts_towards_max: bool | None = None
-    """Whether a restart counts towards `maxRestarts`; absent: it does, unless the pod was evicted,
-    preempted or lost with its node."""
+    """Whether a restart counts towards `maxRestarts`; absent: it does, unless the pod was deleted,
+    evicted, preempted or lost with its node, or the group could not be started."""
     avoid_node: bool = False
     """Keep all later pods of the job off the node of the failed one."""
     checks: ClassVar[tuple[Rule, ...]] = (
@@ -305,9 +305,10 @@ class FailurePolicy(Model):
     """What happens when a rank fails: the whole group starts again, as a new attempt."""
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
-    """So many failures are followed by a restart; the next one fails the job. Evictions,
-    preemptions and lost nodes do not count, and a job whose script reports a step that none of its
-    attempts had reached has all of them again."""
+    """So many failures are followed by a restart; the next one fails the job. Deleted,
+    evicted, preempted and lost pods and groups that cannot be started do not count, and a job whose
+    script reports a step that none of its attempts had reached has all of them again. Three counted
+    failures in a row at one reported step fail it in any case."""
     backoff_seconds: BackoffSeconds = BackoffSeconds()
     """How long to wait before a restart."""
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []
@@ -429,8 +430,8 @@ class Spec(Model):
     """`All`: the job has succeeded when every node has. `Rank0`: when that one has."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
     """If pods cannot be created, scheduled or given their image within so long, all of them are
-    deleted and tried again later, so that a part of a group does not hold nodes for nothing. A pull
-    that goes on is waited for."""
+    deleted and tried again later, as often as it takes, so that a part of a group does not hold
+    nodes for nothing. A pull that goes on is waited for."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=315360000)] | None = None
     """The job fails after so many seconds of starting and running, all attempts together. Pods end
     with their grace period and keep their logs; suspended time does not count."""
@@ -688,7 +689,7 @@ class Attempt(Model):
     """When all of its nodes ran; absent if they never did."""
     end_time: Stamp
     reason: Bounded
-    """Of its failure, or `Succeeded`, `Suspended`, `SpecChanged`."""
+    """Of its failure, or `Succeeded`, `Suspended`, `SpecChanged`, `DeadlineExceeded`."""
     charged: bool = False
     """Whether it counts towards `failurePolicy.maxRestarts`."""
     rank: Count | None = None

@@ -102,7 +102,8 @@ def _immutable(name: str) -> Schema:
     return {
         "rule": f"{free} || ({same})",
         "message": "cannot change once the job has started; suspend it first, "
-        "and change it when status.state is Suspended",
+        "and change it when status.state is Suspended (one that has finished: delete it, and "
+        "create it again)",
         "fieldPath": f".spec.{name}",
     }
 

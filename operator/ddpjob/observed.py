@@ -291,6 +291,8 @@ class Observed:
     """What stopped the last try to create something."""
     refused_seconds: float = 0.0
     """For how long this has been so in this attempt."""
+    invalid: DDPJobError | None = None
+    """Why no pods could be made of the job as it has been edited, while those from before run."""
     noise_seconds: float = 0.0
     """For how long all that has been seen of this attempt's failure is peers' noise."""
     report: Report | None = None

@@ -17,7 +17,7 @@ from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
 from ddpjob.failurepolicy import SAME_STEP_FAILURES, judge, reached, regained, reported_step, spend
 from ddpjob.goodput import active_seconds, booked, with_lost_time
-from ddpjob.observed import NOT_STARTED, Observed, PodRecord, Report
+from ddpjob.observed import NOT_STARTED, SAVED, Observed, PodRecord, Report
 from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.status import (
     count_nodes,
@@ -46,6 +46,12 @@ HANG = "Hang"  # as the agent calls it
 COMPLETED = "Completed"  # likewise
 RENDEZVOUS = "Rendezvous"  # likewise
 CREATING = "pods are being created"
+_LOSSES = {
+    "Evicted": ": evicted",
+    SAVED: ": preempted by another pod",
+    "NodeLost": ": its node is lost",
+    "NodeRefused": ": its node refused it",
+}
 _ORDERLY = ("PodDeleted", "Evicted", "Preempted")
 UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
 MAX_AVOIDED_NODES = 32  # as many as status may hold
@@ -147,7 +153,8 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
     # What was asked of rank 0 is older than what it said at its end, which may be in status alone.
     asked = None if 0 in succeeded else observed.report
-    status = _with_report(status, final_report(current) or asked)
+    word = final_report(pod for pod in older if pod.attempt == status.attempt - 1)
+    status = _with_report(_with_last_word(status, word), final_report(current) or asked)
 
     if len(succeeded) == job.spec.nnodes or 0 in succeeded and job.spec.success_policy == "Rank0":
         return _complete(job, status, current, succeeded, now)
@@ -223,6 +230,24 @@ def _with_report(status: Status, report: Report | None) -> Status:
     if before is not None and step is not None and step < before:  # the script went back
         budget = reached(budget, before)
     return status.model_copy(update={"budget": regained(budget, step)})
+
+
+def _with_last_word(status: Status, report: Report | None) -> Status:
+    """`status` with the step at which rank 0 left the attempt before this one.
+
+    It tells when it ends, which is after the attempt was given up: what was known then is older.
+    """
+    if report is None or report.source != "file" or report.attempt != status.attempt - 1:
+        return status
+    update: dict[str, Any] = {"budget": reached(status.budget, report.step)}
+    said = status.history[-1:]
+    if said and said[0].attempt == report.attempt and (said[0].step or -1) < report.step:
+        last = said[0].model_copy(update={"step": report.step})
+        update["history"] = [*status.history[:-1], last]
+    progress = status.progress
+    if progress and progress.first_step is None and progress.source == "file":  # that attempt's
+        update["progress"] = progress.model_copy(update={"step": max(progress.step, report.step)})
+    return status.model_copy(update=update)
 
 
 def _seconds_left(job: DDPJob, status: Status, now: float) -> float:
@@ -428,7 +453,12 @@ def _suspend(
     if started and not observed.looked:
         return Plan(job.status, look=True)
     budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
-    update = {"state": "Suspended", "succeeded_ranks": "", "budget": budget}
+    update = {
+        "state": "Suspended",
+        "succeeded_ranks": "",
+        "budget": budget,
+        "avoided_nodes": [],  # they may be well again
+    }
     status = status.model_copy(update=update)
     message = "spec.suspend is true" if job.spec.suspend else "spec.suspend was true"
     status = with_condition(status, "Suspended", True, "Suspended", message, now=now)
@@ -611,7 +641,7 @@ def _losses(
             pod=pod.name,
             node=pod.node or None,
             reason=pod.disruption or "PodDeleted",
-            message=f"pod {pod.name} is being deleted",
+            message=f"pod {pod.name} is being deleted{_LOSSES.get(pod.disruption, '')}",
             **seen,
         )
         for pod in sorted(lost, key=lambda pod: (not pod.disruption, pod.rank))
@@ -721,6 +751,10 @@ def _missing(
     present = {pod.rank for pod in current} | succeeded
     missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
     if not missing:
+        if observed.invalid is not None:
+            words = f"{observed.invalid}; the pods were made before this edit"
+            status = with_condition(status, "Accepted", False, "Invalid", words, now=now)
+            return replace(step, status=status)
         return replace(step, status=_accepted(job, status, now))
     if any(pod.live for pod in older):
         return step

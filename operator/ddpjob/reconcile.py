@@ -92,6 +92,8 @@ class Memory:
     conflicts: int = 0
     trouble_at: float | None = None
     """Monotonic time of the first trouble of this attempt's."""
+    judged: tuple[int, InvalidJob | None] = (0, None)
+    """Generation of a running job, and why no pods could be made of it."""
     noise_at: float | None = None
     """Monotonic time at which nothing but peers' noise was seen first."""
     report: Report | None = None
@@ -182,10 +184,24 @@ class Reconciler:
             children_ready=ready,
             trouble=memory.trouble,
             refused_seconds=_since(memory.trouble_at),
+            invalid=self._judge(job, memory),
             noise_seconds=_since(memory.noise_at),
             report=memory.report,
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
         )
+
+    def _judge(self, job: DDPJob, memory: Memory) -> InvalidJob | None:
+        """Why an edit of a running job would stop its next attempt, if it would."""
+        generation = job.metadata.generation
+        if job.status.state not in ("Starting", "Running"):
+            return None
+        if memory.judged[0] != generation:
+            memory.judged = generation, None
+            try:
+                render.pods(job, self.agent, self.settings.policy)
+            except InvalidJob as error:
+                memory.judged = generation, error
+        return memory.judged[1]
 
     async def _look(self, job: DDPJob) -> None:
         """Take in the job's pods, then the job, as they are now.

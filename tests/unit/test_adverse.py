@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpjob.api import DDPJob
+from ddpjob.errors import InvalidJob
 from ddpjob.plan import FENCE_SECONDS, plan
 from ddpjob.times import stamp
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
@@ -154,3 +155,41 @@ def test_a_restart_that_is_further_off_than_any_pause_is_a_clocks_mistake() -> N
         status = ours.status.model_copy(update={"budget": budget})
         step = plan(with_status(ours, status), see(), NOW)
         assert (step.look_again == seconds and not step.create) is waits, step
+
+
+def test_an_edit_that_no_pod_can_be_made_of_is_said_at_once() -> None:
+    ours = write(started(), running(0), running(1))
+    wrong = InvalidJob("spec.template.spec.hostNetwork", "true is not allowed")
+    ours = write(ours, running(0), running(1), invalid=wrong)
+    accepted = ours.status.condition("Accepted")
+    assert accepted and (accepted.status, accepted.reason) == ("False", "Invalid")
+    assert "hostNetwork" in accepted.message and "before this edit" in accepted.message
+    assert ours.status.state == "Running"
+    ours = write(ours, running(0), running(1))
+    assert condition(ours.status, "Accepted") == ("True", "Accepted")
+
+
+def test_rank_0s_last_step_is_known_when_it_has_ended_and_not_before() -> None:
+    ours = write(started(), running(0), running(1), report=reports(97))
+    ours = write(ours, running(0), failed(1, summary()), report=reports(97))
+    assert ours.status.budget.highest_step == 97 and ours.status.history[-1].step == 97
+    page = {"attempt": 0, "source": "file", "step": 120}
+    left = failed(0, summary(peer=True, progress=page))
+    ours = write(ours, left, failed(1, summary()))
+    assert ours.status.budget.highest_step == 120 and ours.status.history[-1].step == 120
+    assert ours.status.progress and ours.status.progress.step == 120
+    again = write(ours, running(0, attempt=1), running(1, attempt=1), report=reports(110, 1))
+    assert again.status.budget.charged == 1, "120 had been reached"
+    assert plan(ours, see(left, failed(1)), NOW).status == ours.status
+    counted = failed(0, summary(progress={**page, "source": "counted", "step": 999}))
+    assert plan(ours, see(counted, failed(1)), NOW).status == ours.status
+
+
+def test_who_resumes_has_all_nodes_again() -> None:
+    rules = [{"onExitCodes": [1], "action": "Restart", "avoidNode": True}]
+    ours = write(started(failurePolicy={"rules": rules}), failed(0, node="node-1"), running(1))
+    assert ours.status.avoided_nodes == ["node-1"]
+    ours = ours.model_copy(update={"spec": ours.spec.model_copy(update={"suspend": True})})
+    for _ in range(3):
+        ours = write(ours)
+    assert ours.status.state == "Suspended" and ours.status.avoided_nodes == []

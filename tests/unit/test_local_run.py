@@ -109,6 +109,13 @@ def test_a_job_fails_and_names_the_first_cause(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "other" / "other-0-1").is_dir()
 
 
+def test_a_deadline_has_no_first_cause(tmp_path: Path) -> None:
+    done = finish(tmp_path, job("sleep 1234", activeDeadlineSeconds=2), "--quiet")
+    assert done.returncode == 1 and "activeDeadlineSeconds, 2" in done.stderr
+    assert "first cause" not in done.stderr and "None" not in done.stderr
+    assert f"logs: {tmp_path / 'out' / 'logs'}" in done.stderr.replace("/shell/", "/")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_stops_everything(tmp_path: Path, number: int, code: int) -> None:
     script = f"trap 'echo bye; exit 75' TERM; {MEET}; while :; do sleep 0.05; done"

@@ -17,7 +17,16 @@ from ddpjob.plan import plan
 from ddpjob.policy import Policy
 from ddpjob.settings import Settings
 from tests.builders import NOW, failed, job, job_object, pod, running, succeeded, with_status
-from tests.localplay import FAST, NAMESPACE, OperatorView, Watched, operating, play_pods, until
+from tests.localplay import (
+    FAST,
+    NAMESPACE,
+    OperatorView,
+    Watched,
+    end_pod,
+    operating,
+    play_pods,
+    until,
+)
 
 
 def see(*pods: PodRecord) -> Observed:
@@ -133,6 +142,49 @@ async def test_a_pod_taken_from_its_job_is_gone_for_it() -> None:
         await until(restarted, 5.0)
         await in_state(cluster, "Running")
     assert cluster.writes["delete", "Pod", "digits-0-1"] == 0
+
+
+@pytest.mark.parametrize("label", [keys.RANK_LABEL, keys.ATTEMPT_LABEL, keys.JOB_LABEL])
+async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> None:
+    cluster = Watched()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object(nnodes=1))
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+        if label == keys.JOB_LABEL:
+            del pod["metadata"]["labels"][label]
+        else:
+            pod["metadata"]["labels"][label] = "7"
+        await cluster.update(PODS, NAMESPACE, pod)
+        cluster.crashed.set()  # so that a fresh operator sees it too
+        await until(lambda: not cluster.crashed.is_set())
+        await asyncio.sleep(0.3)
+        names = [
+            p["metadata"]["name"] for p in (await cluster.list(PODS, namespace=NAMESPACE)).items
+        ]
+        assert names == ["digits-0-0"]
+        pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+        await end_pod(cluster, pod, 0)
+        job = await in_state(cluster, "Succeeded")
+        assert job["status"]["restarts"] == 0
+
+
+async def test_an_edit_of_a_running_job_is_judged_at_once() -> None:
+    cluster = Watched()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object())
+    async with operating(cluster, lambda attempt, rank: None):
+        job = await in_state(cluster, "Running")
+        for template, truth in (({"spec": {"hostNetwork": True}}, "False"), ({}, "True")):
+            job["spec"]["template"] = template
+            job = await cluster.update(DDPJOBS, NAMESPACE, job)
+
+            async def said(truth: str = truth) -> Body | None:
+                found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+                conditions = {c["type"]: c for c in found["status"]["conditions"]}
+                return found if conditions["Accepted"]["status"] == truth else None
+
+            job = await until(said)
+            assert job["status"]["state"] == "Running"
 
 
 async def test_a_pod_that_loses_its_label_and_gets_it_back_is_seen_again() -> None:

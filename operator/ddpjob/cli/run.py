@@ -200,10 +200,12 @@ class Session:
         """Why the job failed, and the first cause."""
         conditions = {c["type"]: c for c in self._status.get("conditions") or []}
         told = f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")
+        if not self._status.get("failure"):  # a deadline, and no rank that has failed
+            return f"{told}\n  logs: {self.folder / LOGS}"
         return f"{told}\n  first cause: {self._first_cause()}"
 
     def _first_cause(self) -> str:
-        """Which rank, why, and where its log is."""
+        """Which rank, why, and where its log is; after a restart, or a failure."""
         failure = self._status.get("failure") or {}
         rank, reason = failure.get("rank", "?"), failure.get("reason", "unknown")
         log = f"{self.folder / LOGS / str(failure.get('pod'))}.log"
