@@ -1038,7 +1038,7 @@ class Agent:
                 return Verdict("Completed", OK, Failure("", now, exit_code=0))
             script = missing_script(self.arguments) if self.mode == "command" else None
             if script is not None and code == 2:  # Python says so itself, to nobody but the log
-                failure = Failure(f"no script {script!r} in {os.getcwd()}", now, exit_code=2)
+                failure = Failure(f"no script {os.path.abspath(script)!r}", now, exit_code=2)
                 return Verdict("LaunchFailed", USER_ERROR, failure)
             if failures:
                 verdict = judge_failures(failures, self.config.nnodes == 1)

@@ -135,7 +135,7 @@ def check_script(options: Any) -> None:
         if importlib.util.find_spec(script.split(".")[0]) is None:
             raise FileNotFoundError(f"no module {script!r} for {sys.executable}")
     elif not options.no_python and not os.path.exists(script):
-        raise FileNotFoundError(f"no script {script!r} in {os.getcwd()}")
+        raise FileNotFoundError(f"no script {os.path.abspath(script)!r}")
 
 
 def launch_torchrun(arguments: list[str]) -> int:

@@ -19,16 +19,14 @@ from typing import Any
 import aiohttp
 import kopf
 import uvloop
-from pydantic import ValidationError
 
 from ddpjob import __version__, keys
 from ddpjob.cluster.credentials import Credentials, NoCredentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.sound import sound_answers
 from ddpjob.controller import Controller
-from ddpjob.explain import explain
 from ddpjob.lease import Elector
-from ddpjob.policy import Policy
+from ddpjob.policy import Policy, parse_policy
 from ddpjob.server import serve
 from ddpjob.settings import Settings
 
@@ -215,12 +213,11 @@ def load_policy(path: Path | None) -> Policy:
     if path is None:
         return Policy()
     try:
-        return Policy.model_validate_json(path.read_bytes())
+        return parse_policy(path.read_bytes())
     except OSError as error:
         raise SystemExit(f"--policy: {error}") from None
-    except ValidationError as error:
-        text = "\n".join(f"--policy {path}: {problem}" for problem in explain(error))
-        raise SystemExit(text) from None
+    except ValueError as error:
+        raise SystemExit(f"--policy {path}: {error}") from None
 
 
 def kopf_identity() -> Any:

@@ -52,6 +52,7 @@ _LOSSES = {
     "NodeLost": ": its node is lost",
     "NodeRefused": ": its node refused it",
 }
+_REFUSALS = ("Invalid", "NameTaken", "CreateRefused")
 _ORDERLY = ("PodDeleted", "Evicted", "Preempted")
 UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
 MAX_AVOIDED_NODES = 32  # as many as status may hold
@@ -114,8 +115,8 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
     if job.spec.managed_by not in (None, keys.MANAGER):
         return Plan(job.status)
     step = _next_step(job, observed, now)
-    if (note := _loss_note(job.status, step.status)) is not None:
-        step = replace(step, notes=(*step.notes, note))
+    notes = _loss_note(job.status, step.status), _refusal_note(job.status, step.status)
+    step = replace(step, notes=(*step.notes, *(note for note in notes if note)))
     created = job.metadata.creation_timestamp
     return replace(step, status=booked(job.status, step.status, now, created=created))
 
@@ -130,6 +131,15 @@ def _loss_note(before: Status, after: Status) -> Note | None:
     if loss is None or math.isfinite(loss) or was is not None and not math.isfinite(was):
         return None
     return Note("LossNotFinite", f"rank 0 reports a loss of {loss}", warning=True)
+
+
+def _refusal_note(before: Status, after: Status) -> Note | None:
+    """What is to be said once nothing can be created: not again in other words of the same."""
+    for kind in ("Accepted", "Running"):
+        old, new = before.condition(kind), after.condition(kind)
+        if new and new.reason in _REFUSALS and (old is None or old.reason != new.reason):
+            return Note(new.reason, new.message[:MAX_MESSAGE], warning=True)
+    return None
 
 
 def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
@@ -583,7 +593,7 @@ def _decide(
         why = f"{what}; failurePolicy.rules[{verdict.rule}] says FailJob"
         return _fail(status, "FailurePolicy", what, why, current, succeeded, now)
     if verdict.counts and budget.charged > allowed:
-        why = f"{what}; {budget.charged} failures, failurePolicy.maxRestarts is {allowed}"
+        why = f"{what}; failure {budget.charged}, and failurePolicy.maxRestarts is {allowed}"
         return _fail(status, "MaxRestartsExceeded", what, why, current, succeeded, now)
     if verdict.counts and budget.same_step_failures >= SAME_STEP_FAILURES:
         why = f"{what}; {budget.same_step_failures} failures in a row at step {budget.failed_step}"

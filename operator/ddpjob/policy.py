@@ -8,10 +8,10 @@ all the same.
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from ddpjob.errors import InvalidJob
-from ddpjob.explain import show
+from ddpjob.explain import explain, show
 from ddpjob.model import Model
 
 Body = Mapping[str, Any]
@@ -63,6 +63,14 @@ class Policy(Model):
     """NetworkPolicy peers that may ask agents for progress and metrics: operator, monitoring."""
     privileged: bool = False
     """Whether containers may be privileged, unconfined, or tune the node's kernel."""
+
+
+def parse_policy(content: bytes) -> Policy:
+    """The allow-list as the chart writes it, in JSON. Raises ValueError: field, value and rule."""
+    try:
+        return Policy.model_validate_json(content)
+    except ValidationError as error:
+        raise ValueError("; ".join(map(str, explain(error)))) from None
 
 
 def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:

@@ -344,6 +344,11 @@ class Reconciler:
                 # Edited while the job was suspended. No pod is there that it would leave open.
                 await self._drop(job, resource, body["metadata"]["name"])
                 await self.cluster.create(resource, job.namespace, body)
+            if resource == SERVICES and not _holds(existing["spec"], _leads(body["spec"])):
+                # Not ours to delete: the operator has no right to, of any Service.
+                name = body["metadata"]["name"]
+                words = f"Service {name} was edited and does not lead to the job's pods any more"
+                raise AlreadyExists(409, "Edited", f"{words}: delete it, and it is made again")
             return
         self._name_taken(job, resource, body["metadata"]["name"], owner, memory)
 
@@ -522,6 +527,11 @@ def _since(moment: float | None) -> float:
 def _controller(obj: Body) -> Body | None:
     owners: list[Body] = obj["metadata"].get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _leads(service: Body) -> Body:
+    """What of a Service's spec decides which pods it names; the ports of a headless one do not."""
+    return {name: value for name, value in service.items() if name != "ports"}
 
 
 def _holds(found: Any, wanted: Any) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpjob.api import DDPJob
-from ddpjob.errors import InvalidJob
+from ddpjob.errors import InvalidJob, Refused
 from ddpjob.plan import FENCE_SECONDS, plan
 from ddpjob.times import stamp
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
@@ -160,6 +160,8 @@ def test_a_restart_that_is_further_off_than_any_pause_is_a_clocks_mistake() -> N
 def test_an_edit_that_no_pod_can_be_made_of_is_said_at_once() -> None:
     ours = write(started(), running(0), running(1))
     wrong = InvalidJob("spec.template.spec.hostNetwork", "true is not allowed")
+    (note,) = plan(ours, see(running(0), running(1), invalid=wrong), NOW).notes
+    assert (note.reason, note.warning) == ("Invalid", True) and "hostNetwork" in note.message
     ours = write(ours, running(0), running(1), invalid=wrong)
     accepted = ours.status.condition("Accepted")
     assert accepted and (accepted.status, accepted.reason) == ("False", "Invalid")
@@ -193,3 +195,15 @@ def test_who_resumes_has_all_nodes_again() -> None:
     for _ in range(3):
         ours = write(ours)
     assert ours.status.state == "Suspended" and ours.status.avoided_nodes == []
+
+
+def test_a_refusal_is_told_once_whatever_its_words() -> None:
+    ours = started(running(0))
+    for count in (1, 2):
+        refused = Refused(403, "Forbidden", f"exceeded quota: used {count}")
+        step = plan(ours, see(running(0), trouble=refused), NOW)
+        told = [(note.reason, note.warning) for note in step.notes]
+        assert told == ([("CreateRefused", True)] if count == 1 else [])
+        ours = with_status(ours, step.status)
+    ours = write(ours, running(0), running(1))
+    assert plan(ours, see(running(0), running(1)), NOW).notes == ()

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from ddpjob import keys, render
-from ddpjob.cluster import DDPJOBS, PODS, Body, Resource
+from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Resource
 from ddpjob.controller import Controller, load_agent
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.observed import Observed, PodRecord
@@ -167,6 +167,36 @@ async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> 
         await end_pod(cluster, pod, 0)
         job = await in_state(cluster, "Succeeded")
         assert job["status"]["restarts"] == 0
+
+
+async def test_a_service_that_leads_elsewhere_is_told_and_not_used() -> None:
+    cluster = Watched()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object())
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        service = await cluster.get(SERVICES, NAMESPACE, "digits")
+        service["spec"]["ports"][0]["port"] = 1234  # a headless one has no use for it
+        service["spec"]["selector"] = {"app": "other"}
+        service = await cluster.update(SERVICES, NAMESPACE, service)
+        pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+        await cluster.delete(PODS, NAMESPACE, "digits-0-0", uid=pod["metadata"]["uid"])
+
+        async def told() -> bool:
+            job = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+            conditions = {c["type"]: c for c in job["status"]["conditions"]}
+            return conditions["Accepted"]["reason"] == "NameTaken" and (
+                "was edited" in conditions["Accepted"]["message"]
+            )
+
+        await until(told)
+        names = [
+            p["metadata"]["name"] for p in (await cluster.list(PODS, namespace=NAMESPACE)).items
+        ]
+        assert not [name for name in names if name.startswith("digits-1")]
+        uid = service["metadata"]["uid"]
+        await cluster.delete(SERVICES, NAMESPACE, "digits", uid=uid)
+        job = await in_state(cluster, "Running")
+        assert job["status"]["restarts"] == 1
 
 
 async def test_an_edit_of_a_running_job_is_judged_at_once() -> None:

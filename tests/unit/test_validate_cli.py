@@ -183,3 +183,22 @@ def test_anchors_and_merge_keys_are_followed(tmp_path: Path) -> None:
     (document,) = documents(str(path))
     assert document["b"] == {"p": 1, "q": 3}
     assert document["c"] == {"p": 1, "q": 2}
+
+
+def test_the_allow_list_is_the_charts_unless_one_is_given(tmp_path: Path) -> None:
+    job = tmp_path / "host.yaml"
+    job.write_text(GOOD + "  template:\n    spec:\n      hostNetwork: true\n")
+    ended = validate(job)
+    assert ended.exit_code == 1 and "(policy.hostNetwork)" in ended.stderr
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"hostNetwork": true}')
+    assert validate(job, "--policy", policy).exit_code == 0
+    for text, words in (
+        ('{"hostNetwork": 7}', "hostNetwork: must be"),
+        ('{"hostNetworks": true}', "hostNetworks"),
+        ("{", "--policy"),
+    ):
+        policy.write_text(text)
+        ended = validate(job, "--policy", policy)
+        assert ended.exit_code == 2 and words in " ".join(ended.stderr.split()), ended.stderr
+    assert validate(job, "--policy", tmp_path / "none").exit_code == 2

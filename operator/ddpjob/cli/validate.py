@@ -1,6 +1,7 @@
 """`ddpjob validate`: the API server's checks without one, and the render that would follow."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,17 +9,25 @@ import typer
 from ddpjob import api, render
 from ddpjob.cli.files import documents
 from ddpjob.errors import InvalidJob
-from ddpjob.policy import Policy
+from ddpjob.policy import Policy, parse_policy
 
 
 def validate(
     files: Annotated[list[str], typer.Argument(help="Job files; - for standard input.")],
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            help="The installation's allow-list, policy.json of its ConfigMap "
+            "ddpjob-operator-policy; without it the chart's defaults hold.",
+        ),
+    ] = None,
 ) -> None:
     """Check job files offline, by the rules of the API server and of the operator.
 
     Exit code 0: all are good. 1: at least one is not; every broken rule is printed with field and
     value.
     """
+    allowed = _read_policy(policy) if policy else Policy()
     broken = False
     for file in files:
         problems: list[str] = []
@@ -28,7 +37,7 @@ def validate(
                 name = _name(document)
                 names[name] += 1
                 title = f"{name}: " if name else ""
-                problems += [f"{title}{problem}" for problem in check(document)]
+                problems += [f"{title}{problem}" for problem in check(document, allowed)]
                 if name and names[name] == 2:
                     problems.append(f"{title}metadata.name: stands twice in this file")
         except InvalidJob as error:
@@ -41,6 +50,13 @@ def validate(
             typer.echo(f"{file}: ok")
         broken |= bool(problems)
     raise typer.Exit(1 if broken else 0)
+
+
+def _read_policy(path: Path) -> Policy:
+    try:
+        return parse_policy(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path}: {error}", param_hint="--policy") from None
 
 
 def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
