@@ -178,8 +178,9 @@ class Reconciler:
 
     def _observe(self, job: DDPJob, memory: Memory, *, looked: bool = False) -> Observed:
         ready = memory.prepared == (job.metadata.generation, job.status.attempt)
+        pods = tuple(self.caches.pods(job.uid))
         return Observed(
-            pods=tuple(self.caches.pods(job.uid)),
+            pods=pods,
             looked=looked,
             children_ready=ready,
             trouble=memory.trouble,

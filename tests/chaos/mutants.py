@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "finished ranks in memory",
         "plan.py",
-        'update={"succeeded_ranks": format_ranks(succeeded)})\n    status = _with_report',
-        'update={"succeeded_ranks": ""})\n    status = _with_report',
+        'update={"succeeded_ranks": format_ranks(succeeded)})\n    # What was asked',
+        'update={"succeeded_ranks": ""})\n    # What was asked',
         only="loses-a-finished-pod",
     ),
     Mutant(

@@ -5,6 +5,7 @@ import json
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from difflib import unified_diff
 from typing import Any
 
@@ -72,8 +73,9 @@ def _own_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def run(workload: Workload, fault: Fault | None) -> Run:
     """One life of the job. Raises TimeoutError where it does not come to its end."""
-    cluster, clock = Trailed(fault), Clock()
+    clock = Clock()
     _clock.set(clock)
+    cluster = Trailed(fault, now=lambda: datetime.fromtimestamp(clock.time(), UTC))
     if workload.timed:
         clock.stop()
     await workload.submit(cluster)
