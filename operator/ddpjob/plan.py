@@ -58,7 +58,7 @@ UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
 MAX_AVOIDED_NODES = 32  # as many as status may hold
 MAX_NOTES = 4  # Events in one step
 MAX_WORDS = 800  # characters of a rank's message that stand before those of others
-NOISE_SECONDS = 5.0  # while only peers' noise is seen, the cause may still be on its way
+NOISE_SECONDS = 10.0  # while only peers' noise is seen; a busy node is slow to tell the cause
 
 
 _NodeFailure = tuple[int, api.Failure]

@@ -157,7 +157,9 @@ class Reconciler:
                 await self._write_status(job, step, memory)
             elif look:
                 await self._look(job)
-                looked = True
+                seen = self.caches.job(namespace, name)
+                # Of a job that another operator has changed meanwhile, the pods are from before.
+                looked = seen is not None and seen.resource_version == record.resource_version
             elif step.delete_job:
                 await self._delete_job(job)
                 return None

@@ -9,12 +9,14 @@ import orjson
 import pytest
 
 from ddpjob import keys, render
-from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Resource
+from ddpjob.api import DDPJob
+from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
 from ddpjob.controller import Controller, load_agent
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.observed import Observed, PodRecord
 from ddpjob.plan import plan
 from ddpjob.policy import Policy
+from ddpjob.reconcile import job_record
 from ddpjob.settings import Settings
 from tests.builders import NOW, failed, job, job_object, pod, running, succeeded, with_status
 from tests.localplay import (
@@ -197,6 +199,45 @@ async def test_a_service_that_leads_elsewhere_is_told_and_not_used() -> None:
         await cluster.delete(SERVICES, NAMESPACE, "digits", uid=uid)
         job = await in_state(cluster, "Running")
         assert job["status"]["restarts"] == 1
+
+
+class Between(Watched):
+    """Another operator restarts the job after the pods have been read, and before the job is."""
+
+    armed = False
+
+    async def list(self, resource: Resource, **options: Any) -> Listing:
+        listing = await super().list(resource, **options)
+        if self.armed and resource == PODS:
+            self.armed = False
+            job = await self.get(DDPJOBS, NAMESPACE, "digits")
+            status = {**job["status"], "attempt": 1, "restarts": 1, "state": "Starting"}
+            await self.update_status(DDPJOBS, NAMESPACE, {**job, "status": status})
+            await self.create(PODS, NAMESPACE, render_pod(job, attempt=1))
+        return listing
+
+
+def render_pod(job: Body, *, attempt: int) -> Body:
+    status = {**job["status"], "attempt": attempt}
+    stamp = render.pods(DDPJob.parse({**job, "status": status}), load_agent(), Policy())
+    found: Body = orjson.loads(stamp.body(0))
+    return found
+
+
+async def test_pods_that_were_read_before_another_operator_began_an_attempt_are_not_its() -> None:
+    cluster = Between()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object())
+    async with operating(cluster, lambda attempt, rank: None):
+        job = await in_state(cluster, "Running")
+    controller = Controller(cluster.operator(), settings=FAST)
+    controller.reconciler.caches.put_job(job_record(job))  # its watches are late
+    pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+    await cluster.delete(PODS, NAMESPACE, "digits-0-0", uid=pod["metadata"]["uid"], grace_seconds=0)
+    cluster.armed = True
+    await controller.reconciler.reconcile(NAMESPACE, "digits")
+    status = (await cluster.get(DDPJOBS, NAMESPACE, "digits"))["status"]
+    assert not cluster.armed and (status["attempt"], status["restarts"]) == (1, 1)
+    assert await cluster.get(PODS, NAMESPACE, "digits-1-0")
 
 
 async def test_an_edit_of_a_running_job_is_judged_at_once() -> None:
