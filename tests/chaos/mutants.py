@@ -103,7 +103,7 @@ MUTANTS = (
         "adoption by name",
         "reconcile.py",
         'if existing and owner is not None and owner.get("uid") == job.uid:',
-        "if existing:",
+        "if existing:\n            return\n        if existing and owner is not None:",
         only="finds-its-name-taken",
     ),
     Mutant(
