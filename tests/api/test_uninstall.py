@@ -27,9 +27,9 @@ ROLES = RBAC + "/clusterroles"
 
 def objects(home: str) -> dict[str, dict[str, Any]]:
     """What an operator of this namespace consists of, in short."""
-    pod = {"containers": [{"name": "operator", "image": "i", "args": ["--listen=:8080"]}]}
-    pod["containers"][0]["args"] += [f"--namespace={home}-jobs"]  # type: ignore[operator]
-    template = {"metadata": {"labels": LABELS}, "spec": pod}
+    options = ["--listen=:8080", f"--namespace={home}-jobs"]
+    container = {"name": "operator", "image": "i", "args": options}
+    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [container]}}
     subject = {"kind": "ServiceAccount", "name": "operator", "namespace": home}
     group = "rbac.authorization.k8s.io"
     return {
@@ -45,6 +45,11 @@ def objects(home: str) -> dict[str, dict[str, Any]]:
     }
 
 
+def jobs_of(home: str) -> str:
+    """Path of the jobs that the operator of this namespace watches."""
+    return f"/apis/{keys.API_VERSION}/namespaces/{home}-jobs/{keys.PLURAL}"
+
+
 @pytest.fixture
 def installed(api_server: ApiServer, crd: None, namespace: str) -> Iterator[tuple[str, str]]:
     """Namespaces of two operators of one release's name, each of which watches another one."""
@@ -57,8 +62,7 @@ def installed(api_server: ApiServer, crd: None, namespace: str) -> Iterator[tupl
             metadata = {"name": "operator", "labels": LABELS}
             place = path.format(home if where == "home" else f"{home}-jobs")
             api_server.request("POST", place, {"metadata": metadata, **body})
-        jobs = f"/apis/{keys.API_VERSION}/namespaces/{home}-jobs/{keys.PLURAL}"
-        api_server.request("POST", jobs, job_object(managedBy="example.com/nobody"))
+        api_server.request("POST", jobs_of(home), job_object(managedBy="example.com/nobody"))
     shared = {"metadata": {"name": f"{namespace}-edit", "labels": LABELS}, "rules": []}
     api_server.request("POST", ROLES, shared)
     yield homes
@@ -93,8 +97,7 @@ def left(api_server: ApiServer, home: str) -> set[str]:
         items = api_server.request("GET", place)["items"]
         if any(item["metadata"]["name"] == "operator" for item in items):
             found.add(kind)
-    jobs = f"/apis/{keys.API_VERSION}/namespaces/{home}-jobs/{keys.PLURAL}"
-    return found | ({"DDPJob"} if api_server.request("GET", jobs)["items"] else set())
+    return found | ({"DDPJob"} if api_server.request("GET", jobs_of(home))["items"] else set())
 
 
 ALL = {*KINDS, "DDPJob"}

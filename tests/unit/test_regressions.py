@@ -146,6 +146,16 @@ async def test_a_pod_taken_from_its_job_is_gone_for_it() -> None:
     assert cluster.writes["delete", "Pod", "digits-0-1"] == 0
 
 
+async def pod_names(cluster: Watched) -> list[str]:
+    return [p["metadata"]["name"] for p in (await cluster.list(PODS, namespace=NAMESPACE)).items]
+
+
+def accepted(job: Body) -> Body:
+    """The condition of that name."""
+    found: Body = next(c for c in job["status"]["conditions"] if c["type"] == "Accepted")
+    return found
+
+
 @pytest.mark.parametrize("label", [keys.RANK_LABEL, keys.ATTEMPT_LABEL, keys.JOB_LABEL])
 async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> None:
     cluster = Watched()
@@ -161,10 +171,7 @@ async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> 
         cluster.crashed.set()  # so that a fresh operator sees it too
         await until(lambda: not cluster.crashed.is_set())
         await asyncio.sleep(0.3)
-        names = [
-            p["metadata"]["name"] for p in (await cluster.list(PODS, namespace=NAMESPACE)).items
-        ]
-        assert names == ["digits-0-0"]
+        assert await pod_names(cluster) == ["digits-0-0"]
         pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
         await end_pod(cluster, pod, 0)
         job = await in_state(cluster, "Succeeded")
@@ -184,17 +191,11 @@ async def test_a_service_that_leads_elsewhere_is_told_and_not_used() -> None:
         await cluster.delete(PODS, NAMESPACE, "digits-0-0", uid=pod["metadata"]["uid"])
 
         async def told() -> bool:
-            job = await cluster.get(DDPJOBS, NAMESPACE, "digits")
-            conditions = {c["type"]: c for c in job["status"]["conditions"]}
-            return conditions["Accepted"]["reason"] == "NameTaken" and (
-                "was edited" in conditions["Accepted"]["message"]
-            )
+            said = accepted(await cluster.get(DDPJOBS, NAMESPACE, "digits"))
+            return said["reason"] == "NameTaken" and "was edited" in said["message"]
 
         await until(told)
-        names = [
-            p["metadata"]["name"] for p in (await cluster.list(PODS, namespace=NAMESPACE)).items
-        ]
-        assert not [name for name in names if name.startswith("digits-1")]
+        assert not [n for n in await pod_names(cluster) if n.startswith("digits-1")]
         uid = service["metadata"]["uid"]
         await cluster.delete(SERVICES, NAMESPACE, "digits", uid=uid)
         job = await in_state(cluster, "Running")
@@ -251,8 +252,7 @@ async def test_an_edit_of_a_running_job_is_judged_at_once() -> None:
 
             async def said(truth: str = truth) -> Body | None:
                 found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
-                conditions = {c["type"]: c for c in found["status"]["conditions"]}
-                return found if conditions["Accepted"]["status"] == truth else None
+                return found if accepted(found)["status"] == truth else None
 
             job = await until(said)
             assert job["status"]["state"] == "Running"
