@@ -28,6 +28,9 @@ LANES = 4  # for one operator, beside one lane for two; most of a run's time is 
 TRIES = 2  # of a plan that failed, in lanes of its own
 LEAST = 4  # plans of each lane, however slow the machine is
 LEEWAY = 4  # writes more or less than `WRITES` says: counts are written together or one by one
+# A new control plane's garbage collector takes some 30 s to know our resource, and the operator
+# asks again for each name that an earlier job left: one of so many runs must agree.
+LESSONS = 3
 FAILURES = 3  # enough to look at
 
 
@@ -104,11 +107,16 @@ class Campaign:
     async def learn(self, lane: Lane, names: Iterator[str]) -> None:
         """Run workloads without faults, to know their ends."""
         for name in names:
-            verdict = await run(lane, Plan(name), {})
-            if verdict.wrong:
-                raise AssertionError(f"without any fault: {verdict}")
-            if abs(verdict.writes - WRITES[name]) > LEEWAY:
-                raise AssertionError(f"{name} makes {verdict.writes} writes, not {WRITES[name]}")
+            for lesson in range(LESSONS):
+                verdict = await run(lane, Plan(name), {})
+                if verdict.wrong:
+                    raise AssertionError(f"without any fault: {verdict}")
+                if abs(verdict.writes - WRITES[name]) <= LEEWAY:
+                    break
+                if lesson == LESSONS - 1:
+                    raise AssertionError(
+                        f"{name} makes {verdict.writes} writes, not {WRITES[name]}"
+                    )
             if not BY_NAME[name].timed:
                 self.references[name] = verdict.end
 
