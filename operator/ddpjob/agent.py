@@ -677,6 +677,7 @@ def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "exception": (first.exception or "")[:200] or None,
         "message": first.message[:1000],
         "peer": first.grade > OWN,
+        "suspect": first.grade == SUSPECT,
         "time": first.time,
         "progress": dict(page),
         # Last, as what may go: of a pod with many containers the kubelet keeps less of each.

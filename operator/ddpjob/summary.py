@@ -73,6 +73,8 @@ class AgentSummary(BaseModel):
     exception: Annotated[str, Field(max_length=253)] | None = None
     message: Annotated[str, Field(max_length=4096)] = ""
     peer: bool = False
+    suspect: bool = False
+    """Of a peer's noise: it may as well be what the others tell of."""
     time: Annotated[float, Field(ge=0, lt=2**36)] | None = None
     progress: AgentReport | None = None
 
@@ -121,14 +123,16 @@ def is_noise(pod: PodRecord) -> bool:
 def first_cause(pods: Iterable[PodRecord]) -> PodRecord:
     """Of several failed pods, the one that began it.
 
-    Own failures before noise, then the earliest.
+    Own failures before noise, a suspect before mere echoes, then the earliest: an agent learns of
+    an abort by the process's end, which peers have told of by then.
     """
 
-    def order(pod: PodRecord) -> tuple[bool, float, int]:
+    def order(pod: PodRecord) -> tuple[bool, bool, float, int]:
         summary = read_summary(pod)
-        known = summary.time if summary else None
-        time = known if known is not None else _seconds(pod.finished_at)
-        return (summary is not None and summary.peer, time, pod.rank)
+        if summary is None:
+            return (False, False, _seconds(pod.finished_at), pod.rank)
+        time = summary.time if summary.time is not None else _seconds(pod.finished_at)
+        return (summary.peer, summary.peer and not summary.suspect, time, pod.rank)
 
     return min(pods, key=order)
 

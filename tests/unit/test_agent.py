@@ -440,8 +440,8 @@ def test_an_abort_is_suspected_to_be_an_echo_only_where_there_are_other_pods(
     noise = [error(0, *NOISE[0], 8.0)]
     several, single = verdict(tmp_path, workers, noise), verdict(tmp_path, workers, noise, "1")
     assert several.failure.signal == single.failure.signal == "SIGABRT"
-    assert several.failure.grade > agent.OWN
-    assert single.failure.grade == agent.OWN
+    told = [json.loads(agent.summarize(found, {})) for found in (several, single)]
+    assert [(words["peer"], words["suspect"]) for words in told] == [(True, True), (False, False)]
 
 
 def test_what_torchs_own_record_wrote_is_read(tmp_path: Path) -> None:

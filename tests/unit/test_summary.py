@@ -33,6 +33,14 @@ def test_own_failures_come_before_noise_and_the_earliest_first() -> None:
     assert first_cause([noise, late, early]) is early
 
 
+def test_an_abort_that_its_agent_saw_late_comes_before_the_echo_that_told_of_it() -> None:
+    echo = failed(0, summary(peer=True, time=10.0))
+    abort = failed(1, summary(peer=True, suspect=True, time=10.2))
+    own = failed(2, summary(time=30.0))
+    assert first_cause([echo, abort]) is abort
+    assert first_cause([echo, abort, own]) is own
+
+
 def test_a_pod_without_a_summary_is_judged_by_the_kubelets_time() -> None:
     killed = failed(1, "", finished_at="2027-01-15T08:00:00Z")
     later = failed(0, summary(time=1_800_000_010.0))
