@@ -13,6 +13,7 @@ from ddpjob.times import stamp, unix_seconds
 
 Result = Literal["succeeded", "failed"]
 
+DEADLINE = "DeadlineExceeded"  # as Kubernetes calls it, of pods and of Jobs
 NOT_STARTED = "StartupDeadlineExceeded"
 UNREMARKABLE = ("", "ContainerCreating", "PodInitializing")
 """What a container waits for in its turn."""
@@ -126,10 +127,16 @@ _REFUSED = (
 )
 
 
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The pod's condition of this type; empty without one."""
+    conditions = status.get("conditions") or []
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
 def _disruption(status: Mapping[str, Any]) -> str:
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return _DISRUPTIONS.get(str(condition.get("reason")), "Evicted")
+    target = _condition(status, "DisruptionTarget")
+    if target.get("status") == "True":
+        return _DISRUPTIONS.get(str(target.get("reason")), "Evicted")
     reason = str(status.get("reason", ""))
     if reason == "Evicted":
         return reason
@@ -148,8 +155,7 @@ def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str |
     makes `ContainersReady` False too, but for readiness gates. A pod that has never been ready
     shows nothing of this: there it is the grace period that its kubelet lets pass.
     """
-    conditions = {c.get("type"): c for c in status.get("conditions") or []}
-    ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
     gated = ready.get("reason") == "ReadinessGatesNotReady"
     if ready.get("status") == "False" and containers.get("status") == "True" and not gated:
         since = ready.get("lastTransitionTime")
@@ -222,9 +228,7 @@ def _is_ended(status: Mapping[str, Any]) -> bool:
 
 def _is_bare(status: Mapping[str, Any]) -> bool:
     """Whether the kubelet says that no container of the pod can be started yet."""
-    conditions = status.get("conditions") or []
-    ready = (c.get("status") for c in conditions if c.get("type") == "PodReadyToStartContainers")
-    return next(ready, "True") == "False"
+    return _condition(status, "PodReadyToStartContainers").get("status") == "False"
 
 
 def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,10 +258,8 @@ def _init_waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _unschedulable(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """The scheduler's reason and message, while it has no node for the pod."""
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return dict(condition)
-    return {}
+    scheduled = _condition(status, "PodScheduled")
+    return scheduled if scheduled.get("status") == "False" else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ that dies between any two writes goes on where it was.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -17,8 +17,9 @@ from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
 from ddpjob.failurepolicy import SAME_STEP_FAILURES, judge, reached, regained, reported_step, spend
 from ddpjob.goodput import active_seconds, booked, with_lost_time
-from ddpjob.observed import NOT_STARTED, SAVED, Observed, PodRecord, Report
+from ddpjob.observed import DEADLINE, NOT_STARTED, SAVED, Observed, PodRecord, Report
 from ddpjob.ranks import format_ranks, parse_ranks
+from ddpjob.removal import SURVIVOR_GRACE, clean_up, delete, grace_of, remains
 from ddpjob.status import (
     count_nodes,
     duration,
@@ -29,6 +30,7 @@ from ddpjob.status import (
     with_progress,
     with_summary,
 )
+from ddpjob.step import Note, Plan, look_again
 from ddpjob.summary import (
     MAX_MESSAGE,
     failure,
@@ -39,9 +41,6 @@ from ddpjob.summary import (
 )
 from ddpjob.times import seconds_since, stamp
 
-FENCE_SECONDS = 10.0  # from the loss of a node to the forced deletion of its pods
-SURVIVOR_GRACE = 5  # s; survivors of a failed rank have nothing to save that the failed one did not
-DEADLINE = "DeadlineExceeded"  # as Kubernetes calls it, of pods and of Jobs
 HANG = "Hang"  # as the agent calls it
 COMPLETED = "Completed"  # likewise
 RENDEZVOUS = "Rendezvous"  # likewise
@@ -53,7 +52,6 @@ _LOSSES = {
     "NodeRefused": ": its node refused it",
 }
 _REFUSALS = ("Invalid", "NameTaken", "CreateRefused")
-_ORDERLY = ("PodDeleted", "Evicted", "Preempted")
 UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
 MAX_AVOIDED_NODES = 32  # as many as status may hold
 MAX_NOTES = 4  # Events in one step
@@ -63,48 +61,6 @@ NOISE_SECONDS = 10.0  # while only peers' noise is seen; a busy node is slow to 
 
 _NodeFailure = tuple[int, api.Failure]
 """Of the pod of which node rank; the failure may name another rank, of a process in it."""
-
-
-@dataclass(frozen=True)
-class Deletion:
-    """Delete this pod; `grace_seconds` of None is the pod's own."""
-
-    pod: PodRecord
-    grace_seconds: int | None = None
-
-
-@dataclass(frozen=True)
-class Note:
-    """An Event for people: CamelCase reason and a sentence."""
-
-    reason: str
-    message: str
-    warning: bool = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One step: the status first, then the rest."""
-
-    status: Status
-    delete: tuple[Deletion, ...] = ()
-    prepare: bool = False
-    """Create the Service, the agent's ConfigMap and the NetworkPolicy."""
-    create: tuple[int, ...] = ()
-    """Node ranks whose pods to create."""
-    drop_agent: bool = False
-    """The job has just finished: its agent's ConfigMap is of no more use."""
-    notes: tuple[Note, ...] = ()
-    expire: tuple[PodRecord, ...] = ()
-    """Pods that their kubelets are to end now, with their grace, and to keep."""
-    delete_job: bool = False
-    """The finished job has been there for long enough."""
-    look: bool = False
-    """What follows rests on the absence of pods: read them anew, and ask again."""
-    noise: bool = False
-    """Only peers' noise has been seen so far."""
-    look_again: float | None = None
-    """Seconds after which to plan again even if nothing happens."""
 
 
 def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
@@ -150,11 +106,13 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     if newer := [pod for pod in pods if pod.attempt > status.attempt]:
         return _unheard_of(status, newer, observed, now)
     if status.state in api.FINISHED:
-        return _clean_up(job, status, pods, now)
+        return clean_up(job, status, pods, now)
     status = _begin(job)
 
-    current = [pod for pod in pods if pod.attempt == status.attempt and _has_place(job, pod)]
-    older = [pod for pod in pods if pod.attempt < status.attempt or not _has_place(job, pod)]
+    current, older = list[PodRecord](), list[PodRecord]()
+    for pod in pods:  # one of a node that the job has not is older too: a user may have made it
+        ours = pod.attempt == status.attempt and pod.rank < job.spec.nnodes
+        (current if ours else older).append(pod)
     succeeded = parse_ranks(status.succeeded_ranks)
     succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod)}
     if _is_suspending(status):  # the attempt that is being left may still end well
@@ -181,15 +139,10 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     status = _counted(job, status, current, succeeded, now)
     step = _missing(job, status, current, older, succeeded, observed, now)
     if trouble is not None:
-        step = _look_again(replace(step, noise=True), trouble.look_again)
+        step = look_again(replace(step, noise=True), trouble.look_again)
     if step.status.state in ("Starting", "Restarting", "Running"):
-        step = _look_again(step, _seconds_left(job, step.status, now))
-    return _look_again(step, left if left > 0 else None)
-
-
-def _has_place(job: DDPJob, pod: PodRecord) -> bool:
-    """Whether the job has such a node; a user may have made a pod for one that it has not."""
-    return pod.rank < job.spec.nnodes
+        step = look_again(step, _seconds_left(job, step.status, now))
+    return look_again(step, left if left > 0 else None)
 
 
 def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:
@@ -218,15 +171,7 @@ def _unheard_of(status: Status, newer: Sequence[PodRecord], observed: Observed, 
     strays = [pod for pod in newer if seconds_since(pod.created_at, now) > UNHEARD_SECONDS]
     if not strays:
         return Plan(status, look_again=UNHEARD_SECONDS)
-    return _delete(Plan(status), strays, SURVIVOR_GRACE, now)
-
-
-def _look_again(step: Plan, seconds: float | None) -> Plan:
-    """`step`, to be followed by a look after so many seconds at the latest."""
-    if seconds is None or not math.isfinite(seconds):
-        return step
-    known = step.look_again
-    return replace(step, look_again=seconds if known is None else min(seconds, known))
+    return delete(Plan(status), strays, SURVIVOR_GRACE, now)
 
 
 def _with_report(status: Status, report: Report | None) -> Status:
@@ -341,62 +286,6 @@ def _begin(job: DDPJob) -> Status:
     return job.status.model_copy(update=update)
 
 
-def _clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float) -> Plan:
-    """Pods of a finished job to end or delete, and at last the job."""
-    status = with_summary(status)  # somebody may have written there
-    ttl = job.spec.ttl_seconds_after_finished
-    left = None if ttl is None else ttl - seconds_since(status.completion_time, now)
-    if left is not None and left <= 0:
-        return Plan(status, delete_job=True)
-    policy = job.spec.clean_pod_policy
-    failed = status.condition("Failed")
-    step, kept = Plan(status), set[str]()
-    if failed and failed.reason == DEADLINE:
-        # Deleted pods lose their logs, so kubelets end them; those without a node have none.
-        kept = {pod.uid for pod in pods if _occupies(pod) and pod.node and not _is_lost(pod)}
-        late = (pod for pod in pods if pod.uid in kept and not _expires(pod, now))
-        step = replace(step, expire=tuple(pod for pod in late if not pod.deleting))
-    doomed = [
-        pod
-        for pod in pods
-        if pod.uid not in kept
-        and (policy == "All" or policy == "Running" and _occupies(pod) or _is_lost(pod))
-    ]
-    return _look_again(_delete(step, doomed, SURVIVOR_GRACE, now), left)
-
-
-def _delete(step: Plan, doomed: Sequence[PodRecord], grace: int | None, now: float) -> Plan:
-    """`step`, and these pods deleted; those of a lost node by force, once that is certain.
-
-    Whatever still runs there does no harm: names, rendezvous and checkpoints carry the attempt.
-    """
-    deletions = [Deletion(pod, grace) for pod in doomed if not pod.deleting]
-    for pod in doomed:
-        if _is_lost(pod):
-            wait = FENCE_SECONDS - seconds_since(pod.unreachable_since, now)
-            if wait > 0:
-                step = _look_again(step, wait)
-            else:
-                deletions.append(Deletion(pod, 0))
-    return replace(step, delete=(*step.delete, *deletions))
-
-
-def _is_lost(pod: PodRecord) -> bool:
-    """Whether the pod is deleted and nobody is there to end it."""
-    return pod.deleting and pod.unreachable_since is not None
-
-
-def _expires(pod: PodRecord, now: float) -> bool:
-    """Whether its kubelet ends the pod by itself; somebody else's limit may be longer than ours."""
-    limit = pod.deadline_seconds
-    return limit is not None and limit <= max(1, int(seconds_since(pod.started_at, now)))
-
-
-def _occupies(pod: PodRecord) -> bool:
-    """Whether something in the pod still runs: the trainer, or a sidecar after it."""
-    return pod.live or not pod.ended
-
-
 def _complete(
     job: DDPJob, status: Status, current: Sequence[PodRecord], succeeded: set[int], now: float
 ) -> Plan:
@@ -458,8 +347,8 @@ def _suspend(
         return Plan(with_summary(status), notes=(Note("Suspending", message),))
     # Also a pod that came after the job was suspended: its creation was under way. And those that
     # saved and ended by themselves, since others had their SIGTERM first.
-    if left := _remains(status, pods):
-        return _delete(Plan(with_summary(status)), left, None, now)
+    if left := remains(status, pods):
+        return delete(Plan(with_summary(status)), left, None, now)
     if started and not observed.looked:
         return Plan(job.status, look=True)
     budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
@@ -757,7 +646,7 @@ def _missing(
     now: float,
 ) -> Plan:
     """Create what is missing, once nothing of an older attempt can still run."""
-    step = _delete(Plan(status), _remains(status, older), _grace(status, older), now)
+    step = delete(Plan(status), remains(status, older), grace_of(status, older), now)
     present = {pod.rank for pod in current} | succeeded
     missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
     if not missing:
@@ -771,7 +660,7 @@ def _missing(
     wait = -seconds_since(status.budget.next_restart_time, now)
     backoff = job.spec.failure_policy.backoff_seconds
     if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # beyond that some clock has been wrong
-        return _look_again(step, wait)
+        return look_again(step, wait)
     if observed.trouble is not None:
         status = _refused(status, observed, now)
     if not observed.children_ready:
@@ -784,26 +673,6 @@ def _missing(
     if status.state not in ("Starting", "Restarting"):
         return replace(step, status=_starting(job, status, now))
     return replace(step, status=status, create=missing)
-
-
-def _remains(status: Status, older: Sequence[PodRecord]) -> list[PodRecord]:
-    """Pods of older attempts to delete.
-
-    The live, and the dead but for those of the last failure, kept for their logs.
-    """
-    kept = status.failure.attempt if status.failure else None
-    return [pod for pod in older if _occupies(pod) or pod.attempt != kept]
-
-
-def _grace(status: Status, older: Sequence[PodRecord]) -> int | None:
-    """How long survivors of the last attempt have to end; None: as long as the job says.
-
-    A pod that is ended in order saves together with the others, so they need as long as it has.
-    Beside a dead rank there is nothing to wait for.
-    """
-    orderly = status.failure is not None and status.failure.reason in _ORDERLY
-    saving = any(pod.deleting and pod.live and pod.disruption != "NodeLost" for pod in older)
-    return None if orderly and saving else SURVIVOR_GRACE
 
 
 def _starting(job: DDPJob, status: Status, now: float) -> Status:

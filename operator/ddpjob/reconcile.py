@@ -35,8 +35,9 @@ from ddpjob.errors import (
 )
 from ddpjob.nesting import write_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
-from ddpjob.plan import Deletion, Note, Plan, plan
+from ddpjob.plan import plan
 from ddpjob.settings import Settings
+from ddpjob.step import Deletion, Note, Plan
 from ddpjob.times import seconds_since, stamp
 
 log = logging.getLogger(__name__)
@@ -319,6 +320,7 @@ class Reconciler:
         Then Service, ConfigMap and NetworkPolicy.
         """
         memory.stamp = render.pods(job, self.agent, self.settings.policy)
+        memory.judged = job.metadata.generation, None
         children = [
             (SERVICES, render.service(job)),
             (CONFIGMAPS, render.config_map(job, self.agent)),

@@ -6,7 +6,8 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob, Refused
-from ddpjob.plan import FENCE_SECONDS, plan
+from ddpjob.plan import plan
+from ddpjob.removal import FENCE_SECONDS
 from ddpjob.times import stamp
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
 from tests.unit.test_failurepolicy import reports

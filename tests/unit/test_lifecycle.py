@@ -8,7 +8,8 @@ from ddpjob.api import DDPJob
 from ddpjob.errors import Refused
 from ddpjob.goodput import active_seconds
 from ddpjob.observed import PodRecord, Report, pod_record
-from ddpjob.plan import FENCE_SECONDS, SURVIVOR_GRACE, plan
+from ddpjob.plan import plan
+from ddpjob.removal import FENCE_SECONDS, SURVIVOR_GRACE
 from ddpjob.times import stamp
 from tests.builders import IDENTITY, NOW, failed, job, pod, running, succeeded, summary, with_status
 from tests.unit.test_failurepolicy import in_attempt, reports

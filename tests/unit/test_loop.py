@@ -10,8 +10,8 @@ from ddpjob import keys
 from ddpjob.api import DDPJob
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, EVENTS, NETWORK_POLICIES, PODS, SERVICES, Body
 from ddpjob.controller import Controller
-from ddpjob.plan import Note
 from ddpjob.settings import Settings
+from ddpjob.step import Note
 from tests.builders import job_object
 from tests.localplay import NAMESPACE, Watched, end_pod, operating, until
 

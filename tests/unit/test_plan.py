@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from ddpjob.api import DDPJob, Status, Summary
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
 from ddpjob.observed import Observed, PodRecord
-from ddpjob.plan import NOISE_SECONDS, SURVIVOR_GRACE, UNHEARD_SECONDS, Plan, plan
+from ddpjob.plan import NOISE_SECONDS, UNHEARD_SECONDS, plan
+from ddpjob.removal import SURVIVOR_GRACE
+from ddpjob.step import Plan
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
 
 

@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ddpjob import api, plan
-from ddpjob.observed import DISRUPTIONS
+from ddpjob import api
+from ddpjob.observed import DEADLINE, DISRUPTIONS
 from tests.cluster.tiers import ROOT
 
 DOCS = ROOT / "docs"
@@ -29,7 +29,7 @@ def said() -> Iterator[str]:
 
 
 def test_every_reason_is_explained() -> None:
-    reasons = {*said(), *DISRUPTIONS, plan.DEADLINE, "OOMKilled", "InitContainerFailed"}
+    reasons = {*said(), *DISRUPTIONS, DEADLINE, "OOMKilled", "InitContainerFailed"}
     reasons.discard("Completed")  # the agent's word for success
     assert {"MaxRestartsExceeded", "Rendezvous", "Suspending", "SpecChanged"} <= reasons
     text = (DOCS / "operations.md").read_text()

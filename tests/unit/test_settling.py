@@ -15,8 +15,9 @@ from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import DDPJobError, Refused
 from ddpjob.observed import Observed, PodRecord, Report
-from ddpjob.plan import Plan, plan
+from ddpjob.plan import plan
 from ddpjob.reconcile import _is_transition
+from ddpjob.step import Plan
 from ddpjob.times import stamp
 from tests.builders import NOW, job, summary
 
