@@ -472,6 +472,8 @@ class Failure:
     exception: str | None = None
     traceback: str = ""
     grade: int = OWN
+    stopped: bool = False
+    """Without an exception, after a signal of torchrun's; SIGTERM where torchrun is not ours."""
     launched: bool = True
     """The script itself began."""
 
@@ -526,6 +528,8 @@ def make_failure(
         failure.message += f": {' '.join(str(words['message']).split())}"
     elif failure.signal == "SIGABRT" and crowd:
         failure.grade = SUSPECT
+    stopped = worker.get("stopped", failure.signal == "SIGTERM")
+    failure.stopped = failure.exception is None and stopped is True
     return failure
 
 
@@ -574,11 +578,12 @@ def find_failures(
 def first_cause(failures: list[Failure]) -> Failure:
     """The failure that explains the others: own before echo, then the earliest.
 
-    SIGTERM counts only where nothing else happened: torchrun stops a failed worker's siblings so.
+    One that was stopped counts only where nothing else happened: torchrun stops a failed worker's
+    siblings.
     """
-    if any(f.signal != "SIGTERM" for f in failures):
+    if not all(f.stopped for f in failures):
         for failure in failures:
-            failure.grade = STOPPED if failure.signal == "SIGTERM" else failure.grade
+            failure.grade = STOPPED if failure.stopped else failure.grade
     return min(failures, key=lambda f: (f.grade, f.time))
 
 
@@ -915,12 +920,12 @@ class Agent:
                     kill(pid, signal.SIGTERM)
             if not self.started and not self.has_started():
                 missing, limit = self.missing()
-                if now - begin > limit:
-                    self.expired = f"{missing} is not there after {now - begin:.0f} s"
-                    return
                 if now - spoken > SAY_SECONDS:
                     say(f"waiting for {missing} ({now - begin:.0f} s of {limit:.0f} s)")
                     spoken = now
+                if now - begin > limit:
+                    self.expired = f"{missing} is not there after {now - begin:.0f} s"
+                    return
             else:
                 self.started = True
             self.progress.poll(now)

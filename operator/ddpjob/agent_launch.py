@@ -28,11 +28,16 @@ class Launch:
         self.error: dict[str, Any] | None = None
 
     def watch_workers(self) -> None:
-        """Remember every worker: after SIGTERM torchrun forgets its workers' exit codes."""
-        launch = self
+        """Remember every worker, and whether torchrun stopped it.
+
+        After SIGTERM torchrun forgets its workers' exit codes. Where one has failed it signals the
+        process groups of the others.
+        """
+        launch, kill_group = self, os.killpg
 
         class Worker(subprocess.Popen):  # type: ignore[type-arg]
             ended_at: float | None = None
+            stopped = False
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
@@ -47,7 +52,13 @@ class Launch:
                     self.ended_at = time.time()
                 return code
 
+        def killpg(group: int, number: int) -> None:
+            for worker in launch.workers:
+                worker.stopped |= worker.pid == group and worker.poll() is None
+            kill_group(group, number)
+
         subprocess.Popen = Worker  # type: ignore[misc]
+        os.killpg = killpg
 
     def write(self) -> None:
         """Replace launch.json."""
@@ -58,6 +69,7 @@ class Launch:
                 "local_rank": int(worker.env["LOCAL_RANK"]),
                 "exitcode": worker.poll(),
                 "ended_at": worker.ended_at,
+                "stopped": worker.stopped,
             }
             for worker in self.workers
         ]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 MEMORY_FILE = "ddpjob-stacks"  # as in agent_hooks.py
 ANSWER_SECONDS = 4.0
+LOOK_SECONDS = 0.05
 STACK_BYTES = 64 * 1024  # of one process; faulthandler stops after 100 threads of 100 frames
 SHOWN_BYTES = 256 * 1024  # of all together
 OWN, DEVICE, WAITS = 0, 1, 2  # the higher, the less this process is what the others wait for
@@ -252,17 +253,20 @@ def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
 
 def answers(asked: dict[int, tuple[str, int]]) -> dict[int, str]:
     """What each process has written since it was asked, once it writes no more."""
-    deadline = time.monotonic() + ANSWER_SECONDS
     sizes = {pid: size for pid, (_, size) in asked.items()}
     texts: dict[int, str] = {}
-    while len(texts) < len(asked) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    looks = round(ANSWER_SECONDS / LOOK_SECONDS)
+    # Looks are counted, not seconds: what keeps this process from looking keeps those from writing.
+    for look in range(looks + 1):
+        if len(texts) == len(asked):
+            break
+        time.sleep(LOOK_SECONDS)
         for pid in asked.keys() - texts.keys():
             path, before = asked[pid]
             size = before
             with contextlib.suppress(OSError):
                 size = os.stat(path).st_size
-            if size > before and size == sizes[pid]:
+            if size > before and (size == sizes[pid] or look == looks):
                 with contextlib.suppress(OSError), open(path, "rb") as file:
                     file.seek(before)
                     texts[pid] = file.read(STACK_BYTES).decode("utf-8", "replace")

@@ -257,6 +257,8 @@ def _not_started(
     rank = pod.rank if pod else min(missing)
     name = pod.name if pod else keys.pod_name(job.name, status.attempt, rank)
     words = pod.message or pod.reason if pod else str(observed.trouble or "it was never created")
+    if pod and not pod.node and not words:
+        words = "no scheduler has said a word about it"
     if pod and pod.bare:
         words = "its volumes or its network are not there; kubectl describe pod says why"
     return api.Failure(

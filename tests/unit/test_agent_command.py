@@ -450,9 +450,9 @@ def test_a_master_that_is_found_ends_the_waiting_state(pods: Pods) -> None:
         rank=1,
         nnodes=2,
         MASTER_ADDR="localhost",
-        DDPJOB_RENDEZVOUS_SECONDS="3",
+        DDPJOB_RENDEZVOUS_SECONDS="30",
     )
-    pod.until(lambda: pod.progress().get("state") == "waiting")
+    pod.until(lambda: "waiting for the name of node rank 0, localhost" in pod.log)
     pod.until(lambda: pod.progress().get("state") == "running")
 
 
