@@ -52,7 +52,9 @@ async def test_the_deadline_keeps_pods_and_gives_them_their_grace(
 ) -> None:
     saves = Life(run_seconds=None, stop_seconds=1.0, stop_end=End(exit_code=75))
     async with ScriptedKubelet(client, nodes, lambda pod: saves):
-        await jobs.create(activeDeadlineSeconds=3)
+        await jobs.create()
+        await jobs.in_state("Running")
+        await jobs.patch(activeDeadlineSeconds=1)
         job = await jobs.in_state("Failed")
         assert conditions(job)["Failed"] == ("True", "DeadlineExceeded")
         async with asyncio.timeout(30):
@@ -136,7 +138,7 @@ async def test_a_group_without_room_is_released_with_the_schedulers_words(
         await jobs.create(
             nnodes=4,
             resources=wish,
-            startupDeadlineSeconds=2,
+            startupDeadlineSeconds=6,
             failurePolicy={"backoffSeconds": {"first": 2, "cap": 2}},
         )
         job = await jobs.until(lambda job: job.get("status", {}).get("attempt", 0) >= 1)

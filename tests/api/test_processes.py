@@ -79,24 +79,26 @@ async def test_digits_train_and_their_progress_is_seen(jobs: Jobs) -> None:
 async def test_a_script_that_knows_nothing_of_us(jobs: Jobs, tmp_path: Path) -> None:
     """Its steps are counted, and its own exception on rank 1 is named, not its peers' noise."""
     source = """
-        import time, torch, torch.distributed as dist
+        import os, sys, time, torch, torch.distributed as dist
         dist.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(200):
+        while True:
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
             time.sleep(0.05)
-            if step == 150 and dist.get_rank() == 1:
+            if os.path.exists(sys.argv[1]) and dist.get_rank() == 1:
                 raise KeyError("no such sample")
     """
-    args = [script(tmp_path, source)]
+    seen_file = tmp_path / "seen"
+    args = [script(tmp_path, source), str(seen_file)]
     await jobs.create(args=args, nnodes=3, failurePolicy={"maxRestarts": 0})
     seen = await jobs.until(lambda job: column(job, "step"))
     assert (
         seen["status"]["progress"]["source"] == "counted"
         and "loss" not in seen["status"]["summary"]
     )
+    seen_file.touch()
     job = await jobs.in_state("Failed")
     failure = job["status"]["failure"]
     assert (failure["rank"], failure["exception"], failure["exitCode"]) == (1, "KeyError", 1)

@@ -22,7 +22,7 @@ from tests.cluster.operator import USER
 
 QUIET_SECONDS = 1.5  # longer than the operator's own pauses where nothing fails
 REST_SECONDS = 90.0  # from the job's end to rest, the operator's back-off after faults included
-STILL_SECONDS = 15.0  # a job that has ended, and of which nothing was heard for so long, is done
+STILL_SECONDS = 30.0  # a job that has ended, and of which nothing was heard for so long, is done
 LIFE_SECONDS = 180.0
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 # After these the job comes to its end in its own way, not in that of a run without faults.

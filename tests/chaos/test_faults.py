@@ -2,18 +2,16 @@
 
 import asyncio
 import json
-import time
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from difflib import unified_diff
-from typing import Any
 
 import pytest
 
-from ddpjob import reconcile
 from ddpjob.cluster import NETWORK_POLICIES, PODS, SERVICES
 from tests.chaos.auditor import Auditor
+from tests.chaos.clock import Clock
 from tests.chaos.ends import CLOCKS, without
 from tests.chaos.trail import FAULTS, Fault, Trailed
 from tests.chaos.workloads import WORKLOADS, Workload, in_state, read
@@ -21,6 +19,9 @@ from tests.localplay import NAMESPACE, operating
 
 AT_ONCE = 4  # runs beside each other: most of a run's time is waiting for quiet
 QUIET_SECONDS = 0.15  # longer than the operator's own pauses in these tests
+
+Operated = Callable[[Trailed], AbstractAsyncContextManager[None]]
+"""Runs what works on the cluster: operators, a kubelet."""
 
 
 @dataclass(frozen=True)
@@ -32,54 +33,19 @@ class Run:
     breaches: list[str]
 
 
-class Clock:
-    """The operator's clock, which may stand still; of a run, whose tasks all have this one."""
-
-    def __init__(self) -> None:
-        self._stands_at: float | None = None
-
-    def stop(self) -> None:
-        """In the middle of a second: times in status are whole ones."""
-        self._stands_at = int(time.time()) + 0.5
-
-    def forward(self, seconds: float) -> None:
-        """Let this time pass at once."""
-        assert self._stands_at is not None
-        self._stands_at += seconds
-
-    def time(self) -> float:
-        """Unix seconds."""
-        return time.time() if self._stands_at is None else self._stands_at
-
-    def monotonic(self) -> float:
-        """As ever: pauses between looks and writes."""
-        return time.monotonic()
-
-
-_clock: ContextVar[Clock] = ContextVar("clock")
-
-
-class _Clocks:
-    """What `time` is to the operator's code in these tests: the clock of the run it is in."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_clock.get(), name)
-
-
-@pytest.fixture(autouse=True)
-def _own_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "time", _Clocks())
-
-
 async def run(workload: Workload, fault: Fault | None) -> Run:
     """One life of the job. Raises TimeoutError where it does not come to its end."""
-    clock = Clock()
-    _clock.set(clock)
-    cluster = Trailed(fault, now=lambda: datetime.fromtimestamp(clock.time(), UTC))
+    return await live(workload, fault, lambda cluster: operating(cluster, workload.script))
+
+
+async def live(workload: Workload, fault: Fault | None, operated: Operated) -> Run:
+    """The same, of a cluster that is `operated` so."""
+    clock = Clock.of_this_run()
+    cluster = Trailed(fault, now=clock.now)
     if workload.timed:
         clock.stop()
     await workload.submit(cluster)
-    async with operating(cluster, workload.script), asyncio.timeout(30):
+    async with operated(cluster), asyncio.timeout(30):
         await workload.acts(cluster)
         if workload.timed:
             await workload.timed(cluster, clock.forward)

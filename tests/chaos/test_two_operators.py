@@ -12,10 +12,9 @@ import pytest
 
 from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent
 from ddpjob.controller import Controller
-from tests.chaos.auditor import Auditor
-from tests.chaos.test_faults import at_rest, end_of, run
+from tests.chaos.test_faults import live, run
 from tests.chaos.trail import Trailed
-from tests.chaos.workloads import WORKLOADS, Workload, in_state
+from tests.chaos.workloads import WORKLOADS, Workload
 from tests.localplay import FAST, OperatorView, Script, play_pods, side_by_side
 
 BEHIND_SECONDS = 0.05  # long enough for an attempt to begin and to fail
@@ -66,13 +65,8 @@ async def both_operating(
 async def test_two_operators_do_what_one_does(workload: Workload, behind: Resource | None) -> None:
     reference = await run(workload, None)
     for _ in range(3):
-        cluster = Trailed()
-        await workload.submit(cluster)
-        async with both_operating(cluster, workload.script, behind), asyncio.timeout(30):
-            await workload.acts(cluster)
-            await in_state(cluster, workload.ends)
-            await at_rest(cluster)
-        auditor = Auditor()
-        auditor.replay(cluster.entries)
-        assert [str(breach) for breach in auditor.at_rest()] == []
-        assert await end_of(cluster, workload.loose) == reference.end
+        found = await live(
+            workload, None, lambda cluster: both_operating(cluster, workload.script, behind)
+        )
+        assert found.breaches == []
+        assert found.end == reference.end

@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -127,6 +128,20 @@ class KindCluster:
         """
         return self._call(str(self._kubectl), arguments, input, check, timeout_seconds)
 
+    @contextmanager
+    def following(self, log: Path, *arguments: str) -> Iterator[None]:
+        """`kubectl logs --follow` into this file, which is complete at the end."""
+        command = [str(self._kubectl), "logs", "--follow", *arguments]
+        with (
+            log.open("w") as file,
+            subprocess.Popen(command, stdout=file, stderr=file, env=self._environment) as process,
+        ):
+            try:
+                yield
+                process.wait(60)
+            finally:
+                process.kill()
+
     def helm(self, *arguments: str, check: bool = True, timeout_seconds: float = 300) -> str:
         """What `helm` prints, as `kubectl` does."""
         return self._call(str(self._helm), arguments, None, check, timeout_seconds)
@@ -140,12 +155,16 @@ class KindCluster:
             capture_output=True,
             text=True,
             timeout=seconds,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            env=self._environment,
         )
         if check and ended.returncode != 0:
             complaint = (ended.stderr + ended.stdout).strip()
             raise AssertionError(f"{Path(program).name} {' '.join(arguments)}: {complaint}")
         return ended.stdout if check else ended.stdout + ended.stderr
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
 
     @property
     def helm_folder(self) -> Path:

@@ -15,7 +15,7 @@ SCRIPT = ROOT / "tests" / "e2e" / "scripts" / "steady.py"
 HANG_SECONDS = 20  # a loaded machine takes long to use up memory
 CPU_MILLIS = 800  # of a node's 2000: two pods of the job fit on one, once the other is lost
 SPARE_MILLIS = 400  # what an urgent pod leaves of a node, so that it fits beside no pod of the job
-SOON, NODE_LOST = 60.0, 300.0  # s; five times what it takes, and more
+SOON, NODE_LOST = 120.0, 300.0  # s; ten times what it takes, and more
 Undo = ExitStack
 
 
@@ -88,25 +88,29 @@ def preempt(job: Job, pod: str, undo: Undo) -> None:
         "command": ["sleep", "1"],
         "resources": {"requests": {"cpu": f"{millis}m"}},
     }
-    job.cluster.apply(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": 1000,
+    job.cluster.kubectl("create", "priorityclass", name, "--value=1000")
+    urgent = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "urgent", "namespace": job.namespace},
+        "spec": {
+            "priorityClassName": name,
+            "restartPolicy": "Never",
+            "nodeSelector": {"kubernetes.io/hostname": found["nodeName"]},
+            "containers": [container],
         },
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "urgent", "namespace": job.namespace},
-            "spec": {
-                "priorityClassName": name,
-                "restartPolicy": "Never",
-                "nodeSelector": {"kubernetes.io/hostname": found["nodeName"]},
-                "containers": [container],
-            },
-        },
-    )
+    }
+
+    def accepted() -> bool:
+        """Admission hears of a new priority a moment later."""
+        try:
+            job.cluster.apply(urgent)
+        except AssertionError as error:
+            assert "no PriorityClass" in str(error), error
+            return False
+        return True
+
+    wait_until(accepted, 30, "urgent pod")
 
 
 def lose_node(job: Job, pod: str, undo: Undo) -> None:

@@ -1,7 +1,7 @@
 """A job outlives whatever befalls it, and counts what it must."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import yaml
@@ -82,7 +82,7 @@ def test_a_container_that_outgrows_its_memory_as_a_whole(
 
 
 def test_a_suspended_training_goes_on_where_it_was(
-    kind_cluster: KindCluster, namespace: str, trainer_image: str
+    kind_cluster: KindCluster, namespace: str, trainer_image: str, tmp_path: Path
 ) -> None:
     kind_cluster.shared_claim(namespace, "ckpt")
     spec = yaml.safe_load((EXAMPLES / "digits-checkpoint.yaml").read_text())["spec"]
@@ -90,13 +90,13 @@ def test_a_suspended_training_goes_on_where_it_was(
     job = Job.from_spec(kind_cluster, namespace, "pausing", **spec)
     first = f"{job.name}-0-0"
     wait_until(lambda: "step" in job.logs_if_any(first), 300, "step")
-    with ThreadPoolExecutor() as pool:  # the log goes with the pod
-        follow = ("logs", "--follow", "-n", namespace, first)
-        told = pool.submit(kind_cluster.kubectl, *follow, check=False, timeout_seconds=300)
+    followed = tmp_path / "log"
+    with kind_cluster.following(followed, "-n", namespace, first):  # it goes with the pod
+        wait_until(lambda: "step" in followed.read_text(), 60, "step in the followed log")
         job.patch(suspend=True)
         status = job.in_state("Suspended")
-        last = re.search(r"stopped by SIGTERM after step (\d+)/", told.result())
-    assert last, told.result()
+    last = re.search(r"stopped by SIGTERM after step (\d+)/", followed.read_text())
+    assert last, followed.read_text()
     assert job.pods() == {} and status["budget"]["charged"] == 0 and status["restarts"] == 0
     job.patch(suspend=False)
     status = job.in_state("Succeeded", 600)
@@ -119,7 +119,6 @@ def test_a_deadline_keeps_the_logs_and_the_job_goes_when_its_time_is_over(
         nnodes=2,
         args=["/train.py", "--steps", "100000"],
         activeDeadlineSeconds=25,
-        ttlSecondsAfterFinished=30,
     )
     status = job.in_state("Failed", 120)
     reasons = {c["type"]: c["reason"] for c in status["conditions"]}
@@ -129,6 +128,7 @@ def test_a_deadline_keeps_the_logs_and_the_job_goes_when_its_time_is_over(
     )
     assert len(job.pods()) == 2, "none was deleted"
     assert "ddpjob-agent" in job.logs("late-0-0")
+    job.patch(ttlSecondsAfterFinished=1)
     gone(kind_cluster, "-n", namespace)
 
 

@@ -16,13 +16,20 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 
 from ddptrain.dist import World, process_group
-from tests.trainer.forked_ranks import BETWEEN, free_port
+from tests.cluster.processes import free_ports
+from tests.trainer.forked_ranks import BETWEEN
 
 ROOT = Path(__file__).parents[2]
 OURS = ("DDPJOB_", "PET_", "TORCHELASTIC_", "MASTER_")
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def master_port() -> str:
+    """A port for a group of ranks: none that an outgoing connection may take meanwhile."""
+    (port,) = free_ports(1)
+    return str(port)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -85,7 +92,11 @@ def start_ranks(start: Start) -> Callable[..., "list[subprocess.Popen[str]]"]:
         world: int, *arguments: str, main: dict[str, str] | None = None
     ) -> "list[subprocess.Popen[str]]":
         """`main` is in the environment of rank 0 alone."""
-        group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        group = {
+            "WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": master_port(),
+        }
         environments = [group | {"RANK": str(rank)} for rank in range(world)]
         environments[0] |= main or {}
         return [start(*arguments, **environment) for environment in environments]
@@ -103,7 +114,7 @@ def fork_ranks(start: Start) -> Callable[..., list[str]]:
     def train(world: int, *runs: Sequence[str], **environment: str) -> list[str]:
         script = str(Path(__file__).with_name("forked_ranks.py"))
         words = [word for run in runs for word in ("--", *run)]
-        process = start(script, str(world), *words, **environment)
+        process = start(script, str(world), *words, MASTER_PORT=master_port(), **environment)
         output, _ = process.communicate(timeout=100)
         assert process.returncode == 0, output
         return output.split(BETWEEN)[1:]

@@ -1,12 +1,11 @@
 """Forks ranks from a process that has imported torch, and has them train several times in a row.
 
-python forked_ranks.py WORLD MODULE [OPTION …] [-- MODULE [OPTION …]] …: starting ranks costs more
-than most trainings of the tests, and seven forked ones cost little more than one.
+python forked_ranks.py WORLD MODULE [OPTION …] [-- MODULE [OPTION …]] …, with MASTER_PORT: starting
+ranks costs more than most trainings of the tests, and seven forked ones cost little more than one.
 """
 
 import importlib
 import os
-import socket
 import sys
 from datetime import timedelta
 from itertools import groupby
@@ -19,16 +18,8 @@ from ddptrain.report import Report
 BETWEEN = "=== next"
 
 
-def free_port() -> str:
-    """A TCP port of the loopback interface that nobody listens on just now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 def main(world: int, runs: list[list[str]]) -> int:
-    group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    os.environ |= group
+    os.environ |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
     for module, *_ in runs:
         importlib.import_module(module)  # before the fork, once for all
     ranks = []

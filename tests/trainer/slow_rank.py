@@ -14,7 +14,7 @@ from ddptrain.model import network
 from ddptrain.preemption import StopVote
 from ddptrain.report import Report
 
-SECONDS = 0.15  # in a backward pass: far more than another process may hold up rank 0
+SECONDS = 0.4  # in a backward pass: far more than another process may hold up rank 0
 MEASURED = (*range(13), *range(98, 103))  # the passes that DDP measures, and some beside them
 
 

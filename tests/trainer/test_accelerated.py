@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("accelerate")
 
 from ddptrain.accelerated import main
-from tests.trainer.conftest import Start
-from tests.trainer.forked_ranks import free_port
+from tests.trainer.conftest import Start, master_port
 from tests.trainer.test_native import EPOCH_STEPS, RESULT, assert_same_training, drift, saved
 
 NATIVE, ACCELERATED = "ddptrain.native", "ddptrain.accelerated"
@@ -127,7 +126,7 @@ def test_from_a_notebook(start: Start) -> None:
     source = f"""
 from accelerate import notebook_launcher
 from ddptrain import accelerated
-notebook_launcher(accelerated.main, (["--epochs=1"],), num_processes=2, use_port="{free_port()}")
+notebook_launcher(accelerated.main, (["--epochs=1"],), num_processes=2, use_port="{master_port()}")
 """
     process = start("-c", source, DDPJOB_WORLD_SIZE="2", **CPU)
     output, _ = process.communicate(timeout=100)

@@ -200,13 +200,14 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path: Path, world
 
 
 WRITE_FOR_EVER = """
-import sys, torch
+import sys, time, torch
 from pathlib import Path
 from ddptrain.checkpoint import CheckpointFolder
 run = CheckpointFolder(Path(sys.argv[1]), "uid", 0, keep=1000)
 run.claim()
 for step in range(1, 1000):
     run.write(step, {"step": step, "weights": torch.zeros(100_000) + step})
+time.sleep(1000)
 """
 
 

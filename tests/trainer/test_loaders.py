@@ -283,6 +283,8 @@ def test_the_counts_are_exact_and_the_model_goes_on_training(world: World) -> No
 
 LOADING = """
 import multiprocessing, signal, time, torch
+from torch.utils.data._utils import worker
+worker.MP_STATUS_CHECK_INTERVAL = 1000  # seconds between its own looks for its rank
 from ddptrain.dist import process_group
 from ddptrain.loaders import batches
 from datetime import timedelta
@@ -311,9 +313,9 @@ def test_a_worker_outlives_sigterm_to_all_of_its_rank_but_not_the_rank(start: St
         assert rank.stdout.readline() == line
     rank.kill()
     died = time.monotonic()
-    while is_running(worker) and time.monotonic() < died + 20:
+    while is_running(worker) and time.monotonic() < died + 60:
         time.sleep(0.01)
-    assert time.monotonic() < died + 3  # by itself a worker looks for its rank every 5 s
+    assert not is_running(worker)
 
 
 def is_running(process: psutil.Process) -> bool:

@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -165,22 +164,30 @@ def test_fewer_epochs_than_were_trained_already_change_nothing(
 # --- preemption: SIGTERM to one of two ranks, then the same command again -----------------------
 
 
+# From within, since 460 steps are soon made: whoever looks from outside may come too late.
+STOPPED = """
+import os, signal, sys
+from ddptrain import native
+
+steps, train_step = iter(range(460)), native.train_step
+
+def asked_to_stop(*arguments):
+    if os.environ["RANK"] == "1" and next(steps) == 30:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return train_step(*arguments)
+
+native.train_step = asked_to_stop
+sys.exit(native.main())
+"""
+
+
 @pytest.fixture(scope="module")
 def preempted(
     full: Run, start_ranks: StartRanks, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Run, list[int]]:
     folder = tmp_path_factory.mktemp("preempted")
-    progress = folder / "progress.json"
-    ranks = start_ranks(
-        *(2, *NATIVE),
-        main={"DDPJOB_CHECKPOINT_DIR": str(folder), "DDPJOB_PROGRESS_FILE": str(progress)},
-    )
-    deadline = time.monotonic() + 60
-    while not progress.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    ranks[1].send_signal(signal.SIGTERM)
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
-    assert progress.exists(), outputs
+    ranks = start_ranks(2, "-c", STOPPED, main={"DDPJOB_CHECKPOINT_DIR": str(folder)})
+    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
     return Run(folder, outputs[0]), [rank.returncode for rank in ranks]
 
 

@@ -14,8 +14,7 @@ import nbclient
 import nbformat
 
 from tests.cluster.tiers import ROOT
-from tests.trainer.conftest import clean_environment
-from tests.trainer.forked_ranks import free_port
+from tests.trainer.conftest import clean_environment, master_port
 
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 
@@ -49,7 +48,7 @@ def test_the_notebook_trains_on_two_processes(
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     (launch,) = (cell for cell in notebook.cells if "num_processes=PROCESSES" in cell.source)
-    launch.source = launch.source.replace("=PROCESSES", f"=PROCESSES, use_port='{free_port()}'")
+    launch.source = launch.source.replace("=PROCESSES", f"=PROCESSES, use_port='{master_port()}'")
     client = nbclient.NotebookClient(
         notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}
     )

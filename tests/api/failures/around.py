@@ -107,7 +107,7 @@ KINDS = (
         "preempted pod",
         Cause("Preempted", 0, message=("is being deleted",)),
         spec={**ONE, "resources": {"requests": {"cpu": "1"}}, "template": on("small")},
-        life=lambda pod: Life(),
+        life=lambda pod: Life(stop_seconds=2),
         act=preempt,
     ),
     Kind(
@@ -126,7 +126,7 @@ KINDS = (
     Kind(
         "image that cannot be pulled",
         Cause("StartupDeadlineExceeded", 0, message=("trainer:1: not found",)),
-        spec={**ONE, "startupDeadlineSeconds": 3},
+        spec={**ONE, "startupDeadlineSeconds": 6},
         life=lambda pod: Life(start_seconds=600),
         act=cannot_pull,
     ),
@@ -145,7 +145,7 @@ KINDS = (
     Kind(
         "no node for the pod",
         Cause("StartupDeadlineExceeded", 0, message=("didn't match Pod's node affinity/selector",)),
-        spec={**ONE, "startupDeadlineSeconds": 1, "template": NOWHERE},
+        spec={**ONE, "startupDeadlineSeconds": 6, "template": NOWHERE},
     ),
     Kind(
         "quota",

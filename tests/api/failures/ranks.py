@@ -109,7 +109,7 @@ SIZES = """
 """
 SLOW = """
     from datetime import timedelta
-    group = dist.new_group(timeout=timedelta(seconds=3))
+    group = dist.new_group(timeout=timedelta(seconds=8))
     if victim:
         time.sleep(60)  # reads its shard from a slow disk
     dist.all_reduce(torch.ones(1), group=group)
@@ -148,7 +148,7 @@ LAUNCHER = """
         time.sleep(600)
     dist.barrier()
 """
-HANG = {"hangTimeoutSeconds": 4}
+HANG = {"hangTimeoutSeconds": 8}
 
 KINDS = (
     Kind(
