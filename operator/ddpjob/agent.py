@@ -473,7 +473,7 @@ class Failure:
     traceback: str = ""
     grade: int = OWN
     stopped: bool = False
-    """Without an exception, after a signal of torchrun's; SIGTERM where torchrun is not ours."""
+    """By torchrun, and it had not failed before; by SIGTERM where torchrun is not ours."""
     launched: bool = True
     """The script itself began."""
 
@@ -528,8 +528,11 @@ def make_failure(
         failure.message += f": {' '.join(str(words['message']).split())}"
     elif failure.signal == "SIGABRT" and crowd:
         failure.grade = SUSPECT
-    stopped = worker.get("stopped", failure.signal == "SIGTERM")
-    failure.stopped = failure.exception is None and stopped is True
+    if "stopped_at" not in worker:
+        failure.stopped = failure.signal == "SIGTERM" and failure.exception is None
+    elif worker["stopped_at"] is not None:
+        stopped_at = past(worker["stopped_at"], now)
+        failure.stopped = failure.exception is None or failure.time >= stopped_at
     return failure
 
 
@@ -971,7 +974,8 @@ class Agent:
             grade={self.stacks.OWN: OWN, self.stacks.DEVICE: SUSPECT}.get(found.kind, ECHO),
         )
         self.hung = Verdict("Hang", HANG, failure)
-        self.hung_until = now + (LINGER_SECONDS if failure.grade > OWN else 0.0)
+        lingers = LINGER_SECONDS if failure.grade > OWN else 0.0
+        self.hung_until = time.monotonic() + lingers  # the stacks took their time
 
     @property
     def stacks(self) -> Any:

@@ -8,6 +8,7 @@ Mounted beside agent.py, under the same rules: standard library only, Python 3.8
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -28,16 +29,16 @@ class Launch:
         self.error: dict[str, Any] | None = None
 
     def watch_workers(self) -> None:
-        """Remember every worker, and whether torchrun stopped it.
+        """Remember every worker, and when torchrun stopped it.
 
         After SIGTERM torchrun forgets its workers' exit codes. Where one has failed it signals the
-        process groups of the others.
+        process groups of the others; before torch 2.2 it signalled the processes.
         """
         launch, kill_group = self, os.killpg
 
         class Worker(subprocess.Popen):  # type: ignore[type-arg]
             ended_at: float | None = None
-            stopped = False
+            stopped_at: float | None = None
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
@@ -52,10 +53,20 @@ class Launch:
                     self.ended_at = time.time()
                 return code
 
+            def send_signal(self, number: int) -> None:
+                self.note_stop()
+                super().send_signal(number)
+
+            def note_stop(self) -> None:
+                if self.stopped_at is None and self.poll() is None:
+                    self.stopped_at = time.time()
+
         def killpg(group: int, number: int) -> None:
             for worker in launch.workers:
-                worker.stopped |= worker.pid == group and worker.poll() is None
-            kill_group(group, number)
+                if worker.pid == group:
+                    worker.note_stop()
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and been reaped
+                kill_group(group, number)
 
         subprocess.Popen = Worker  # type: ignore[misc]
         os.killpg = killpg
@@ -69,7 +80,7 @@ class Launch:
                 "local_rank": int(worker.env["LOCAL_RANK"]),
                 "exitcode": worker.poll(),
                 "ended_at": worker.ended_at,
-                "stopped": worker.stopped,
+                "stopped_at": worker.stopped_at,
             }
             for worker in self.workers
         ]

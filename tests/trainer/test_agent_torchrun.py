@@ -49,7 +49,14 @@ model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step, rows in enumerate(loader, 1):
     optimizer.zero_grad()
-    model(rows).sum().backward()
+    try:
+        model(rows).sum().backward()
+    except RuntimeError:
+        if kind != "outstay" or rank != 3:
+            raise
+        while not told:
+            time.sleep(0.02)
+        os._exit(1)
     optimizer.step()
     if kind == "progress" and rank == 0:
         report = {"step": step, "total_steps": 25, "loss": 0.5}
@@ -62,7 +69,7 @@ for step, rows in enumerate(loader, 1):
             raise ValueError("boom")
         if kind == "exit":
             sys.exit(3)
-        if kind == "kill":
+        if kind in ("kill", "outstay"):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -143,6 +150,14 @@ def test_a_killed_worker_is_the_cause_and_its_peers_abort_is_not(pods: Pods) -> 
     assert (job[1].summary["reason"], job[1].summary["signal"]) == ("Signal", "SIGKILL")
     assert (job[1].summary["rank"], job[1].summary["peer"]) == (1, False)
     assert job[0].summary["peer"] is True, job[0].summary
+
+
+def test_a_worker_that_torchrun_stopped_is_no_cause_however_it_ends(pods: Pods) -> None:
+    first, second = train(pods, "outstay", nnodes=2, nproc=2)
+    assert (first.wait(), second.wait()) == (137, 1), second.log
+    assert (first.summary["rank"], first.summary["signal"]) == (1, "SIGKILL")
+    told = second.summary
+    assert (told["rank"], told["peer"]) == (2, True), told
 
 
 def test_a_workers_exit_code_is_seen_through_torchruns_1(pods: Pods) -> None:

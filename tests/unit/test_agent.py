@@ -436,7 +436,7 @@ def test_a_worker_that_somebody_stopped_is_the_cause_where_nothing_else_happened
 def test_whom_torchrun_did_not_stop_comes_before_the_echo_of_its_end(tmp_path: Path) -> None:
     """torchrun looks every 0.1 s: by then a peer may have failed of it."""
     noise = [error(0, *NOISE[0], 9.8)]
-    killed = worker(1, -15, 10.0) | {"stopped": False}
+    killed = worker(1, -15, 10.0) | {"stopped_at": None}
     found = verdict(tmp_path, [worker(0, 1, 9.9), killed], noise)
     assert (found.reason, found.failure.rank, found.failure.grade) == ("Signal", 1, agent.OWN)
 
@@ -444,15 +444,19 @@ def test_whom_torchrun_did_not_stop_comes_before_the_echo_of_its_end(tmp_path: P
 @pytest.mark.parametrize("code", [-9, 1, 143])
 def test_whom_torchrun_stopped_comes_last_however_it_ended(tmp_path: Path, code: int) -> None:
     noise = [error(0, *NOISE[0], 9.8)]
-    stopped = worker(1, code, 10.0) | {"stopped": True}
+    stopped = worker(1, code, 10.0) | {"stopped_at": 9.9}
     found = verdict(tmp_path, [worker(0, 1, 9.9), stopped], noise)
     assert (found.failure.rank, found.failure.grade) == (0, agent.ECHO)
 
 
-def test_an_exception_of_one_that_was_stopped_is_its_own(tmp_path: Path) -> None:
-    workers = [worker(0, 1, 10.0), worker(1, -15, 9.0) | {"stopped": True}]
-    raised = [error(0, *NOISE[0], 9.5), error(1, "ValueError", "boom", 8.9)]
-    assert verdict(tmp_path, workers, raised).failure.exception == "ValueError"
+@pytest.mark.parametrize(("raised_at", "rank"), [(9.8, 1), (9.95, 0)])
+def test_an_exception_is_its_own_of_one_that_was_stopped_later(
+    tmp_path: Path, raised_at: float, rank: int
+) -> None:
+    """A flag-setting handler survives SIGTERM; the workers of its DataLoader do not."""
+    workers = [worker(0, 1, 9.9), worker(1, 1, 10.0) | {"stopped_at": 9.9}]
+    raised = [error(0, *NOISE[0], 9.7), error(1, "RuntimeError", "worker exited", raised_at)]
+    assert verdict(tmp_path, workers, raised).failure.rank == rank
 
 
 def test_an_abort_is_suspected_to_be_an_echo_only_where_there_are_other_pods(
