@@ -27,6 +27,7 @@ from ddpjob.controller import load_agent
 from ddpjob.observed import Observed
 from ddpjob.plan import plan
 from ddpjob.policy import Policy
+from ddpjob.proof import proofs
 
 Request = tuple[str, str, bytes]
 """(method, path, body)."""
@@ -49,7 +50,9 @@ def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
         "spec": job.spec.to_json(),
         "status": plan(job, ready, now).status.to_json(),
     }
-    pods = [("POST", PODS.path(at), stamp.body(rank)) for rank in range(job.spec.nnodes)]
+    own = proofs(ready.key, job.uid, job.status.attempt, job.spec.nnodes)
+    bodies = (stamp.body(rank, own.of(rank)) for rank in range(job.spec.nnodes))
+    pods = [("POST", PODS.path(at), pod) for pod in bodies]
     return [
         ("POST", SERVICES.path(at), orjson.dumps(render.service(job))),
         ("POST", CONFIGMAPS.path(at), orjson.dumps(render.config_map(job, agent))),

@@ -1,11 +1,14 @@
 """Jobs and pods for tests, a line each."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from ddpjob import api, keys
+from ddpjob import api, keys, step
+from ddpjob import plan as core
 from ddpjob.api import DDPJob
-from ddpjob.observed import PodRecord
+from ddpjob.observed import Observed, PodRecord
+from ddpjob.proof import print_of, proofs
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 UID = "11111111-2222-3333-4444-555555555555"
@@ -63,7 +66,22 @@ def pod(rank: int, *, attempt: int = 0, **fields: Any) -> PodRecord:
         "rank": rank,
         "spec_hash": "hash",
     }
-    return PodRecord(**(values | fields))
+    values |= fields
+    return PodRecord(**{"uid_print": print_of(values["uid"]), **values})
+
+
+STRANGERS = "of somebody else's"
+"""`root` of a pod that the operator has not made."""
+
+
+def plan(job: DDPJob, observed: Observed, now: float) -> step.Plan:
+    """`plan.plan`, of pods that the operator has made, but for those whose root is given."""
+
+    def prove(pod: PodRecord) -> PodRecord:
+        own = proofs(observed.key, job.uid, pod.attempt, job.spec.nnodes)
+        return replace(pod, root=pod.root or own.root)
+
+    return core.plan(job, replace(observed, pods=tuple(map(prove, observed.pods))), now)
 
 
 def running(rank: int, **fields: Any) -> PodRecord:

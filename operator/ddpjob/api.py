@@ -49,6 +49,7 @@ ends in - or /."""
 MAX_OVERLAY_BYTES = (
     32 * 1024
 )  # of spec.template as JSON: neither schema nor CEL can bound an open subtree
+MAX_NODES = 5000
 MAX_NAME = 52  # leaves `-<attempt>-<rank>` 11 of the 63 characters of a hostname
 
 
@@ -388,7 +389,7 @@ class Spec(Model):
     point runs."""
     args: Argument | None = None
     """What the launcher runs: a script or `-m module`, then its arguments."""
-    nnodes: Annotated[int, Field(ge=1, le=5000)] = 1
+    nnodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
     """Number of nodes: one pod each."""
     nproc_per_node: NprocPerNode = "auto"
     """Processes in each pod; `auto` is the number of GPUs in `resources.limits`, else 1."""
@@ -737,6 +738,21 @@ class Goodput(Model):
     """From then on nothing is booked yet."""
 
 
+class OwnPods(Model):
+    """What tells the operator's own pods of an attempt from those that somebody else has made."""
+
+    attempt: Count
+    roots: Annotated[
+        list[Annotated[str, Field(max_length=22, pattern="^[A-Za-z0-9_-]{22}$")]],
+        Field(max_length=4),
+    ] = []
+    """Roots of hash trees: pods prove by an annotation that they belong to one."""
+    uids: Annotated[
+        str, Field(max_length=6 * MAX_NODES, pattern=r"^([A-Za-z0-9_-]{6}|[.]{6})*$")
+    ] = ""
+    """Six characters of a hash of each pod's uid, in the order of node ranks."""
+
+
 class Status(Model):
     """What the operator has seen and decided."""
 
@@ -761,6 +777,8 @@ class Status(Model):
     goodput: Goodput = Goodput()
     succeeded_ranks: Annotated[str, Field(max_length=32768)] = ""
     """Node ranks of this attempt that have ended well, or whose end is ignored, such as `0-3,7`."""
+    pods: Annotated[list[OwnPods], Field(max_length=2)] = []
+    """Which pods the operator has made, of this attempt and the one before; no other counts."""
     avoided_nodes: Annotated[list[Annotated[str, Field(max_length=253)]], Field(max_length=32)] = []
     """Nodes that no further pod of the job is to run on, by `avoidNode`."""
 

@@ -51,7 +51,8 @@ class Controller:
         """Whether it works, or else stands by with its caches kept up to date."""
         self._elector = elector
         self.jobs: dict[Key, JobRecord] = {}
-        self._pods: dict[str, dict[str, PodRecord]] = defaultdict(dict)
+        self._pods: dict[tuple[str, str], dict[str, PodRecord]] = defaultdict(dict)
+        """By the namespace that they are in and the uid of the job that they name."""
         self._job_store: Store[JobRecord] = Store(self._job_changed, self._job_news)
         self._pod_store: Store[PodRecord] = Store(self._pod_changed, self._pod_news)
         self.queue: KeyedQueue[Key] = KeyedQueue(
@@ -107,9 +108,9 @@ class Controller:
         if self.leading:
             self.queue.add((namespace, name))
 
-    def pods_of(self, uid: str) -> Iterable[PodRecord]:
-        """The pods whose controller is the job with this uid."""
-        return self._pods.get(uid, {}).values()
+    def pods_of(self, namespace: str, uid: str) -> Iterable[PodRecord]:
+        """The pods of the job's namespace that name the job with this uid as their controller."""
+        return self._pods.get((namespace, uid), {}).values()
 
     @property
     def ready(self) -> bool:
@@ -144,12 +145,13 @@ class Controller:
 
     def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None and (new is None or new.owner_uid != old.owner_uid):
-            pods = self._pods[old.owner_uid]
+            key = (old.namespace, old.owner_uid)
+            pods = self._pods[key]
             pods.pop(old.uid, None)
             if not pods:
-                del self._pods[old.owner_uid]
+                del self._pods[key]
         if new is not None:
-            self._pods[new.owner_uid][new.uid] = new
+            self._pods[new.namespace, new.owner_uid][new.uid] = new
 
     def _pod_news(self, record: PodRecord) -> None:
         self.trigger(record.namespace, record.job)

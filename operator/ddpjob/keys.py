@@ -19,6 +19,7 @@ JOB_UID_LABEL = f"{GROUP}/job-uid"  # the job's uid: tells two jobs of one name 
 ATTEMPT_LABEL = f"{GROUP}/attempt"  # 0, 1, …: status.attempt when the pod was created
 RANK_LABEL = f"{GROUP}/rank"  # the pod's node rank, 0 … nnodes-1
 AGENT_ANNOTATION = f"{GROUP}/agent"  # name of the ConfigMap that holds the pod's agent
+PROOF_ANNOTATION = f"{GROUP}/proof"  # that the operator has made the pod; see proof.py
 SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"  # all pods of an attempt carry the same one
 
 TRAINER_CONTAINER = "trainer"
@@ -79,3 +80,9 @@ def network_policy_name(job: str) -> str:
 def agent_config_name(job: str, digest: str) -> str:
     """Name of the immutable ConfigMap with the agent whose sources hash to `digest`."""
     return f"{job}-agent-{digest[:8]}"
+
+
+def is_agent_config_name(job: str, name: str) -> bool:
+    """Whether `agent_config_name` makes such a name: an annotation may say anything."""
+    digest = name.removeprefix(f"{job}-agent-")
+    return len(digest) < len(name) and re.fullmatch("[0-9a-f]{8}", digest) is not None

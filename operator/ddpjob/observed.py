@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ddpjob import keys
 from ddpjob.errors import DDPJobError
+from ddpjob.proof import print_of, root_of
 from ddpjob.times import stamp, unix_seconds
 
 Result = Literal["succeeded", "failed"]
@@ -39,6 +40,10 @@ class PodRecord:
     attempt: int
     rank: int
     deleting: bool = False
+    deletion_deadline: str | None = None
+    """Until when its kubelet is to have ended it, if it is being deleted."""
+    forced: bool = False
+    """Deleted without a grace period, and there only because of somebody's finalizer."""
     node: str = ""
     ip: str = ""
     running: bool = False
@@ -67,11 +72,15 @@ class PodRecord:
     agent_port: int = keys.AGENT_PORT
     agent_config: str = ""
     spec_hash: str = ""
+    root: str = ""
+    """Where its proof leads to; see `proof`."""
+    uid_print: str = ""
+    """What status keeps of its uid."""
 
     @property
     def live(self) -> bool:
         """Whether a process of the trainer may still run."""
-        return self.result is None
+        return self.result is None and not self.forced
 
 
 def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
@@ -85,6 +94,8 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
     if owner is None or (place := keys.place(owner["name"], metadata["name"])) is None:
         return None
     annotations = metadata.get("annotations") or {}
+    agent_config = annotations.get(keys.AGENT_ANNOTATION, "")
+    deadline = metadata.get("deletionTimestamp")
     return PodRecord(
         name=metadata["name"],
         namespace=metadata.get("namespace", ""),
@@ -94,7 +105,9 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         owner_uid=owner["uid"],
         attempt=place[0],
         rank=place[1],
-        deleting="deletionTimestamp" in metadata,
+        deleting=deadline is not None,
+        deletion_deadline=deadline,
+        forced=deadline is not None and metadata.get("deletionGracePeriodSeconds") == 0,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         created_at=metadata.get("creationTimestamp"),
@@ -102,11 +115,13 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         deadline_seconds=spec.get("activeDeadlineSeconds"),
         bare=_is_bare(status),
         agent_port=_port(annotations.get(keys.AGENT_PORT_ANNOTATION, "")),
-        agent_config=annotations.get(keys.AGENT_ANNOTATION, ""),
+        agent_config=agent_config if keys.is_agent_config_name(owner["name"], agent_config) else "",
         spec_hash=annotations.get(keys.SPEC_HASH_ANNOTATION, ""),
+        root=root_of(annotations.get(keys.PROOF_ANNOTATION, ""), place[1]),
+        uid_print=print_of(metadata["uid"]),
         ended=_ended(status),
         disruption=_disruption(status),
-        unreachable_since=_unreachable_since(status, metadata.get("deletionTimestamp")),
+        unreachable_since=_unreachable_since(status, deadline),
         **_trainer(status),
     )
 
@@ -300,3 +315,7 @@ class Observed:
     report: Report | None = None
     spec_hash: str = ""
     """Of the pods as they would be rendered now."""
+    key: bytes = b""
+    """The process's secret, with which it proves that pods are its own."""
+    strays: frozenset[str] = frozenset()
+    """uids of pods of attempts that the job had not begun when both were last read."""

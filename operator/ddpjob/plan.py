@@ -18,6 +18,8 @@ from ddpjob.errors import AlreadyExists, InvalidJob
 from ddpjob.failurepolicy import SAME_STEP_FAILURES, judge, reached, regained, reported_step, spend
 from ddpjob.goodput import active_seconds, booked, with_lost_time
 from ddpjob.observed import DEADLINE, NOT_STARTED, SAVED, Observed, PodRecord, Report
+from ddpjob.own import BEGUN, Pods, is_own, sort_pods, with_own, with_root
+from ddpjob.proof import proofs
 from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.removal import SURVIVOR_GRACE, clean_up, delete, grace_of, remains
 from ddpjob.status import (
@@ -53,6 +55,7 @@ _LOSSES = {
 }
 _REFUSALS = ("Invalid", "NameTaken", "CreateRefused")
 UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
+STRAY_SECONDS = 5.0  # as long as another operator may need to be heard of
 MAX_AVOIDED_NODES = 32  # as many as status may hold
 MAX_NOTES = 4  # Events in one step
 MAX_WORDS = 800  # characters of a rank's message that stand before those of others
@@ -71,6 +74,8 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
     if job.spec.managed_by not in (None, keys.MANAGER):
         return Plan(job.status)
     step = _next_step(job, observed, now)
+    if step.status.state == "Restarting" and step.status.attempt != job.status.attempt:
+        step = replace(step, status=_with_root(job, step.status, observed))
     notes = _loss_note(job.status, step.status), _refusal_note(job.status, step.status)
     step = replace(step, notes=(*step.notes, *(note for note in notes if note)))
     created = job.metadata.creation_timestamp
@@ -99,30 +104,53 @@ def _refusal_note(before: Status, after: Status) -> Note | None:
 
 
 def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
-    uid, status = job.uid, job.status
-    pods = [pod for pod in observed.pods if pod.owner_uid == uid]
+    status = job.status
     if job.metadata.deletion_timestamp:
         return Plan(status)  # being collected
-    if newer := [pod for pod in pods if pod.attempt > status.attempt]:
-        return _unheard_of(status, newer, observed, now)
+    pods = sort_pods(job, status, observed.pods)
     if status.state in api.FINISHED:
-        return clean_up(job, status, pods, now)
-    status = _begin(job)
+        every = [*pods.current, *pods.older, *pods.ahead, *pods.strays]
+        return clean_up(job, status, every, now)
+    if not observed.looked and any(pod.uid not in observed.strays for pod in pods.ahead):
+        return Plan(status, look=True)  # our view of the job may be older than theirs
+    cleaning = _delete_strays(status, pods, now)
+    if cleaning.delete:
+        return cleaning
+    return look_again(_go_on(job, pods, observed, now), cleaning.look_again)
 
-    current, older = list[PodRecord](), list[PodRecord]()
-    for pod in pods:  # one of a node that the job has not is older too: a user may have made it
-        ours = pod.attempt == status.attempt and pod.rank < job.spec.nnodes
-        (current if ours else older).append(pod)
+
+def _delete_strays(status: Status, pods: Pods, now: float) -> Plan:
+    """Delete what is not the job's own, and would be in its way.
+
+    Pods of attempts that it has not begun are somebody else's, or its status has been put back,
+    from a backup say. But none that is new, for another operator may just have made it.
+    """
+    step, ripe = Plan(status), list[PodRecord]()
+    for pods_of, seconds in ((pods.ahead, UNHEARD_SECONDS), (pods.strays, STRAY_SECONDS)):
+        for pod in pods_of:
+            wait = seconds - seconds_since(pod.created_at, now) if pod.created_at else 0.0
+            if wait > 0 and not pod.deleting:
+                step = look_again(step, wait)
+            else:
+                ripe.append(pod)
+    return delete(step, ripe, SURVIVOR_GRACE, now)
+
+
+def _go_on(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Plan:
+    """The next step, of a job that has not ended, by its own pods."""
+    current, older = pods.current, pods.older
+    status = with_own(_begin(job), current)
+    # Those of the attempt before may still have a last word.
+    former = [p for p in older if p.attempt == status.attempt - 1 and is_own(status, p)]
     succeeded = parse_ranks(status.succeeded_ranks)
     succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod)}
     if _is_suspending(status):  # the attempt that is being left may still end well
-        ending = (pod for pod in older if pod.attempt == status.attempt - 1)
-        succeeded |= {pod.rank for pod in ending if _has_succeeded(job, pod)}
+        succeeded |= {pod.rank for pod in former if _has_succeeded(job, pod)}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
     # What was asked of rank 0 is older than what it said at its end, which may be in status alone.
     asked = None if 0 in succeeded else observed.report
-    word = final_report(pod for pod in older if pod.attempt == status.attempt - 1)
-    status = _with_report(_with_last_word(status, word), final_report(current) or asked)
+    status = _with_last_word(status, final_report(former))
+    status = _with_report(status, final_report(current) or asked)
 
     if len(succeeded) == job.spec.nnodes or 0 in succeeded and job.spec.success_policy == "Rank0":
         return _complete(job, status, current, succeeded, now)
@@ -137,12 +165,18 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     if left <= 0 and (found := _not_started(job, status, current, succeeded, observed, now)):
         return _decide(job, status, found, current, succeeded, now)
     status = _counted(job, status, current, succeeded, now)
-    step = _missing(job, status, current, older, succeeded, observed, now)
+    step = _missing(job, status, pods, succeeded, observed, now)
     if trouble is not None:
         step = look_again(replace(step, noise=True), trouble.look_again)
-    if step.status.state in ("Starting", "Restarting", "Running"):
+    if step.status.state in BEGUN:
         step = look_again(step, _seconds_left(job, step.status, now))
     return look_again(step, left if left > 0 else None)
+
+
+def _with_root(job: DDPJob, status: Status, observed: Observed) -> Status:
+    """`status`, with what proves the pods that this operator makes of its attempt."""
+    own = proofs(observed.key, job.uid, status.attempt, job.spec.nnodes)
+    return with_root(status, own.root)
 
 
 def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:
@@ -157,21 +191,6 @@ def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:
         word = read_summary(pod)
         return word is not None and word.reason == COMPLETED
     return pod.result == "succeeded"
-
-
-def _unheard_of(status: Status, newer: Sequence[PodRecord], observed: Observed, now: float) -> Plan:
-    """What to do about pods of attempts that the job has not begun.
-
-    Our view of the job may be older than theirs. If it is not, the status has been put back, from a
-    backup say, or somebody else made the pods: they go, or the job would wait for ever. But none
-    that is new, for another operator may just have begun that attempt.
-    """
-    if not observed.looked:
-        return Plan(status, look=True)
-    strays = [pod for pod in newer if seconds_since(pod.created_at, now) > UNHEARD_SECONDS]
-    if not strays:
-        return Plan(status, look_again=UNHEARD_SECONDS)
-    return delete(Plan(status), strays, SURVIVOR_GRACE, now)
 
 
 def _with_report(status: Status, report: Report | None) -> Status:
@@ -318,6 +337,7 @@ def _finished(
             "state": state,
             "completion_time": stamp(now),
             "nodes": _last_counts(status.nodes.desired, current, succeeded),
+            "pods": [],
         }
     )
     return with_condition(status, "Running", False, "Finished", message, now=now)
@@ -335,9 +355,7 @@ def _is_suspending(status: Status) -> bool:
     return leaving is not None and leaving.reason == "Suspending"
 
 
-def _suspend(
-    job: DDPJob, status: Status, pods: Sequence[PodRecord], observed: Observed, now: float
-) -> Plan:
+def _suspend(job: DDPJob, status: Status, pods: Pods, observed: Observed, now: float) -> Plan:
     """Leave the attempt, then end its pods with their full grace, then say Suspended."""
     started = status.state not in ("Pending", "Suspended")
     if started and not _is_suspending(status):
@@ -349,7 +367,7 @@ def _suspend(
         return Plan(with_summary(status), notes=(Note("Suspending", message),))
     # Also a pod that came after the job was suspended: its creation was under way. And those that
     # saved and ended by themselves, since others had their SIGTERM first.
-    if left := remains(status, pods):
+    if left := remains(status, [*pods.current, *pods.older]):
         return delete(Plan(with_summary(status)), left, None, now)
     if started and not observed.looked:
         return Plan(job.status, look=True)
@@ -604,7 +622,8 @@ def _counted(
     nodes = count_nodes(job.spec.nnodes, current, succeeded)
     status = status.model_copy(update={"nodes": nodes})
     if nodes.running + nodes.succeeded == nodes.desired and status.state != "Running":
-        status = status.model_copy(update={"state": "Running"})
+        own = [table for table in status.pods if table.attempt == status.attempt]
+        status = status.model_copy(update={"state": "Running", "pods": own})
         message = f"{nodes.desired} of {nodes.desired} nodes run"
         status = with_condition(status, "Running", True, "AllNodesRunning", message, now=now)
     elif status.state in ("Starting", "Restarting"):
@@ -641,13 +660,13 @@ def _watched(job: DDPJob, status: Status, now: float) -> Status:
 def _missing(
     job: DDPJob,
     status: Status,
-    current: Sequence[PodRecord],
-    older: Sequence[PodRecord],
+    pods: Pods,
     succeeded: set[int],
     observed: Observed,
     now: float,
 ) -> Plan:
-    """Create what is missing, once nothing of an older attempt can still run."""
+    """Create what is missing, once nothing of another attempt can still run."""
+    current, older = pods.current, pods.older
     step = delete(Plan(status), remains(status, older), grace_of(status, older), now)
     present = {pod.rank for pod in current} | succeeded
     missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
@@ -657,8 +676,10 @@ def _missing(
             status = with_condition(status, "Accepted", False, "Invalid", words, now=now)
             return replace(step, status=status)
         return replace(step, status=_accepted(job, status, now))
-    if any(pod.live for pod in older):
+    if any(pod.live for pod in (*older, *pods.ahead)):
         return step
+    if taken := [pod for pod in pods.strays if pod.rank in missing]:
+        return replace(step, status=_name_taken(status, taken[0], now))
     wait = -seconds_since(status.budget.next_restart_time, now)
     backoff = job.spec.failure_policy.backoff_seconds
     if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # beyond that some clock has been wrong
@@ -672,9 +693,10 @@ def _missing(
         note = Note("Restarting", message)
         status = with_history(status, "SpecChanged", now)
         return _restart(job, status, "SpecChanged", message, note, now)
+    known = _with_root(job, status, observed)
     if status.state not in ("Starting", "Restarting"):
-        return replace(step, status=_starting(job, status, now))
-    return replace(step, status=status, create=missing)
+        return replace(step, status=_starting(job, known, now))
+    return replace(step, status=known, create=missing if known == status else ())
 
 
 def _starting(job: DDPJob, status: Status, now: float) -> Status:
@@ -711,6 +733,14 @@ def _accepted(job: DDPJob, status: Status, now: float) -> Status:
         "no progress, no first cause of a failure"
     )
     return with_condition(status, "AgentAbsent", True, "LauncherNone", message, now=now)
+
+
+def _name_taken(status: Status, stray: PodRecord, now: float) -> Status:
+    """Say that somebody else's pod is in the way; it is being deleted."""
+    words = f"pod {stray.name} is not this job's own, and is deleted"
+    if stray.forced:
+        words += "; a finalizer of somebody else's keeps it"
+    return with_condition(status, "Accepted", False, "NameTaken", words, now=now)
 
 
 def _refused(status: Status, observed: Observed, now: float) -> Status:

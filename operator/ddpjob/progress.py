@@ -31,8 +31,8 @@ class Jobs(Protocol):
     jobs: dict[tuple[str, str], JobRecord]
     reconciler: Reconciler
 
-    def pods_of(self, uid: str) -> Iterable[PodRecord]:
-        """Pods of the job with this uid."""
+    def pods_of(self, namespace: str, uid: str) -> Iterable[PodRecord]:
+        """Pods of this namespace that name the job with this uid as their controller."""
         ...
 
     def trigger(self, namespace: str, name: str) -> None:
@@ -67,13 +67,13 @@ class Poller:
 
     def _targets(self) -> Iterator[tuple[JobRecord, PodRecord]]:
         for record in list(self._jobs.jobs.values()):
-            if record.uid not in self._jobs.reconciler.memories:
+            memory = self._jobs.reconciler.memories.get(record.uid)
+            if memory is None or not memory.head:
                 continue
-            heads = [
-                p for p in self._jobs.pods_of(record.uid) if p.rank == 0 and p.running and p.ip
-            ]
-            if heads:
-                yield record, max(heads, key=lambda pod: pod.attempt)
+            pods = self._jobs.pods_of(record.namespace, record.uid)
+            head = next((pod for pod in pods if pod.uid == memory.head), None)
+            if head is not None and head.running and head.ip:
+                yield record, head
 
     async def _ask(
         self,

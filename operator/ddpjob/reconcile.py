@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from secrets import token_bytes
 from typing import Any
 
 import orjson
@@ -35,7 +36,9 @@ from ddpjob.errors import (
 )
 from ddpjob.nesting import write_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
+from ddpjob.own import is_own
 from ddpjob.plan import plan
+from ddpjob.proof import proofs
 from ddpjob.settings import Settings
 from ddpjob.step import Deletion, Note, Plan
 from ddpjob.times import seconds_since, stamp
@@ -45,7 +48,7 @@ log = logging.getLogger(__name__)
 _MAX_STEPS = (
     8  # a job takes four from nothing to its pods; more in one go means that something flaps
 )
-_MINOR = ("summary", "nodes", "progress", "observed_generation")
+_MINOR = ("summary", "nodes", "progress", "observed_generation", "pods")
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,10 @@ class Memory:
     noise_at: float | None = None
     """Monotonic time at which nothing but peers' noise was seen first."""
     report: Report | None = None
+    head: str = ""
+    """uid of rank 0's pod of this attempt, whose agent is asked for progress."""
+    strays: frozenset[str] = frozenset()
+    """uids of pods of attempts that the job had not begun when both were last read."""
     version: str = ""
     """Of the job as this process last wrote it."""
     written_at: float = float("-inf")
@@ -112,8 +119,8 @@ class Caches:
 
     job: Callable[[str, str], JobRecord | None]
     """(namespace, name) → the job."""
-    pods: Callable[[str], Iterable[PodRecord]]
-    """uid of a job → its pods."""
+    pods: Callable[[str, str], Iterable[PodRecord]]
+    """(namespace, uid) of a job → the pods that name it as their controller."""
     put_job: Callable[[JobRecord], None]
     put_pod: Callable[[PodRecord], None]
     remove_pod: Callable[[str], None]
@@ -133,6 +140,8 @@ class Reconciler:
     now."""
     memories: dict[str, Memory] = field(default_factory=dict)
     """By uid of the job."""
+    key: bytes = field(default_factory=lambda: token_bytes(32))
+    """The secret of this process, by which pods are known as its own."""
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Do what there is to do for one job; seconds after which to look again, if need be.
@@ -161,6 +170,8 @@ class Reconciler:
                 seen = self.caches.job(namespace, name)
                 # Of a job that another operator has changed meanwhile, the pods are from before.
                 looked = seen is not None and seen.resource_version == record.resource_version
+                if looked:
+                    memory.strays = self._ahead(job)
             elif step.delete_job:
                 await self._delete_job(job)
                 return None
@@ -181,7 +192,8 @@ class Reconciler:
 
     def _observe(self, job: DDPJob, memory: Memory, *, looked: bool = False) -> Observed:
         ready = memory.prepared == (job.metadata.generation, job.status.attempt)
-        pods = tuple(self.caches.pods(job.uid))
+        pods = tuple(self.caches.pods(job.namespace, job.uid))
+        memory.head = _head(job, pods)
         return Observed(
             pods=pods,
             looked=looked,
@@ -192,7 +204,13 @@ class Reconciler:
             noise_seconds=_since(memory.noise_at),
             report=memory.report,
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
+            key=self.key,
+            strays=memory.strays,
         )
+
+    def _ahead(self, job: DDPJob) -> frozenset[str]:
+        pods = self.caches.pods(job.namespace, job.uid)
+        return frozenset(pod.uid for pod in pods if pod.attempt > job.status.attempt)
 
     def _judge(self, job: DDPJob, memory: Memory) -> InvalidJob | None:
         """Why an edit of a running job would stop its next attempt, if it would."""
@@ -386,6 +404,7 @@ class Reconciler:
         """
         assert memory.stamp is not None
         pods = memory.stamp
+        own = proofs(self.key, job.uid, job.status.attempt, job.spec.nnodes)
         slots = asyncio.Semaphore(self.settings.creates_per_job)
         refused: list[int] = []
 
@@ -394,7 +413,9 @@ class Reconciler:
                 if refused:
                     return  # as the others would be
                 try:
-                    body = await self.cluster.create(PODS, job.namespace, pods.body(rank))
+                    body = await self.cluster.create(
+                        PODS, job.namespace, pods.body(rank, own.of(rank))
+                    )
                 except Refused:
                     refused.append(rank)
                     raise
@@ -450,7 +471,7 @@ class Reconciler:
 
     async def _drop_agent(self, job: DDPJob) -> None:
         """The finished job's ConfigMap. Best effort: what is missed goes with the job."""
-        names = {pod.agent_config for pod in self.caches.pods(job.uid)}
+        names = {pod.agent_config for pod in self.caches.pods(job.namespace, job.uid)}
         names.add(keys.agent_config_name(job.name, self.agent.digest))
         for name in sorted(names - {""}):
             await self._drop(job, CONFIGMAPS, name)
@@ -524,6 +545,12 @@ class Reconciler:
         self.caches.put_job(job_record(stored))
 
 
+def _head(job: DDPJob, pods: Iterable[PodRecord]) -> str:
+    """Uid of rank 0's pod, if the job's attempt has one of its own."""
+    first = (pod for pod in pods if (pod.rank, pod.attempt) == (0, job.status.attempt))
+    return next((pod.uid for pod in first if is_own(job.status, pod)), "")
+
+
 def _since(moment: float | None) -> float:
     """Seconds since this monotonic time; 0 without one."""
     return 0.0 if moment is None else time.monotonic() - moment
@@ -572,4 +599,6 @@ def _is_transition(old: Status, new: Status) -> bool:
     if old.state is None and new.state == "Pending":
         # That alone can wait for what follows.
         new = new.model_copy(update={"state": None, "goodput": old.goodput})
-    return old.model_copy(update=blank) != new.model_copy(update=blank)
+    # What proves our pods must be known before there is one; their uids come with the counts.
+    roots = [{root for table in status.pods for root in table.roots} for status in (old, new)]
+    return not roots[1] <= roots[0] or old.model_copy(update=blank) != new.model_copy(update=blank)

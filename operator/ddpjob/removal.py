@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpjob.api import DDPJob, Status
-from ddpjob.observed import DEADLINE, PodRecord
+from ddpjob.observed import DEADLINE, OVERDUE_SECONDS, PodRecord
 from ddpjob.status import with_summary
 from ddpjob.step import Deletion, Plan, look_again
 from ddpjob.times import seconds_since
@@ -39,24 +39,38 @@ def clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float)
 
 
 def delete(step: Plan, doomed: Sequence[PodRecord], grace: int | None, now: float) -> Plan:
-    """`step`, and these pods deleted; those of a lost node by force, once that is certain.
+    """`step`, and these pods deleted; those that nobody is there to end by force, in time.
 
-    Whatever still runs there does no harm: names, rendezvous and checkpoints carry the attempt.
+    Whatever still runs on a lost node does no harm: names, rendezvous and checkpoints carry the
+    attempt.
     """
     deletions = [Deletion(pod, grace) for pod in doomed if not pod.deleting]
     for pod in doomed:
-        if _is_lost(pod):
-            wait = FENCE_SECONDS - seconds_since(pod.unreachable_since, now)
-            if wait > 0:
-                step = look_again(step, wait)
-            else:
-                deletions.append(Deletion(pod, 0))
+        if (wait := _seconds_to_force(pod, now)) is None:
+            continue
+        if wait > 0:
+            step = look_again(step, wait)
+        else:
+            deletions.append(Deletion(pod, 0))
     return replace(step, delete=(*step.delete, *deletions))
+
+
+def _seconds_to_force(pod: PodRecord, now: float) -> float | None:
+    """Until the pod, which is being deleted, is to be deleted by force; None if it is not.
+
+    That is a pod of a lost node, and one that no kubelet has ever taken: it runs nowhere, and only
+    somebody's finalizer keeps it, or a node that does not exist. Once is enough for each.
+    """
+    if _is_lost(pod):
+        return FENCE_SECONDS - seconds_since(pod.unreachable_since, now)
+    if pod.deleting and not pod.forced and pod.started_at is None and pod.live:
+        return OVERDUE_SECONDS - seconds_since(pod.deletion_deadline, now)
+    return None
 
 
 def _is_lost(pod: PodRecord) -> bool:
     """Whether the pod is deleted and nobody is there to end it."""
-    return pod.deleting and pod.unreachable_since is not None
+    return pod.deleting and pod.unreachable_since is not None and not pod.forced
 
 
 def _expires(pod: PodRecord, now: float) -> bool:
@@ -67,7 +81,7 @@ def _expires(pod: PodRecord, now: float) -> bool:
 
 def _occupies(pod: PodRecord) -> bool:
     """Whether something in the pod still runs: the trainer, or a sidecar after it."""
-    return pod.live or not pod.ended
+    return (pod.live or not pod.ended) and not pod.forced
 
 
 def remains(status: Status, older: Sequence[PodRecord]) -> list[PodRecord]:

@@ -44,13 +44,16 @@ class PodStamp:
     """The pods of an attempt, all but their ranks."""
 
     first: tuple[bytes, ...]
-    """Of rank 0."""
+    """Of rank 0: what stands between its ranks."""
     others: tuple[bytes, ...]
+    proof: bytes
+    """What stands where the proof belongs."""
     spec_hash: str
 
-    def body(self, rank: int) -> bytes:
-        """The pod of node rank `rank`, as JSON."""
-        return str(rank).encode().join(self.others if rank else self.first)
+    def body(self, rank: int, proof: str = "") -> bytes:
+        """The pod of node rank `rank`, as JSON, with the operator's proof that it made it."""
+        pod = str(rank).encode().join(self.others if rank else self.first)
+        return pod.replace(self.proof, proof.encode(), 1)
 
 
 @cache
@@ -104,7 +107,7 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
     Raises InvalidJob where the overlay or the volumes ask for what ddpjob sets itself or `policy`
     does not allow.
     """
-    mark = _mark(job)
+    mark, proof = _mark(job, "rank"), _mark(job, "proof")
     rest = _for_others(job)
     first = others = _pod(rest, agent, policy, mark)
     if job.spec.master or rest is not job:
@@ -115,12 +118,13 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
             raise InvalidJob(where, error.rule, error.value) from None
     spec_hash = hashlib.sha256(orjson.dumps([first, others])).hexdigest()[:16]
     for pod in (first, others):
-        pod["metadata"]["annotations"][keys.SPEC_HASH_ANNOTATION] = spec_hash
+        own = {keys.SPEC_HASH_ANNOTATION: spec_hash, keys.PROOF_ANNOTATION: proof}
+        pod["metadata"]["annotations"] |= own
 
     def parts(pod: Body) -> tuple[bytes, ...]:
         return tuple(orjson.dumps(pod).split(mark.encode()))
 
-    return PodStamp(parts(first), parts(others), spec_hash)
+    return PodStamp(parts(first), parts(others), proof.encode(), spec_hash)
 
 
 def _for_rank_0(job: DDPJob) -> DDPJob:
@@ -188,10 +192,10 @@ def _render(template: str, job: DDPJob, **values: Any) -> Body:
     return body
 
 
-def _mark(job: DDPJob) -> str:
+def _mark(job: DDPJob, what: str) -> str:
     """A text that stands nowhere in the job."""
     text = orjson.dumps(job.spec.to_json()).decode()
-    mark = "@rank@"
+    mark = f"@{what}@"
     while mark in text:
         mark += "@"
     return mark

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from ddpjob.api import BackoffSeconds, Budget, DDPJob, Failure, FailurePolicy, validate
 from ddpjob.failurepolicy import judge, regained, spend
 from ddpjob.observed import DISRUPTIONS, PodRecord, Report
-from ddpjob.plan import plan
 from tests.builders import (
     NOW,
     failed,
     job,
     job_object,
+    plan,
     pod,
     running,
     succeeded,

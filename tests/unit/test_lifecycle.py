@@ -8,10 +8,20 @@ from ddpjob.api import DDPJob
 from ddpjob.errors import Refused
 from ddpjob.goodput import active_seconds
 from ddpjob.observed import PodRecord, Report, pod_record
-from ddpjob.plan import plan
 from ddpjob.removal import FENCE_SECONDS, SURVIVOR_GRACE
 from ddpjob.times import stamp
-from tests.builders import IDENTITY, NOW, failed, job, pod, running, succeeded, summary, with_status
+from tests.builders import (
+    IDENTITY,
+    NOW,
+    failed,
+    job,
+    plan,
+    pod,
+    running,
+    succeeded,
+    summary,
+    with_status,
+)
 from tests.unit.test_failurepolicy import in_attempt, reports
 from tests.unit.test_plan import condition, ranks, see, started, write
 
@@ -134,7 +144,8 @@ def test_the_deadline_ends_pods_by_their_kubelets_and_deletes_none_with_a_log() 
     over = failed(0, started_at=STARTED, deadline_seconds=300)
     assert not plan(late, see(over), NOW).delete
     bound = pod(1, node="node-2")  # it may have started meanwhile
-    assert plan(late, see(bound), NOW).expire == (bound,) and not plan(late, see(bound), NOW).delete
+    step = plan(late, see(bound), NOW)
+    assert [p.name for p in step.expire] == ["digits-0-1"] and not step.delete
 
 
 def test_before_the_deadline_there_is_a_look_at_it() -> None:

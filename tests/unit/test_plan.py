@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from ddpjob.api import DDPJob, Status, Summary
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
 from ddpjob.observed import Observed, PodRecord
-from ddpjob.plan import NOISE_SECONDS, UNHEARD_SECONDS, plan
+from ddpjob.plan import NOISE_SECONDS, UNHEARD_SECONDS
 from ddpjob.removal import SURVIVOR_GRACE
 from ddpjob.step import Plan
-from tests.builders import NOW, failed, job, pod, running, succeeded, summary, with_status
+from tests.builders import NOW, failed, job, plan, pod, running, succeeded, summary, with_status
 
 
 def see(*pods: PodRecord, **fields: object) -> Observed:
@@ -371,7 +371,20 @@ def test_a_view_of_the_job_older_than_its_pods_decides_nothing() -> None:
     old = started()
     ahead = pod(0, attempt=1, created_at="2027-01-15T07:59:50Z")
     assert plan(old, see(ahead, looked=False), NOW) == Plan(old.status, look=True)
-    assert plan(old, see(ahead), NOW) == Plan(old.status, look_again=UNHEARD_SECONDS)
+
+
+def test_a_pod_of_an_attempt_that_was_never_begun_stops_nothing_but_a_start() -> None:
+    ours = write(started(), running(0), running(1))
+    theirs = running(0, attempt=1, uid="x", created_at="2027-01-15T07:59:50Z")
+    seen = see(succeeded(0), succeeded(1), theirs, looked=False, strays=frozenset({"x"}))
+    assert plan(ours, seen, NOW).status.state == "Succeeded"
+    suspended = job(suspend=True, status=ours.status.to_json())
+    assert plan(suspended, see(running(0), running(1), theirs), NOW).status.attempt == 1
+    waiting = write(job())
+    step = plan(waiting, see(theirs), NOW)
+    assert not step.create and step.look_again == UNHEARD_SECONDS - 10
+    held = running(0, attempt=1, uid="x", deleting=True, forced=True)
+    assert plan(waiting, see(held), NOW).create == (0, 1)
 
 
 def test_pods_of_an_attempt_that_was_never_begun_go_in_the_end() -> None:
@@ -379,9 +392,9 @@ def test_pods_of_an_attempt_that_was_never_begun_go_in_the_end() -> None:
     ahead = running(0, attempt=1, created_at="2027-01-15T07:00:00Z")
     step = plan(put_back, see(running(0), running(1), ahead), NOW)
     assert [d.pod.name for d in step.delete] == ["digits-1-0"] and step.status == put_back.status
-    going = running(0, attempt=1, created_at="2027-01-15T07:00:00Z", deleting=True)
-    assert plan(put_back, see(going), NOW) == Plan(put_back.status)
-    assert plan(put_back, see(running(0), running(1)), NOW).status.state == "Running"
+    going = running(0, attempt=1, deleting=True, deletion_deadline="2027-01-15T08:00:05Z")
+    step = plan(put_back, see(running(0), running(1), going), NOW)
+    assert step.status.state == "Running" and not step.delete
 
 
 def test_pods_made_from_an_edited_spec_are_not_mixed() -> None:

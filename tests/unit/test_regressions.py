@@ -14,11 +14,11 @@ from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
 from ddpjob.controller import Controller, load_agent
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.observed import Observed, PodRecord
-from ddpjob.plan import plan
 from ddpjob.policy import Policy
+from ddpjob.proof import Proofs
 from ddpjob.reconcile import job_record
 from ddpjob.settings import Settings
-from tests.builders import NOW, failed, job, job_object, pod, running, succeeded, with_status
+from tests.builders import NOW, failed, job, job_object, plan, pod, running, succeeded, with_status
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -212,7 +212,9 @@ class Between(Watched):
         if self.armed and resource == PODS:
             self.armed = False
             job = await self.get(DDPJOBS, NAMESPACE, "digits")
+            own = {"attempt": 1, "roots": [another(job).root]}
             status = {**job["status"], "attempt": 1, "restarts": 1, "state": "Starting"}
+            status["pods"] = [own]
             await self.update_status(DDPJOBS, NAMESPACE, {**job, "status": status})
             await self.create(PODS, NAMESPACE, render_pod(job, attempt=1))
         return listing
@@ -221,8 +223,13 @@ class Between(Watched):
 def render_pod(job: Body, *, attempt: int) -> Body:
     status = {**job["status"], "attempt": attempt}
     stamp = render.pods(DDPJob.parse({**job, "status": status}), load_agent(), Policy())
-    found: Body = orjson.loads(stamp.body(0))
+    found: Body = orjson.loads(stamp.body(0, another(job).of(0)))
     return found
+
+
+def another(job: Body) -> Proofs:
+    """Another operator's, of the job's second attempt."""
+    return Proofs(b"another", job["metadata"]["uid"], 1, job["spec"]["nnodes"])
 
 
 async def test_pods_that_were_read_before_another_operator_began_an_attempt_are_not_its() -> None:

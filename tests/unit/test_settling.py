@@ -15,11 +15,10 @@ from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import DDPJobError, Refused
 from ddpjob.observed import Observed, PodRecord, Report
-from ddpjob.plan import plan
 from ddpjob.reconcile import _is_transition
 from ddpjob.step import Plan
 from ddpjob.times import stamp
-from tests.builders import NOW, job, summary
+from tests.builders import NOW, job, plan, summary
 
 ROUNDS = 8  # more in one go, and Reconciler takes it that something flaps
 NODES = 3

@@ -80,11 +80,10 @@ class KubeCluster:
             options["gracePeriodSeconds"] = grace_seconds
         path = resource.path(namespace, name)
         answer = await self._call("DELETE", resource, path, options)
-        lives_on = "deletionTimestamp" in (answer.get("metadata") or {})
+        metadata = answer["metadata"]
         # A pod that is gone at once is answered with its last version, deletionTimestamp included.
-        if lives_on and answer["metadata"].get("deletionGracePeriodSeconds") != 0:
-            return answer
-        return None
+        held = metadata.get("deletionGracePeriodSeconds") != 0 or metadata.get("finalizers")
+        return answer if "deletionTimestamp" in metadata and held else None
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]

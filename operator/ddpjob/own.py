@@ -1,0 +1,90 @@
+"""Which pods of a job are its own: made by the operator, and not by somebody else for it. Pure.
+
+A pod of somebody else's neither succeeds nor fails a rank, whatever its name and labels say.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ddpjob.api import DDPJob, OwnPods, Status
+from ddpjob.observed import PodRecord
+from ddpjob.proof import PRINT
+
+_NONE = "." * PRINT
+MAX_ROOTS = 4  # of operators that made pods of one attempt; more than two is a crash loop
+BEGUN = ("Starting", "Running", "Restarting")
+
+
+@dataclass(frozen=True)
+class Pods:
+    """All pods that name a job as their controller, by what they are to it."""
+
+    current: list[PodRecord]
+    """Its own, of its attempt: the only ones that can succeed or fail."""
+    older: list[PodRecord]
+    """Of earlier attempts, whoever made them: what lives of them is waited for."""
+    ahead: list[PodRecord]
+    """Of attempts that it has not begun."""
+    strays: list[PodRecord]
+    """Named like pods of its attempt, and somebody else's."""
+
+
+def sort_pods(job: DDPJob, status: Status, pods: Iterable[PodRecord]) -> Pods:
+    """`pods` by what they are to the job. Those of other namespaces are nothing to it."""
+    found = Pods([], [], [], [])
+    for pod in pods:
+        if (pod.namespace, pod.owner_uid) != (job.namespace, job.uid):
+            continue
+        if pod.attempt != status.attempt:
+            (found.older if pod.attempt < status.attempt else found.ahead).append(pod)
+        elif pod.rank < job.spec.nnodes and is_own(status, pod):
+            found.current.append(pod)
+        else:
+            found.strays.append(pod)
+    return found
+
+
+def is_own(status: Status, pod: PodRecord) -> bool:
+    """Whether the operator has made this pod of its job.
+
+    A job of an earlier version, which kept nothing of this, is taken as it is found.
+    """
+    if not status.pods:
+        return status.state in BEGUN
+    table = _table(status, pod.attempt)
+    if table is None:
+        return False
+    known = table.uids[PRINT * pod.rank : PRINT * (pod.rank + 1)]
+    return known == pod.uid_print if known not in ("", _NONE) else pod.root in table.roots
+
+
+def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
+    """`status`, with the uids of the pods of its attempt, which are its own."""
+    table = _table(status, status.attempt)
+    if table is None and (status.pods or status.state not in BEGUN):
+        return status
+    table = table or OwnPods(attempt=status.attempt)
+    known = [table.uids[i : i + PRINT] for i in range(0, len(table.uids), PRINT)]
+    for pod in own:
+        known += [_NONE] * (pod.rank + 1 - len(known))
+        known[pod.rank] = pod.uid_print
+    uids = "".join(known)
+    return status if uids == table.uids else _with_table(status, table, {"uids": uids})
+
+
+def with_root(status: Status, root: str) -> Status:
+    """`status`, with what proves pods of its attempt that are made from now on."""
+    table = _table(status, status.attempt) or OwnPods(attempt=status.attempt)
+    if root in table.roots:
+        return status
+    return _with_table(status, table, {"roots": [*table.roots, root][-MAX_ROOTS:]})
+
+
+def _table(status: Status, attempt: int) -> OwnPods | None:
+    return next((table for table in status.pods if table.attempt == attempt), None)
+
+
+def _with_table(status: Status, table: OwnPods, update: dict[str, object]) -> Status:
+    """`status` with this table changed, beside that of the attempt before, whose pods end."""
+    before = [each for each in status.pods if each.attempt < table.attempt][-1:]
+    return status.model_copy(update={"pods": [*before, table.model_copy(update=update)]})
