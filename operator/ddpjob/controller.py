@@ -11,11 +11,12 @@ from ddpjob import keys
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Informer, Store
 from ddpjob.errors import ClusterError, Refused
+from ddpjob.jobrecord import JobRecord, job_record
 from ddpjob.lease import Elector
 from ddpjob.observed import PodRecord, pod_record
 from ddpjob.progress import Poller
 from ddpjob.queue import KeyedQueue
-from ddpjob.reconcile import Caches, JobRecord, Reconciler, job_record
+from ddpjob.reconcile import Caches, Reconciler
 from ddpjob.render import Agent
 from ddpjob.settings import Settings
 

@@ -59,6 +59,12 @@ class Policy(Model):
     """Whether containers may claim ports of the node."""
     node_name: bool = False
     """Whether a job may choose nodes by name, past the scheduler."""
+    dns_ports: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(max_length=8)] = [
+        53,
+        5353,
+    ]
+    """Ports at which pods reach DNS where a job limits `networkPolicy.egress`: those of the DNS
+    pods, not of their Service. OpenShift's listen at 5353."""
     agent_clients: list[dict[str, Any]] = []
     """NetworkPolicy peers that may ask agents for progress and metrics: operator, monitoring."""
     privileged: bool = False

@@ -12,8 +12,9 @@ from typing import Protocol
 import aiohttp
 from pydantic import ValidationError
 
+from ddpjob.jobrecord import JobRecord
 from ddpjob.observed import PodRecord, Report
-from ddpjob.reconcile import JobRecord, Memory, Reconciler
+from ddpjob.reconcile import Memory, Reconciler
 from ddpjob.settings import Settings
 from ddpjob.summary import AgentReport, loads
 

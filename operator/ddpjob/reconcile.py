@@ -10,8 +10,6 @@ from hashlib import sha256
 from secrets import token_bytes
 from typing import Any
 
-import orjson
-
 from ddpjob import keys, render
 from ddpjob.api import DDPJob, Status
 from ddpjob.cluster import (
@@ -34,7 +32,7 @@ from ddpjob.errors import (
     NotFound,
     Refused,
 )
-from ddpjob.nesting import write_json
+from ddpjob.jobrecord import JobRecord, job_record
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.own import is_own
 from ddpjob.plan import plan
@@ -45,44 +43,12 @@ from ddpjob.times import seconds_since, stamp
 
 log = logging.getLogger(__name__)
 
+PASSING_SECONDS = 5.0  # an error of the API server's is told once it has lasted for so long
+MAX_CONDITION = 4096  # characters of a message, by the schema
 _MAX_STEPS = (
     8  # a job takes four from nothing to its pods; more in one go means that something flaps
 )
 _MINOR = ("summary", "nodes", "progress", "observed_generation", "pods")
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """A DDPJob as the cache keeps it.
-
-    Bytes, since ten thousand finished jobs are read once each.
-    """
-
-    name: str
-    namespace: str
-    uid: str
-    resource_version: int
-    body: bytes
-
-    def parse(self) -> DDPJob:
-        """The job. Raises InvalidJob."""
-        return DDPJob.parse(orjson.loads(self.body))
-
-
-def job_record(body: Body) -> JobRecord:
-    """The record of a DDPJob."""
-    metadata = {
-        name: value
-        for name, value in body["metadata"].items()
-        if name not in ("managedFields", "annotations", "labels")
-    }
-    return JobRecord(
-        name=metadata["name"],
-        namespace=metadata["namespace"],
-        uid=metadata["uid"],
-        resource_version=int(metadata["resourceVersion"]),
-        body=write_json({**body, "metadata": metadata}),
-    )
 
 
 @dataclass
@@ -156,10 +122,19 @@ class Reconciler:
             memory = self.memories.setdefault(record.uid, Memory())
             try:
                 job = record.parse()
+                step = plan(job, self._observe(job, memory, looked=looked), time.time())
+                if record.is_part and step.is_idle(job.status):
+                    self.memories.pop(job.uid, None)
+                    return step.look_again
+                if record.is_part:
+                    whole = await self._whole(job)
+                    if whole is None:
+                        return None
+                    job = whole
+                    step = plan(job, self._observe(job, memory, looked=looked), time.time())
             except InvalidJob as error:
                 await self._unreadable(record, error)
                 return None
-            step = plan(job, self._observe(job, memory, looked=looked), time.time())
             look, looked = not looked and _rests_on_sight(job, step, memory), False
             if step.noise and memory.noise_at is None:
                 memory.noise_at = time.monotonic()
@@ -225,6 +200,16 @@ class Reconciler:
                 memory.judged = generation, error
         return memory.judged[1]
 
+    async def _whole(self, job: DDPJob) -> DDPJob | None:
+        """The job with all that the cache does not keep of one at rest. Raises InvalidJob."""
+        try:
+            body = await self.cluster.get(DDPJOBS, job.namespace, job.name)
+        except NotFound:
+            self.caches.remove_job(job.uid)
+            return None
+        self.caches.put_job(job_record(body))
+        return DDPJob.parse(body)
+
     async def _look(self, job: DDPJob) -> None:
         """Take in the job's pods, then the job, as they are now.
 
@@ -233,10 +218,11 @@ class Reconciler:
         one that is older than its pods would have them deleted.
         """
         labels = f"{keys.JOB_UID_LABEL}={job.uid}"
-        listing = await self.cluster.list(PODS, namespace=job.namespace, labels=labels)
-        for body in listing.items:
-            if (record := pod_record(body)) is not None:
-                self.caches.put_pod(record)
+        listing = await self.cluster.list(
+            PODS, namespace=job.namespace, labels=labels, keep=pod_record
+        )
+        for record in listing.items:
+            self.caches.put_pod(record)
         try:
             self.caches.put_job(
                 job_record(await self.cluster.get(DDPJOBS, job.namespace, job.name))
@@ -288,6 +274,9 @@ class Reconciler:
         if step.status.attempt != job.status.attempt:
             memory.noise_at = memory.trouble = memory.trouble_at = None
             memory.report = memory.stamp = memory.prepared = None
+        if step.status.pods and not (stored.get("status") or {}).get("pods"):
+            told = "the definition of DDPJob is older than this operator: apply manifests/crd.yaml"
+            raise Refused(422, "OldDefinition", told)
         self.caches.put_job(job_record(stored))
         memory.version = stored["metadata"]["resourceVersion"]
         for note in step.notes:
@@ -321,16 +310,28 @@ class Reconciler:
                 await self._prepare(job, memory)
             if step.create:
                 await self._create_pods(job, step.create, memory)
-        except (InvalidJob, Refused, AlreadyExists) as error:
-            memory.trouble = error
-            if memory.trouble_at is None:
-                memory.trouble_at = time.monotonic()
-            said = plan(job, self._observe(job, memory), time.time())
-            if _is_transition(job.status, said.status):
-                await self._write_status(job, said, memory)
+        except (InvalidJob, ClusterError) as error:
+            await self._tell_trouble(job, error, memory)
             raise
         if step.prepare or step.create:
             memory.trouble, memory.trouble_at, memory.conflicts = None, None, 0
+
+    async def _tell_trouble(
+        self, job: DDPJob, error: InvalidJob | ClusterError, memory: Memory
+    ) -> None:
+        """Say in the job's status why nothing can be created.
+
+        What may pass by itself, a webhook that does not answer say, only when it has lasted.
+        """
+        if memory.trouble_at is None:
+            memory.trouble_at = time.monotonic()
+        passes = not isinstance(error, InvalidJob | Refused | AlreadyExists)
+        if passes and _since(memory.trouble_at) < PASSING_SECONDS:
+            return
+        memory.trouble = error
+        said = plan(job, self._observe(job, memory), time.time())
+        if _is_transition(job.status, said.status):
+            await self._write_status(job, said, memory)
 
     async def _prepare(self, job: DDPJob, memory: Memory) -> None:
         """Render everything, so that nothing is created for a job that cannot be.
@@ -363,11 +364,14 @@ class Reconciler:
             existing = await self._get(resource, job.namespace, body["metadata"]["name"])
         owner = _controller(existing) if existing else None
         if existing and owner is not None and owner.get("uid") == job.uid:
-            if resource == NETWORK_POLICIES and not _holds(existing["spec"], body["spec"]):
-                # Edited while the job was suspended. No pod is there that it would leave open.
+            if resource in (NETWORK_POLICIES, CONFIGMAPS) and not _is_same(
+                _content(existing), _content(body)
+            ):
+                # The job was edited while it was suspended, or somebody else made this for it. No
+                # pod is there that a moment without it would leave open.
                 await self._drop(job, resource, body["metadata"]["name"])
                 await self.cluster.create(resource, job.namespace, body)
-            if resource == SERVICES and not _holds(existing["spec"], _leads(body["spec"])):
+            if resource == SERVICES and not _leads(existing["spec"], body["spec"]):
                 # Not ours to delete: the operator has no right to, of any Service.
                 name = body["metadata"]["name"]
                 words = f"Service {name} was edited and does not lead to the job's pods any more"
@@ -521,27 +525,22 @@ class Reconciler:
 
     async def _unreadable(self, record: JobRecord, error: InvalidJob) -> None:
         """A job that an older or looser schema let in: say so in its status, touch nothing else."""
-        body = orjson.loads(record.body)
-        status = body.get("status") or {}
+        body = record.unchecked()
+        status = body["status"]
         condition = {
             "type": "Accepted",
             "status": "False",
             "reason": "Invalid",
-            "message": str(error),
+            "message": str(error)[:MAX_CONDITION],
             "lastTransitionTime": stamp(time.time()),
         }
-        others = [c for c in status.get("conditions") or [] if c["type"] != "Accepted"]
-        known = [c for c in status.get("conditions") or [] if c["type"] == "Accepted"]
-        if known and known[0].get("message") == str(error):
+        found = status.get("conditions")
+        known = [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
+        others = [c for c in known if c.get("type") != "Accepted"]
+        if any(c.get("message") == condition["message"] for c in known if c not in others):
             return
-        status = {
-            **status,
-            "state": status.get("state", "Pending"),
-            "conditions": [*others, condition],
-        }
-        stored = await self.cluster.update_status(
-            DDPJOBS, record.namespace, {**body, "status": status}
-        )
+        status |= {"state": status.get("state", "Pending"), "conditions": [*others, condition]}
+        stored = await self.cluster.update_status(DDPJOBS, record.namespace, body)
         self.caches.put_job(job_record(stored))
 
 
@@ -561,23 +560,29 @@ def _controller(obj: Body) -> Body | None:
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
-def _leads(service: Body) -> Body:
-    """What of a Service's spec decides which pods it names; the ports of a headless one do not."""
-    return {name: value for name, value in service.items() if name != "ports"}
+def _leads(found: Body, wanted: Body) -> bool:
+    """Whether a Service names the pods that it should; the ports of a headless one do nothing."""
+    return all(found.get(name) == value for name, value in wanted.items() if name != "ports")
 
 
-def _holds(found: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there: the API server adds defaults and drops what is empty."""
-    if not wanted and not found:
-        return True
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(
-            _holds(found.get(name), value) for name, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        same = isinstance(found, list) and len(found) == len(wanted)
-        return same and all(map(_holds, found, wanted))
-    return bool(found == wanted)
+def _content(obj: Body) -> Body:
+    """What an object says, without what it is."""
+    return {name: obj[name] for name in ("spec", "data", "immutable") if name in obj}
+
+
+def _is_same(found: Any, wanted: Any) -> bool:
+    """Whether nothing is missing and nothing more is there: a further peer lets somebody in.
+
+    The API server drops empty lists, and says TCP where no protocol is named. An empty object is
+    not nothing: `namespaceSelector: {}` is all namespaces.
+    """
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        default = {"protocol": "TCP"} if {"port", "protocol"} & (wanted.keys() | found) else {}
+        one, two = ({**default, **each} for each in (found, wanted))
+        return all(_is_same(one.get(name), two.get(name)) for name in one.keys() | two.keys())
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(_is_same, found, wanted))
+    return found == wanted or [found, wanted] in ([[], None], [None, []])
 
 
 def _rests_on_sight(job: DDPJob, step: Plan, memory: Memory) -> bool:

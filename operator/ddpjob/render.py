@@ -97,6 +97,7 @@ def network_policy(job: DDPJob, policy: Policy) -> Body | None:
         own_pods={"matchLabels": {keys.JOB_UID_LABEL: job.uid}},
         agent_clients=policy.agent_clients,
         agent_port=keys.AGENT_PORT,
+        dns_ports=policy.dns_ports,
         egress=egress,
     )
 

@@ -48,6 +48,11 @@ class Plan:
     look_again: float | None = None
     """Seconds after which to plan again even if nothing happens."""
 
+    def is_idle(self, status: Status) -> bool:
+        """Whether nothing follows for a job with this status, but perhaps a look later."""
+        deeds = self.delete or self.expire or self.prepare or self.create
+        return self.status == status and not (deeds or self.delete_job or self.look)
+
 
 def look_again(step: Plan, seconds: float | None) -> Plan:
     """`step`, to be followed by a look after so many seconds at the latest."""

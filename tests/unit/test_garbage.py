@@ -17,7 +17,7 @@ from ddpjob.cluster.informer import Informer, Store
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.sound import sound_answers
 from ddpjob.errors import Unavailable
-from ddpjob.reconcile import JobRecord, job_record
+from ddpjob.jobrecord import JobRecord, job_record
 from tests.builders import job_object
 
 JOB = {**job_object("digits"), "status": {}}

@@ -13,10 +13,10 @@ from ddpjob.api import DDPJob
 from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
 from ddpjob.controller import Controller, load_agent
 from ddpjob.errors import InvalidJob, cluster_error
+from ddpjob.jobrecord import job_record
 from ddpjob.observed import Observed, PodRecord
 from ddpjob.policy import Policy
 from ddpjob.proof import Proofs
-from ddpjob.reconcile import job_record
 from ddpjob.settings import Settings
 from tests.builders import NOW, failed, job, job_object, plan, pod, running, succeeded, with_status
 from tests.localplay import (

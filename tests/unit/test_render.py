@@ -546,7 +546,8 @@ def test_with_egress_pods_reach_each_other_dns_and_what_is_named() -> None:
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     own, dns, rest = spec["egress"]
     assert own == {"to": spec["ingress"][0]["from"]} and rest == named
-    assert {(p["protocol"], p["port"]) for p in dns["ports"]} == {("TCP", 53), ("UDP", 53)}
+    wanted = {(protocol, port) for protocol in ("TCP", "UDP") for port in (53, 5353)}
+    assert {(p["protocol"], p["port"]) for p in dns["ports"]} == wanted
     assert len(network(networkPolicy={"egress": []})["egress"]) == 2
 
 

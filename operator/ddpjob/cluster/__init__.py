@@ -3,11 +3,13 @@
 The same verbs, the same errors.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ddpjob import keys
+from ddpjob.errors import cluster_error
 
 Body = dict[str, Any]
 
@@ -29,10 +31,23 @@ class Resource:
     def path(
         self, namespace: str | None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """URL path of the collection, of one object, or of its subresource."""
+        """URL path of the collection, of one object, or of its subresource.
+
+        Raises Refused (400) for what is no name: `..` would lead elsewhere.
+        """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        parts = [root, "namespaces", namespace] if namespace else [root]
-        return "/".join([*parts, self.plural, *(p for p in (name, subresource) if p)])
+        parts = [root] if namespace is None else [root, "namespaces", _name(namespace)]
+        names = [] if name is None else [_name(name)]
+        return "/".join([*parts, self.plural, *names, *([subresource] if subresource else [])])
+
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)  # nothing to be quoted in it
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise cluster_error(400, "BadRequest", f"{text[:80]!r} is no name of an object")
+    return text
 
 
 DDPJOBS = Resource(keys.GROUP, keys.VERSION, keys.PLURAL, keys.KIND)
@@ -44,12 +59,23 @@ EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
+Keep = Callable[[Body], Any]
+"""What is kept of an object that is read: anything, or None if it is nothing of ours."""
+
+
 @dataclass(frozen=True)
 class Listing:
     """All objects of a kind at one resource version, from which a watch can go on."""
 
-    items: list[Body]
+    items: list[Any]
+    """What was to be kept of them: without a word about it, they themselves."""
     resource_version: str
+
+
+def kept(bodies: Iterable[Body], keep: Keep | None) -> list[Any]:
+    """What `keep` makes of them, where it makes something."""
+    found = bodies if keep is None else map(keep, bodies)
+    return [each for each in found if each is not None]
 
 
 @dataclass(frozen=True)
@@ -105,8 +131,18 @@ class Cluster(Protocol):
         """PUT on /status; Conflict unless `body.metadata.resourceVersion` is the stored one."""
         ...
 
-    async def list(self, resource: Resource, *, namespace: str | None, labels: str = "") -> Listing:
-        """LIST, in as many chunks as it takes. `labels` is a label selector."""
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None,
+        labels: str = "",
+        keep: Keep | None = None,
+    ) -> Listing:
+        """LIST, in as many chunks as it takes. `labels` is a label selector.
+
+        With `keep` there is never more than one whole object in memory.
+        """
         ...
 
     def watch(

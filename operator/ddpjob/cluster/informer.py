@@ -7,8 +7,8 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from ddpjob.cluster import Body, Cluster, Resource
-from ddpjob.errors import ClusterError, Expired
+from ddpjob.cluster import DDPJOBS, Body, Cluster, Resource
+from ddpjob.errors import ClusterError, Expired, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -132,25 +132,26 @@ class Informer(Generic[T]):
                     resource_version, failures = seen, 0
                 failures = 0
             except (ClusterError, TimeoutError) as error:
-                if isinstance(error, Expired):
+                if isinstance(error, Expired | NotFound):  # or the definition is not there
                     resource_version = ""
                 failures += 1
                 pause = min(0.2 * 2**failures, 10.0) * random.uniform(0.5, 1.0)
+                gone = isinstance(error, NotFound) and self._resource == DDPJOBS
                 log.warning(
-                    "watch broken resource=%s namespace=%s retry_in=%.1fs error=%s",
+                    "watch broken resource=%s namespace=%s retry_in=%.1fs error=%s%s",
                     self._resource.plural,
                     self._namespace or "*",
                     pause,
                     error,
+                    ": the definition of DDPJob is missing: apply manifests/crd.yaml" * gone,
                 )
                 await asyncio.sleep(pause)
 
     async def _relist(self) -> str:
         listing = await self._cluster.list(
-            self._resource, namespace=self._namespace, labels=self._labels
+            self._resource, namespace=self._namespace, labels=self._labels, keep=self._read
         )
-        items = [item for body in listing.items if (item := self._read(body)) is not None]
-        self._store.replace(items, int(listing.resource_version), self._namespace)
+        self._store.replace(listing.items, int(listing.resource_version), self._namespace)
         self._heard()
         self.synced.set()
         return listing.resource_version

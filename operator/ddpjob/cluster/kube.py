@@ -4,13 +4,15 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import orjson
 
-from ddpjob.cluster import Body, Listing, Resource, WatchEvent
+from ddpjob.cluster import Body, Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.cluster.credentials import Credentials
+from ddpjob.cluster.pages import read_page
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
 from ddpjob.nesting import read_json
 
@@ -103,14 +105,26 @@ class KubeCluster:
         path = resource.path(namespace, body["metadata"]["name"], "status")
         return await self._call("PUT", resource, path, body)
 
-    async def list(self, resource: Resource, *, namespace: str | None, labels: str = "") -> Listing:
-        """LIST in chunks."""
-        items: list[Body] = []
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None,
+        labels: str = "",
+        keep: Keep | None = None,
+    ) -> Listing:
+        """LIST in chunks, each of which is read object by object."""
+        items: list[Any] = []
         params = {"limit": str(CHUNK)} | ({"labelSelector": labels} if labels else {})
+
+        def take(body: Body) -> None:
+            items.extend(kept([body], keep))
+
         while True:
-            page = await self._call("LIST", resource, resource.path(namespace), params=params)
-            found, metadata = _page(page)
-            items += found
+            path = resource.path(namespace)
+            async with self._request("LIST", resource, path, params=params) as answer:
+                page = await read_page(chunks(answer.content), take)
+            metadata = _metadata(page)
             if not (token := metadata.get("continue")):
                 return Listing(items, metadata["resourceVersion"])
             params["continue"] = token
@@ -152,8 +166,26 @@ class KubeCluster:
         resource: Resource,
         path: str,
         body: bytes | Mapping[str, Any] | None = None,
-        params: Mapping[str, str] | None = None,
     ) -> Body:
+        async with self._request(verb, resource, path, body) as answer:
+            parsed = read_json(await answer.read())
+        if not isinstance(parsed, dict) or not isinstance(parsed.get("metadata"), dict):
+            raise Unavailable(answer.status, "Garbled", f"{verb} {path}: no Kubernetes object")
+        return parsed
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        body: bytes | Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that is none of an error, to be read. Raises ClusterError.
+
+        Also for what breaks, or turns out to be no JSON, while it is read.
+        """
         content = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
         method = "GET" if verb == "LIST" else verb
         code = 0
@@ -167,21 +199,19 @@ class KubeCluster:
                 async with self._session.request(
                     method, path, data=content, params=params, headers=headers
                 ) as answer:
-                    text, code = await answer.read(), answer.status
+                    if answer.status >= 400:
+                        text, code = await answer.read(), answer.status
+                        raise _error(answer, text)
+                    yield answer
+                    code = answer.status
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise Unavailable(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
+            except ValueError as error:
+                told = f"{verb} {path}: no JSON: {error}"
+                raise Unavailable(answer.status, "Garbled", told) from error
             finally:
                 key = (verb, resource.plural, code)
                 self.requests[key] = self.requests.get(key, 0) + 1
-        if code >= 400:
-            raise _error(answer, text)
-        try:
-            parsed = read_json(text)
-        except orjson.JSONDecodeError as error:
-            raise Unavailable(code, "Garbled", f"{verb} {path}: no JSON: {error}") from error
-        if not isinstance(parsed, dict) or not isinstance(parsed.get("metadata"), dict):
-            raise Unavailable(code, "Garbled", f"{verb} {path}: no Kubernetes object")
-        return parsed
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -210,13 +240,20 @@ async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         rest = tail
 
 
-def _page(page: Body) -> tuple[list[Body], Body]:
-    """Items and metadata of a list's answer. Raises Unavailable for what only looks like one."""
+async def chunks(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """What arrives, with a turn for others after each piece, however fast it comes."""
+    async for chunk in stream.iter_any():
+        yield chunk
+        await asyncio.sleep(0)
+
+
+def _metadata(page: Body) -> Body:
+    """Metadata of a list's answer. Raises Unavailable for what only looks like one."""
     try:
-        items, metadata = page["items"] or [], page["metadata"]
+        metadata: Body = page["metadata"]
         int(metadata["resourceVersion"])
-        if isinstance(items, list):
-            return items, metadata
+        if not page["items"]:  # those that there were have been taken
+            return metadata
     except (KeyError, TypeError, ValueError):
         pass
     raise Unavailable(200, "Garbled", "a list without items or resourceVersion")

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from ddpjob.cluster import DDPJOBS, PODS, Body, Listing, Resource, WatchEvent
+from ddpjob.cluster import DDPJOBS, PODS, Body, Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.cluster.selector import parse_selector
 from ddpjob.cluster.store import Store, Stored
 from ddpjob.errors import InvalidJob, cluster_error
@@ -150,11 +150,18 @@ class LocalCluster:
             raise cluster_error(409, "Conflict", told)
         return self._remove(resource, stored.body, grace_seconds)
 
-    async def list(self, resource: Resource, *, namespace: str | None, labels: str = "") -> Listing:
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None,
+        labels: str = "",
+        keep: Keep | None = None,
+    ) -> Listing:
         """All objects that match, ordered by namespace and name."""
         await self._arrive()
         found = self._store.select(resource, namespace, parse_selector(labels))
-        return Listing([stored.body for stored in found], str(self._store.revision))
+        return Listing(kept((stored.body for stored in found), keep), str(self._store.revision))
 
     def watch(
         self, resource: Resource, *, namespace: str | None, labels: str = "", resource_version: str
@@ -178,7 +185,7 @@ class LocalCluster:
         if grace > 0:
             return self._mark_deleted(resource, body, grace)
         gone = self._store.commit(resource, body, delete=True)
-        for kind, orphan in self._store.orphans_of(gone.uid):
+        for kind, orphan in self._store.orphans_of(gone.owner):
             self._remove(kind, orphan.body, None)
         return None
 

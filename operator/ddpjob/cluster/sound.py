@@ -1,7 +1,8 @@
-"""Keeps from kopf what is no answer of an API server: it would end the process.
+"""Keeps from kopf what would end the process, or fill its memory.
 
-A gateway's page, JSON that was cut, a watch's ERROR other than 410: kopf takes them for errors of
-its own and stops. Here they become what they are, a broken connection, after which it tries again.
+A gateway's page, JSON that was cut, a watch's ERROR other than 410, a definition that somebody has
+deleted: kopf takes them for errors of its own and stops. Here they become a broken connection,
+after which it tries again. And kopf is here for events alone, so of each object it gets the name.
 """
 
 import asyncio
@@ -11,11 +12,18 @@ from typing import Any, cast
 import aiohttp
 import orjson
 
-from ddpjob.cluster.kube import lines
+from ddpjob import keys
+from ddpjob.cluster import Body
+from ddpjob.cluster.kube import chunks, lines
+from ddpjob.cluster.pages import read_page
 from ddpjob.errors import Unavailable
 from ddpjob.nesting import read_json
 
 PAUSE_SECONDS = 1.0  # kopf begins a broken watch again at once
+_METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "generation"),
+    *("creationTimestamp", "deletionTimestamp"),
+)
 
 
 async def sound_answers(
@@ -23,15 +31,36 @@ async def sound_answers(
 ) -> aiohttp.ClientResponse:
     """A middleware for kopf's session. Raises ClientConnectionError, which kopf retries."""
     answer = await handler(request)
+    if answer.status == 404 and request.url.path.endswith(f"/{keys.PLURAL}"):
+        answer.close()
+        await asyncio.sleep(PAUSE_SECONDS)
+        raise aiohttp.ClientConnectionError(f"there is no kind {keys.KIND}")
     if answer.status >= 400:
         return answer
     if "watch" in request.url.query:
         answer.content = cast(aiohttp.StreamReader, _Events(answer.content))
         return answer
-    text = await answer.read()
-    if not isinstance(_json(text), dict) or answer.content_type != "application/json":
-        raise aiohttp.ClientConnectionError(f"{request.url.path}: no answer of an API server")
+    items: list[Body] = []
+    try:
+        if answer.content_type != "application/json":
+            raise ValueError(answer.content_type)
+        page = await read_page(chunks(answer.content), lambda item: items.append(_trigger(item)))
+    except ValueError as error:
+        answer.close()
+        told = f"{request.url.path}: no answer of an API server: {error}"
+        raise aiohttp.ClientConnectionError(told) from error
+    answer._body = orjson.dumps(page | ({"items": items} if page.get("items") == [] else {}))
     return answer
+
+
+def _trigger(found: Body) -> Body:
+    """What kopf needs of an object to say that it has changed."""
+    metadata = found.get("metadata")
+    named = metadata if isinstance(metadata, dict) else {}
+    kept = {name: named[name] for name in _METADATA if name in named}
+    return {name: found[name] for name in ("apiVersion", "kind") if name in found} | {
+        "metadata": kept
+    }
 
 
 class _Events:
@@ -47,9 +76,14 @@ class _Events:
         """Whole events. Raises ClientPayloadError at the first that is none."""
         try:
             async for line in lines(self._stream):
-                if not _is_event(_json(line)):
+                event = _json(line)
+                if not _is_event(event):
                     await asyncio.sleep(PAUSE_SECONDS)
                     raise aiohttp.ClientPayloadError("no event of a watch")
+                if event["type"] != "ERROR":
+                    line = orjson.dumps(
+                        {"type": event["type"], "object": _trigger(event["object"])}
+                    )
                 yield line + b"\n"
         except Unavailable as error:  # a line without end
             raise aiohttp.ClientPayloadError(str(error)) from error
@@ -63,7 +97,7 @@ def _is_event(event: object) -> bool:
     return isinstance(event["object"].get("metadata"), dict)
 
 
-def _json(text: bytes) -> object:
+def _json(text: bytes) -> Any:
     try:
         return read_json(text)
     except orjson.JSONDecodeError:

@@ -20,6 +20,7 @@ BOOKMARK_EVERY = 500
 BOOKMARK_SECONDS = 60.0
 
 Key = tuple[str, str]  # namespace, name
+Owner = tuple[str, str]  # namespace, uid: in another namespace nobody owns an object
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,21 @@ class Stored:
     uid: str
     text: bytes
     labels: Mapping[str, str]
-    owners: frozenset[str]  # uids
+    owners: frozenset[Owner]
 
     @classmethod
     def of(cls, body: Body) -> "Stored":
         """The frozen form of `body`."""
         meta = body["metadata"]
-        owners = frozenset(owner.get("uid", "") for owner in meta.get("ownerReferences") or ())
         key = (meta["namespace"], meta["name"])
+        named = meta.get("ownerReferences") or ()
+        owners = frozenset((meta["namespace"], owner.get("uid", "")) for owner in named)
         return cls(key, meta["uid"], orjson.dumps(body), meta.get("labels") or {}, owners)
+
+    @property
+    def owner(self) -> Owner:
+        """As what it owns others."""
+        return self.key[0], self.uid
 
     @property
     def body(self) -> Body:
@@ -75,7 +82,7 @@ class Store:
     def __init__(self, history: int) -> None:
         self.revision = 0
         self._objects: dict[Resource, dict[Key, Stored]] = {}
-        self._uids: set[str] = set()
+        self._owners: set[Owner] = set()
         self._history: deque[Change] = deque(maxlen=history)
         self._streams = 0  # raised to end every open watch
         self._changed = asyncio.Event()
@@ -99,25 +106,25 @@ class Store:
         before = objects.get(final.key)
         if delete:
             del objects[final.key]
-            self._uids.discard(final.uid)
+            self._owners.discard(final.owner)
         else:
             objects[final.key] = final
-            self._uids.add(final.uid)
+            self._owners.add(final.owner)
         self._history.append(Change(resource, before, None if delete else final, final))
         self._wake()
         return final
 
     def is_orphan(self, stored: Stored) -> bool:
         """Whether it was owned, and none of its owners lives."""
-        return bool(stored.owners) and self._uids.isdisjoint(stored.owners)
+        return bool(stored.owners) and self._owners.isdisjoint(stored.owners)
 
-    def orphans_of(self, uid: str) -> list[tuple[Resource, Stored]]:
-        """Objects that `uid` owned and that no living object owns."""
+    def orphans_of(self, owner: Owner) -> list[tuple[Resource, Stored]]:
+        """Objects that `owner` owned and that no living object owns."""
         return [
             (resource, stored)
             for resource, objects in self._objects.items()
             for stored in objects.values()
-            if uid in stored.owners and self.is_orphan(stored)
+            if owner in stored.owners and self.is_orphan(stored)
         ]
 
     async def watch(

@@ -1,0 +1,86 @@
+"""A DDPJob as the cache keeps it: no more of it than may be needed without being read again. Pure.
+
+Of ten thousand finished jobs, and of those that somebody has suspended, a few hundred bytes each:
+what they ask for is read again when something is to be done about them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ddpjob import api, keys
+from ddpjob.api import DDPJob
+from ddpjob.nesting import write_json
+
+_METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "generation"),
+    *("creationTimestamp", "deletionTimestamp"),
+)
+_AT_REST = ("suspend", "managedBy", "nnodes", "cleanPodPolicy", "ttlSecondsAfterFinished")
+"""What is kept of the spec of a job at rest; the rest are fields that a spec must have."""
+_FINISHED = (
+    *("observedGeneration", "state", "summary", "attempt", "restarts", "nodes"),
+    *("completionTime", "progress", "goodput"),
+)
+"""What is kept of the status of a finished job, its conditions' messages apart."""
+_STAND_IN = {"image": "none", "args": ["none"]}
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A DDPJob as JSON, the whole or a part of it."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: int
+    body: bytes
+    is_part: bool = False
+    """The job is at rest, and its spec and its status are not whole."""
+
+    def parse(self) -> DDPJob:
+        """The job. Raises InvalidJob."""
+        return DDPJob.parse(orjson.loads(self.body))
+
+    def unchecked(self) -> dict[str, Any]:
+        """The job as an update of its status, with the status as it was found."""
+        body: dict[str, Any] = orjson.loads(self.body)
+        status = body.get("status")
+        return {**body, "spec": _STAND_IN, "status": status if isinstance(status, dict) else {}}
+
+
+def job_record(body: Mapping[str, Any]) -> JobRecord:
+    """The record of a DDPJob, whatever stands in it."""
+    found = body["metadata"]
+    metadata = {name: found[name] for name in _METADATA if name in found}
+    spec, status = body.get("spec"), body.get("status")
+    is_part = False
+    if isinstance(spec, dict) and isinstance(status, dict) and _is_at_rest(spec, status):
+        is_part = True
+        spec = {**_STAND_IN, **{name: spec[name] for name in _AT_REST if name in spec}}
+        status = _in_brief(status) if status.get("state") in api.FINISHED else status
+    kept = {"metadata": metadata, "spec": spec, "status": status or {}}
+    return JobRecord(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        resource_version=int(metadata["resourceVersion"]),
+        body=write_json({"apiVersion": keys.API_VERSION, "kind": keys.KIND, **kept}),
+        is_part=is_part,
+    )
+
+
+def _is_at_rest(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether nothing is to be done about the job until somebody changes something."""
+    state = status.get("state")
+    theirs = spec.get("managedBy") not in (None, keys.MANAGER)
+    return state in api.FINISHED or state == "Suspended" and spec.get("suspend") is True or theirs
+
+
+def _in_brief(status: Mapping[str, Any]) -> dict[str, Any]:
+    conditions = status.get("conditions")
+    named = [c for c in conditions if isinstance(c, dict)] if isinstance(conditions, list) else []
+    brief = {name: status[name] for name in _FINISHED if name in status}
+    return brief | {"conditions": [{**condition, "message": ""} for condition in named]}
