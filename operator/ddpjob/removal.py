@@ -87,10 +87,12 @@ def _occupies(pod: PodRecord) -> bool:
 def remains(status: Status, older: Sequence[PodRecord]) -> list[PodRecord]:
     """Pods of older attempts to delete.
 
-    The live, and the dead but for those of the last failure, kept for their logs.
+    The live, and the dead but for those of the last failure, kept for their logs. Not what is
+    deleted already and stays by somebody's finalizer.
     """
     kept = status.failure.attempt if status.failure else None
-    return [pod for pod in older if _occupies(pod) or pod.attempt != kept]
+    rest = (pod for pod in older if not pod.forced)
+    return [pod for pod in rest if _occupies(pod) or pod.attempt != kept]
 
 
 def grace_of(status: Status, older: Sequence[PodRecord]) -> int | None:
