@@ -5,6 +5,7 @@ import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -88,7 +89,9 @@ class Client:
         headers = {"Content-Type": content_type}
         async with (
             self._slots,
-            self._session.request(method, path, data=content, headers=headers) as answer,
+            self._session.request(
+                method, path, data=None if content is None else BytesIO(content), headers=headers
+            ) as answer,
         ):
             text = await answer.read()
         if answer.status >= 400:

@@ -1,0 +1,89 @@
+"""How much memory the operator takes, whatever tenants store: its peak, by the kernel's count."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob import keys
+from tests.api.jobs import Body, Jobs
+from tests.builders import job_object
+from tests.cluster.apiserver import ApiServer
+from tests.cluster.client import Client
+from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.operator import OperatorProcess
+
+LARGE = 60  # objects of each kind
+JOB_BYTES, POD_BYTES = 1_300_000, 1_350_000
+LIMIT_MIB = 200  # of which two such attacks together may take no more; the chart's limit is above
+
+
+def large_job(number: int) -> Body:
+    """A suspended job that the schema takes: its arguments are long."""
+    args = ["train.py", *["x" * 32_000] * (JOB_BYTES // 32_000)]
+    return job_object(f"large-{number}", args=args, suspend=True)
+
+
+def large_pod(number: int) -> Body:
+    """A stranger's pod with our label, which no scheduler finds a node for."""
+    env = [{"name": f"N{n}", "value": "x" * 30_000} for n in range(POD_BYTES // 30_000)]
+    return {
+        "metadata": {
+            "name": f"large-{number}",
+            "labels": {keys.MANAGED_BY_LABEL: keys.MANAGED_BY},
+        },
+        "spec": {
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "x", "image": "x", "env": env}],
+        },
+    }
+
+
+async def store(client: Client, path: str, bodies: list[Any]) -> None:
+    slots = asyncio.Semaphore(4)
+
+    async def post(body: Any) -> None:
+        async with slots:
+            await client.request("POST", path, body)
+
+    await asyncio.gather(*map(post, bodies))
+
+
+def peak_mib(operator: OperatorProcess) -> float:
+    """The process's highest resident size so far, in MiB."""
+    assert operator.process is not None
+    status = Path(f"/proc/{operator.process.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) / 1024
+
+
+@pytest.mark.timeout(600)
+async def test_large_objects_of_tenants_fill_no_memory_and_hold_up_nobody(
+    api_server: ApiServer,
+    crd: None,
+    tmp_path: Path,
+    jobs: Jobs,
+    nodes: list[str],
+    client: Client,
+    namespace: str,
+) -> None:
+    peaks: dict[str, float] = {}
+    with OperatorProcess(api_server, tmp_path) as operator:
+        operator.wait_until_ready()
+        peaks["idle"] = peak_mib(operator)
+        await store(client, jobs.path, [large_job(n) for n in range(LARGE)])
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        await store(client, path, [large_pod(n) for n in range(LARGE)])
+        async with ScriptedKubelet(client, nodes):
+            await jobs.create()
+            await jobs.in_state("Running")
+            peaks["as they came"] = peak_mib(operator)
+            operator.kill()
+            operator.start()
+            operator.wait_until_ready()
+            await jobs.create("second")
+            await jobs.in_state("Running", "second")
+            peaks["at the next start"] = peak_mib(operator)
+    print(", ".join(f"{name}: {peak:.0f} MiB" for name, peak in peaks.items()))
+    assert max(peaks.values()) <= LIMIT_MIB, peaks
