@@ -1,0 +1,57 @@
+"""A name from outside never leads a request elsewhere."""
+
+from typing import Any
+
+import pytest
+
+from ddpjob import cluster
+from ddpjob.cluster import Resource
+from ddpjob.cluster.credentials import Credentials
+from ddpjob.cluster.kube import KubeCluster
+from ddpjob.errors import Refused
+from ddpjob.observed import pod_record
+from tests.builders import IDENTITY
+
+RESOURCES = [value for value in vars(cluster).values() if isinstance(value, Resource)]
+HOSTILE = [
+    *("..", ".", "", "../../../pods", "a/b", "a?watch=1", "a#b", "a%2fb", "a%2e%2e", "a b", "a\nb"),
+    *("a\\b", "A", "é", "a" * 300, "http://example.com", "a\x00", "-a", "a-"),
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_no_request_is_sent_for_what_is_no_name(text: str) -> None:
+    """To a port where nobody listens: whoever asks gets another error than Refused."""
+    kube = KubeCluster(Credentials(server="http://127.0.0.1:1"))
+    body = {"metadata": {"name": text, "resourceVersion": "1"}}
+    try:
+        for resource in RESOURCES:
+            requests: list[Any] = [
+                kube.create(resource, text, b"{}"),
+                kube.get(resource, "team", text),
+                kube.get(resource, text, "digits"),
+                kube.delete(resource, "team", text, uid="u"),
+                kube.patch(resource, "team", text, {}),
+                kube.update(resource, "team", body),
+                kube.update_status(resource, "team", body),
+                kube.list(resource, namespace=text),
+                anext(kube.watch(resource, namespace=text, resource_version="1")),
+            ]
+            for request in requests:
+                with pytest.raises(Refused, match="no name"):
+                    await request
+        assert kube.requests == {}
+    finally:
+        await kube.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../pods", "digits-agent-..", "other-agent-12345678", "digits-agent-1234567g"]
+)
+def test_the_agents_config_map_is_named_by_the_operator_alone(name: str) -> None:
+    metadata = {**IDENTITY, "annotations": {"ddpjob.dev/agent": name}}
+    record = pod_record({"metadata": metadata})
+    assert record is not None and record.agent_config == ""
+    metadata["annotations"] = {"ddpjob.dev/agent": "digits-agent-0123abcd"}
+    record = pod_record({"metadata": metadata})
+    assert record is not None and record.agent_config == "digits-agent-0123abcd"
