@@ -4,6 +4,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,10 +47,12 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def finish(folder: Path, content: Any, *options: str) -> subprocess.CompletedProcess[str]:
+def finish(
+    folder: Path, content: Any, *options: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(folder, content, "--local", *options),
-        env=environment(),
+        env=environment() | variables,
         capture_output=True,
         text=True,
         timeout=50,
@@ -107,6 +110,48 @@ def test_a_job_fails_and_names_the_first_cause(tmp_path: Path) -> None:
     assert "first cause: rank 1, ExitCode: exited with code 3" in done.stderr
     assert f"log: {log}" in done.stderr and "one" in log.read_text()
     assert (tmp_path / "out" / "other" / "other-0-1").is_dir()
+
+
+GPUS = 'echo "sees <$CUDA_VISIBLE_DEVICES>"; '
+
+
+def seen(folder: Path, *, attempts: int = 1, nodes: int = 2) -> list[list[str]]:
+    """What each node of each attempt has said of its devices."""
+    logs = folder / "out" / "shell" / "logs"
+    return [
+        re.findall("<.*>", (logs / f"shell-{attempt}-{rank}.log").read_text())
+        for attempt in range(attempts)
+        for rank in range(nodes)
+    ]
+
+
+def test_each_node_sees_gpus_of_its_own_and_a_restart_the_same(tmp_path: Path) -> None:
+    limits = {"limits": {"nvidia.com/gpu": 2}}
+    script = GPUS + "[ $DDPJOB_ATTEMPT = 1 ] || exit 3"
+    spec = job(script, resources=limits, nprocPerNode=1, failurePolicy={"maxRestarts": 1})
+    done = finish(tmp_path, spec, CUDA_VISIBLE_DEVICES="4,GPU-aa,MIG-bb,7,9")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert seen(tmp_path, attempts=2) == [["<4,GPU-aa>"], ["<MIG-bb,7>"]] * 2
+    (told,) = [line for line in done.stdout.splitlines() if "GPUs: " in line]
+    assert told.endswith("GPUs: node 0 has 4,GPU-aa, node 1 has MIG-bb,7")
+
+
+def test_a_node_that_asks_for_no_gpu_sees_none(tmp_path: Path) -> None:
+    done = finish(tmp_path, job(GPUS), CUDA_VISIBLE_DEVICES="0,1")
+    assert done.returncode == 0 and "GPUs: " not in done.stdout
+    assert seen(tmp_path) == [["<>"], ["<>"]]
+
+
+@pytest.mark.parametrize("there", ["0,1,2", "", "-1"])
+def test_more_gpus_than_there_are_is_refused_before_anything_starts(
+    tmp_path: Path, there: str
+) -> None:
+    spec = job(GPUS, resources={"limits": {"nvidia.com/gpu": "2"}}, nprocPerNode=1)
+    done = finish(tmp_path, spec, CUDA_VISIBLE_DEVICES=there)
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
+    (line,) = done.stderr.splitlines()
+    assert ": spec.resources.limits[nvidia.com/gpu]: " in line
+    assert line.endswith("got 2 for each of 2 nodes, 4 in all")
 
 
 def test_a_deadline_has_no_first_cause(tmp_path: Path) -> None:

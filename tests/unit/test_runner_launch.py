@@ -187,6 +187,7 @@ def test_little_of_the_environment_comes_along_and_the_pod_has_the_last_word() -
         inherited={"PATH": "/bin", "AWS_SECRET": "x", "LC_ALL": "C", "HOME": "/root", "PET_X": "1"},
     )
     expected = {"PATH": "/venv/bin:/bin", "LC_ALL": "C", "HOME": "/h", "SHARE": "1"}
+    expected |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}  # no GPUs but its own
     assert started.env == expected
 
 

@@ -15,6 +15,7 @@ import typer
 
 from ddpjob import api, keys
 from ddpjob.cli.files import documents
+from ddpjob.cli.gpus import shares, told
 from ddpjob.cli.live import Display, Screen, Status, display
 from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, Body, Resource
@@ -91,10 +92,12 @@ class Session:
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
         self.folder = job_folder(directory, self.namespace, self.name)
+        self._shares = shares(api.DDPJob.parse(job), os.environ)
         self._cluster = LocalCluster(admit=_admit)
         self._runner = Runner(
             self._cluster,
             directory=directory,
+            shares=self._shares,
             waits_for_config_maps=False,
             on_line=self._line,
             shutdown_seconds=grace,
@@ -149,13 +152,14 @@ class Session:
             self._interrupt(signal.SIGPIPE)
 
     def _introduction(self) -> str:
-        told = [f"logs in {self.folder / LOGS}"]
+        lines = [f"logs in {self.folder / LOGS}"]
         ignored = [field for field in IGNORED if field in self._job["spec"]]
         if ignored:
-            told.append(f"of no effect on this machine: {', '.join(ignored)}")
+            lines.append(f"of no effect on this machine: {', '.join(ignored)}")
         if "resources" in self._job["spec"]:
-            told.append("resources set the number of threads, and are not enforced")
-        return "; ".join(told)
+            lines.append("resources set the number of threads, and are not enforced")
+        gpus = told(self._shares)
+        return "; ".join([*lines, gpus] if gpus else lines)
 
     @contextlib.contextmanager
     def _signal_handlers(self) -> Iterator[asyncio.Event]:

@@ -5,6 +5,8 @@
     view.py      what the API says of a pod, and what is told to it
     place.py     what stands in for the cluster's parts of a pod
     launch.py    pure: the argv and environment that a pod's container becomes here
+    devices.py   pure: which GPUs each node sees
+    machine.py   the GPUs that there are
     volumes.py   the folders that its volumes become
     network.py   a loopback address for each pod, a port for each attempt
     process.py   the process, its log, its end

@@ -3,12 +3,13 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ddpjob.cluster import PODS, Body, Cluster, WatchEvent
 from ddpjob.errors import Expired, Unavailable
+from ddpjob.runner.devices import Share
 from ddpjob.runner.network import Loopback
 from ddpjob.runner.pod import Node, OnLine, PodRun
 
@@ -22,7 +23,8 @@ class Runner:
     in for `python3` and `python` in commands. `on_line` gets a pod's labels and each line that it
     prints. `namespace` limits the runner to one. Cancelled, it gives processes `shutdown_seconds`
     to end after SIGTERM and kills the rest; `kill` takes that time away. A pod whose ConfigMap is
-    missing waits for it, or fails, without `waits_for_config_maps`.
+    missing waits for it, or fails, without `waits_for_config_maps`. `shares` are the GPUs of the
+    nodes of the one job that is run, by their ranks; without them no pod sees a GPU.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Runner:
         environment: Mapping[str, str] = os.environ,
         cwd: Path | None = None,
         loopback: Loopback | None = None,
+        shares: Sequence[Share] = (),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         shutdown_seconds: float = 5.0,
         waits_for_config_maps: bool = True,
@@ -50,6 +53,7 @@ class Runner:
             cwd=cwd or Path.cwd(),
             inherited=environment,
             loopback=loopback or Loopback(),
+            shares=shares,
             on_line=on_line,
             now=now,
             shutdown_seconds=shutdown_seconds,

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ddpjob import keys
 from ddpjob.cluster import Body
 from ddpjob.errors import DDPJobError
+from ddpjob.runner.devices import Share
+from ddpjob.runner.devices import variables as device_variables
 
 # What a pod's processes may see of the environment that ddpjob was started in: where programs and
 # libraries are, which devices, the language, the way out. Nothing else, tokens above all: a job
@@ -37,6 +39,7 @@ class Place:
     variables: Mapping[str, str]  # replaces the values of variables that the container sets
     folders: Mapping[str, Path]  # mount path -> folder
     defaults: dict[str, str]  # for variables that the container does not set
+    share: Share = field(default_factory=dict)  # of this machine's GPUs
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ def launch(
     env = {name: value for name, value in inherited.items() if INHERITED.fullmatch(name)}
     env["PATH"] = f"{Path(python).parent}:{env.get('PATH', '/usr/bin:/bin')}"
     env |= place.defaults | {name: rewrite(value) for name, value in variables.items()}
+    env |= device_variables(place.share, variables)
     folder = Path(rewrite(container.get("workingDir") or "."))
     return Launch(tuple(argv), env, folder if folder.is_absolute() and folder.is_dir() else cwd)
 

@@ -1,25 +1,34 @@
 """What stands in, on this machine, for the cluster's parts of a pod."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ddpjob import keys
 from ddpjob.cluster import Body
+from ddpjob.runner.devices import Share
 from ddpjob.runner.launch import Place, main_container
 from ddpjob.runner.network import LOOPBACK, Loopback
 from ddpjob.runner.volumes import PodFolders, mount
 
 
 def place(
-    pod: Body, folders: PodFolders, config_maps: Mapping[str, Body], loopback: Loopback
+    pod: Body,
+    folders: PodFolders,
+    config_maps: Mapping[str, Body],
+    loopback: Loopback,
+    shares: Sequence[Share] = (),
 ) -> Place:
-    """Address, ports and folders of `pod`; the folders are made. Raises CannotStart."""
+    """Address, ports, folders and GPUs of `pod`; the folders are made. Raises CannotStart.
+
+    `shares` are the GPUs of each node, by its rank. A pod that has none in it sees none.
+    """
     return Place(
         address=address(pod, loopback),
         host_address=LOOPBACK,
         variables=_variables(pod, loopback),
         folders=mount(pod, folders, config_maps),
         defaults=_defaults(pod, loopback),
+        share=_share(pod, shares),
     )
 
 
@@ -60,6 +69,12 @@ def _defaults(pod: Body, loopback: Loopback) -> dict[str, str]:
         "NCCL_SOCKET_IFNAME": interface,
         "OMP_NUM_THREADS": str(max(1, threads)),
     }
+
+
+def _share(pod: Body, shares: Sequence[Share]) -> Share:
+    rank = (pod["metadata"].get("labels") or {}).get(keys.RANK_LABEL) or ""
+    known = rank.isdecimal() and int(rank) < len(shares)
+    return shares[int(rank)] if known else {}
 
 
 def _group(pod: Body) -> str:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from ddpjob.cluster import Body, Cluster
 from ddpjob.runner import status
+from ddpjob.runner.devices import Share
 from ddpjob.runner.launch import CannotStart, Launch, config_map_names, launch, main_container
 from ddpjob.runner.network import LOOPBACK, Loopback
 from ddpjob.runner.place import address, annotations, place
@@ -35,6 +36,7 @@ class Node:
     cwd: Path
     inherited: Mapping[str, str]
     loopback: Loopback
+    shares: Sequence[Share]
     on_line: OnLine
     now: Callable[[], datetime]
     shutdown_seconds: float
@@ -124,7 +126,7 @@ class PodRun:
         self.folders.clear()
         found = launch(
             pod,
-            place(pod, self.folders, config_maps, node.loopback),
+            place(pod, self.folders, config_maps, node.loopback, node.shares),
             inherited=node.inherited,
             config_maps={name: body.get("data") or {} for name, body in config_maps.items()},
             python=node.python,

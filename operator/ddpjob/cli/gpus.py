@@ -1,0 +1,84 @@
+"""Deals this machine's GPUs out to the nodes of a local job."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ddpjob import api
+from ddpjob.errors import InvalidJob
+from ddpjob.model import quantity_value
+from ddpjob.podtypes import Resources
+from ddpjob.runner.devices import MAKERS, Maker, Share, deal
+from ddpjob.runner.machine import gpus
+
+
+def shares(job: api.DDPJob, environment: Mapping[str, str], root: Path = Path("/")) -> list[Share]:
+    """The GPUs of each node, by its rank.
+
+    Raises InvalidJob where the nodes ask for more than this machine has.
+    """
+    spec = job.spec
+    first = spec.master and spec.master.resources or spec.resources
+    wanted = [_wanted(first), *[_wanted(spec.resources)] * (spec.nnodes - 1)]
+    names = [name for node in wanted for name in node]
+    dealt: dict[Maker, list[tuple[str, ...]]] = {}
+    for maker in MAKERS:
+        counts = [sum(node[name] for name in node if _is_of(maker, name)) for node in wanted]
+        if any(counts):
+            devices = gpus(maker, environment, root)
+            if sum(counts) > len(devices):
+                name = next(name for name in names if _is_of(maker, name))
+                raise _too_few(job, name, maker, counts, devices, environment)
+            dealt[maker] = deal(devices, counts)
+    for name in names:
+        if not any(_is_of(maker, name) for maker in MAKERS):
+            rule = "GPUs of this kind cannot be given to the nodes of a local run"
+            raise InvalidJob(_path(job, name), rule)
+    return [{maker: parts[rank] for maker, parts in dealt.items()} for rank in range(spec.nnodes)]
+
+
+def told(dealt: Sequence[Share]) -> str:
+    """Who got which, in a sentence; empty where no node has a GPU."""
+    nodes = [
+        f"node {rank} has {','.join(names)}"
+        for rank, share in enumerate(dealt)
+        for names in share.values()
+        if names
+    ]
+    return f"GPUs: {', '.join(nodes)}" if nodes else ""
+
+
+def _wanted(resources: Resources) -> dict[str, int]:
+    """How many GPUs a node asks for, by the name of the resource."""
+    limits = resources.limits or {}
+    counts = {name: int(quantity_value(limits[name])) for name in limits if api.is_gpu(name)}
+    return {name: count for name, count in counts.items() if count > 0}
+
+
+def _is_of(maker: Maker, resource: str) -> bool:
+    return resource.partition("/")[0] == maker.domain
+
+
+def _path(job: api.DDPJob, resource: str) -> str:
+    of_all = resource in (job.spec.resources.limits or {})
+    return f"spec.{'' if of_all else 'master.'}resources.limits[{resource}]"
+
+
+def _too_few(
+    job: api.DDPJob,
+    resource: str,
+    maker: Maker,
+    counts: Sequence[int],
+    devices: Sequence[str],
+    environment: Mapping[str, str],
+) -> InvalidJob:
+    setting = environment.get(maker.variable)
+    why = "" if setting is None else f" ({maker.variable} is {setting!r})"
+    if devices:
+        rule = f"must be at most {len(devices)} for all nodes together on this machine{why}"
+    else:
+        rule = (
+            f"this machine shows no such GPU{why}; without the limit the job trains on CPUs, "
+            "with nprocPerNode processes a node"
+        )
+    got = f"got {max(counts)} for each of {len(counts)} nodes, {sum(counts)} in all"
+    return InvalidJob(_path(job, resource), f"{rule}, {got}")
