@@ -313,7 +313,9 @@ class FailurePolicy(Model):
     backoff_seconds: BackoffSeconds = BackoffSeconds()
     """How long to wait before a restart."""
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []
-    """The first that fits decides; without one the group restarts."""
+    """The first that fits decides; without one the group restarts. But a job of which no step was
+    ever seen fails at once where there is nothing to launch (LaunchFailed): no such script, module
+    or option, no torch."""
 
 
 Argument = Annotated[list[Text], Field(max_length=1024)]
@@ -468,7 +470,8 @@ class Spec(Model):
             f"int(self.nprocPerNode) == 1 : {_gpus_cel('self.resources')} <= 1)",
             lambda self: self.launcher != "python" or self.processes_per_node == 1,
             "launcher python starts one process in each pod: must be 1, or auto with one GPU at "
-            "most (for more processes use launcher torchrun)",
+            "most (for more processes use launcher torchrun; a script that starts them itself, "
+            "with mp.spawn, has nprocPerNode: 1)",
             "nprocPerNode",
         ),
         Rule(

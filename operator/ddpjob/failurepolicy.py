@@ -14,14 +14,18 @@ from ddpjob.api import (
 )
 from ddpjob.observed import DISRUPTIONS
 
+LAUNCH_FAILED = "LaunchFailed"  # as the agent calls it
 SAME_STEP_FAILURES = 3  # in a row at one step, then a further try would end there too
+
+
+Action = Literal["FailJob", "Restart", "Ignore"]
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What a policy says of one failure."""
 
-    action: Literal["FailJob", "Restart", "Ignore"]
+    action: Action
     counts: bool
     """Towards `maxRestarts`, if the group restarts."""
     avoid_node: bool
@@ -29,14 +33,26 @@ class Verdict:
     """Position of the rule that decided, if one did."""
 
 
-def judge(policy: FailurePolicy, failure: Failure) -> Verdict:
-    """The verdict of the first rule that fits, or the built-in one."""
+def judge(policy: FailurePolicy, failure: Failure, *, has_trained: bool = False) -> Verdict:
+    """The verdict of the first rule that fits, or the built-in one.
+
+    `has_trained`: a step of the job has been seen, in whatever attempt.
+    """
     built_in = failure.reason not in DISRUPTIONS
     for position, rule in enumerate(policy.rules):
         if fits(rule, failure):
             counts = built_in if rule.counts_towards_max is None else rule.counts_towards_max
             return Verdict(rule.action, counts, rule.avoid_node, position)
-    return Verdict("Restart", built_in, False, None)
+    action: Action = "FailJob" if is_hopeless(failure) and not has_trained else "Restart"
+    return Verdict(action, built_in, False, None)
+
+
+def is_hopeless(failure: Failure) -> bool:
+    """Whether every further attempt would end so: no script, module or torch, a wrong option.
+
+    Where an exception ended the launcher it may have been the network, or the node.
+    """
+    return failure.reason == LAUNCH_FAILED and failure.exception is None
 
 
 def fits(rule: FailureRule, failure: Failure) -> bool:

@@ -15,7 +15,15 @@ from typing import Any
 from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
-from ddpjob.failurepolicy import SAME_STEP_FAILURES, judge, reached, regained, reported_step, spend
+from ddpjob.failurepolicy import (
+    LAUNCH_FAILED,
+    SAME_STEP_FAILURES,
+    judge,
+    reached,
+    regained,
+    reported_step,
+    spend,
+)
 from ddpjob.goodput import active_seconds, booked, with_lost_time
 from ddpjob.observed import DEADLINE, NOT_STARTED, SAVED, Observed, PodRecord, Report
 from ddpjob.own import BEGUN, Pods, is_own, sort_pods, with_own, with_root
@@ -47,6 +55,10 @@ HANG = "Hang"  # as the agent calls it
 COMPLETED = "Completed"  # likewise
 RENDEZVOUS = "Rendezvous"  # likewise
 CREATING = "pods are being created"
+HOPELESS = (
+    "a restart would end the same way; where it would not, a rule of failurePolicy with "
+    "onReasons: [LaunchFailed] and action: Restart has it tried"
+)
 _LOSSES = {
     "Evicted": ": evicted",
     SAVED: ": preempted by another pod",
@@ -481,7 +493,8 @@ def _decide(
 ) -> Plan:
     """The group has failed, `found` is why: it starts again, or that was the end."""
     policy = job.spec.failure_policy
-    verdict = judge(policy, found)
+    # A script that once was there is missing on some node, not in the job.
+    verdict = judge(policy, found, has_trained=status.progress is not None)
     if found.reason == RENDEZVOUS and verdict.rule is None and status.state != "Running":
         verdict = replace(verdict, counts=False)  # it waited for nodes that were never there
     budget, pause = spend(
@@ -498,6 +511,8 @@ def _decide(
     status = ended.model_copy(update={"failure": found, "budget": budget})
     if found.reason == HANG:
         status = with_condition(status, "Stalled", True, HANG, what, now=now)
+    if verdict.action == "FailJob" and verdict.rule is None:
+        return _fail(status, LAUNCH_FAILED, what, f"{what}; {HOPELESS}", current, succeeded, now)
     if verdict.action == "FailJob":
         why = f"{what}; failurePolicy.rules[{verdict.rule}] says FailJob"
         return _fail(status, "FailurePolicy", what, why, current, succeeded, now)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob.api import BackoffSeconds, Budget, DDPJob, Failure, FailurePolicy, validate
+from ddpjob.api import BackoffSeconds, Budget, DDPJob, Failure, FailurePolicy, Status, validate
 from ddpjob.failurepolicy import judge, regained, spend
 from ddpjob.observed import DISRUPTIONS, PodRecord, Report
 from tests.builders import (
@@ -184,6 +184,41 @@ def test_fail_job_ends_it_at_the_first_failure() -> None:
     assert status.state == "Failed" and condition(status, "Failed") == ("True", "FailurePolicy")
     failed_condition = status.condition("Failed")
     assert failed_condition and "failurePolicy.rules[0]" in failed_condition.message
+
+
+MISSING = {"reason": "LaunchFailed", "message": "no script '/app/train.py'"}
+
+
+def launch_fails(ours: DDPJob, **fields: Any) -> Status:
+    return plan(ours, see(failed(0, summary(**MISSING, **fields)), running(1)), NOW).status
+
+
+def test_what_cannot_be_launched_is_not_tried_again() -> None:
+    status = launch_fails(started())
+    assert (status.state, status.restarts, status.attempt) == ("Failed", 0, 0)
+    assert condition(status, "Failed") == ("True", "LaunchFailed")
+    said = status.condition("Failed")
+    assert said and "no script '/app/train.py'" in said.message
+    assert "onReasons: [LaunchFailed] and action: Restart" in said.message
+    assert status.failure and status.failure.reason == "LaunchFailed"
+
+
+def test_a_rule_has_a_launch_tried_again_or_ignored() -> None:
+    for action, state in (("Restart", "Restarting"), ("Ignore", "Starting")):
+        rules = [{"onReasons": ["LaunchFailed"], "action": action}]
+        assert launch_fails(started(failurePolicy={"rules": rules})).state == state
+
+
+def test_a_launcher_that_an_exception_ended_is_tried_again() -> None:
+    assert launch_fails(started(), exception="ConnectionResetError").state == "Restarting"
+
+
+@pytest.mark.parametrize("source", ["file", "counted"])
+def test_a_script_that_has_trained_before_is_missing_on_some_node_alone(source: str) -> None:
+    progress = {"step": 9, "source": source}
+    ours = in_attempt(0, progress=progress)
+    assert launch_fails(ours).state == "Restarting"
+    assert launch_fails(in_attempt(0)).state == "Failed"
 
 
 def test_an_ignored_rank_counts_as_finished() -> None:
