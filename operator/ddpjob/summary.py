@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpjob.api import Failure
 from ddpjob.observed import DISRUPTIONS, SAVED, PodRecord, Report
+from ddpjob.text import printable
 from ddpjob.times import stamp, unix_seconds
 
 MAX_MESSAGE = 1024  # characters of a failure's message that go into status
@@ -77,6 +78,8 @@ class AgentSummary(BaseModel):
     """Of a peer's noise: it may as well be what the others tell of."""
     time: Annotated[float, Field(ge=0, lt=2**36)] | None = None
     progress: AgentReport | None = None
+    traceback: Annotated[str, Field(max_length=4096)] = ""
+    """Its end, where it is long."""
 
 
 def read_summary(pod: PodRecord) -> AgentSummary | None:
@@ -180,7 +183,7 @@ def _no_words(pod: PodRecord) -> str:
 
 
 def _clip(text: str) -> str:
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+    return printable(text, MAX_MESSAGE)
 
 
 def _seconds(time: str | None) -> float:

@@ -154,6 +154,54 @@ def test_more_gpus_than_there_are_is_refused_before_anything_starts(
     assert line.endswith("got 2 for each of 2 nodes, 4 in all")
 
 
+RAISES = """
+import os, sys, time
+
+def second():
+    raise ValueError("rank 1 has seen enough \\x1b[2J")
+
+if os.environ["RANK"] == "1":
+    second()
+time.sleep(1 if os.environ["DDPJOB_ATTEMPT"] == "0" else 1234)
+raise RuntimeError("Connection closed by peer")  # a node's noise
+"""
+
+
+def test_the_traceback_of_the_rank_that_failed_first_is_printed(tmp_path: Path) -> None:
+    spec = {"command": ["python3", "-c"], "args": [RAISES], "failurePolicy": {"maxRestarts": 1}}
+    done = finish(tmp_path, job("", **spec))
+    assert done.returncode == 1, done.stdout + done.stderr
+    *lines, last = done.stderr.splitlines()
+    assert last == r"    ValueError: rank 1 has seen enough \x1b[2J"
+    assert any(line.endswith("in second") for line in lines)
+    assert "first cause: rank 1, Exception: ValueError: rank 1 has seen enough" in done.stderr
+    told = done.stdout[done.stdout.index("shell restarts: ") :]
+    assert "Traceback (most recent call last)" in told and "in second" in told
+    assert "Connection closed" not in done.stderr and "\x1b" not in done.stderr + done.stdout
+
+
+def test_what_cannot_be_launched_is_not_tried_four_times(tmp_path: Path) -> None:
+    spec = {"launcher": "python", "command": [], "args": ["no.py"], "failurePolicy": {}}
+    done = finish(tmp_path, job("", **spec), "--quiet")
+    assert done.returncode == 1 and "Restarting" not in done.stdout
+    assert "no script" in done.stderr and "a restart would end the same way" in done.stderr
+    logs = (tmp_path / "out" / "shell" / "logs").iterdir()
+    assert {log.name.split("-")[1] for log in logs} == {"0"}
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_data_that_the_user_has_put_into_a_volume_is_there(tmp_path: Path, is_link: bool) -> None:
+    claim, elsewhere = tmp_path / "out" / "shell" / "volumes" / "meet", tmp_path / "data"
+    claim.parent.mkdir(parents=True)
+    (elsewhere if is_link else claim).mkdir()
+    if is_link:
+        claim.symlink_to(elsewhere)
+    (claim / "samples").write_text("seven\n")
+    done = finish(tmp_path, job("cat /meet/samples"))
+    assert done.returncode == 0 and "[node 0] seven" in done.stdout
+    assert (claim / "samples").read_text() == "seven\n"
+
+
 def test_a_deadline_has_no_first_cause(tmp_path: Path) -> None:
     done = finish(tmp_path, job("sleep 1234", activeDeadlineSeconds=2), "--quiet")
     assert done.returncode == 1 and "activeDeadlineSeconds, 2" in done.stderr

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpjob.status import duration
+from ddpjob.text import printable
 
 Status = dict[str, Any]
 COLOURS = {"Running": "green", "Succeeded": "green", "Restarting": "yellow", "Failed": "red"}
@@ -35,8 +36,8 @@ class Display(Protocol):
     def line(self, node: str, line: str) -> None:
         """A pod has printed a line."""
 
-    def note(self, text: str) -> None:
-        """Something to know."""
+    def note(self, *lines: str) -> None:
+        """Something to know. The lines may quote anybody; those of `line` are the job's own."""
 
 
 @contextmanager
@@ -68,9 +69,10 @@ class LiveDisplay:
         text = Text(f"[node {node}] ", style="dim") + Text.from_ansi(line)
         self._console.print(text, soft_wrap=True)
 
-    def note(self, text: str) -> None:
+    def note(self, *lines: str) -> None:
         """Print above the table."""
-        self._console.print(Text(text), soft_wrap=True)
+        for line in lines:
+            self._console.print(Text(printable(line)), soft_wrap=True)
 
     def table(self) -> Table:
         """One row, the columns of `kubectl get ddpjob`."""
@@ -105,11 +107,15 @@ class PlainDisplay:
 
     def line(self, node: str, line: str) -> None:
         """Print it as it is."""
-        self.note(f"[node {node}] {line}")
+        self._print(f"[node {node}] {line}")
 
-    def note(self, text: str) -> None:
-        """Print it at once."""
-        self._console.out(text, highlight=False)
+    def note(self, *lines: str) -> None:
+        """Print them at once."""
+        for line in lines:
+            self._print(printable(line))
+
+    def _print(self, line: str) -> None:
+        self._console.out(line, highlight=False)
         self._console.file.flush()
 
 

@@ -17,14 +17,17 @@ from ddpjob import api, keys
 from ddpjob.cli.files import documents
 from ddpjob.cli.gpus import shares, told
 from ddpjob.cli.live import Display, Screen, Status, display
+from ddpjob.cli.say import say
 from ddpjob.cli.validate import check
-from ddpjob.cluster import DDPJOBS, Body, Resource
+from ddpjob.cluster import DDPJOBS, PODS, Body, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller import Controller
-from ddpjob.errors import InvalidJob
+from ddpjob.errors import InvalidJob, NotFound
+from ddpjob.observed import pod_record
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
+from ddpjob.summary import read_summary
 
 # Nobody else is polled or written to, so progress may be fresh.
 SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
@@ -60,7 +63,7 @@ def run(
     SIGTERM; a second one does not wait, and nothing of the job runs on.
     """
     if not local:
-        typer.echo(f"say --local, or give the job to a cluster: kubectl apply -f {file}", err=True)
+        say(f"say --local, or give the job to a cluster: kubectl apply -f {file}", err=True)
         raise typer.Exit(BAD_INPUT)
     with contextlib.ExitStack() as held:
         try:
@@ -80,7 +83,7 @@ def run(
 
 def _refuse(file: str, *problems: Exception) -> NoReturn:
     for problem in problems:
-        typer.echo(f"{file}: {problem}", err=True)
+        say(f"{file}: {problem}", err=True)
     raise typer.Exit(BAD_INPUT) from None
 
 
@@ -107,6 +110,7 @@ class Session:
         self._stop = asyncio.Event()
         self._display: Display
         self._status: Status = {}
+        self._traceback: list[str] = []  # of the first cause of the last failure
 
     async def run(self) -> int:
         """The exit code, once nothing of the job runs any more."""
@@ -133,8 +137,10 @@ class Session:
         await self._cluster.create(DDPJOBS, self.namespace, self._job)
         async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
             before, self._status = self._status, event.object.get("status") or {}
+            if self._status.get("failure") != before.get("failure"):
+                self._traceback = await self._read_traceback()
             if self._status.get("restarts", 0) > before.get("restarts", 0):
-                self._show(self._display.note, f"{self.name} restarts: {self._first_cause()}")
+                self._show(self._display.note, *self._restart())
             self._show(self._display.status, self._status)
             if self._status.get("state") in (*api.FINISHED, "Suspended") or self._refusal():
                 return
@@ -189,31 +195,49 @@ class Session:
         if self._signals:
             step = (self._status.get("summary") or {}).get("step")
             where = f" at step {step}" if step else ""
-            typer.echo(f"{self.name} interrupted{where}; logs in {self.folder / LOGS}", err=True)
+            say(f"{self.name} interrupted{where}; logs in {self.folder / LOGS}", err=True)
             return 128 + self._signals[0]
         state = self._status.get("state")
         if state == "Succeeded":
             return 0
-        told = self._refusal() or f"is {state}"
-        if state == "Failed":
-            told = self._failure()
-        typer.echo(f"{self.name} {told}", err=True)
+        told, *details = (
+            self._failure() if state == "Failed" else [self._refusal() or f"is {state}"]
+        )
+        say(f"{self.name} {told}", *details, err=True)
         return 1
 
-    def _failure(self) -> str:
+    def _failure(self) -> list[str]:
         """Why the job failed, and the first cause."""
         conditions = {c["type"]: c for c in self._status.get("conditions") or []}
         told = f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")
         if not self._status.get("failure"):  # a deadline, and no rank that has failed
-            return f"{told}\n  logs: {self.folder / LOGS}"
-        return f"{told}\n  first cause: {self._first_cause()}"
+            return [told, f"  logs: {self.folder / LOGS}"]
+        cause, *details = self._first_cause()
+        return [told, f"  first cause: {cause}", *details]
 
-    def _first_cause(self) -> str:
-        """Which rank, why, and where its log is; after a restart, or a failure."""
+    def _first_cause(self) -> list[str]:
+        """Which rank, why, where its log is, and its traceback; after a restart, or a failure."""
         failure = self._status.get("failure") or {}
         rank, reason = failure.get("rank", "?"), failure.get("reason", "unknown")
         log = f"{self.folder / LOGS / str(failure.get('pod'))}.log"
-        return f"rank {rank}, {reason}: {failure.get('message', '')}\n  log: {log}"
+        cause = f"rank {rank}, {reason}: {failure.get('message', '')}"
+        return [cause, f"  log: {log}", *(f"    {line}" for line in self._traceback)]
+
+    def _restart(self) -> list[str]:
+        """Why the group starts again; a traceback that has just been printed is not repeated."""
+        cause, log, *traceback = self._first_cause()
+        pod = str((self._status.get("failure") or {}).get("pod"))
+        is_shown = self._logs and pod.endswith("-0")  # rank 0's, whose lines are printed
+        return [f"{self.name} restarts: {cause}", log, *([] if is_shown else traceback)]
+
+    async def _read_traceback(self) -> list[str]:
+        """The lines of it that the agent of the pod in `status.failure` left, if it did."""
+        name = str((self._status.get("failure") or {}).get("pod"))
+        with contextlib.suppress(NotFound):
+            pod = pod_record(await self._cluster.get(PODS, self.namespace, name))
+            summary = read_summary(pod) if pod else None
+            return summary.traceback.splitlines() if summary else []
+        return []
 
     def _refusal(self) -> str | None:
         for condition in self._status.get("conditions") or []:
@@ -248,9 +272,13 @@ def _admit(resource: Resource, body: Body) -> Body:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """The job's folder for this process alone. Only a folder of ours: it is cleared later."""
+    """The job's folder for this process alone. Only a folder of ours: it is cleared later.
+
+    Or one with nothing but volumes in it, which stay: data that the user has put there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()) and not (folder / LOCK).exists():
+    found = {path.name for path in folder.iterdir()}
+    if not found <= {SHARED} and LOCK not in found:
         raise InvalidJob("--directory", f"{folder} holds other things than ddpjob's")
     with (folder / LOCK).open("w") as lock:
         if not _lock(lock):

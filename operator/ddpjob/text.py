@@ -1,0 +1,43 @@
+"""Text of others, made fit to be printed: one line, nothing hidden in it, and not too long.
+
+Others are users (names of fields, values), pods and their scripts, the API server and webhooks.
+Their text could end a line of a log and begin one of its own, move a terminal's cursor, or turn the
+order of letters around.
+"""
+
+import re
+
+# Letters and marks that take no place or no ink; Python calls all others of this kind unprintable.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """`text` with every character that cannot be seen written as Python escapes it.
+
+    With a `limit`, at most so many characters of the result, the last of which is an ellipsis where
+    something is left out. Printing the result again changes nothing.
+    """
+    if limit is not None and len(text) > limit:
+        text = text[:limit] + "…"
+    if not text.isprintable() or _UNSEEN.search(text):
+        text = "".join(map(_seen, text))
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
+
+
+def printable_lines(text: str, limit: int | None = None, *, indent: str = "") -> str:
+    """Like `printable`, but lines stay lines; those after the first begin with `indent`.
+
+    Tabs stay too. For tracebacks.
+    """
+    if limit is not None:
+        text = text[:limit]
+    lines = ("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+    return f"\n{indent}".join(lines)
+
+
+def _seen(character: str) -> str:
+    if character.isprintable() and not _UNSEEN.match(character):
+        return character
+    return character.encode("unicode_escape").decode()
