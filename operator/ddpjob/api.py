@@ -41,6 +41,7 @@ from ddpjob.podtypes import (
     VolumeMount,
     VolumeSource,
 )
+from ddpjob.text import printable
 
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
 """What counts as a GPU among a container's limits: these names, and all that begin with one that
@@ -592,6 +593,11 @@ def is_gpu(resource: str) -> bool:
     )
 
 
+def _printable(limit: int) -> BeforeValidator:
+    """Text that is shown to people, cut and escaped as it enters the status."""
+    return BeforeValidator(lambda text: printable(text, limit) if isinstance(text, str) else text)
+
+
 MUTABLE_FIELDS = (
     *("suspend", "failurePolicy", "cleanPodPolicy"),
     *("activeDeadlineSeconds", "ttlSecondsAfterFinished"),
@@ -603,6 +609,9 @@ State = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Su
 Truth = Literal["True", "False", "Unknown"]
 FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
 Bounded = Annotated[str, Field(max_length=1024)]
+Words = Annotated[str, Field(max_length=1024), _printable(1024)]
+"""Of a pod, of Kubernetes, of whoever refused something: they may quote anybody."""
+Message = Annotated[str, Field(max_length=4096), _printable(4096)]
 Stamp = Annotated[
     str, Field(max_length=64), WithJsonSchema({"type": "string", "format": "date-time"})
 ]
@@ -627,8 +636,8 @@ class Condition(Model):
 
     type: Bounded
     status: Truth
-    reason: Bounded
-    message: Annotated[str, Field(max_length=4096)]
+    reason: Words
+    message: Message
     last_transition_time: Stamp
     observed_generation: Count | None = None
 
@@ -677,11 +686,11 @@ class Failure(Model):
     node: Bounded | None = None
     exit_code: int | None = None
     """The worker's own exit code."""
-    signal: Bounded | None = None
-    reason: Bounded
-    exception: Bounded | None = None
+    signal: Words | None = None
+    reason: Words
+    exception: Words | None = None
     """Type of the uncaught exception."""
-    message: Annotated[str, Field(max_length=4096)] = ""
+    message: Message = ""
     time: Stamp | None = None
 
 
@@ -692,7 +701,7 @@ class Attempt(Model):
     start_time: Stamp | None = None
     """When all of its nodes ran; absent if they never did."""
     end_time: Stamp
-    reason: Bounded
+    reason: Words
     """Of its failure, or `Succeeded`, `Suspended`, `SpecChanged`, `DeadlineExceeded`."""
     charged: bool = False
     """Whether it counts towards `failurePolicy.maxRestarts`."""

@@ -13,30 +13,43 @@ DDPJobError
 
 from typing import Any
 
+from ddpjob.text import printable
+
+MAX_PATH, MAX_RULE, MAX_ANSWER = 512, 2048, 4096  # characters of a message: conditions have 4096
+
 
 class DDPJobError(Exception):
     """Base of every error that this package raises on purpose."""
 
 
 class InvalidJob(DDPJobError, ValueError):
-    """One broken rule: `spec.nnodes: must be at least 1, got 0`."""
+    """One broken rule: `spec.nnodes: must be at least 1, got 0`.
+
+    Path and rule may hold what a user has written, so they are made printable here.
+    """
 
     def __init__(self, path: str, rule: str, value: Any = None) -> None:
-        self.path, self.rule, self.value = path, rule, value
-        super().__init__(f"{path}: {rule}")
+        self.path, self.rule, self.value = (
+            printable(path, MAX_PATH),
+            printable(rule, MAX_RULE),
+            value,
+        )
+        super().__init__(f"{self.path}: {self.rule}")
 
 
 class ClusterError(DDPJobError):
     """The API server's answer to a request that failed.
 
-    `code` is the HTTP status, 0 without an answer.
+    `code` is the HTTP status, 0 without an answer. The words are the server's, or a webhook's that
+    it quotes, so they are made printable here.
     """
 
     def __init__(
         self, code: int, reason: str, message: str, retry_after: float | None = None
     ) -> None:
-        self.code, self.reason, self.message, self.retry_after = code, reason, message, retry_after
-        super().__init__(f"{code} {reason}: {message}")
+        self.code, self.retry_after = code, retry_after
+        self.reason, self.message = printable(reason, MAX_PATH), printable(message, MAX_ANSWER)
+        super().__init__(f"{code} {self.reason}: {self.message}")
 
 
 class NotFound(ClusterError):

@@ -20,7 +20,7 @@ import aiohttp
 import kopf
 import uvloop
 
-from ddpjob import __version__, keys
+from ddpjob import __version__, keys, logs
 from ddpjob.cluster.credentials import Credentials, NoCredentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.sound import sound_answers
@@ -29,6 +29,7 @@ from ddpjob.lease import Elector
 from ddpjob.policy import Policy, parse_policy
 from ddpjob.server import serve
 from ddpjob.settings import Settings
+from ddpjob.text import printable
 
 log = logging.getLogger("ddpjob")
 
@@ -215,9 +216,9 @@ def load_policy(path: Path | None) -> Policy:
     try:
         return parse_policy(path.read_bytes())
     except OSError as error:
-        raise SystemExit(f"--policy: {error}") from None
+        raise SystemExit(printable(f"--policy: {error}")) from None
     except ValueError as error:
-        raise SystemExit(f"--policy {path}: {error}") from None
+        raise SystemExit(printable(f"--policy {path}: {error}")) from None
 
 
 def kopf_identity() -> Any:
@@ -228,9 +229,9 @@ def kopf_identity() -> Any:
 def main() -> None:
     """Run until SIGTERM."""
     options = parse()
-    logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    logs.configure(
+        logging.DEBUG if options.verbose else logging.INFO,
+        "%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     policy = load_policy(options.policy)
     # An API server stores 10,000 objects within each other, and kopf ends where it cannot read one.
@@ -239,7 +240,7 @@ def main() -> None:
     try:
         registry = build(options, policy)
     except NoCredentials as error:
-        raise SystemExit(str(error)) from None
+        raise SystemExit(printable(str(error))) from None
     kopf.run(
         loop=uvloop.new_event_loop(),
         registry=registry,

@@ -25,7 +25,7 @@ def with_condition(
         type=kind,
         status=truth,
         reason=reason,
-        message=message[:4096],
+        message=message,
         last_transition_time=(
             old.last_transition_time if old and old.status == truth else stamp(now)
         ),

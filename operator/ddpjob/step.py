@@ -5,6 +5,9 @@ from dataclasses import dataclass, replace
 
 from ddpjob.api import Status
 from ddpjob.observed import PodRecord
+from ddpjob.text import printable
+
+MAX_NOTE = 1024  # characters of an Event's message
 
 
 @dataclass(frozen=True)
@@ -17,11 +20,14 @@ class Deletion:
 
 @dataclass(frozen=True)
 class Note:
-    """An Event for people: CamelCase reason and a sentence."""
+    """An Event for people: CamelCase reason and a sentence, which may quote others."""
 
     reason: str
     message: str
     warning: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", printable(self.message, MAX_NOTE))
 
 
 @dataclass(frozen=True)

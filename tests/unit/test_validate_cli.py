@@ -97,6 +97,29 @@ def test_a_message_never_shows_what_an_object_holds() -> None:
     assert "hunter2" not in ended.stderr
 
 
+@pytest.mark.parametrize("key", ["\\e[2J", "\\n-: ok", "\\u202e", "\\u2028", "\\u200b", "\\r"])
+def test_a_key_cannot_print_a_line_of_its_own(tmp_path: Path, key: str) -> None:
+    key = f'"x{key}y"'
+    texts = [
+        GOOD + f"  template: {{{key}: 1}}\n",
+        GOOD + f"  {key}: 1\n",
+        GOOD + f"  template: {{spec: {{{key}: 1, {key}: 2}}}}\n",
+        GOOD + f"  template: {{spec: {{volumes: [{{name: {key}, hostPath: {{path: /}}}}]}}}}\n",
+        GOOD.replace("digits", key),
+        GOOD.replace("name: digits", f"name: digits\n  annotations: {{{key}: a}}"),
+    ]
+    folder = tmp_path / "a\nb\x1b[2J"
+    folder.mkdir()
+    path = folder / "job.yaml"
+    for text in texts:
+        path.write_text(text)
+        ended = validate(path)
+        assert ended.exit_code == 1 and ended.stdout == ""
+        (line,) = ended.stderr.splitlines()
+        assert line.isprintable() and line.startswith(f"{tmp_path}/a\\nb\\x1b[2J/job.yaml: ")
+        assert "x\\" in line and "y" in line.partition("x\\")[2]
+
+
 def test_a_long_value_is_cut() -> None:
     (line,) = validate("-", stdin=GOOD + f"  backend: {'x' * 500}\n").stderr.splitlines()
     assert line.endswith("x…") and len(line) < 200

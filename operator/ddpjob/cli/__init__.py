@@ -1,12 +1,14 @@
 """The command line: `ddpjob …`, also as `kubectl ddpjob …`."""
 
+import logging
 from typing import Annotated
 
 import typer
 
-from ddpjob import __version__
+from ddpjob import __version__, logs
 from ddpjob.cli.crd import crd as crd_command
 from ddpjob.cli.run import run as run_command
+from ddpjob.cli.say import say
 from ddpjob.cli.uninstall import uninstall as uninstall_command
 from ddpjob.cli.validate import validate as validate_command
 
@@ -25,7 +27,7 @@ app.command("uninstall")(uninstall_command)
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -41,4 +43,5 @@ def options(
 
 def main() -> None:
     """Entry point of the console scripts."""
+    logs.configure(logging.WARNING, "%(message)s")
     app()

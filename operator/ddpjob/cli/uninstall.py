@@ -15,6 +15,7 @@ import typer
 
 from ddpjob import keys
 from ddpjob.api import FINISHED
+from ddpjob.cli.say import say
 
 CRD_NAME = f"{keys.PLURAL}.{keys.GROUP}"
 
@@ -75,7 +76,7 @@ def uninstall(
         helm = cluster.is_helms()
         if others and not helm and not cluster.ours():
             there = ", ".join(f"{other.release} in {other.namespace}" for other in others)
-            typer.echo(
+            say(
                 f"no release {release} in namespace {namespace} (--release, --namespace); "
                 f"there is: {there}",
                 err=True,
@@ -83,24 +84,24 @@ def uninstall(
             raise typer.Exit(1)
         if delete_crd and others:
             names = ", ".join(sorted({other.namespace for other in others}))
-            typer.echo(f"--delete-crd: the operator in {names} needs the CRD", err=True)
+            say(f"--delete-crd: the operator in {names} needs the CRD", err=True)
             raise typer.Exit(1)
         jobs = cluster.jobs(here.watches if here else ())
         unfinished = [job for job in jobs if (job.status or {}).get("state") not in FINISHED]
         if jobs and delete_jobs:
             _delete_jobs(cluster, jobs, timeout)
         elif unfinished and here:
-            typer.echo(f"{len(unfinished)} DDPJobs stay; their pods run on unwatched")
+            say(f"{len(unfinished)} DDPJobs stay; their pods run on unwatched")
         if helm:
             _helm_uninstall(release, namespace, context)
         for version, kind, found in cluster.ours(shared=not others):
             cluster.delete(version, kind, found)
         if not (here or helm or cluster.deleted):
-            typer.echo(f"nothing is left of release {release} in namespace {namespace}")
+            say(f"nothing is left of release {release} in namespace {namespace}")
         if delete_crd and cluster.jobs_are_known:
             cluster.delete_by_name("apiextensions.k8s.io/v1", "CustomResourceDefinition", CRD_NAME)
         elif cluster.jobs_are_known:
-            typer.echo(f"the CRD {CRD_NAME} stays (--delete-crd removes it and every DDPJob left)")
+            say(f"the CRD {CRD_NAME} stays (--delete-crd removes it and every DDPJob left)")
 
 
 def _connect(context: str | None, cache_file: str) -> Any:
@@ -114,7 +115,7 @@ def _connect(context: str | None, cache_file: str) -> Any:
             api_client.new_client_from_config(context=context), cache_file=cache_file
         )
     except (config.ConfigException, ApiException, OSError) as error:
-        typer.echo(f"no cluster: {error}", err=True)
+        say(f"no cluster: {error}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -226,7 +227,7 @@ class _Cluster:
             return
         self.deleted += 1
         where = f" in {namespace}" if namespace else ""
-        typer.echo(f"deleted {kind} {name}{where}")
+        say(f"deleted {kind} {name}{where}")
 
 
 def _delete_jobs(cluster: _Cluster, jobs: list[Any], timeout: float) -> None:
@@ -246,9 +247,7 @@ def _delete_jobs(cluster: _Cluster, jobs: list[Any], timeout: float) -> None:
     )
     if left:
         names = ", ".join(f"{x.kind} {x.metadata.namespace}/{x.metadata.name}" for x in left[:5])
-        typer.echo(
-            f"still there after {timeout:.0f} s: {names}; nothing else was removed", err=True
-        )
+        say(f"still there after {timeout:.0f} s: {names}; nothing else was removed", err=True)
         raise typer.Exit(1)
 
 
@@ -270,7 +269,7 @@ def _helm_uninstall(release: str, namespace: str, context: str | None) -> None:
     where = ["--namespace", namespace] + (["--kube-context", context] if context else [])
     command = ["helm", "uninstall", release, *where, "--wait"]
     if not shutil.which("helm"):
-        typer.echo(f"installed by Helm, and helm is not on PATH: run {' '.join(command)}", err=True)
+        say(f"installed by Helm, and helm is not on PATH: run {' '.join(command)}", err=True)
         raise typer.Exit(1)
     if subprocess.run(command, check=False).returncode:
         raise typer.Exit(1)

@@ -8,8 +8,12 @@ import typer
 
 from ddpjob import api, render
 from ddpjob.cli.files import documents
+from ddpjob.cli.say import say
 from ddpjob.errors import InvalidJob
 from ddpjob.policy import Policy, parse_policy
+from ddpjob.text import printable
+
+MAX_TITLE = 317  # characters, of a namespace, a slash and a name of 253
 
 
 def validate(
@@ -45,9 +49,9 @@ def validate(
         if not names and not problems:
             problems.append("no object in the file")
         for problem in problems:
-            typer.echo(f"{file}: {problem}", err=True)
+            say(f"{file}: {problem}", err=True)
         if not problems:
-            typer.echo(f"{file}: ok")
+            say(f"{file}: ok")
         broken |= bool(problems)
     raise typer.Exit(1 if broken else 0)
 
@@ -56,7 +60,7 @@ def _read_policy(path: Path) -> Policy:
     try:
         return parse_policy(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{path}: {error}", param_hint="--policy") from None
+        raise typer.BadParameter(printable(f"{path}: {error}"), param_hint="--policy") from None
 
 
 def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
@@ -79,6 +83,7 @@ def _name(document: Any) -> str:
     """The object's name, with its namespace where it gives one; empty without a name."""
     try:
         meta = document["metadata"]
-        return "/".join(str(meta[field]) for field in ("namespace", "name") if meta.get(field))
+        name = "/".join(str(meta[field]) for field in ("namespace", "name") if meta.get(field))
     except (AttributeError, KeyError, TypeError):
         return ""
+    return printable(name, MAX_TITLE)
