@@ -50,7 +50,9 @@ def program(folder: Path, text: str, code: int = 0) -> dict[str, str]:
         ("0,3", "", "0 3"),  # nobody knows what there is: the variable is believed
         ("GPU-1111,MIG-aa", "0 1", "GPU-1111 MIG-aa"),
         ("1", "MIG-a MIG-b", "MIG-b"),
-        ("NoDevFiles", "", "NoDevFiles"),
+        ("NoDevFiles", "", ""),  # Slurm's word for none
+        ("none", "0 1", ""),
+        ("0,all,1", "0 1", "0"),
     ],
 )
 def test_the_callers_variable_is_read_as_cuda_reads_it(
@@ -193,4 +195,5 @@ def test_a_refusal_names_the_part_of_the_job_that_asks(tmp_path: Path) -> None:
 
 
 def test_names_end_at_the_first_that_is_none() -> None:
-    assert named("a, b,-2,c") == ("a", "b") and named("") == named("-1") == named("a,a") == ()
+    assert named("3, GPU-b,-2,1") == ("3", "GPU-b")
+    assert named("") == named("-1") == named("3,3") == ()

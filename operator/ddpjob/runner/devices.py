@@ -4,9 +4,12 @@ A device plugin gives each pod devices of its own. Here a variable of the driver
 those of the other nodes.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+
+_NAME = re.compile(r"[0-9]+|(GPU|MIG)-[-/0-9A-Za-z]+")
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,12 @@ Share = Mapping[Maker, Sequence[str]]
 def named(setting: str) -> tuple[str, ...]:
     """The devices that such a variable names, as CUDA reads it.
 
-    What follows an empty or negative one is not seen, and nothing is where one stands twice.
+    What follows another word (an empty one, -1, NoDevFiles) is not seen, and nothing is where one
+    stands twice.
     """
     found: list[str] = []
     for name in map(str.strip, setting.split(",")):
-        if not name or name.startswith("-"):
+        if not _NAME.fullmatch(name):
             break
         found.append(name)
     return tuple(found) if len(set(found)) == len(found) else ()
