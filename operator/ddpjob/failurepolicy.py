@@ -1,5 +1,6 @@
 """What follows from a failure: whether, when and where the group starts again. Pure."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,9 @@ from ddpjob.api import (
 from ddpjob.observed import DISRUPTIONS
 
 LAUNCH_FAILED = "LaunchFailed"  # as the agent calls it
+START_ERRORS = ("StartError", "ContainerCannotRun")  # as containerd and Docker call it, and
+# What runc says then, and crun, which puts the name in between.
+NO_PROGRAM = re.compile(r"executable file (\S{1,99} )?not found in \$PATH")
 SAME_STEP_FAILURES = 3  # in a row at one step, then a further try would end there too
 
 
@@ -50,9 +54,11 @@ def judge(policy: FailurePolicy, failure: Failure, *, has_trained: bool = False)
 def is_hopeless(failure: Failure) -> bool:
     """Whether every further attempt would end so: no script, module or torch, a wrong option.
 
-    Where an exception ended the launcher it may have been the network, or the node.
+    Or no Python in the image. Where an exception ended the launcher it may have been the network,
+    or the node.
     """
-    return failure.reason == LAUNCH_FAILED and failure.exception is None
+    no_program = failure.reason in START_ERRORS and NO_PROGRAM.search(failure.message)
+    return failure.exception is None and (failure.reason == LAUNCH_FAILED or bool(no_program))
 
 
 def fits(rule: FailureRule, failure: Failure) -> bool:

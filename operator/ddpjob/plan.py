@@ -57,7 +57,7 @@ RENDEZVOUS = "Rendezvous"  # likewise
 CREATING = "pods are being created"
 HOPELESS = (
     "a restart would end the same way; where it would not, a rule of failurePolicy with "
-    "onReasons: [LaunchFailed] and action: Restart has it tried"
+    "onReasons: [{reason}] and action: Restart has it tried"
 )
 _LOSSES = {
     "Evicted": ": evicted",
@@ -512,7 +512,8 @@ def _decide(
     if found.reason == HANG:
         status = with_condition(status, "Stalled", True, HANG, what, now=now)
     if verdict.action == "FailJob" and verdict.rule is None:
-        return _fail(status, LAUNCH_FAILED, what, f"{what}; {HOPELESS}", current, succeeded, now)
+        why = f"{what}; {HOPELESS.format(reason=found.reason)}"
+        return _fail(status, LAUNCH_FAILED, what, why, current, succeeded, now)
     if verdict.action == "FailJob":
         why = f"{what}; failurePolicy.rules[{verdict.rule}] says FailJob"
         return _fail(status, "FailurePolicy", what, why, current, succeeded, now)

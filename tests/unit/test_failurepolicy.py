@@ -203,6 +203,32 @@ def test_what_cannot_be_launched_is_not_tried_again() -> None:
     assert status.failure and status.failure.reason == "LaunchFailed"
 
 
+NO_PYTHON = 'failed to create containerd task: exec: "python3": executable file not found in $PATH'
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "state"),
+    [
+        ("StartError", NO_PYTHON, "Failed"),
+        (
+            "StartError",
+            "crun: executable file `python3` not found in $PATH: No such file",
+            "Failed",
+        ),
+        ("ContainerCannotRun", NO_PYTHON + ": unknown", "Failed"),
+        ("StartError", "failed to create containerd task: cgroups: no space left", "Restarting"),
+        ("Error", NO_PYTHON, "Restarting"),  # a script's own words
+    ],
+)
+def test_an_image_without_python_is_not_tried_again(reason: str, message: str, state: str) -> None:
+    dead = failed(0, message, reason=reason, exit_code=128)
+    status = plan(started(), see(dead, running(1)), NOW).status
+    assert status.state == state
+    said = status.condition("Failed")
+    assert (said is not None) == (state == "Failed")
+    assert said is None or f"onReasons: [{reason}] and action: Restart" in said.message
+
+
 def test_a_rule_has_a_launch_tried_again_or_ignored() -> None:
     for action, state in (("Restart", "Restarting"), ("Ignore", "Starting")):
         rules = [{"onReasons": ["LaunchFailed"], "action": action}]

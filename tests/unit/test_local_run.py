@@ -154,6 +154,7 @@ def test_more_gpus_than_there_are_is_refused_before_anything_starts(
     assert line.endswith("got 2 for each of 2 nodes, 4 in all")
 
 
+SECRET = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
 RAISES = """
 import os, sys, time
 
@@ -180,13 +181,21 @@ def test_the_traceback_of_the_rank_that_failed_first_is_printed(tmp_path: Path) 
     assert "Connection closed" not in done.stderr and "\x1b" not in done.stderr + done.stdout
 
 
-def test_what_cannot_be_launched_is_not_tried_four_times(tmp_path: Path) -> None:
-    spec = {"launcher": "python", "command": [], "args": ["no.py"], "failurePolicy": {}}
-    done = finish(tmp_path, job("", **spec), "--quiet")
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"launcher": "python", "command": [], "args": ["no.py"]}, "no script"),
+        ({"launcher": "none", "command": ["no-such-program"]}, "cannot start 'no-such-program'"),
+        ({"env": [SECRET]}, "env[TOKEN]: Secrets are not read here"),
+    ],
+    ids=("script", "program", "secret"),
+)
+def test_what_cannot_be_launched_is_not_tried_four_times(
+    tmp_path: Path, spec: dict[str, Any], words: str
+) -> None:
+    done = finish(tmp_path, job("", **{"failurePolicy": {}, **spec}), "--quiet")
     assert done.returncode == 1 and "Restarting" not in done.stdout
-    assert "no script" in done.stderr and "a restart would end the same way" in done.stderr
-    logs = (tmp_path / "out" / "shell" / "logs").iterdir()
-    assert {log.name.split("-")[1] for log in logs} == {"0"}
+    assert words in done.stderr and "a restart would end the same way" in done.stderr
 
 
 @pytest.mark.parametrize("is_link", [False, True])

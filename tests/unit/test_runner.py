@@ -185,7 +185,7 @@ async def test_a_signal_is_told_as_the_kubelet_tells_it(machine: Machine) -> Non
 async def test_a_program_that_is_not_here_fails_at_once(machine: Machine) -> None:
     await machine.run("", container={"command": ["nonesuch"]})
     pod = await machine.until(is_ended)
-    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (128, "StartError")
+    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (128, "LaunchFailed")
     assert "nonesuch" in ended(pod)["message"]
 
 

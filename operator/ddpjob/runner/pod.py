@@ -19,7 +19,8 @@ from ddpjob.runner.process import PodProcess
 from ddpjob.runner.view import Gone, PodView
 from ddpjob.runner.volumes import PodFolders, config_map_volumes
 
-CANNOT_START = 128  # exit code, with reason StartError, as containerd's
+CANNOT_START = 128  # exit code, as containerd's where it says StartError
+NO_USE = "LaunchFailed"  # the agent's reason for what no restart mends
 CONFIG_MAP_SECONDS = 1.0  # between two looks for a ConfigMap that is missing
 
 OnLine = Callable[[Mapping[str, str], str], None]
@@ -82,7 +83,7 @@ class PodRun:
         try:
             launch = await self._prepare()
         except CannotStart as problem:
-            await self._report_end(CANNOT_START, str(problem), "StartError")
+            await self._report_end(CANNOT_START, str(problem), NO_USE)
             return
         if launch is None:
             return
