@@ -19,7 +19,8 @@ from ddpjob.times import stamp, unix_seconds
 MAX_MESSAGE = 1024  # characters of a failure's message that go into status
 _EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those with one
 
-Name = Annotated[str, Field(max_length=63)]
+MAX_NAME = 63
+Name = Annotated[str, Field(max_length=MAX_NAME)]
 
 
 _OF_WHOM = ("namespace", "job", "node_rank")
@@ -57,7 +58,8 @@ class AgentReport(BaseModel):
         if self.step is None or self.source == "none":
             return None
         fields = self.model_dump(exclude={"metrics", "source", "step", *_OF_WHOM})
-        metrics = tuple(self.metrics.items())
+        shown = {printable(name, MAX_NAME): value for name, value in self.metrics.items()}
+        metrics = tuple(shown.items())
         return Report(step=self.step, source=self.source, metrics=metrics, **fields)
 
 

@@ -297,6 +297,22 @@ def test_a_terminal_shows_the_columns_of_kubectl_and_lines_above_them() -> None:
     assert row.split()[:7] == ["digits", "Running", "2/2", "12/20", "0.0831", "14s", "1"]
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_notes_are_made_printable_and_lines_of_the_job_keep_their_colours(
+    is_terminal: bool,
+) -> None:
+    colours: Any = "standard" if is_terminal else None
+    console = Console(
+        file=io.StringIO(), width=100, force_terminal=is_terminal, color_system=colours
+    )
+    with display("digits", console) as shown:
+        shown.note("digits restarts: boom\x1b[2J\nforged\u202e", "  log: there")
+        shown.line("0", "\x1b[31mred\x1b[0m")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert r"digits restarts: boom\x1b[2J\nforged\u202e" in text and "  log: there" in text
+    assert re.search(r"\x1b\[(2;)?31mred\x1b\[0m", text) and "\x1b[2J" not in text
+
+
 def test_without_a_terminal_each_change_is_a_line() -> None:
     console = Console(file=io.StringIO(), width=20)
     with display("digits", console) as shown:

@@ -52,6 +52,7 @@ def program(folder: Path, text: str, code: int = 0) -> dict[str, str]:
         ("1", "MIG-a MIG-b", "MIG-b"),
         ("NoDevFiles", "", ""),  # Slurm's word for none
         ("none", "0 1", ""),
+        ("9" * 5000, "0 1", ""),
         ("0,all,1", "0 1", "0"),
     ],
 )
@@ -83,6 +84,7 @@ def test_no_device_is_dealt_twice_and_the_first_go_to_the_first_node(
         ("GPU-elsewhere", ""),
         ("6", ""),
         ("4,5,6", ""),
+        ("1" + "0" * 5000, ""),
     ],
 )
 def test_what_the_job_sets_itself_counts_within_its_share(own: str | None, seen: str) -> None:

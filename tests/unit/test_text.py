@@ -15,8 +15,9 @@ from ddpjob.api import Attempt, Condition, Failure, Status, validate
 from ddpjob.cli.validate import check
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.plan import plan
-from ddpjob.status import with_condition
+from ddpjob.status import with_condition, with_progress
 from ddpjob.step import Note
+from ddpjob.summary import AgentReport
 from ddpjob.text import printable, printable_lines
 from tests.builders import NOW, failed, job_object, running, summary
 from tests.cluster.tiers import ROOT
@@ -129,6 +130,15 @@ def test_what_a_pod_says_is_quoted_and_nothing_is_lost_behind_it(message: str) -
     for text in (failure.message, failure.reason, ended.message, step.notes[0].message):
         assert is_harmless(text)
     assert "failurePolicy.maxRestarts is 0" in ended.message
+
+
+def test_names_of_metrics_too_and_no_two_become_one_name_twice() -> None:
+    metrics = dict.fromkeys(("a\x1b[2J", r"a\x1b[2J", "\U000e0041" * 63, "\U000e0042" * 63), 1.0)
+    found = AgentReport(step=1, source="file", metrics=metrics).report()
+    status = with_progress(Status(), found)
+    assert status.progress and Status.model_validate(status.to_json()) == status
+    names = [metric.name for metric in status.progress.metrics]
+    assert len(names) == 3 and all(map(is_harmless, names))
 
 
 def hostile_jobs(text: str) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-_NAME = re.compile(r"[0-9]+|(GPU|MIG)-[-/0-9A-Za-z]+")
+_NAME = re.compile(r"[0-9]{1,9}|(GPU|MIG)-[-/0-9A-Za-z]+")
 
 
 @dataclass(frozen=True)
