@@ -3,7 +3,10 @@
 from collections.abc import Set
 from typing import Any
 
-CLOCKS = ("time", "since", "ratio", "queuedSeconds", "startingSeconds", "productiveSeconds")
+CLOCKS = (
+    *("time", "since", "ratio", "queuedSeconds", "startingSeconds", "productiveSeconds"),
+    *("roots", "uids"),  # of the operator's own secret, and of uids
+)
 
 
 def without(value: Any, names: Set[str]) -> Any:

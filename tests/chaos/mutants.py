@@ -39,8 +39,10 @@ MUTANTS = (
     Mutant(
         "names by chance (generateName)",
         "reconcile.py",
-        "body = await self.cluster.create(PODS, job.namespace, pods.body(rank))",
-        "fresh = orjson.loads(pods.body(rank))\n"
+        "body = await self.cluster.create(\n"
+        "                        PODS, job.namespace, pods.body(rank, own.of(rank))\n"
+        "                    )",
+        "fresh = orjson.loads(pods.body(rank, own.of(rank)))\n"
         "                    fresh['metadata']['name'] += f'-{time.time_ns() % 10**6}'\n"
         "                    body = await self.cluster.create(PODS, job.namespace, fresh)",
         only="succeeds or fails-once",
@@ -56,15 +58,17 @@ MUTANTS = (
     Mutant(
         "the budget in memory",
         "reconcile.py",
-        "            step = plan(job, self._observe(job, memory, looked=looked), time.time())\n",
-        "            kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
-        "            own = job.status.model_copy(update={'budget': kept})\n"
-        "            step = plan(\n"
-        "                job.model_copy(update={'status': own}),\n"
-        "                self._observe(job, memory, looked=looked),\n"
-        "                time.time(),\n"
-        "            )\n"
-        "            vars(memory)['budget'] = step.status.budget\n",
+        "                job = record.parse()\n"
+        "                step = plan(job, self._observe(job, memory, looked=looked), time.time())\n",
+        "                job = record.parse()\n"
+        "                kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
+        "                own = job.status.model_copy(update={'budget': kept})\n"
+        "                step = plan(\n"
+        "                    job.model_copy(update={'status': own}),\n"
+        "                    self._observe(job, memory, looked=looked),\n"
+        "                    time.time(),\n"
+        "                )\n"
+        "                vars(memory)['budget'] = step.status.budget\n",
         only="uses-up-its-budget",
     ),
     Mutant(
@@ -72,7 +76,7 @@ MUTANTS = (
         "reconcile.py",
         "                await self._write_status(job, step, memory)\n            elif look:",
         "                if step.status.attempt > job.status.attempt:\n"
-        "                    for pod in list(self.caches.pods(job.uid)):\n"
+        "                    for pod in list(self.caches.pods(job.namespace, job.uid)):\n"
         "                        await self._delete_pod(Deletion(pod))\n"
         "                await self._write_status(job, step, memory)\n            elif look:",
         only="fails-once",
@@ -128,14 +132,15 @@ MUTANTS = (
     Mutant(
         "failures as events",
         "reconcile.py",
-        "        pods = tuple(self.caches.pods(job.uid))\n",
+        "        pods = tuple(self.caches.pods(job.namespace, job.uid))\n        memory.head",
         "        alive = vars(memory).setdefault('alive', set())\n"
         "        pods = tuple(\n"
         "            pod\n"
-        "            for pod in self.caches.pods(job.uid)\n"
+        "            for pod in self.caches.pods(job.namespace, job.uid)\n"
         "            if pod.result != 'failed' or pod.uid in alive\n"
         "        )\n"
-        "        alive.update(pod.uid for pod in self.caches.pods(job.uid) if pod.live)\n",
+        "        known = self.caches.pods(job.namespace, job.uid)\n"
+        "        alive.update(pod.uid for pod in known if pod.live)\n        memory.head",
         only="fails-once",
     ),
     Mutant(
