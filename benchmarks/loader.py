@@ -81,7 +81,7 @@ def plain(dataset: Dataset[Any], batch_size: int, workers: int) -> Turn:
 
 def own(dataset: Any, batch_size: int, workers: int) -> Turn:
     """`loaders.batches`, one epoch a turn."""
-    alone = World(Launch(0, 1, 0, "gloo", "", 0, launched=False), CPU, control=None)  # type: ignore[arg-type]
+    alone = World(Launch(0, 1, 0, "gloo", "", 0, launched=False), CPU, None, None)  # type: ignore[arg-type]
     endless = loaders.batches(
         dataset,
         batch_size=batch_size,

@@ -37,12 +37,14 @@ def train(rank: int, runs: list[list[str]]) -> int:
 
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
     logging.getLogger("ddptrain").setLevel(logging.WARNING if rank else logging.INFO)
+    # The group is that of all runs, and so is its time-out: the least that one of them asks for.
+    configs = [parse(module, options) for module, *options in runs]
+    seconds = min([60.0, *(config.timeout_seconds for config in configs)])
     try:
-        with process_group(timeout=timedelta(seconds=60)) as world:
-            for module, *options in runs:
+        with process_group(timeout=timedelta(seconds=seconds)) as world:
+            for (module, *_), config in zip(runs, configs, strict=True):
                 if rank == 0:
                     print(BETWEEN, flush=True)
-                config = parse(module, options)
                 run = importlib.import_module(module).train
                 with Report(config, world) as report:
                     if code := run(config, world, StopVote(), report):

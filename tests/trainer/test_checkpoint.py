@@ -2,9 +2,13 @@ import logging
 import math
 import os
 import random
+import re
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,8 @@ import pytest
 import torch
 
 from ddptrain import checkpoint, rng
-from ddptrain.checkpoint import CheckpointError, CheckpointFolder
+from ddptrain.checkpoint import CheckpointFolder
+from ddptrain.checkpoint_file import CheckpointError, Damaged, read
 from ddptrain.dist import World
 
 
@@ -28,13 +33,8 @@ def state(step: int) -> dict[str, Any]:
 
 
 def newest(folder: CheckpointFolder) -> int | None:
-    content = folder.read_newest()
-    if content is None:
-        return None
-    copy = folder.path / "copy"
-    copy.write_bytes(content)
-    step: int = torch.load(copy, weights_only=True)["step"]
-    return step
+    found = folder.read_newest()
+    return None if found is None else int(found["step"])
 
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
@@ -89,13 +89,10 @@ def test_an_earlier_attempt_can_neither_claim_nor_write(tmp_path: Path) -> None:
     old.write(10, state(10))
     new = folder(tmp_path, attempt=2)
     new.write(20, state(20))
-    with pytest.raises(
-        CheckpointError, match="belongs to attempt 2 of 'uid', no longer to attempt 1"
-    ):
+    told = r"belongs to attempt 2 of 'uid' \(.*\), and this is attempt 1 of 'uid'"
+    with pytest.raises(CheckpointError, match=told):
         old.write(30, state(30))
-    with pytest.raises(
-        CheckpointError, match="belongs to attempt 2 of 'uid', no longer to attempt 1"
-    ):
+    with pytest.raises(CheckpointError, match=told):
         folder(tmp_path, attempt=1)
     assert newest(new) == 20
 
@@ -118,17 +115,48 @@ def test_another_job_takes_the_folder_over_whatever_its_attempt(tmp_path: Path) 
 def test_of_two_runs_without_a_job_the_later_one_has_the_folder(tmp_path: Path) -> None:
     before, after = (folder(tmp_path, job="") for _ in range(2))
     after.write(20, state(20))
-    with pytest.raises(CheckpointError, match="belongs to attempt 0 of a run without a job, no"):
+    with pytest.raises(CheckpointError, match="belongs to attempt 0 of a run without a job"):
         before.write(30, state(30))
     assert newest(after) == 20
 
 
-@pytest.mark.parametrize("claim", ["", "[]", "{}", '{"job": 1, "attempt": 0}', "\0"])
+def test_of_two_runs_that_share_a_folder_each_is_told_apart(
+    tmp_path: Path, start: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """Same job, same attempt: what differs is the process."""
+    mine = folder(tmp_path, job="")
+    other = start("-c", WRITE_ONCE, str(mine.path))
+    assert other.wait(timeout=100) == 0
+    with pytest.raises(CheckpointError) as told:
+        mine.write(30, state(30))
+    host = re.escape(socket.gethostname())
+    assert re.search(
+        rf"belongs to attempt 0 of a run without a job \(process {other.pid} on {host}, .*\), "
+        rf"and this is attempt 0 of a run without a job \(process {os.getpid()} on {host}, ",
+        str(told.value),
+    )
+
+
+def test_a_claim_of_an_earlier_version_names_no_process(tmp_path: Path) -> None:
+    run = folder(tmp_path, attempt=1)
+    (run.path / "claim.json").write_text('{"job": "uid", "attempt": 2, "token": "0"}')
+    with pytest.raises(CheckpointError, match=r"attempt 2 of 'uid' \(a process that it does not"):
+        run.write(1, state(1))
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        *("", "[]", "{}", '{"job": 1, "attempt": 0}', "\0", "[" * 4000),
+        '{"job": "uid", "attempt": 0, "token": "' + "x" * 1_000_000 + '"}',
+    ],
+)
 def test_a_claim_that_is_none_is_told_by_name(tmp_path: Path, claim: str) -> None:
     run = folder(tmp_path)
     (run.path / "claim.json").write_text(claim)
-    with pytest.raises(CheckpointError, match=r"claim\.json (is no claim|cannot be read)"):
+    with pytest.raises(CheckpointError, match=r"claim\.json (is no claim|cannot be read)") as told:
         folder(tmp_path)
+    assert len(str(told.value)) < 1000
 
 
 def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
@@ -146,7 +174,9 @@ def test_no_single_bit_of_a_file_can_block_resuming(tmp_path: Path) -> None:
         for bit in range(8):
             flipped = bytearray(content)
             flipped[place] ^= 1 << bit
-            checkpoint._damage(bytes(flipped))  # whatever it finds, it does not raise
+            path.write_bytes(flipped)
+            with suppress(Damaged):  # whatever it finds, it raises nothing else
+                read(path)
 
 
 def test_what_is_written_is_synced_before_it_gets_its_name(
@@ -199,6 +229,31 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path: Path, world
     assert [path.name[:13] for path in run.path.glob("step-*")] == ["step-00000001"]
 
 
+def test_the_cause_of_a_failed_write_is_named(
+    tmp_path: Path, start: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """A disk that is full in the middle of a tensor; torch.save's own words hide it."""
+    run = folder(tmp_path)
+    run.write(10, state(10))
+    writer = start("-c", WRITE_ONCE, str(run.path), "100000")
+    output, _ = writer.communicate(timeout=100)
+    told = "step-00000020-attempt-0.pt cannot be written: [Errno 27] File too large"
+    assert writer.returncode == 1 and told in output, output
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        *("claim.json", "step-00000010-attempt-0.pt")
+    ]
+
+
+WRITE_ONCE = """
+import resource, sys, torch
+from pathlib import Path
+from ddptrain.checkpoint import CheckpointFolder
+run = CheckpointFolder(Path(sys.argv[1]), "", 0, keep=3)
+run.claim()
+for limit in sys.argv[2:]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
+run.write(20, {"step": 20, "weights": torch.arange(1_000_000.0)})
+"""
 WRITE_FOR_EVER = """
 import sys, time, torch
 from pathlib import Path
@@ -290,6 +345,106 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path, world:
     checkpoint.save(run, world, step=1, model=model, optimizer=optimizer, config={"batch_size": 64})
     with pytest.raises(CheckpointError, match="made with batch_size=64, this run has 128"):
         checkpoint.load(run, world, model=model, optimizer=optimizer, config={"batch_size": 128})
+
+
+# A rank of its own reads a checkpoint of the size that it is given; the model is there already.
+LOAD = """
+import sys, torch
+from datetime import timedelta
+from pathlib import Path
+from ddptrain import checkpoint
+from ddptrain.checkpoint import CheckpointFolder
+from ddptrain.dist import process_group
+
+def status(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+with process_group(timeout=timedelta(seconds=60)) as world:
+    net = torch.nn.Linear(int(sys.argv[2]), 1000)
+    optimizer = torch.optim.AdamW(net.parameters())
+    folder = None
+    if world.is_main:
+        folder = CheckpointFolder(Path(sys.argv[1]), "", 0, keep=1)
+        folder.claim()
+    state = {"model": net, "optimizer": optimizer, "config": {"seed": 1}}
+    if not list(Path(sys.argv[1]).glob("step-*")):
+        torch.autograd.backward(net(torch.ones(1, int(sys.argv[2]))).sum())
+        optimizer.step()
+        checkpoint.save(folder, world, step=1, **state)
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+        before = status("VmRSS")
+        assert checkpoint.load(folder, world, **state) == 1
+        print(world.rank, status("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc has the peak")
+def test_loading_takes_the_memory_of_one_copy_on_each_rank(
+    tmp_path: Path,
+    start: Callable[..., "subprocess.Popen[str]"],
+    start_ranks: Callable[..., "list[subprocess.Popen[str]]"],
+) -> None:
+    size = "20000"  # of 20 million weights, 240 MB with AdamW's moments
+    output, _ = start("-c", LOAD, str(tmp_path), size).communicate(timeout=100)
+    (file,) = tmp_path.glob("step-*")
+    ranks = start_ranks(2, "-c", LOAD, str(tmp_path), size)
+    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    for output in outputs:
+        peak = int(output.split()[-1])
+        assert 0.3 < peak / file.stat().st_size < 1.4, output
+
+
+def test_a_checkpoint_from_another_kind_of_device_draws_new_masks(
+    tmp_path: Path, world: World
+) -> None:
+    """Dropout on a GPU leaves the CPU's generator where it was seeded, at the masks of step 1."""
+    run, config = folder(tmp_path), {"seed": 1}
+    model, optimizer = make(1)
+    rng.seed_all(1, 0, 0)
+    checkpoint.save(run, world, step=12, model=model, optimizer=optimizer, config=config)
+    of_step_1 = float(torch.rand(()))
+    (file,) = run.path.glob("step-*")
+    content = torch.load(file, weights_only=True)
+    content["rng"][0]["cuda"] = torch.zeros(16, dtype=torch.uint8)
+    torch.save(content, file)
+    assert checkpoint.load(run, world, model=model, optimizer=optimizer, config=config) == 12
+    drawn = float(torch.rand(()))
+    assert drawn != of_step_1
+    rng.seed_all(1, 12, 0)  # as where the number of ranks has changed
+    assert drawn == float(torch.rand(()))
+
+
+@pytest.mark.parametrize(("saved_on", "resumed_on"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_random_state_fits_the_kind_of_device_that_it_is_from(
+    saved_on: str, resumed_on: str
+) -> None:
+    state = {"cuda": None if saved_on == "cpu" else torch.zeros(16, dtype=torch.uint8)}
+    assert rng.fits(state, torch.device(saved_on))
+    assert not rng.fits(state, torch.device(resumed_on, 0))
+
+
+def test_all_ranks_load_what_the_main_process_reads(
+    fork_ranks: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """Tensors of any type, shape and strides."""
+    fork_ranks(3, ("shared_state", f"--checkpoint-dir={tmp_path}"))
+    seen = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(3)]
+    for other in seen[1:]:
+        assert str(other) == str(seen[0])
+    assert [str(tensor.dtype) for tensor in seen[0]["model"]["tensors"]] == [
+        *("torch.bfloat16", "torch.bool", "torch.float32", "torch.int64", "torch.float64")
+    ]
+
+
+def test_the_others_wait_for_a_slow_disk_longer_than_for_each_other(
+    fork_ranks: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    options = ("--max-steps=1", f"--checkpoint-dir={tmp_path}", "--timeout-seconds=10")
+    (output,) = fork_ranks(2, ("slow_disk", *options))
+    assert "after 1 steps, world size 2" in output
 
 
 def test_seeds_that_differ_in_one_number_draw_differently() -> None:

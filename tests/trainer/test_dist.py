@@ -1,6 +1,13 @@
-import pytest
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 
-from ddptrain.dist import Launch, LaunchError, World, read_environment
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddptrain.dist import Launch, LaunchError, World, barrier, read_environment
 
 RANK_1_OF_2 = {
     "RANK": "1",
@@ -61,3 +68,53 @@ def test_a_lone_process_of_a_larger_job_does_not_train_alone() -> None:
 def test_a_process_without_a_launcher_gets_a_group_of_one(world: World) -> None:
     assert (world.rank, world.size, world.is_main) == (0, 1, True)
     assert world.device.type == "cpu"
+
+
+def time_out(group: dist.ProcessGroup) -> timedelta:
+    options = group._get_backend(torch.device("cpu")).options
+    found: timedelta = options._timeout
+    return found
+
+
+def test_who_waits_for_a_disk_may_wait_for_an_hour(world: World) -> None:
+    assert time_out(world.control) == timedelta(seconds=60)
+    assert time_out(world.disk) == timedelta(hours=1)
+
+
+def test_on_cpus_no_group_is_bound_to_a_device(world: World) -> None:
+    """Bound to a GPU, NCCL connects at once; for gloo, torch refuses a device without an index."""
+    default = dist.group.WORLD
+    assert default is not None
+    assert [group.bound_device_id for group in (default, world.control, world.disk)] == [None] * 3
+    barrier(world.control)
+    barrier(world.disk)
+
+
+# What a rank that fails has running: NCCL's threads, say. The interpreter would wait for them.
+FAILS = """
+import atexit, sys, threading, time
+from datetime import timedelta
+from pathlib import Path
+from torch.distributed.elastic.multiprocessing.errors import record
+from ddptrain.dist import process_group
+
+@record
+def main():
+    with process_group(timeout=timedelta(seconds=60)):
+        atexit.register(lambda: print("exit functions have run"))
+        threading.Thread(target=time.sleep, args=(1e6,)).start()
+        raise RuntimeError("boom")
+
+print("begun", flush=True)
+main()
+"""
+
+
+def test_a_rank_that_fails_leaves_at_once(
+    start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    rank = start("-c", FAILS, TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
+    output, _ = rank.communicate(timeout=100)
+    assert rank.returncode == 1
+    assert "RuntimeError: boom" in output and "exit functions have run" in output
+    assert "boom" in (tmp_path / "error.json").read_text()

@@ -56,7 +56,9 @@ DEALS = [  # samples, ranks, global batch: even or not, last shares that are emp
 
 def member(rank: int, size: int) -> World:
     """A rank without its group: dealing out needs none."""
-    return World(Launch(rank, size, 0, "gloo", "", 0, launched=True), CPU, cast(Any, None))
+    return World(
+        Launch(rank, size, 0, "gloo", "", 0, launched=True), CPU, cast(Any, None), cast(Any, None)
+    )
 
 
 class Augmented(Dataset[tuple[torch.Tensor, int]]):

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddptrain.checkpoint import CheckpointError
+from ddptrain.checkpoint_file import CheckpointError
 from ddptrain.config import parse
 from ddptrain.data import load
 from ddptrain.dist import World

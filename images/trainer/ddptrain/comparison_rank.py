@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ddptrain.comparison_table import DDP, PARALLEL, Measurement, Variant, bus_bandwidth
-from ddptrain.dist import World, process_group
+from ddptrain.dist import World, barrier, process_group
 from ddptrain.gpt import GPT, GPT2, loss_sum, synthetic_tokens
 from ddptrain.memory import is_out_of_memory
 from ddptrain.model import CLASSES, network
@@ -188,7 +188,7 @@ def timed(step: Callable[[], None], steps: int, world: World) -> float:
 
     Nothing waits for the GPU in between: a training does not either.
     """
-    dist.barrier(group=world.control)
+    barrier(world.control)
     began = now(world.device)
     for _ in range(steps):
         step()

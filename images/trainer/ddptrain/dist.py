@@ -5,14 +5,22 @@ Without RANK the script is one process, no launcher needed. DDPJOB_* variables a
 DDPJOB_BACKEND (nccl: GPUs, gloo: CPUs), DDPJOB_WORLD_SIZE (what the job expects), DDPJOB_ATTEMPT.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from os import environ
+from types import TracebackType
 
 import torch
 import torch.distributed as dist
+
+ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+DISK_TIMEOUT = timedelta(hours=1)  # enough for 240 GB at 70 MB/s; a dead rank is noticed at once
 
 
 class LaunchError(ValueError):
@@ -34,11 +42,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class World:
-    """A running process group; `control` carries small CPU tensors and is always gloo."""
+    """A running process group; `control` and `disk` carry CPU tensors and are always gloo."""
 
     launch: Launch
     device: torch.device
-    control: dist.ProcessGroup
+    control: dist.ProcessGroup  # small tensors: nobody keeps the others waiting
+    disk: dist.ProcessGroup  # the same ranks, where they wait for the main process's disk
 
     @property
     def rank(self) -> int:
@@ -122,22 +131,68 @@ def _check_size(size: int, environment: Mapping[str, str]) -> None:
 def process_group(*, timeout: timedelta) -> Iterator[World]:
     """Join the process group, and leave it at the end of a block that raises nothing.
 
-    `timeout` bounds the rendezvous and every collective after it. After an error the group is left
-    as it is: the process ends, its connections close, and so the peers learn of it soonest.
+    `timeout` bounds the rendezvous and every collective after it but those of `World.disk`. After
+    an error the group is left as it is, and an error that ends the process does so at once: its
+    connections close, and so the peers learn of it soonest.
     Raises LaunchError for an environment that cannot work.
     """
     launch = read_environment(environ, gpus=torch.cuda.device_count())
-    device = torch.device("cpu")
+    try:
+        yield _join(launch, timeout)
+    except Exception:
+        sys.excepthook = _then_leave(sys.excepthook)
+        raise
+    dist.destroy_process_group()
+
+
+def _join(launch: Launch, timeout: timedelta) -> World:
+    device, bound = torch.device("cpu"), None
     if launch.backend == "nccl":
-        device = torch.device("cuda", launch.local_rank)
+        device = bound = torch.device("cuda", launch.local_rank)
         torch.cuda.set_device(device)
+    # With its device NCCL connects here, so a GPU that cannot be used is an error here and not in
+    # the first backward pass. gloo is bound to none: a device without an index is refused.
     if launch.launched and launch.size > 1:
-        dist.init_process_group(launch.backend, timeout=timeout)
+        dist.init_process_group(launch.backend, timeout=timeout, device_id=bound)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented, not in __all__
-        dist.init_process_group(launch.backend, store=store, rank=0, world_size=1, timeout=timeout)
-    # A group of its own: nccl cannot carry CPU tensors, and gradients need not queue behind it.
-    control = dist.new_group(backend="gloo", timeout=timeout)
-    assert isinstance(control, dist.ProcessGroup)
-    yield World(launch, device, control)
-    dist.destroy_process_group()
+        dist.init_process_group(
+            launch.backend, store=store, rank=0, world_size=1, timeout=timeout, device_id=bound
+        )
+    # Groups of their own: nccl cannot carry CPU tensors, and gradients need not queue behind them.
+    return World(launch, device, _gloo(timeout), _gloo(max(timeout, DISK_TIMEOUT)))
+
+
+def _gloo(timeout: timedelta) -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo", timeout=timeout)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def barrier(group: dist.ProcessGroup) -> None:
+    """Return once all ranks have called this; `group` is `World.control` or `World.disk`.
+
+    dist.barrier would use a tensor on the GPU that the default group is bound to, as new groups
+    are bound to it too, and so wait for what that GPU computes.
+    """
+    dist.all_reduce(torch.zeros(1), group=group)
+
+
+def _then_leave(show: ExceptHook) -> ExceptHook:
+    """A sys.excepthook: `show` the error, and end the process there and then.
+
+    All that is left out is the interpreter's own end, which waits for what NCCL has yet to do with
+    ranks that wait for this one. It comes after `record` has written the error file.
+    """
+
+    def leave(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        show(kind, error, traceback)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # closed by the reader, or by us
+                stream.flush()
+        os._exit(1)
+
+    return leave

@@ -26,15 +26,24 @@ def get_state(device: torch.device) -> dict[str, Any]:
     }
 
 
+def fits(state: dict[str, Any], device: torch.device) -> bool:
+    """Whether `state` was taken where the model draws from the same generators as on `device`.
+
+    On a GPU dropout draws from the GPU's, so the CPU's stays where it was seeded, and the other way
+    round: going on from there would draw the masks of the first steps again.
+    """
+    return (state["cuda"] is not None) == (device.type == "cuda")
+
+
 def set_state(state: dict[str, Any], device: torch.device) -> None:
-    """Put every generator where `get_state` found it."""
+    """Put every generator where `get_state` found it; `state` fits `device`."""
     random.setstate(state["python"])
     key = np.asarray(state["numpy"]["state"]["key"], dtype=np.uint32)
     np.random.set_state(
         state["numpy"] | {"state": {"key": key, "pos": state["numpy"]["state"]["pos"]}}
     )
     torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and state["cuda"] is not None:
+    if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
