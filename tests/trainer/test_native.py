@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ddptrain import rng
 from ddptrain.checkpoint_file import CheckpointError
 from ddptrain.config import parse
 from ddptrain.data import load
@@ -298,6 +299,27 @@ def test_a_resumed_run_equals_one_that_never_stopped(forked: Forked, world: int)
     whole, resumed = forked(world)["whole"], forked(world)["resumed"]
     assert "step-00000030-attempt-0.pt" in resumed.output.splitlines()[2]
     assert_same_training(saved(resumed.folder, 40), saved(whole.folder, 40))
+
+
+def test_dropout_draws_other_masks_for_parts_and_the_help_says_so(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digits = load("digits", None, torch.device("cpu"))
+    weights = []
+    for parts in (1, 4):
+        rng.seed_all(1)
+        net = BasicNet()
+        optimizer = torch.optim.AdamW(net.parameters())
+        model = DistributedDataParallel(net)
+        train_step(
+            *(model, optimizer, digits.train.batch(torch.arange(64)), 64, world), accumulation=parts
+        )
+        weights.append(net.fc1.weight.detach().clone())
+    assert float((weights[0] - weights[1]).abs().max()) > 1e-4
+    with pytest.raises(SystemExit):
+        parse("native", ["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "less memory; the same result without dropout" in said
 
 
 def test_the_ranks_add_up_their_gradients_once_a_step(world: World) -> None:

@@ -5,10 +5,13 @@
     accelerate launch --multi_gpu --num_processes 2 -m ddptrain.accelerated   # the same
     notebook_launcher(ddptrain.accelerated.main, [["--epochs", "2"]], num_processes=2)
 
-On CPUs set ACCELERATE_USE_CPU=true for the last three, as a DDPJob does: without it Accelerate
-leaves every process alone. `diff native.py accelerated.py` shows what Accelerate takes over:
-wrapping the model, sharding the data, gathering predictions. Options, checkpoints and output are
-those of `native`, and each can resume from the other's checkpoint.
+The processes are joined before Accelerate sees them, on CPUs too, and a test of their number
+follows. `diff native.py accelerated.py` shows what Accelerate takes over: wrapping the model,
+sharding the data, gathering predictions. Options, checkpoints and output are those of `native`, and
+each can resume from the other's checkpoint.
+
+A script of your own that leaves the joining to Accelerate needs ACCELERATE_USE_CPU=true on CPUs, as
+a DDPJob sets it: without it each process trains alone.
 """
 
 import logging
@@ -72,7 +75,7 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
 
     # Loop: `done` counts through all epochs, so it is the only position there is to resume.
     report.begin(model, optimizer, epoch_steps=epoch_steps, total_steps=total_steps)
-    done = first_step
+    done, counts = first_step, None  # correct and tested samples, of the last evaluation
     while done < total_steps:
         epoch, skipped = divmod(done, epoch_steps)
         order.set_epoch(epoch)
@@ -88,13 +91,16 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
             done += 1
             report.step(done, loss, counted, batch_size)
             if report.epoch_ends(done):
-                report.evaluated(done, *evaluate(accelerator, model, test_loader))
+                with report.paused():
+                    counts = evaluate(accelerator, model, test_loader)
+                    report.evaluated(done, *counts)
 
             stopping = stop.agreed(world) and done < total_steps
             if saving and (stopping or done % config.checkpoint_every == 0 or done == total_steps):
-                checkpoint.save(
-                    folder, world, step=done, model=net, optimizer=optimizer, config=fixed
-                )
+                with report.paused():
+                    checkpoint.save(
+                        folder, world, step=done, model=net, optimizer=optimizer, config=fixed
+                    )
             if stopping:
                 log.info(f"stopped by SIGTERM after step {done}/{total_steps}")
                 return PREEMPTED_AND_SAVED if saving else TERMINATED
@@ -102,8 +108,8 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
                 break
     stop.close()
 
-    # Result: evaluated again, as a finished training that is resumed has no steps left.
-    report.finish(*evaluate(accelerator, model, test_loader))
+    # Result: a finished training that is resumed has no steps left, so nothing is evaluated yet.
+    report.finish(*(counts or evaluate(accelerator, model, test_loader)))
     return 0
 
 
@@ -120,7 +126,8 @@ def train_step(
     """One optimizer step on this rank's `batch`; its loss, summed over its samples, which follow.
 
     `batch_size` counts the samples of all ranks. The share goes through the model in `accumulation`
-    parts at most, after the last of which the ranks add up their gradients, once.
+    parts at most, after the last of which the ranks add up their gradients, once. Without dropout
+    the result is that of one part, up to rounding; dropout draws other masks for parts.
     """
     images, labels = batch  # (B, C, H, W) float32, (B,) int64
     # So that all ranks get equal shares, Accelerate fills an epoch's last batch up with samples

@@ -72,7 +72,8 @@ def parse(program: str, arguments: Sequence[str] | None = None) -> Config:
         "--accumulation",
         type=positive,
         default=1,
-        help="parts in which each rank takes its share of a batch: less memory, the same result",
+        help="parts in which each rank takes its share of a batch: less memory; the same result "
+        "without dropout, which draws other masks for parts",
     )
     add("--bf16", action="store_true", help="automatic mixed precision with bfloat16")
     add(

@@ -84,7 +84,7 @@ class Samples:
 
     def batch(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Normalised images (B, C, H, W) float32 and labels (B,) int64 of the `chosen` (B,)."""
-        chosen = chosen.to(self.labels.device)
+        chosen = sent(chosen, self.labels.device)
         images = self.images.index_select(0, chosen).float().div_(self.pixels.white)
         images.sub_(self._mean).div_(self._std)
         return images, self.labels.index_select(0, chosen)
@@ -99,6 +99,16 @@ class Samples:
 
     def _of_channels(self, values: Sequence[float]) -> torch.Tensor:
         return torch.tensor(values, device=self.images.device).view(1, -1, 1, 1)
+
+
+def sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`numbers` on `device`, without waiting for what a GPU still has to compute.
+
+    From pageable memory they would go once all before them is done, and the host with them.
+    """
+    if device.type == "cuda" and numbers.device.type == "cpu":
+        numbers = numbers.pin_memory()
+    return numbers.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

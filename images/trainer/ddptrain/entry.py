@@ -5,18 +5,18 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from ddptrain.checkpoint import CheckpointError
+from ddptrain.checkpoint_file import CheckpointError
 from ddptrain.config import Config, parse
 from ddptrain.dist import LaunchError, World, process_group
 from ddptrain.files import DataError
 from ddptrain.history import LogDirError
 from ddptrain.preemption import StopVote
-from ddptrain.report import AccuracyMissed, Report
+from ddptrain.report import AccuracyMissed, Diverged, Report
 
 PREEMPTED_AND_SAVED = 75  # EX_TEMPFAIL: the same command goes on from here
 TERMINATED = 128 + 15  # what a shell reports for SIGTERM
 
-EXPLAINED = (DataError, LaunchError, CheckpointError, LogDirError, AccuracyMissed)
+EXPLAINED = (DataError, LaunchError, CheckpointError, LogDirError, AccuracyMissed, Diverged)
 
 log = logging.getLogger("ddptrain")
 

@@ -25,7 +25,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ddptrain import checkpoint, rng
 from ddptrain.config import Config, open_folder
-from ddptrain.data import Samples, epoch_order, global_batch_size, load, steps_per_epoch
+from ddptrain.data import Samples, epoch_order, global_batch_size, load, sent, steps_per_epoch
 from ddptrain.dist import LaunchError, World
 from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, run
 from ddptrain.model import network
@@ -64,7 +64,8 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
     states = rng.get_state(world.device)  # the Trainer seeds anew, and equally on all ranks
 
     def save(step: int) -> None:
-        checkpoint.save(folder, world, step=step, model=net, optimizer=optimizer, config=fixed)
+        with report.paused():
+            checkpoint.save(folder, world, step=step, model=net, optimizer=optimizer, config=fixed)
 
     with tempfile.TemporaryDirectory() as scratch:  # the Trainer insists on a folder
         trainer = ExactTrainer(
@@ -88,8 +89,8 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
             return PREEMPTED_AND_SAVED if saving else TERMINATED
         stop.close()
 
-        # Result: evaluated again, as a finished training that is resumed has no steps left.
-        report.finish(*counts(trainer.evaluate()))
+        # Result: a finished training that is resumed has no steps left: nothing is evaluated yet.
+        report.finish(*(after_step.counts or counts(trainer.evaluate())))
     return 0
 
 
@@ -118,6 +119,7 @@ def arguments(config: Config, world: World, folder: str, total_steps: int) -> Tr
         eval_strategy="no",  # AfterStep says when to evaluate, to save and to log
         save_strategy="no",
         logging_strategy="no",
+        logging_nan_inf_filter=False,  # it would wait for the GPU after each step
         report_to="none",
         disable_tqdm=True,
     )
@@ -218,10 +220,9 @@ class ExactTrainer(Trainer):
 
     def _loader(self, samples: Samples, batches: BatchSampler) -> DataLoader[Any]:
         def collate(chosen: list[int]) -> dict[str, torch.Tensor]:
-            index = torch.tensor(chosen)
+            index = sent(torch.tensor(chosen), samples.labels.device)
             images, labels = samples.batch(index.clamp(min=0))
-            filled = (index < 0).to(labels.device)
-            return {"images": images, "labels": labels.masked_fill(filled, IGNORED)}
+            return {"images": images, "labels": labels.masked_fill(index < 0, IGNORED)}
 
         loader: DataLoader[Any] = DataLoader(
             Indices(len(samples)),
@@ -235,6 +236,11 @@ class ExactTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """A step's batches and the number of their samples, over all ranks."""
         return super().get_batch_samples(self._report.timed(epoch_iterator), num_batches, device)
+
+    def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
+        """The Trainer's, whose time is not the training's."""
+        with self._report.paused():
+            return super().evaluate(*arguments, **options)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Weights and optimizer have come from our own checkpoint."""
@@ -261,19 +267,20 @@ class AfterStep(TrainerCallback):
         self._stop, self._report, self._saving = stop, report, saving
         self._states = states  # of the random generators, to begin with
         self.stopped = False
+        self.counts: tuple[int, int] | None = None  # correct and tested, of the last evaluation
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Only now the model is wrapped in DDP."""
         trainer = self._trainer
         assert trainer.optimizer is not None
+        warm_up(trainer.model_wrapped, trainer.train_set.any_image())
+        rng.set_state(self._states, self._world.device)
         self._report.begin(
             trainer.model_wrapped,
             trainer.optimizer,
             epoch_steps=trainer.order.epoch_steps,
             total_steps=state.max_steps,
         )
-        warm_up(trainer.model_wrapped, trainer.train_set.any_image())
-        rng.set_state(self._states, self._world.device)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The Trainer's own set_epoch does not reach the order in the epoch that it resumes in."""
@@ -298,9 +305,10 @@ class AfterStep(TrainerCallback):
             log.info(f"stopped by SIGTERM after step {done}/{total}")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After an epoch, and at the end, when `train` itself takes the numbers."""
+        """After an epoch; `train` itself takes the numbers where there was none."""
         if self._trainer.is_in_train:
-            self._report.evaluated(state.global_step, *counts(kwargs["metrics"]))
+            self.counts = counts(kwargs["metrics"])
+            self._report.evaluated(state.global_step, *self.counts)
 
 
 class Indices(Dataset[int]):

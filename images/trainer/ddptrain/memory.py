@@ -1,5 +1,6 @@
 """How much memory is left, a warning before there is none, and a report of where it went."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +41,21 @@ def gib(count: float) -> str:
 def measure(device: torch.device) -> Memory | None:
     """What the GPU has, or the container, or the machine where there is no limit; None: unknown."""
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        return Memory(total - free, total)
+        return of_gpu(*torch.cuda.mem_get_info(device), torch.cuda.memory_stats(device))
     return of_container(ROOT) or of_machine(MEMINFO)
+
+
+def of_gpu(free: int, total: int, allocator: Mapping[str, int]) -> Memory:
+    """What a GPU has, with torch's `memory_stats` of it.
+
+    What torch's allocator keeps for later it gives back before an allocation fails, all but the
+    unused parts of blocks that are in use; so that is not in use, whatever the driver says.
+    """
+    reserved, active, held = (
+        allocator.get(f"{name}_bytes.all.current", 0)
+        for name in ("reserved", "active", "inactive_split")
+    )
+    return Memory(total - free - max(0, reserved - active - held), total)
 
 
 def of_container(root: Path) -> Memory | None:
@@ -105,8 +118,8 @@ def report(
     if (now := measure(device)) is not None:
         lines.append(f"  in use: {now}")
     lines.append(
-        "  what helps: --accumulation 2 or more (less memory for activations, the same result), "
-        "--bf16, more processes at the same --batch-size, a smaller --batch-size"
+        "  what helps: --accumulation 2 or more (less memory for activations, and the same result "
+        "without dropout), --bf16, more processes at the same --batch-size, a smaller --batch-size"
     )
     return "\n".join(lines)
 

@@ -73,6 +73,7 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
         )
         for step in range(first_step, total_steps)
     )
+    counts = None  # correct and tested samples, of the last evaluation
     batches = report.timed(data.train.batch(share) for share in shares)
     for step, batch in enumerate(batches, start=first_step):
         batch_size = global_batch_size(train_size, step % epoch_steps, config.batch_size)
@@ -84,18 +85,23 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
         done = step + 1
         report.step(done, loss, len(batch[1]), batch_size)
         if report.epoch_ends(done):
-            report.evaluated(done, *evaluate(net, data.test, world))
+            with report.paused():
+                counts = evaluate(net, data.test, world)
+                report.evaluated(done, *counts)
 
         stopping = stop.agreed(world) and done < total_steps
         if saving and (stopping or done % config.checkpoint_every == 0 or done == total_steps):
-            checkpoint.save(folder, world, step=done, model=net, optimizer=optimizer, config=fixed)
+            with report.paused():
+                checkpoint.save(
+                    folder, world, step=done, model=net, optimizer=optimizer, config=fixed
+                )
         if stopping:
             log.info(f"stopped by SIGTERM after step {done}/{total_steps}")
             return PREEMPTED_AND_SAVED if saving else TERMINATED
     stop.close()
 
-    # Result: evaluated again, as a finished training that is resumed has no steps left.
-    report.finish(*evaluate(net, data.test, world))
+    # Result: a finished training that is resumed has no steps left, so nothing is evaluated yet.
+    report.finish(*(counts or evaluate(net, data.test, world)))
     return 0
 
 
@@ -113,7 +119,8 @@ def train_step(
 
     `batch_size` counts the samples of all ranks. Shares may differ in size or be empty. The share
     goes through the model in `accumulation` parts at most, after the last of which the ranks add up
-    their gradients, once.
+    their gradients, once. Without dropout the result is that of one part, up to rounding; dropout
+    draws other masks for parts.
     """
     images, labels = batch  # (B, C, H, W) float32, (B,) int64
     parts = list(zip(images.chunk(accumulation), labels.chunk(accumulation), strict=True))
@@ -134,7 +141,7 @@ def train_step(
 
 def evaluate(net: torch.nn.Module, samples: Samples, world: World) -> tuple[int, int]:
     """Correctly classified samples and samples, over all ranks; each is counted exactly once."""
-    mine = torch.arange(len(samples))[world.rank :: world.size]
+    mine = torch.arange(len(samples), device=world.device)[world.rank :: world.size]
     starts = range(0, len(mine), 1024)
     return loaders.evaluate(net, (samples.batch(mine[s : s + 1024]) for s in starts), world)
 

@@ -1,13 +1,18 @@
 """What a training says of itself: log, progress file, history, TensorBoard, profile, memory.
 
 The same for all levels: a level calls `begin` once, takes its batches through `timed`, calls `step`
-after each optimizer step, `evaluated` after each epoch and `finish` at the end.
+after each optimizer step, `evaluated` after each epoch and `finish` at the end. It evaluates and
+saves within `paused`.
+
+The loss is the mean over the samples that the epoch has had so far, or the part of it since the run
+was resumed. Within an epoch it is that of rank 0's samples, every W-th; at its end, of all ranks'.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -16,11 +21,13 @@ import torch
 import torch.distributed as dist
 
 from ddptrain import memory
+from ddptrain.checkpoint import is_finite
 from ddptrain.config import Config, progress_path
 from ddptrain.dist import World
 from ddptrain.history import HistoryFile, Sink, TensorBoardLog
 from ddptrain.progress import ProgressFile
 from ddptrain.straggler import Straggler
+from ddptrain.timing import Pace, Stopwatch
 
 MEMORY_SECONDS = 5.0  # between two looks at the memory
 Batch = TypeVar("Batch")
@@ -30,6 +37,10 @@ log = logging.getLogger("ddptrain")
 
 class AccuracyMissed(RuntimeError):
     """The trained model is worse than --target-accuracy."""
+
+
+class Diverged(RuntimeError):
+    """The loss or a weight is NaN or infinite, and so is all that comes after."""
 
 
 class Report:
@@ -44,6 +55,7 @@ class Report:
         self._profiled: Callable[[], None] | None = None
         self._metrics: dict[str, float] = {}
         self._straggler = Straggler()
+        self._pace, self._watch = Pace(world.device), Stopwatch()
         self._memory_next = 0.0
         self._memory_warned = False
 
@@ -83,10 +95,12 @@ class Report:
             self._profile(self._config.log_dir / "profile")
 
     def _begin_epoch(self) -> None:
-        self._loss_sum = torch.zeros((), device=self._world.device)  # of this rank's samples
+        # Of this rank's samples; in float64, or a long epoch would round its last batches away.
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._world.device)
+        self._counted: int | torch.Tensor = 0  # these samples
         self._seen = 0  # samples, over all ranks
         self._waited = 0.0  # seconds, for data
-        self._epoch_began = time.perf_counter()
+        self._watch.restart()
 
     def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """`batches`, and the time that each takes to come."""
@@ -100,6 +114,13 @@ class Report:
             self._waited += time.perf_counter() - asked
             yield batch
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time in this block is not the training's: evaluation, a checkpoint."""
+        self._pace.catch_up()  # what a GPU still has to do is
+        with self._watch.paused():
+            yield
+
     def step(
         self, done: int, loss: torch.Tensor, counted: int | torch.Tensor, batch_size: int
     ) -> None:
@@ -108,21 +129,27 @@ class Report:
         `loss` is the sum over this rank's `counted` samples, of `batch_size` over all ranks.
         """
         self._loss_sum += loss
+        self._counted = self._counted + counted
         self._seen += batch_size
+        self._pace.step()
         if self._profiled is not None:
             self._profiled()
         if time.monotonic() >= self._memory_next:
             self._look_at_memory()
         due = [sink for sink in self._sinks if sink.due()]
-        if due:  # only now a loss is read off the GPU; rank 0's share stands for the batch
-            self._write(due, done, float(loss) / max(1, int(counted)), self._samples_per_second())
+        if due:  # only now a loss is read off the GPU
+            mean = float(self._loss_sum) / max(1, int(self._counted))
+            self._write(due, done, mean, self._samples_per_second())
 
     def epoch_ends(self, done: int) -> bool:
         """Whether it is time to evaluate, after `done` steps."""
         return done % self._epoch_steps == 0 or done == self._total_steps
 
     def evaluated(self, done: int, correct: int, tested: int) -> None:
-        """After `done` steps `correct` of `tested` samples are right; all ranks call it."""
+        """After `done` steps `correct` of `tested` samples are right; all ranks call it.
+
+        Raises Diverged, on all ranks, after what there is to see has been reported.
+        """
         self._speed = self._samples_per_second()
         dist.all_reduce(self._loss_sum)
         self._train_loss = float(self._loss_sum) / max(1, self._seen)
@@ -134,6 +161,11 @@ class Report:
             f"test accuracy {correct / tested:.4f} {self._speed:.0f} samples/s"
         )
         assert self._model is not None
+        if not (math.isfinite(self._train_loss) and is_finite(self._model)):
+            raise Diverged(
+                f"by step {done} the loss or a weight is NaN or infinite, loss "
+                f"{self._train_loss:.4g}: no further training mends that (a smaller --lr?)"
+            )
         if slow := self._straggler.hint(self._model, self._world):
             log.info(slow)
         self._begin_epoch()
@@ -152,14 +184,14 @@ class Report:
             raise AccuracyMissed(f"test accuracy {accuracy:.4f} is below {target}")
 
     def _samples_per_second(self) -> float:
-        return self._seen / max(1e-9, time.perf_counter() - self._epoch_began)
+        return self._seen / max(1e-9, self._watch.seconds)
 
     def _write(
         self, sinks: list[Sink], done: int, loss: float | None, samples_per_second: float | None
     ) -> None:
-        elapsed = time.perf_counter() - self._epoch_began
         if self._seen:
-            self._metrics["data_wait_percent"] = round(100 * self._waited / max(1e-9, elapsed), 1)
+            share = self._waited / max(1e-9, self._watch.seconds)
+            self._metrics["data_wait_percent"] = round(100 * share, 1)
         for sink in list(sinks):
             try:
                 sink.write(
@@ -185,7 +217,7 @@ class Report:
             self._memory_warned = True
             log.warning(
                 f"rank {self._world.rank}: memory is nearly used up: {now}; --accumulation takes "
-                "the batch in parts, for the same result"
+                "the batch in parts, for the same result without dropout"
             )
 
     def _profile(self, folder: Path) -> None:

@@ -13,7 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ddptrain.dist import World
 
 NOTABLE = 0.2  # of a step: a smaller difference is noise
-NOTABLE_SECONDS = 0.02  # and so is this, on machines that do other things too
+# And so is this: on CPUs, of machines that do other things too. GPUs compute alone, in steps of
+# milliseconds, and what varies there is when the host launches them.
+NOTABLE_SECONDS = {"cpu": 0.02, "cuda": 0.0005}
 
 
 @dataclass(frozen=True)
@@ -43,24 +45,29 @@ class Straggler:
         mine = torch.tensor([waited, total], dtype=torch.float64)
         everybody = [torch.empty_like(mine) for _ in range(world.size)]
         dist.all_gather(everybody, mine, group=world.control)
-        before, self._found = self._found, slowest([(float(w), float(t)) for w, t in everybody])
+        times = [(float(w), float(t)) for w, t in everybody]
+        noise = NOTABLE_SECONDS[world.device.type]
+        before, self._found = self._found, slowest(times, noise)
         if self._found and before and self._found.rank == before.rank:
             return self._found.text
         return None
 
 
-def slowest(times: list[tuple[float, float]]) -> Found | None:
-    """The rank that stands out, of (seconds waited, seconds in all) of each rank in one step."""
+def slowest(times: list[tuple[float, float]], noise: float) -> Found | None:
+    """The rank that stands out, of (seconds waited, seconds in all) of each rank in one step.
+
+    Differences below `noise`, in seconds, mean nothing.
+    """
     waits = [waited for waited, _ in times]
     least, most = min(waits), max(waits)
     step = max(total for _, total in times)
-    if most - least < max(NOTABLE * step, NOTABLE_SECONDS):
+    if most - least < max(NOTABLE * step, noise):
         return None
     rank = waits.index(least)
     return Found(
         rank,
-        f"rank {rank} is slow: of a step's {1000 * step:.0f} ms it waits {1000 * least:.0f} ms for "
-        f"the others, and rank {waits.index(most)} waits {1000 * most:.0f} ms",
+        f"rank {rank} is slow: of a step's {1000 * step:.3g} ms it waits {1000 * least:.2g} ms for "
+        f"the others, and rank {waits.index(most)} waits {1000 * most:.3g} ms",
     )
 
 
