@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import mean
 
+from benchmarks import gpu_loop
+from benchmarks.gpu_loop import Demand
 from benchmarks.report import table
 from ddptrain import compare
 from ddptrain.comparison_machine import Machine, count_cores, count_gpus, examine
@@ -46,7 +48,7 @@ class Trained:
         return mean(self.full) - mean(self.half)
 
     @property
-    def demands(self) -> list[tuple[str, str, bool]]:
+    def demands(self) -> list[Demand]:
         """What was asked, what was measured, and whether that is enough."""
         worst = min(self.full)
         return [
@@ -116,9 +118,9 @@ def plan() -> str:
     )
 
 
-def page(trained: Trained, sections: Sequence[str], *, machine: Machine, date: str) -> str:
+def page(demands: Sequence[Demand], sections: Sequence[str], *, machine: Machine, date: str) -> str:
     """docs/gpu.md."""
-    rows = [[asked, got, "yes" if met else "**no**"] for asked, got, met in trained.demands]
+    rows = [[asked, got, "yes" if met else "**no**"] for asked, got, met in demands]
     one = "There is one GPU here, so rows for several are missing from this page.\n\n"
     return _PAGE.format(
         date=date,
@@ -138,7 +140,9 @@ No GPU here: nothing is measured, and docs/gpu.md is not written.
 On a machine with GPUs this runs, on all of them:
 {commands}
 It demands, over NCCL and with each SEED from {first} to {last}, an accuracy of at least {accuracy},
-and of --bf16 at most {points:.1f} points less, mean over the seeds.
+and of --bf16 at most {points:.1f} points less, mean over the seeds; that no step waits for the GPU
+and no computing is taken for loading; that a group ends soon when one of its ranks fails (two GPUs
+or more); and that a run from CPUs goes on on GPUs.
 The tables compare one process, DataParallel and DDP: speed, efficiency, GPU memory, all-reduce.
 With one GPU, the rows for several are missing, and the page says so.
 All of it goes to docs/gpu.md, with hardware, versions, date and commands.
@@ -176,14 +180,14 @@ def main() -> int:
     if not gpus:
         print(plan(), end="")
         return 0
-    trained = train(gpus)
+    demands = [*train(gpus).demands, *gpu_loop.demands(gpus)]
     compared = comparisons(cores, gpus)
     machine = examine(cores, gpus)  # last, as it takes memory on the first GPU
     sections = [compare.section(options, results, machine) for options, results in compared]
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    PAGE.write_text(page(trained, sections, machine=machine, date=date))
+    PAGE.write_text(page(demands, sections, machine=machine, date=date))
     print(f"wrote {PAGE.relative_to(ROOT)}")
-    missed = [asked for asked, _, met in trained.demands if not met]
+    missed = [asked for asked, _, met in demands if not met]
     for asked in missed:
         print(f"missed: {asked}", file=sys.stderr)
     return 1 if missed else 0

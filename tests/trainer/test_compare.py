@@ -363,14 +363,14 @@ def test_without_gpus_the_check_says_what_it_would_measure(
 def test_the_gpu_page_says_what_was_met_and_what_is_missing() -> None:
     trained = gpu.Trained(full=[0.98, 0.99], half=[0.97, 0.98])
     one = Machine(cores=8, gpus=1, hardware="a GPU", versions="NCCL 2")
-    page = gpu.page(trained, ["FIRST", "SECOND"], machine=one, date="2026-01-31")
+    page = gpu.page(trained.demands, ["FIRST", "SECOND"], machine=one, date="2026-01-31")
     assert "on 2026-01-31" in page
     assert "- a GPU\n- NCCL 2\n" in page
     assert "There is one GPU here, so rows for several are missing" in page
     assert "0.9800 to 0.9900, mean 0.9850 | yes |" in page
     assert "0.9700 to 0.9800, mean 0.9750: -1.00 points | **no** |" in page
     assert "FIRST\n\nSECOND" in page
-    two = gpu.page(trained, [], machine=replace(one, gpus=2), date="")
+    two = gpu.page(trained.demands, [], machine=replace(one, gpus=2), date="")
     assert "--nproc-per-node 2 " in two
     assert "missing" not in two
 

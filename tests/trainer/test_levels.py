@@ -109,7 +109,10 @@ def test_so_does_one_whose_last_step_alone_goes_wrong(
         # The pass that warms up comes first.
         return gradient * math.nan if next(steps) == EPOCH_STEPS else gradient
 
-    replace_networks(monkeypatch, lambda net: net.fc2.bias.register_hook(spoil))
+    def spoil_bias(net: torch.nn.Module) -> None:
+        net.get_parameter("fc2.bias").register_hook(spoil)  # type: ignore[no-untyped-call]
+
+    replace_networks(monkeypatch, spoil_bias)
     with pytest.raises(Diverged, match=r"by step 23 the loss or a weight is NaN or infinite, loss"):
         train(level, world, "--max-steps=23", "--no-dropout")
 

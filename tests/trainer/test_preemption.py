@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -10,11 +11,12 @@ from ddptrain.preemption import MOST_STEPS, StopVote
 
 def votes(world: World, monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> list[int]:
     """In which steps there is a vote, where they take so many seconds."""
-    now, step, voted, all_reduce = 0.0, 0, [], dist.all_reduce
+    now, step, voted = 0.0, 0, list[int]()
+    all_reduce: Any = dist.all_reduce
 
-    def count(*arguments: object, **options: object) -> object:
+    def count(*arguments: Any, **options: Any) -> Any:
         voted.append(step)
-        return all_reduce(*arguments, **options)  # type: ignore[arg-type]
+        return all_reduce(*arguments, **options)
 
     monkeypatch.setattr(dist, "all_reduce", count)
     stop = StopVote(lambda: now)
