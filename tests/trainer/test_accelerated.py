@@ -1,6 +1,7 @@
 """Level 2 does what level 1 does, whoever launches it."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,10 +129,19 @@ from accelerate import notebook_launcher
 from ddptrain import accelerated
 notebook_launcher(accelerated.main, (["--epochs=1"],), num_processes=2, use_port="{master_port()}")
 """
-    process = start("-c", source, DDPJOB_WORLD_SIZE="2", **CPU)
+    process = start("-c", source, DDPJOB_WORLD_SIZE="2")
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0, output
     assert "world size 2" in output.splitlines()[-1]
+
+
+def test_the_processes_are_joined_without_accelerates_variable_too(torchrun: Torchrun) -> None:
+    """On CPUs a script that leaves it to Accelerate has each of its processes train alone."""
+    output = torchrun(2, "-m", ACCELERATED, "--epochs=1")
+    assert f"after {EPOCH_STEPS} steps, world size 2" in output
+    lonely = "from accelerate import Accelerator; print(Accelerator(cpu=False).num_processes)"
+    alone = torchrun(2, "--no-python", sys.executable, "-c", lonely, CUDA_VISIBLE_DEVICES="")
+    assert alone.split() == ["1", "1"]
 
 
 def test_a_batch_that_cannot_be_split_evenly_is_refused(
