@@ -76,12 +76,14 @@ def train(options: argparse.Namespace, world: World) -> int:
         world=world,
         workers=options.workers,
     )
+    counts = None  # correct and tested samples, of the last evaluation
     for step, batch in enumerate(batches, start=first_step):
         batch_size = global_batch_size(len(train_set), step % epoch_steps, options.batch_size)
         loss = train_step(model, optimizer, batch, batch_size, world)
         done = step + 1
         if done % epoch_steps == 0:
-            correct, tested = loaders.evaluate(net, test_loader, world)
+            counts = loaders.evaluate(net, test_loader, world)
+            correct, tested = counts
             mean = float(loss) / max(1, len(batch[1]))  # of rank 0's last share
             log.info(f"step {done}/{total_steps} loss {mean:.4f} correct {correct}/{tested}")
         stopping = stop.agreed(world) and done < total_steps
@@ -90,7 +92,9 @@ def train(options: argparse.Namespace, world: World) -> int:
         if stopping:
             return 75 if saving else 143  # as ddptrain: asked to stop, and saved or not
     stop.close()
-    correct, tested = loaders.evaluate(net, test_loader, world)
+    if not checkpoint.is_finite(net):
+        raise FloatingPointError("weights are NaN or infinite: nothing has been learned")
+    correct, tested = counts or loaders.evaluate(net, test_loader, world)
     log.info(f"test accuracy {correct / tested:.4f} ({correct}/{tested}) after {total_steps} steps")
     return 0
 

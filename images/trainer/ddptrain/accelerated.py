@@ -5,10 +5,10 @@
     accelerate launch --multi_gpu --num_processes 2 -m ddptrain.accelerated   # the same
     notebook_launcher(ddptrain.accelerated.main, [["--epochs", "2"]], num_processes=2)
 
-The processes are joined before Accelerate sees them, on CPUs too, and a test of their number
-follows. `diff native.py accelerated.py` shows what Accelerate takes over: wrapping the model,
-sharding the data, gathering predictions. Options, checkpoints and output are those of `native`, and
-each can resume from the other's checkpoint.
+The processes are joined before Accelerate sees them, on CPUs too, and their number is checked.
+`diff native.py accelerated.py` shows what Accelerate takes over: wrapping the model, sharding the
+data, gathering predictions. Options, checkpoints and output are those of `native`, and each can
+resume from the other's checkpoint.
 
 A script of your own that leaves the joining to Accelerate needs ACCELERATE_USE_CPU=true on CPUs, as
 a DDPJob sets it: without it each process trains alone.
@@ -186,7 +186,7 @@ def accelerate(config: Config, world: World) -> Accelerator:
     if accelerator.num_processes != world.size:
         raise LaunchError(
             f"Accelerate sees {accelerator.num_processes} processes, but there are {world.size}: "
-            "on CPUs set ACCELERATE_USE_CPU=true"
+            "an Accelerator has been made in this process before"
         )
     return accelerator
 

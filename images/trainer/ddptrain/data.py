@@ -107,8 +107,8 @@ def sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     From pageable memory they would go once all before them is done, and the host with them.
     """
     if device.type == "cuda" and numbers.device.type == "cpu":
-        numbers = numbers.pin_memory()
-    return numbers.to(device, non_blocking=True)
+        return numbers.pin_memory().to(device, non_blocking=True)
+    return numbers.to(device)
 
 
 @dataclass(frozen=True)

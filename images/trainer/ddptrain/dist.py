@@ -189,6 +189,8 @@ def _then_leave(show: ExceptHook) -> ExceptHook:
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
         show(kind, error, traceback)
+        if hasattr(sys, "ps1"):  # somebody types at a prompt, and goes on
+            return
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # closed by the reader, or by us
