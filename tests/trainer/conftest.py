@@ -138,6 +138,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.delenv(name)
     monkeypatch.setenv("DDPJOB_BACKEND", "gloo")
     handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # an error in a group replaces it
     yield
     signal.signal(signal.SIGTERM, handler)
     if dist.is_initialized():  # after an error the group is left as it is

@@ -1,4 +1,5 @@
 import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddptrain.dist import Launch, LaunchError, World, barrier, read_environment
+from ddptrain.dist import Launch, LaunchError, World, barrier, process_group, read_environment
 
 RANK_1_OF_2 = {
     "RANK": "1",
@@ -118,3 +119,13 @@ def test_a_rank_that_fails_leaves_at_once(
     assert rank.returncode == 1
     assert "RuntimeError: boom" in output and "exit functions have run" in output
     assert "boom" in (tmp_path / "error.json").read_text()
+
+
+def test_at_a_prompt_an_error_ends_no_session(
+    alone: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    with pytest.raises(RuntimeError) as raised, process_group(timeout=timedelta(seconds=60)):
+        raise RuntimeError("boom")
+    sys.excepthook(RuntimeError, raised.value, None)
+    assert "boom" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import argparse
 import gzip
 import importlib.util
+import math
 import os
 import random
 import re
@@ -391,3 +392,22 @@ def test_the_example_goes_on_after_a_stop_in_mid_epoch_alone_or_under_torchrun(
     result = r"test accuracy 0\.\d{4} \(\d+/37\) after 12 steps"
     assert re.fullmatch(result, output.strip().splitlines()[-1]), output
     assert saved(tmp_path / "two", 12)["world_size"] == 2
+
+
+def test_the_example_fails_where_nothing_has_been_learned(
+    script: ModuleType, mnist: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a folder for checkpoints, which would refuse such weights."""
+
+    def spoil(model: torch.nn.Module, *arguments: Any) -> torch.Tensor:
+        loss = train_step(model, *arguments)  # type: ignore[arg-type]
+        for weight in model.parameters():
+            torch.nn.init.constant_(weight, math.nan)
+        return loss
+
+    monkeypatch.setattr(script, "train_step", spoil)
+    options = argparse.Namespace(
+        data_dir=str(mnist), checkpoint_dir=None, epochs=1, batch_size=40, workers=0, seed=1
+    )
+    with pytest.raises(FloatingPointError, match="weights are NaN or infinite"):
+        script.train(options, world)
