@@ -1,7 +1,7 @@
 """What follows from a failure: whether, when and where the group starts again. Pure."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ddpjob.api import (
     BackoffSeconds,
@@ -10,8 +10,8 @@ from ddpjob.api import (
     FailurePolicy,
     FailureRule,
     Status,
-    compile_pattern,
 )
+from ddpjob.expressions import compile_all
 from ddpjob.observed import DISRUPTIONS
 
 SAME_STEP_FAILURES = 3  # in a row at one step, then a further try would end there too
@@ -30,26 +30,33 @@ class Verdict:
 
 
 def judge(policy: FailurePolicy, failure: Failure) -> Verdict:
-    """The verdict of the first rule that fits, or the built-in one."""
+    """The verdict of the first rule that fits, or the built-in one.
+
+    A rule whose expression is none, or too large, fits nothing: the job is refused for it, but its
+    pods may be older than that.
+    """
     built_in = failure.reason not in DISRUPTIONS
+    expressions = iter(compile_all(policy.message_patterns()))
     for position, rule in enumerate(policy.rules):
-        if fits(rule, failure):
+        expression = next(expressions) if rule.on_message_pattern else None
+        if _fits(rule, expression, failure):
             counts = built_in if rule.counts_towards_max is None else rule.counts_towards_max
             return Verdict(rule.action, counts, rule.avoid_node, position)
     return Verdict("Restart", built_in, False, None)
 
 
-def fits(rule: FailureRule, failure: Failure) -> bool:
-    """Whether the failure is as the rule has it in every field."""
+def _fits(rule: FailureRule, expression: Any, failure: Failure) -> bool:
+    """Whether the failure is as the rule has it in every field; `expression`: by `compile_all`."""
     wanted = (
         (rule.on_exit_codes, failure.exit_code),
         (rule.on_signals, failure.signal),
         (rule.on_reasons, failure.reason),
         (rule.on_ranks, failure.rank),
     )
-    pattern = rule.on_message_pattern
+    if isinstance(expression, str):
+        return False
     return all(values is None or value in values for values, value in wanted) and (
-        pattern is None or compile_pattern(pattern).search(failure.message) is not None
+        expression is None or expression.search(failure.message) is not None
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from ddpjob import keys, render
-from ddpjob.api import DDPJob, Status
+from ddpjob.api import DDPJob, Status, broken_expressions
 from ddpjob.cluster import (
     CONFIGMAPS,
     DDPJOBS,
@@ -202,10 +202,16 @@ class Reconciler:
         if memory.judged[0] != generation:
             memory.judged = generation, None
             try:
-                render.pods(job, self.agent, self.settings.policy)
+                self._render(job)
             except InvalidJob as error:
                 memory.judged = generation, error
         return memory.judged[1]
+
+    def _render(self, job: DDPJob) -> render.PodStamp:
+        """The job's pods. Raises InvalidJob where none can be made, or a rule cannot be judged."""
+        for problem in broken_expressions(job.spec.failure_policy):
+            raise problem
+        return render.pods(job, self.agent, self.settings.policy)
 
     async def _look(self, job: DDPJob) -> None:
         """Take in the job's pods, then the job, as they are now.
@@ -319,7 +325,7 @@ class Reconciler:
 
         Then Service, ConfigMap and NetworkPolicy.
         """
-        memory.stamp = render.pods(job, self.agent, self.settings.policy)
+        memory.stamp = self._render(job)
         memory.judged = job.metadata.generation, None
         children = [
             (SERVICES, render.service(job)),
