@@ -32,10 +32,18 @@ _RULES = {
 }
 
 
-def explain(error: ValidationError) -> list[InvalidJob]:
-    """One InvalidJob for each thing that is wrong, in the order of the fields."""
-    problems = [p for detail in error.errors(include_url=False) for p in _problems(detail)]
-    return list({str(problem): problem for problem in problems}.values())
+MAX_PROBLEMS = 100  # who has so many reads no more
+
+
+def explain(error: ValidationError, *, most: int = MAX_PROBLEMS) -> list[InvalidJob]:
+    """One InvalidJob for each thing that is wrong, in the order of the fields; `most` of them."""
+    problems = (p for detail in error.errors(include_url=False) for p in _problems(detail))
+    found: dict[str, InvalidJob] = {}
+    for problem in problems:
+        found.setdefault(str(problem), problem)
+        if len(found) == most:
+            break
+    return list(found.values())
 
 
 def _problems(detail: ErrorDetails) -> Iterator[InvalidJob]:

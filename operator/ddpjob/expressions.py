@@ -1,7 +1,7 @@
-"""RE2 expressions of users, small ones: what they may cost the operator is bounded.
+r"""RE2 expressions of users, small ones: what they may cost the operator is bounded.
 
 RE2's search takes linear time, but what it takes for a character grows with the expression's
-program, and `a\\pL{441}` is a program of half a million instructions. So all expressions of a job
+program, and `a\pL{441}` is a program of half a million instructions. So all expressions of a job
 share a number of instructions.
 """
 

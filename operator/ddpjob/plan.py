@@ -113,7 +113,7 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
     for pod in pods:  # one of a node that the job has not is older too: a user may have made it
         ours = pod.attempt == status.attempt and pod.rank < job.spec.nnodes
         (current if ours else older).append(pod)
-    succeeded = parse_ranks(status.succeeded_ranks)
+    succeeded = parse_ranks(status.succeeded_ranks, job.spec.nnodes)
     succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod)}
     if _is_suspending(status):  # the attempt that is being left may still end well
         ending = (pod for pod in older if pod.attempt == status.attempt - 1)
@@ -592,7 +592,8 @@ def _next_attempt(job: DDPJob, status: Status) -> Status:
         update={
             "progress": progress,
             "budget": budget,
-            "attempt": status.attempt + 1,
+            # Pods of the last number there is are unheard of, then: they go before any is made.
+            "attempt": (status.attempt + 1) % (keys.MAX_ATTEMPT + 1),
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "succeeded_ranks": "",
         }

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from ddpjob import keys, render
-from ddpjob.api import DDPJob, Status, broken_expressions
+from ddpjob.api import DDPJob, Status, broken_expressions, read_status
 from ddpjob.cluster import (
     CONFIGMAPS,
     DDPJOBS,
@@ -37,6 +37,7 @@ from ddpjob.nesting import write_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.plan import plan
 from ddpjob.settings import Settings
+from ddpjob.status import with_condition
 from ddpjob.step import Deletion, Note, Plan
 from ddpjob.times import seconds_since, stamp
 
@@ -66,13 +67,13 @@ class JobRecord:
         return DDPJob.parse(orjson.loads(self.body))
 
 
+_UNREAD = ("managedFields", "annotations", "labels", "finalizers", "ownerReferences")
+"""Of a job's metadata: nothing rests on them, and there may be megabytes."""
+
+
 def job_record(body: Body) -> JobRecord:
     """The record of a DDPJob."""
-    metadata = {
-        name: value
-        for name, value in body["metadata"].items()
-        if name not in ("managedFields", "annotations", "labels")
-    }
+    metadata = {name: value for name, value in body["metadata"].items() if name not in _UNREAD}
     return JobRecord(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -507,25 +508,13 @@ class Reconciler:
     async def _unreadable(self, record: JobRecord, error: InvalidJob) -> None:
         """A job that an older or looser schema let in: say so in its status, touch nothing else."""
         body = orjson.loads(record.body)
-        status = body.get("status") or {}
-        condition = {
-            "type": "Accepted",
-            "status": "False",
-            "reason": "Invalid",
-            "message": str(error),
-            "lastTransitionTime": stamp(time.time()),
-        }
-        others = [c for c in status.get("conditions") or [] if c["type"] != "Accepted"]
-        known = [c for c in status.get("conditions") or [] if c["type"] == "Accepted"]
-        if known and known[0].get("message") == str(error):
+        old = read_status(body.get("status") or {})
+        status = with_condition(old, "Accepted", False, "Invalid", str(error), now=time.time())
+        if status == old:
             return
-        status = {
-            **status,
-            "state": status.get("state", "Pending"),
-            "conditions": [*others, condition],
-        }
+        status = status.model_copy(update={"state": old.state or "Pending"})
         stored = await self.cluster.update_status(
-            DDPJOBS, record.namespace, {**body, "status": status}
+            DDPJOBS, record.namespace, {**body, "status": status.to_json()}
         )
         self.caches.put_job(job_record(stored))
 

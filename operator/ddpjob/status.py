@@ -24,7 +24,7 @@ def with_condition(
     new = api.Condition(
         type=kind,
         status=truth,
-        reason=reason,
+        reason=reason[: api.MAX_REASON],
         message=message[:4096],
         last_transition_time=(
             old.last_transition_time if old and old.status == truth else stamp(now)

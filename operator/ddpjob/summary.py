@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddpjob.api import Failure
+from ddpjob.api import MAX_REASON, Failure
 from ddpjob.observed import DISRUPTIONS, SAVED, PodRecord, Report
-from ddpjob.times import stamp, unix_seconds
+from ddpjob.times import restamped, stamp, unix_seconds
 
 MAX_MESSAGE = 1024  # characters of a failure's message that go into status
 _EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those with one
@@ -147,9 +147,9 @@ def failure(pod: PodRecord) -> Failure:
             **where,
             rank=pod.rank,
             exit_code=pod.exit_code,
-            reason=pod.disruption or pod.reason or "Error",
+            reason=pod.disruption or pod.reason[:MAX_REASON] or "Error",
             message=_clip(_in_its_words(pod, lines[-1].strip() if lines else _no_words(pod))),
-            time=pod.finished_at,
+            time=restamped(pod.finished_at),
         )
     return Failure(
         **where,
@@ -159,7 +159,7 @@ def failure(pod: PodRecord) -> Failure:
         reason=pod.disruption or _own_reason(summary.reason),
         exception=summary.exception,
         message=_clip(summary.message),
-        time=stamp(summary.time) if summary.time else pod.finished_at,
+        time=stamp(summary.time) if summary.time else restamped(pod.finished_at),
     )
 
 
@@ -184,4 +184,5 @@ def _clip(text: str) -> str:
 
 
 def _seconds(time: str | None) -> float:
-    return unix_seconds(time) if time else _EARLY
+    seconds = unix_seconds(time)
+    return _EARLY if seconds is None else seconds
