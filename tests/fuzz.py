@@ -129,6 +129,7 @@ class _Fuzz:
         self.density = random.choice((0.08, 0.15, 0.3))
         self.oddity = random.choice((0.0, 0.0, 0.02, 0.1))
         self.is_open = False  # within an overlay, where anything can stand
+        self.is_status = False
 
     def job(self, name: str) -> Body:
         spec: Body = self.value(spec_schema(), "spec", 0)
@@ -145,7 +146,7 @@ class _Fuzz:
         return body
 
     def status(self) -> Body:
-        self.density = self.random.choice((0.3, 0.6, 0.9))
+        self.is_status, self.density = True, self.random.choice((0.3, 0.6, 0.9))
         status: Body = self.value(status_schema(), "status", 0)
         for _ in range(self.random.choice((0, 1, 1, 2, 5, 20))):
             self.spoil(status)
@@ -268,7 +269,7 @@ class _Fuzz:
     def something(self) -> Any:
         """What nobody asked for."""
         text = self.random.choice(HOSTILE)
-        if self.chance(0.3):
+        if self.is_status and self.chance(0.3):
             return self.random.choice(TIMES)
         numbers = (True, 0, -1, 2**31, 2**53 + 1, 1.5)
         lists: tuple[Any, ...] = ([], [None], [1], [[]], [{}], [{"name": "a"}] * 2, [text])
