@@ -937,7 +937,7 @@ class DDPJob(Model):
         Raises the first InvalidJob of `validate`.
         """
         rest = {name: part for name, part in obj.items() if name != "metadata"}
-        for problem in chain(_too_large(obj), _too_deep(rest)):
+        for problem in chain(oversize(obj), _too_deep(rest)):
             raise problem
         try:
             return cls.model_validate(_read(obj))
@@ -950,7 +950,7 @@ def validate(obj: Any) -> list[InvalidJob]:
     if not isinstance(obj, Mapping):
         return [InvalidJob("(file)", f"must be a DDPJob object, got {show(obj)}", obj)]
     # All else takes longer, and more of it, the larger the object is.
-    if problems := list(_too_large(obj)) or list(_too_deep(obj)):
+    if problems := list(oversize(obj)) or list(_too_deep(obj)):
         return problems
     problems = [*_unknown_metadata(obj.get("metadata")), *_unknown_nulls(obj)]
     try:
@@ -994,7 +994,7 @@ def _unknown_nulls(obj: Mapping[str, Any]) -> list[InvalidJob]:
     return []
 
 
-def _too_large(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
+def oversize(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
     """Parts of the spec with more bytes than are worth a look."""
     spec = obj.get("spec")
     if not isinstance(spec, Mapping):

@@ -5,6 +5,7 @@ In the API's words.
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -105,7 +106,7 @@ def _words(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return "{" + ", ".join(map(str, value)) + "}"
+        return "{" + ", ".join(map(str, islice(value, 80))) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_words, value[:80])) + "]"
     return repr(value)

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-import orjson
-
 from ddpjob import keys, render
-from ddpjob.api import DDPJob, Status, broken_expressions, read_status
+from ddpjob.api import DDPJob, Status, broken_expressions, oversize, read_status
 from ddpjob.cluster import (
     CONFIGMAPS,
     DDPJOBS,
@@ -33,7 +31,7 @@ from ddpjob.errors import (
     NotFound,
     Refused,
 )
-from ddpjob.nesting import write_json
+from ddpjob.nesting import aside, read_json, write_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.plan import plan
 from ddpjob.settings import Settings
@@ -46,6 +44,9 @@ log = logging.getLogger(__name__)
 _MAX_STEPS = (
     8  # a job takes four from nothing to its pods; more in one go means that something flaps
 )
+# What may take more than some milliseconds to read, to render and to plan.
+_LARGE_JOB = 8 * 1024  # bytes
+_MANY_PODS = 100
 _MINOR = ("summary", "nodes", "progress", "observed_generation")
 
 
@@ -61,10 +62,14 @@ class JobRecord:
     uid: str
     resource_version: int
     body: bytes
+    refused: InvalidJob | None = None
+    """Why its spec is not kept, if it is too large to be read again and again."""
 
     def parse(self) -> DDPJob:
         """The job. Raises InvalidJob."""
-        return DDPJob.parse(orjson.loads(self.body))
+        if self.refused is not None:  # an error of its own, since each grows by where it passed
+            raise InvalidJob(self.refused.path, self.refused.rule)
+        return DDPJob.parse(read_json(self.body))
 
 
 _UNREAD = ("managedFields", "annotations", "labels", "finalizers", "ownerReferences")
@@ -74,12 +79,17 @@ _UNREAD = ("managedFields", "annotations", "labels", "finalizers", "ownerReferen
 def job_record(body: Body) -> JobRecord:
     """The record of a DDPJob."""
     metadata = {name: value for name, value in body["metadata"].items() if name not in _UNREAD}
+    refused = next(oversize(body), None)
+    if refused is not None:
+        refused = InvalidJob(refused.path, refused.rule)  # without the value
+        body = {**body, "spec": {}}
     return JobRecord(
         name=metadata["name"],
         namespace=metadata["namespace"],
         uid=metadata["uid"],
         resource_version=int(metadata["resourceVersion"]),
         body=write_json({**body, "metadata": metadata}),
+        refused=refused,
     )
 
 
@@ -147,11 +157,13 @@ class Reconciler:
                 return None
             memory = self.memories.setdefault(record.uid, Memory())
             try:
-                job = record.parse()
+                job = await aside(len(record.body) > _LARGE_JOB, record.parse)
             except InvalidJob as error:
                 await self._unreadable(record, error)
                 return None
-            step = plan(job, self._observe(job, memory, looked=looked), time.time())
+            await self._judge(job, memory)
+            observed = self._observe(job, memory, looked=looked)
+            step = await aside(_is_long(job, observed), plan, job, observed, time.time())
             look, looked = not looked and _rests_on_sight(job, step, memory), False
             if step.noise and memory.noise_at is None:
                 memory.noise_at = time.monotonic()
@@ -189,30 +201,37 @@ class Reconciler:
             children_ready=ready,
             trouble=memory.trouble,
             refused_seconds=_since(memory.trouble_at),
-            invalid=self._judge(job, memory),
+            invalid=memory.judged[1] if self._is_judged(job) else None,
             noise_seconds=_since(memory.noise_at),
             report=memory.report,
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
         )
 
-    def _judge(self, job: DDPJob, memory: Memory) -> InvalidJob | None:
-        """Why an edit of a running job would stop its next attempt, if it would."""
-        generation = job.metadata.generation
-        if job.status.state not in ("Starting", "Running"):
-            return None
-        if memory.judged[0] != generation:
-            memory.judged = generation, None
-            try:
-                self._render(job)
-            except InvalidJob as error:
-                memory.judged = generation, error
-        return memory.judged[1]
+    def _is_judged(self, job: DDPJob) -> bool:
+        return job.status.state in ("Starting", "Running")
 
-    def _render(self, job: DDPJob) -> render.PodStamp:
+    async def _judge(self, job: DDPJob, memory: Memory) -> None:
+        """Find out, once a generation, whether an edit of a running job stops its next attempt."""
+        generation = job.metadata.generation
+        if not self._is_judged(job) or memory.judged[0] == generation:
+            return
+        memory.judged = generation, None
+        try:
+            await self._render(job)
+        except InvalidJob as error:
+            memory.judged = generation, error
+
+    async def _render(self, job: DDPJob) -> render.PodStamp:
         """The job's pods. Raises InvalidJob where none can be made, or a rule cannot be judged."""
-        for problem in broken_expressions(job.spec.failure_policy):
-            raise problem
-        return render.pods(job, self.agent, self.settings.policy)
+
+        def make() -> render.PodStamp:
+            for problem in broken_expressions(job.spec.failure_policy):
+                raise problem
+            return render.pods(job, self.agent, self.settings.policy)
+
+        record = self.caches.job(job.namespace, job.name)
+        large = record is None or len(record.body) > _LARGE_JOB
+        return await aside(large or bool(job.spec.failure_policy.message_patterns()), make)
 
     async def _look(self, job: DDPJob) -> None:
         """Take in the job's pods, then the job, as they are now.
@@ -314,7 +333,8 @@ class Reconciler:
             memory.trouble = error
             if memory.trouble_at is None:
                 memory.trouble_at = time.monotonic()
-            said = plan(job, self._observe(job, memory), time.time())
+            seen = self._observe(job, memory)
+            said = await aside(_is_long(job, seen), plan, job, seen, time.time())
             if _is_transition(job.status, said.status):
                 await self._write_status(job, said, memory)
             raise
@@ -326,7 +346,7 @@ class Reconciler:
 
         Then Service, ConfigMap and NetworkPolicy.
         """
-        memory.stamp = self._render(job)
+        memory.stamp = await self._render(job)
         memory.judged = job.metadata.generation, None
         children = [
             (SERVICES, render.service(job)),
@@ -507,16 +527,22 @@ class Reconciler:
 
     async def _unreadable(self, record: JobRecord, error: InvalidJob) -> None:
         """A job that an older or looser schema let in: say so in its status, touch nothing else."""
-        body = orjson.loads(record.body)
+        body = read_json(record.body)
         old = read_status(body.get("status") or {})
         status = with_condition(old, "Accepted", False, "Invalid", str(error), now=time.time())
         if status == old:
             return
         status = status.model_copy(update={"state": old.state or "Pending"})
+        # The schema asks for a spec, which the API server does not read here.
         stored = await self.cluster.update_status(
-            DDPJOBS, record.namespace, {**body, "status": status.to_json()}
+            DDPJOBS, record.namespace, {**body, "spec": {"image": "-"}, "status": status.to_json()}
         )
         self.caches.put_job(job_record(stored))
+
+
+def _is_long(job: DDPJob, observed: Observed) -> bool:
+    """Whether a plan may take more than some milliseconds: of many pods, or with expressions."""
+    return len(observed.pods) > _MANY_PODS or bool(job.spec.failure_policy.message_patterns())
 
 
 def _since(moment: float | None) -> float:

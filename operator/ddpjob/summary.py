@@ -121,20 +121,21 @@ def is_noise(pod: PodRecord) -> bool:
 
 
 def first_cause(pods: Iterable[PodRecord]) -> PodRecord:
-    """Of several failed pods, the one that began it.
+    """Of several failed pods, the one that began it."""
+    return min(pods, key=cause_order)
+
+
+def cause_order(pod: PodRecord) -> tuple[bool, bool, float, int]:
+    """What sorts failed pods by how near they are to the cause.
 
     Own failures before noise, a suspect before mere echoes, then the earliest: an agent learns of
     an abort by the process's end, which peers have told of by then.
     """
-
-    def order(pod: PodRecord) -> tuple[bool, bool, float, int]:
-        summary = read_summary(pod)
-        if summary is None:
-            return (False, False, _seconds(pod.finished_at), pod.rank)
-        time = summary.time if summary.time is not None else _seconds(pod.finished_at)
-        return (summary.peer, summary.peer and not summary.suspect, time, pod.rank)
-
-    return min(pods, key=order)
+    summary = read_summary(pod)
+    if summary is None:
+        return (False, False, _seconds(pod.finished_at), pod.rank)
+    time = summary.time if summary.time is not None else _seconds(pod.finished_at)
+    return (summary.peer, summary.peer and not summary.suspect, time, pod.rank)
 
 
 def failure(pod: PodRecord) -> Failure:

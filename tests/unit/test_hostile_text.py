@@ -21,7 +21,7 @@ from tests.builders import job
 Body = dict[str, Any]
 AGENT = render.Agent({"agent.py": "print('agent')", "agent_hooks.py": ""})
 POLICY = Policy(volume_types=["*"])
-LONG = 4096  # characters; an overlay has 32 KiB
+LONG = 1200  # characters of up to 6 bytes, at several places; a spec has 64 KiB
 
 SNIPPETS = (
     *("{{ 7*7 }}", "{% raw %}", "{% if x %}", "{# x #}", "{{", "}}", "%}", "{{ job.uid }}"),

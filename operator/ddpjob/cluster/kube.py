@@ -12,7 +12,7 @@ import orjson
 from ddpjob.cluster import Body, Listing, Resource, WatchEvent
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
-from ddpjob.nesting import read_json
+from ddpjob.nesting import LARGE, aside, read_json
 
 CHUNK = 500  # objects in one answer to a list
 REQUEST_SECONDS = 30.0
@@ -139,7 +139,7 @@ class KubeCluster:
                 if answer.status >= 400:
                     raise _error(answer, await answer.read())
                 async for line in lines(answer.content):
-                    yield _event(line)
+                    yield await aside(len(line) > LARGE, _event, line)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
 
@@ -177,7 +177,7 @@ class KubeCluster:
         if code >= 400:
             raise _error(answer, text)
         try:
-            parsed = read_json(text)
+            parsed = await aside(len(text) > LARGE, read_json, text)
         except orjson.JSONDecodeError as error:
             raise Unavailable(code, "Garbled", f"{verb} {path}: no JSON: {error}") from error
         if not isinstance(parsed, dict) or not isinstance(parsed.get("metadata"), dict):

@@ -13,7 +13,7 @@ import orjson
 
 from ddpjob.cluster.kube import lines
 from ddpjob.errors import Unavailable
-from ddpjob.nesting import read_json
+from ddpjob.nesting import LARGE, aside, read_json
 
 PAUSE_SECONDS = 1.0  # kopf begins a broken watch again at once
 
@@ -29,7 +29,10 @@ async def sound_answers(
         answer.content = cast(aiohttp.StreamReader, _Events(answer.content))
         return answer
     text = await answer.read()
-    if not isinstance(_json(text), dict) or answer.content_type != "application/json":
+    if (
+        not isinstance(await aside(len(text) > LARGE, _json, text), dict)
+        or answer.content_type != "application/json"
+    ):
         raise aiohttp.ClientConnectionError(f"{request.url.path}: no answer of an API server")
     return answer
 
@@ -47,7 +50,7 @@ class _Events:
         """Whole events. Raises ClientPayloadError at the first that is none."""
         try:
             async for line in lines(self._stream):
-                if not _is_event(_json(line)):
+                if not _is_event(await aside(len(line) > LARGE, _json, line)):
                     await asyncio.sleep(PAUSE_SECONDS)
                     raise aiohttp.ClientPayloadError("no event of a watch")
                 yield line + b"\n"
