@@ -242,7 +242,7 @@ class FailureRule(Model):
     on_message_pattern: MessagePattern | None = None
     """An RE2 expression that is found in `status.failure.message`. All expressions of a job
     together may have 2000 instructions as RE2 compiles them, about as many as characters (but
-    `.{100}` has 900), and 16 Unicode classes such as `\\pL`."""
+    `.{100}` has 800), and 16 Unicode classes such as `\\pL`."""
     action: Literal["FailJob", "Restart", "Ignore"]
     """`FailJob`: no restart. `Restart`: the whole group. `Ignore`: the pod counts as finished."""
     counts_towards_max: bool | None = None

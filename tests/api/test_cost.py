@@ -12,6 +12,7 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.operator import OperatorProcess
 
 LARGE = [{"onMessagePattern": r"a\pL{441}", "action": "Restart"}] * 32
+OVERLAY = {"metadata": {"annotations": {"a": "x" * 900_000}}}
 # All of them pass the schema and its rules.
 COSTLY: dict[str, tuple[dict[str, Any], str]] = {
     "pattern": (
@@ -23,12 +24,12 @@ COSTLY: dict[str, tuple[dict[str, Any], str]] = {
         "spec: must be at most 65536 bytes as JSON beside template and master.template, is 960",
     ),
     "template": (
-        {"template": {"spec": {"tolerations": [{}] * 300_000}}},
-        "spec.template: must be at most 32768 bytes as JSON, is 90",
+        {"template": OVERLAY},
+        "spec.template: must be at most 32768 bytes as JSON, is 9000",
     ),
     "master": (
-        {"master": {"template": {"spec": {"tolerations": [{}] * 300_000}}}},
-        "spec.master.template: must be at most 32768 bytes as JSON, is 90",
+        {"master": {"template": OVERLAY}},
+        "spec.master.template: must be at most 32768 bytes as JSON, is 9000",
     ),
 }
 
