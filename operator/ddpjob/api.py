@@ -602,6 +602,7 @@ State = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Su
 Truth = Literal["True", "False", "Unknown"]
 FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
 MAX_REASON = 1024
+MAX_CONDITIONS = 16
 _EXACT = 2**53 - 1  # JSON readers keep integers exact up to here
 NUMBER = r"^(nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]{2,3})?)$"
 RATIO = r"^[01]\.[0-9]{3}$"
@@ -777,7 +778,7 @@ class Status(Model):
     observed_generation: Count | None = None
     state: State | None = None
     summary: Summary = Summary()
-    conditions: Annotated[list[Condition], Field(max_length=16), unique("type")] = []
+    conditions: Annotated[list[Condition], Field(max_length=MAX_CONDITIONS), unique("type")] = []
     attempt: AttemptNumber = 0
     """Number of the current attempt, from 0; pods and rendezvous carry it."""
     restarts: Count = 0

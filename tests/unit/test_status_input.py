@@ -162,6 +162,27 @@ def test_what_rank_0_and_kubelets_may_say_can_be_written() -> None:
     Status.model_validate(plan(started(), see(dead, pod(1)), NOW).status.to_json())
 
 
+def test_conditions_of_somebody_else_leave_room_for_ours() -> None:
+    when = "2026-01-31T12:00:00Z"
+    foreign = [
+        {
+            "type": f"T{n}",
+            "status": "True",
+            "reason": "R",
+            "message": "",
+            "lastTransitionTime": when,
+        }
+        for n in range(16)
+    ]
+    ours = job(status={"conditions": foreign})
+    for pods in ((), (pod(0), pod(1)), (running(0), running(1)), (failed(0, summary()), pod(1))):
+        for _ in range(3):
+            ours = write(ours, *pods)
+            Status.model_validate(ours.status.to_json())
+    kinds = [condition.type for condition in ours.status.conditions]
+    assert {"Accepted", "Running"} <= {*kinds} and len(kinds) == 16
+
+
 def test_an_odd_time_of_a_pod_stops_nothing() -> None:
     for text in ("2026-13-45T00:00:00Z", "0001-01-01T00:00:00+14:00", "", "now"):
         pods = [replace(p, created_at=text, started_at=text) for p in (running(0), running(1))]
