@@ -13,7 +13,8 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from ddpjob import keys, model
+from ddpjob import api, keys, model
+from ddpjob.ranks import RANKS
 from tests.cluster.tiers import ROOT
 
 Body = dict[str, Any]
@@ -40,6 +41,13 @@ FITTING = {
     model.CIDR: ("10.0.0.0/8", "0.0.0.0/0", "::/0", "fe80::1/64", "10.1.0.0/16", "1.2.3/999"),
     model.MANAGER: ("ddpjob.dev/operator", "kueue.x-k8s.io/multikueue"),
     model.SIGNAL: ("SIGKILL", "SIGSEGV", "SIGRTMIN+1"),
+    # Of status.
+    api.NUMBER: ("nan", "inf", "-inf", "0.5", "1e+20", "1.234e-05"),
+    api.STAMP: ("2026-01-31T12:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
+    api.TALLY: ("2/2", "1240/2260", "7"),
+    api.DURATION: ("14s", "3m20s", "1d3h"),
+    api.RATIO: ("0.500", "1.000"),
+    RANKS: ("", "0", "0-1", "0-3,7", "0-9999", "3-1", "1,1,1"),
     model.QUANTITY: ("1", "500m", "1Gi", "1e3", ".5", "2.", "0", "12E", "100n", "1e-2"),
 }
 # Texts for fields of this name, where nearly all others would be refused.
@@ -67,6 +75,16 @@ BY_NAME = {
     "driver": ("csi.example.com",),
     "onMessagePattern": ("CUDA", "a|b", "(?i)nccl", "[", "(?=a)", "\\d{1,3}"),
 }
+TIMES = (
+    *(
+        "2026-01-31T12:00:00Z",
+        "2026-13-45T00:00:00Z",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+    ),
+    *("0001-01-01T00:00:00+14:00", "2026-01-31T12:00:00+99:99", "2026-01-31t12:00:00x5z"),
+    *("0-9999999", "0-4999", "3-1", "nan", "-inf", "1e999", "1e+20", "abc"),
+)
 KEYS = (*LABELS, "cpu", "memory", "nvidia.com/gpu", "ephemeral-storage")
 _SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" / "v1.34.0-local"
 
@@ -77,6 +95,14 @@ def spec_schema() -> Body:
     crd = yaml.safe_load((ROOT / "charts/ddpjob/files/crd.yaml").read_text())
     root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return dict(root["properties"]["spec"])
+
+
+@cache
+def status_schema() -> Body:
+    """The same of `status`."""
+    crd = yaml.safe_load((ROOT / "charts/ddpjob/files/crd.yaml").read_text())
+    root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return dict(root["properties"]["status"])
 
 
 @cache
@@ -91,6 +117,11 @@ def fuzzed_job(number: int) -> Body:
     return _Fuzz(Random(number)).job(f"fuzz-{number}")
 
 
+def fuzzed_status(number: int) -> Body:
+    """Status `number`, as a namespace's administrator, or an older schema, may leave it."""
+    return _Fuzz(Random(number)).status()
+
+
 class _Fuzz:
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -98,6 +129,7 @@ class _Fuzz:
         self.density = random.choice((0.08, 0.15, 0.3))
         self.oddity = random.choice((0.0, 0.0, 0.02, 0.1))
         self.is_open = False  # within an overlay, where anything can stand
+        self.is_status = False
 
     def job(self, name: str) -> Body:
         spec: Body = self.value(spec_schema(), "spec", 0)
@@ -112,6 +144,13 @@ class _Fuzz:
         if self.chance(0.2):
             self.spoil(spec)
         return body
+
+    def status(self) -> Body:
+        self.is_status, self.density = True, self.random.choice((0.3, 0.6, 0.9))
+        status: Body = self.value(status_schema(), "status", 0)
+        for _ in range(self.random.choice((0, 1, 1, 2, 5, 20))):
+            self.spoil(status)
+        return status
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -230,6 +269,8 @@ class _Fuzz:
     def something(self) -> Any:
         """What nobody asked for."""
         text = self.random.choice(HOSTILE)
+        if self.is_status and self.chance(0.3):
+            return self.random.choice(TIMES)
         numbers = (True, 0, -1, 2**31, 2**53 + 1, 1.5)
         lists: tuple[Any, ...] = ([], [None], [1], [[]], [{}], [{"name": "a"}] * 2, [text])
         return self.random.choice((None, *numbers, "x", "7", *lists, {}, {"a": None}, text))

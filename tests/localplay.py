@@ -92,6 +92,8 @@ class OperatorView:
             return await self._cluster.patch(resource, namespace, name, body)
 
     async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource == DDPJOBS:
+            api.Status.model_validate(body["status"])  # or the API server would refuse it
         async with self._cluster.write("status", resource, body["metadata"]["name"]):
             return await self._cluster.update_status(resource, namespace, body)
 

@@ -5,14 +5,14 @@ The schema, the defaults, the docs and every check come from here.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-import re2
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
+from pydantic.alias_generators import to_camel
 
-from ddpjob import keys
+from ddpjob import expressions, keys
 from ddpjob.errors import InvalidJob
 from ddpjob.explain import explain, show
 from ddpjob.model import (
@@ -24,6 +24,7 @@ from ddpjob.model import (
     Model,
     Quantity,
     Rule,
+    Short,
     Text,
     broken_rules,
     quantity_value,
@@ -41,16 +42,17 @@ from ddpjob.podtypes import (
     VolumeMount,
     VolumeSource,
 )
+from ddpjob.ranks import RANKS
 from ddpjob.text import printable
+from ddpjob.times import unix_seconds
 
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
 """What counts as a GPU among a container's limits: these names, and all that begin with one that
 ends in - or /."""
 
-MAX_OVERLAY_BYTES = (
-    32 * 1024
-)  # of spec.template as JSON: neither schema nor CEL can bound an open subtree
-MAX_NODES = 5000
+# As JSON, without blanks. Neither schema nor CEL can bound an open subtree, or a whole spec.
+MAX_OVERLAY_BYTES = 32 * 1024  # of spec.template, and of spec.master.template
+MAX_SPEC_BYTES = 64 * 1024  # of the rest of spec
 MAX_NAME = 52  # leaves `-<attempt>-<rank>` 11 of the 63 characters of a hostname
 
 
@@ -81,24 +83,15 @@ MasterPort = Annotated[
 ]
 
 
-def _overlay(template: dict[str, Any]) -> dict[str, Any]:
-    try:
-        size = len(orjson.dumps(template))
-    except orjson.JSONEncodeError as error:
-        raise broken_rules((f"must be JSON ({error})", "")) from None
-    if size > MAX_OVERLAY_BYTES:
-        raise broken_rules((f"must be at most {MAX_OVERLAY_BYTES} bytes as JSON, is {size}", ""))
-    return template
-
-
 Overlay = Annotated[
     dict[str, Any],
-    AfterValidator(_overlay),
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
 ]
 
 
+MAX_NNODES = 5000
 MAX_NPROC = 128
+MAX_WORLD_SIZE = MAX_NNODES * MAX_NPROC
 _NPROC_RULE = f"must be 'auto' or an integer from 1 to {MAX_NPROC}"
 
 
@@ -196,24 +189,7 @@ class Master(Model):
     """Pod overlay of rank 0, merged after `spec.template`; at most 32 KiB."""
 
 
-@lru_cache(maxsize=1024)
-def compile_pattern(text: str) -> Any:
-    """The RE2 expression, whose search takes linear time on any input. Raises re2.error."""
-    options = re2.Options()
-    options.log_errors = False
-    return re2.compile(text, options)
-
-
-def _expression(text: str) -> str:
-    try:
-        compile_pattern(text)
-    except re2.error as error:
-        said = error.args[0].decode(errors="replace")
-        raise broken_rules((f"must be an RE2 expression: {said}", "")) from None
-    return text
-
-
-MessagePattern = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_expression)]
+MessagePattern = Annotated[str, Field(min_length=1, max_length=256)]
 _PATTERN_CEL = "!has(self.onMessagePattern) || (''.matches(self.onMessagePattern) ? true : true)"
 """CEL's expressions are RE2's too; one that does not compile is an error, which `?:` hands on."""
 
@@ -257,12 +233,17 @@ class FailureRule(Model):
     on_reasons: Annotated[list[Reason], Field(min_length=1, max_length=32)] | None = None
     """`status.failure.reason` is one of these, such as OOMKilled or Evicted."""
     on_ranks: (
-        Annotated[list[Annotated[int, Field(ge=0, le=639999)]], Field(min_length=1, max_length=64)]
+        Annotated[
+            list[Annotated[int, Field(ge=0, le=MAX_WORLD_SIZE - 1)]],
+            Field(min_length=1, max_length=64),
+        ]
         | None
     ) = None
     """The global rank of the worker is one of these."""
     on_message_pattern: MessagePattern | None = None
-    """An RE2 expression that is found in `status.failure.message`."""
+    """An RE2 expression that is found in `status.failure.message`. All expressions of a job
+    together may have 2000 instructions as RE2 compiles them, about as many as characters (but
+    `.{100}` has 800), and 16 Unicode classes such as `\\pL`."""
     action: Literal["FailJob", "Restart", "Ignore"]
     """`FailJob`: no restart. `Restart`: the whole group. `Ignore`: the pod counts as finished."""
     counts_towards_max: bool | None = None
@@ -296,7 +277,7 @@ class FailureRule(Model):
         ),
         Rule(
             _PATTERN_CEL,
-            lambda self: True,  # its type has seen to it
+            lambda self: True,  # see broken_expressions: to compile costs more than to parse
             "must be an RE2 expression",
             "onMessagePattern",
         ),
@@ -317,6 +298,24 @@ class FailurePolicy(Model):
     """The first that fits decides; without one the group restarts. But a job of which no step was
     ever seen fails at once where there is nothing to launch (LaunchFailed): no such script, module
     or option, no torch."""
+
+    def message_patterns(self) -> tuple[str, ...]:
+        """The expressions of the rules, in their order."""
+        return tuple(rule.on_message_pattern for rule in self.rules if rule.on_message_pattern)
+
+
+def broken_expressions(policy: FailurePolicy) -> list[InvalidJob]:
+    """What is wrong with the expressions of the rules. No part of parsing: it compiles them."""
+    places = [place for place, rule in enumerate(policy.rules) if rule.on_message_pattern]
+    texts = policy.message_patterns()
+    return [
+        InvalidJob(
+            f"spec.failurePolicy.rules[{places[position]}].onMessagePattern",
+            f"{rule}, got {show(texts[position])}",
+            texts[position],
+        )
+        for position, rule in expressions.broken(texts)
+    ]
 
 
 Argument = Annotated[list[Text], Field(max_length=1024)]
@@ -373,7 +372,10 @@ def _begins_with_a_script(spec: "Spec") -> bool:
 
 
 class Spec(Model):
-    """What to train, on how many nodes, and what to do when something fails."""
+    """What to train, on how many nodes, and what to do when something fails.
+
+    At most 64 KiB as JSON, beside `template` and `master.template`.
+    """
 
     image: Image
     """The trainer image, for all ranks. It needs `python3` and torch, nothing of ours."""
@@ -392,7 +394,7 @@ class Spec(Model):
     point runs."""
     args: Argument | None = None
     """What the launcher runs: a script or `-m module`, then its arguments."""
-    nnodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
+    nnodes: Annotated[int, Field(ge=1, le=MAX_NNODES)] = 1
     """Number of nodes: one pod each."""
     nproc_per_node: NprocPerNode = "auto"
     """Processes in each pod; `auto` is the number of GPUs in `resources.limits`, else 1."""
@@ -608,33 +610,65 @@ MUTABLE_FIELDS = (
 State = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
 Truth = Literal["True", "False", "Unknown"]
 FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
+MAX_REASON = 1024
+MAX_CONDITIONS = 16
+_EXACT = 2**53 - 1  # JSON readers keep integers exact up to here
+NUMBER = r"^(nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]{2,3})?)$"
+RATIO = r"^[01]\.[0-9]{3}$"
+TALLY = "^[0-9]{1,16}(/[0-9]{1,16})?$"
+DURATION = "^[0-9]{1,16}[dhms]([0-9]{1,2}[hms])?$"
+STAMP = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
+
+
+def _counted(count: Any) -> Any:
+    """With room above, so that what is counted on can be written."""
+    return min(count, 2**52) if isinstance(count, int) else count
+
+
+def _time(text: str) -> str:
+    if unix_seconds(text) is None:
+        raise broken_rules(("must be a time", ""))
+    return text
+
+
 Bounded = Annotated[str, Field(max_length=1024)]
 Words = Annotated[str, Field(max_length=1024), _printable(1024)]
 """Of a pod, of Kubernetes, of whoever refused something: they may quote anybody."""
 Message = Annotated[str, Field(max_length=4096), _printable(4096)]
 Stamp = Annotated[
-    str, Field(max_length=64), WithJsonSchema({"type": "string", "format": "date-time"})
+    str,
+    Field(max_length=20, pattern=STAMP),
+    AfterValidator(_time),
+    WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 20, "pattern": STAMP}),
 ]
-Count = Annotated[int, Field(ge=0)]
+"""As `stamp` writes it."""
+Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_counted)]
+"""What the operator counts: it goes on from what it reads."""
+Step = Annotated[int, Field(ge=0, le=_EXACT)]
+AttemptNumber = Annotated[int, Field(ge=0, le=keys.MAX_ATTEMPT)]
+Rank = Annotated[int, Field(ge=0, le=2**31 - 1)]
+NodeCount = Annotated[int, Field(ge=0, le=MAX_NNODES)]
+Number = Annotated[str, Field(max_length=32, pattern=NUMBER)]
+"""What may be NaN or infinite, which JSON has no numbers for."""
 
 
 class Summary(Model):
     """Ready-made strings for the columns of `kubectl get`."""
 
-    nodes: Bounded | None = None
+    nodes: Annotated[str, Field(max_length=33, pattern=TALLY)] | None = None
     """Running or finished nodes of all, such as `2/2`."""
-    step: Bounded | None = None
+    step: Annotated[str, Field(max_length=33, pattern=TALLY)] | None = None
     """Step of all steps, such as `1240/2260`."""
-    loss: Bounded | None = None
+    loss: Number | None = None
     """Last loss, four significant digits."""
-    eta: Bounded | None = None
+    eta: Annotated[str, Field(max_length=32, pattern=DURATION)] | None = None
     """Time that is left, such as `14s`."""
 
 
 class Condition(Model):
     """One aspect of the job's state, as in all of Kubernetes."""
 
-    type: Bounded
+    type: Annotated[str, Field(max_length=316)]
     status: Truth
     reason: Words
     message: Message
@@ -645,32 +679,32 @@ class Condition(Model):
 class Nodes(Model):
     """Nodes of the current attempt by what they do; each is one pod."""
 
-    desired: Count = 0
-    pending: Count = 0
-    running: Count = 0
-    succeeded: Count = 0
-    failed: Count = 0
+    desired: NodeCount = 0
+    pending: NodeCount = 0
+    running: NodeCount = 0
+    succeeded: NodeCount = 0
+    failed: NodeCount = 0
 
 
 class Metric(Model):
     """One of the script's own figures."""
 
     name: Annotated[str, Field(max_length=63)]
-    value: Annotated[str, Field(max_length=32)]
+    value: Number
 
 
 class Progress(Model):
     """What the training last reported. Numbers that may be NaN or infinite are strings."""
 
-    step: Count
-    first_step: Count | None = None
+    step: Step
+    first_step: Step | None = None
     """The first that was seen in this attempt."""
-    total_steps: Count | None = None
-    epoch: Annotated[str, Field(max_length=32)] | None = None
+    total_steps: Step | None = None
+    epoch: Number | None = None
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
-    eta_seconds: Count | None = None
-    loss: Annotated[str, Field(max_length=32)] | None = None
-    samples_per_second: Annotated[str, Field(max_length=32)] | None = None
+    eta_seconds: Step | None = None
+    loss: Number | None = None
+    samples_per_second: Number | None = None
     source: Literal["file", "counted"] = "file"
     updated_at: Stamp | None = None
     metrics: Annotated[list[Metric], Field(max_length=32), unique("name")] = []
@@ -679,16 +713,16 @@ class Progress(Model):
 class Failure(Model):
     """The first cause of the last failure: of all ranks' failures, the one that began it."""
 
-    attempt: Count
-    rank: Count | None = None
+    attempt: AttemptNumber
+    rank: Rank | None = None
     """Global rank of the process, where the agent knows it; else the pod's node rank."""
-    pod: Bounded | None = None
-    node: Bounded | None = None
-    exit_code: int | None = None
+    pod: Short | None = None
+    node: Short | None = None
+    exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     """The worker's own exit code."""
-    signal: Words | None = None
+    signal: Annotated[str, Field(max_length=63), _printable(63)] | None = None
     reason: Words
-    exception: Words | None = None
+    exception: Annotated[str, Field(max_length=253), _printable(253)] | None = None
     """Type of the uncaught exception."""
     message: Message = ""
     time: Stamp | None = None
@@ -697,7 +731,7 @@ class Failure(Model):
 class Attempt(Model):
     """An attempt that is over."""
 
-    attempt: Count
+    attempt: AttemptNumber
     start_time: Stamp | None = None
     """When all of its nodes ran; absent if they never did."""
     end_time: Stamp
@@ -705,13 +739,13 @@ class Attempt(Model):
     """Of its failure, or `Succeeded`, `Suspended`, `SpecChanged`, `DeadlineExceeded`."""
     charged: bool = False
     """Whether it counts towards `failurePolicy.maxRestarts`."""
-    rank: Count | None = None
+    rank: Rank | None = None
     """Of the first cause, as in `failure`."""
-    pod: Bounded | None = None
-    node: Bounded | None = None
-    first_step: Count | None = None
+    pod: Short | None = None
+    node: Short | None = None
+    first_step: Step | None = None
     """The first that was seen, and"""
-    step: Count | None = None
+    step: Step | None = None
     """the last."""
 
 
@@ -722,9 +756,9 @@ class Budget(Model):
     """Failures that count towards `maxRestarts`, since the script last got further than ever."""
     in_row: Count = 0
     """Restarts in a row, counted or not: what the pauses grow with."""
-    highest_step: Count | None = None
+    highest_step: Step | None = None
     """The highest step that the script has reported in the attempts that are over."""
-    failed_step: Count | None = None
+    failed_step: Step | None = None
     """The last that it had reported at the last counted failure."""
     same_step_failures: Count = 0
     """Counted failures in a row at that step."""
@@ -744,7 +778,7 @@ class Goodput(Model):
     lost_seconds: Count = 0
     """All nodes ran, and the next attempt had to do it again. By the steps that the script
     reports; without them it stays 0."""
-    ratio: Annotated[str, Field(max_length=8)] | None = None
+    ratio: Annotated[str, Field(max_length=8, pattern=RATIO)] | None = None
     """Productive of starting, productive and lost."""
     since: Stamp | None = None
     """From then on nothing is booked yet."""
@@ -753,14 +787,14 @@ class Goodput(Model):
 class OwnPods(Model):
     """What tells the operator's own pods of an attempt from those that somebody else has made."""
 
-    attempt: Count
+    attempt: AttemptNumber
     roots: Annotated[
         list[Annotated[str, Field(max_length=22, pattern="^[A-Za-z0-9_-]{22}$")]],
         Field(max_length=4),
     ] = []
     """Roots of hash trees: pods prove by an annotation that they belong to one."""
     uids: Annotated[
-        str, Field(max_length=6 * MAX_NODES, pattern=r"^([A-Za-z0-9_-]{6}|[.]{6})*$")
+        str, Field(max_length=6 * MAX_NNODES, pattern=r"^([A-Za-z0-9_-]{6}|[.]{6})*$")
     ] = ""
     """Six characters of a hash of each pod's uid, in the order of node ranks."""
 
@@ -771,13 +805,13 @@ class Status(Model):
     observed_generation: Count | None = None
     state: State | None = None
     summary: Summary = Summary()
-    conditions: Annotated[list[Condition], Field(max_length=16), unique("type")] = []
-    attempt: Count = 0
+    conditions: Annotated[list[Condition], Field(max_length=MAX_CONDITIONS), unique("type")] = []
+    attempt: AttemptNumber = 0
     """Number of the current attempt, from 0; pods and rendezvous carry it."""
     restarts: Count = 0
     """How often the group was started again after it had failed or lost a pod."""
     nodes: Nodes = Nodes()
-    world_size: Count | None = None
+    world_size: Annotated[int, Field(ge=0, le=MAX_WORLD_SIZE)] | None = None
     """Processes in all."""
     start_time: Stamp | None = None
     completion_time: Stamp | None = None
@@ -787,16 +821,57 @@ class Status(Model):
     """The last ten attempts that are over, the latest last."""
     budget: Budget = Budget()
     goodput: Goodput = Goodput()
-    succeeded_ranks: Annotated[str, Field(max_length=32768)] = ""
+    succeeded_ranks: Annotated[str, Field(max_length=20000, pattern=RANKS)] = ""
     """Node ranks of this attempt that have ended well, or whose end is ignored, such as `0-3,7`."""
     pods: Annotated[list[OwnPods], Field(max_length=2)] = []
     """Which pods the operator has made, of this attempt and the one before; no other counts."""
-    avoided_nodes: Annotated[list[Annotated[str, Field(max_length=253)]], Field(max_length=32)] = []
+    avoided_nodes: Annotated[
+        list[Annotated[str, Field(max_length=253, pattern=DNS_SUBDOMAIN)]], Field(max_length=32)
+    ] = []
     """Nodes that no further pod of the job is to run on, by `avoidNode`."""
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, if there is one."""
         return next((c for c in self.conditions if c.type == kind), None)
+
+
+_READS = 8  # a status is four levels deep; each read may leave a level to be dropped
+
+
+def read_status(status: Any) -> "Status":
+    """`status` as far as it can be read: a part that breaks a rule is left out, alone.
+
+    Whoever may write a status of the namespace may write anything there, and an older schema let
+    more in. A lost `attempt` is 0: pods of other attempts are deleted as ones that nobody has
+    begun, and the job starts again.
+    """
+    if isinstance(status, Status):
+        return status
+    for _ in range(_READS):
+        try:
+            return Status.model_validate(status)
+        except ValidationError as error:
+            wrong = {
+                detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
+                for detail in error.errors(include_url=False, include_context=False)
+            }
+            status = _without(status, wrong)
+    return Status()
+
+
+def _without(
+    value: Any, wrong: set[tuple[int | str, ...]], path: tuple[int | str, ...] = ()
+) -> Any:
+    """`value` without what stands at these places; an empty object for one that is wrong itself."""
+    if path in wrong:
+        return {}
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+    kept = {
+        name: _without(part, wrong, (*path, name)) if isinstance(part, Mapping | list) else part
+        for name, part in pairs
+        if (*path, name) not in wrong
+    }
+    return kept if isinstance(value, Mapping) else list(kept.values())
 
 
 _DNS_1035 = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -868,7 +943,7 @@ class DDPJob(Model):
     kind: Literal["DDPJob"]
     metadata: Metadata
     spec: Spec
-    status: Status = Status()
+    status: Annotated[Status, BeforeValidator(read_status)] = Status()
 
     @property
     def name(self) -> str:
@@ -891,31 +966,35 @@ class DDPJob(Model):
 
         Raises the first InvalidJob of `validate`.
         """
-        if deep := list(_too_deep(obj)):
-            raise deep[0]
+        rest = {name: part for name, part in obj.items() if name != "metadata"}
+        for problem in chain(oversize(obj), _too_deep(rest)):
+            raise problem
         try:
-            return cls.model_validate(_without_nulls(obj))
+            return cls.model_validate(_read(obj))
         except ValidationError as error:
-            raise explain(error)[0] from None
+            raise explain(error, most=1)[0] from None
 
 
 def validate(obj: Any) -> list[InvalidJob]:
     """Every rule that `obj` breaks; empty for a job that the API server accepts."""
     if not isinstance(obj, Mapping):
         return [InvalidJob("(file)", f"must be a DDPJob object, got {show(obj)}", obj)]
-    if problems := list(_too_deep(obj)):
+    # All else takes longer, and more of it, the larger the object is.
+    if problems := list(oversize(obj)) or list(_too_deep(obj)):
         return problems
     problems = [*_unknown_metadata(obj.get("metadata")), *_unknown_nulls(obj)]
     try:
-        DDPJob.model_validate(_without_nulls(obj))
+        job = DDPJob.model_validate(_read(obj))
     except ValidationError as error:
-        problems += explain(error)
-    return problems
+        return problems + explain(error)
+    return problems + broken_expressions(job.spec.failure_policy)
 
 
 def with_defaults(obj: Mapping[str, Any]) -> dict[str, Any]:
     """`obj` as the API server would store it. Raises InvalidJob."""
     job = DDPJob.parse(obj)
+    for problem in broken_expressions(job.spec.failure_policy):
+        raise problem
     return {**obj, "spec": job.spec.to_json()}
 
 
@@ -945,6 +1024,34 @@ def _unknown_nulls(obj: Mapping[str, Any]) -> list[InvalidJob]:
     return []
 
 
+def oversize(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
+    """Parts of the spec with more bytes than are worth a look."""
+    spec = obj.get("spec")
+    if not isinstance(spec, Mapping):
+        return
+    master = spec.get("master")
+    rest = {name: part for name, part in spec.items() if name != "template"}
+    parts = [("spec.template", spec.get("template"))]
+    if isinstance(master, Mapping):
+        parts.append(("spec.master.template", master.get("template")))
+        rest["master"] = {name: part for name, part in master.items() if name != "template"}
+    for path, part in parts:
+        yield from _larger(path, part, MAX_OVERLAY_BYTES, "bytes as JSON")
+    beside = "bytes as JSON beside template and master.template"
+    yield from _larger("spec", rest, MAX_SPEC_BYTES, beside)
+
+
+def _larger(path: str, part: Any, most: int, what: str) -> Iterator[InvalidJob]:
+    try:
+        size = len(orjson.dumps(part))
+    except orjson.JSONEncodeError as error:
+        if not is_deep(part):  # which comes next
+            yield InvalidJob(path, f"must be JSON ({error}), got {show(part)}", part)
+        return
+    if size > most:
+        yield InvalidJob(path, f"must be at most {most} {what}, is {size}, got {show(part)}", part)
+
+
 def _too_deep(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
     """Parts with more objects within each other than can be dealt with, safely, at every place."""
     if is_deep(obj):
@@ -953,6 +1060,17 @@ def _too_deep(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
         paths = [f"spec.{name}" for name, part in parts if is_deep(part, MAX_LEVELS - 2)]
         for path in paths or ["(object)"]:
             yield InvalidJob(path, f"must have at most {MAX_LEVELS} objects within each other")
+
+
+def _read(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """`obj` as the models read it: of the metadata only what they have, without nulls."""
+    found = {
+        name: part if name == "metadata" else _without_nulls(part) for name, part in obj.items()
+    }
+    if isinstance(metadata := found.get("metadata"), Mapping):
+        wanted = {to_camel(name): metadata.get(to_camel(name)) for name in Metadata.model_fields}
+        found["metadata"] = _without_nulls(wanted)
+    return {name: part for name, part in found.items() if part is not None}
 
 
 def _without_nulls(value: Any) -> Any:

@@ -5,6 +5,7 @@ In the API's words.
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -32,10 +33,18 @@ _RULES = {
 }
 
 
-def explain(error: ValidationError) -> list[InvalidJob]:
-    """One InvalidJob for each thing that is wrong, in the order of the fields."""
-    problems = [p for detail in error.errors(include_url=False) for p in _problems(detail)]
-    return list({str(problem): problem for problem in problems}.values())
+MAX_PROBLEMS = 100  # who has so many reads no more
+
+
+def explain(error: ValidationError, *, most: int = MAX_PROBLEMS) -> list[InvalidJob]:
+    """One InvalidJob for each thing that is wrong, in the order of the fields; `most` of them."""
+    problems = (p for detail in error.errors(include_url=False) for p in _problems(detail))
+    found: dict[str, InvalidJob] = {}
+    for problem in problems:
+        found.setdefault(str(problem), problem)
+        if len(found) == most:
+            break
+    return list(found.values())
 
 
 def _problems(detail: ErrorDetails) -> Iterator[InvalidJob]:
@@ -97,7 +106,7 @@ def _words(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return "{" + ", ".join(map(str, value)) + "}"
+        return "{" + ", ".join(map(str, islice(value, 80))) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_words, value[:80])) + "]"
     return repr(value)

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ddpjob.api import (
     BackoffSeconds,
@@ -11,8 +11,8 @@ from ddpjob.api import (
     FailurePolicy,
     FailureRule,
     Status,
-    compile_pattern,
 )
+from ddpjob.expressions import compile_all
 from ddpjob.observed import DISRUPTIONS
 
 LAUNCH_FAILED = "LaunchFailed"  # as the agent calls it
@@ -40,11 +40,15 @@ class Verdict:
 def judge(policy: FailurePolicy, failure: Failure, *, has_trained: bool = False) -> Verdict:
     """The verdict of the first rule that fits, or the built-in one.
 
-    `has_trained`: a step of the job has been seen, in whatever attempt.
+    A rule whose expression is none, or too large, fits nothing: the job is refused for it, but its
+    pods may be older than that. `has_trained`: a step of the job has been seen, in whatever
+    attempt.
     """
     built_in = failure.reason not in DISRUPTIONS
+    expressions = iter(compile_all(policy.message_patterns()))
     for position, rule in enumerate(policy.rules):
-        if fits(rule, failure):
+        expression = next(expressions) if rule.on_message_pattern else None
+        if _fits(rule, expression, failure):
             counts = built_in if rule.counts_towards_max is None else rule.counts_towards_max
             return Verdict(rule.action, counts, rule.avoid_node, position)
     action: Action = "FailJob" if is_hopeless(failure) and not has_trained else "Restart"
@@ -61,17 +65,18 @@ def is_hopeless(failure: Failure) -> bool:
     return failure.exception is None and (failure.reason == LAUNCH_FAILED or bool(no_program))
 
 
-def fits(rule: FailureRule, failure: Failure) -> bool:
-    """Whether the failure is as the rule has it in every field."""
+def _fits(rule: FailureRule, expression: Any, failure: Failure) -> bool:
+    """Whether the failure is as the rule has it in every field; `expression`: by `compile_all`."""
     wanted = (
         (rule.on_exit_codes, failure.exit_code),
         (rule.on_signals, failure.signal),
         (rule.on_reasons, failure.reason),
         (rule.on_ranks, failure.rank),
     )
-    pattern = rule.on_message_pattern
+    if isinstance(expression, str):
+        return False
     return all(values is None or value in values for values, value in wanted) and (
-        pattern is None or compile_pattern(pattern).search(failure.message) is not None
+        expression is None or expression.search(failure.message) is not None
     )
 
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from ddpjob import api, keys
-from ddpjob.api import DDPJob
-from ddpjob.nesting import write_json
+from ddpjob.api import DDPJob, oversize
+from ddpjob.errors import InvalidJob
+from ddpjob.nesting import read_json, write_json
 
 _METADATA = (
     *("name", "namespace", "uid", "resourceVersion", "generation"),
@@ -39,16 +38,14 @@ class JobRecord:
     body: bytes
     is_part: bool = False
     """The job is at rest, and its spec and its status are not whole."""
+    refused: InvalidJob | None = None
+    """Why its spec is not kept, if it is too large to be read again and again."""
 
     def parse(self) -> DDPJob:
         """The job. Raises InvalidJob."""
-        return DDPJob.parse(orjson.loads(self.body))
-
-    def unchecked(self) -> dict[str, Any]:
-        """The job as an update of its status, with the status as it was found."""
-        body: dict[str, Any] = orjson.loads(self.body)
-        status = body.get("status")
-        return {**body, "spec": _STAND_IN, "status": status if isinstance(status, dict) else {}}
+        if self.refused is not None:  # an error of its own, since each grows by where it passed
+            raise InvalidJob(self.refused.path, self.refused.rule)
+        return DDPJob.parse(read_json(self.body))
 
 
 def job_record(body: Mapping[str, Any]) -> JobRecord:
@@ -56,8 +53,10 @@ def job_record(body: Mapping[str, Any]) -> JobRecord:
     found = body["metadata"]
     metadata = {name: found[name] for name in _METADATA if name in found}
     spec, status = body.get("spec"), body.get("status")
-    is_part = False
-    if isinstance(spec, dict) and isinstance(status, dict) and _is_at_rest(spec, status):
+    is_part, refused = False, next(oversize(body), None)
+    if refused is not None:
+        refused, spec = InvalidJob(refused.path, refused.rule), {}  # without the value
+    elif isinstance(spec, dict) and isinstance(status, dict) and _is_at_rest(spec, status):
         is_part = True
         spec = {**_STAND_IN, **{name: spec[name] for name in _AT_REST if name in spec}}
         status = _in_brief(status) if status.get("state") in api.FINISHED else status
@@ -69,6 +68,7 @@ def job_record(body: Mapping[str, Any]) -> JobRecord:
         resource_version=int(metadata["resourceVersion"]),
         body=write_json({"apiVersion": keys.API_VERSION, "kind": keys.KIND, **kept}),
         is_part=is_part,
+        refused=refused,
     )
 
 

@@ -58,6 +58,7 @@ def pod_name(job: str, attempt: int, rank: int | str) -> str:
     return f"{job}-{attempt}-{rank}"
 
 
+MAX_ATTEMPT = 999_999_999  # nine digits in a pod's name
 _PLACE = re.compile(r"(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,5})", re.ASCII)
 
 

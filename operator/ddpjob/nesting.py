@@ -5,14 +5,22 @@ writers of JSON stop far earlier, and one such object must not stop them for all
 what is too deep is cut off where it is still too deep for a job, which is refused for that.
 """
 
+import asyncio
+import gc
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 MAX_LEVELS = 100  # of a job; a pod has about 15
 CUT_LEVELS = 128  # of what is read; orjson writes 254 and reads 1024
+
+LARGE = 64 * 1024  # bytes of JSON that may take longer than others should wait
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 
@@ -34,10 +42,35 @@ def is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
 
 def read_json(text: bytes) -> Any:
     """`text` as Python has it, without what lies too deep. Raises orjson.JSONDecodeError."""
+    with _uncollected(len(text)):
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return orjson.loads(_without_depths(text))
+
+
+async def aside(large: bool, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """What `work` returns; if it may take long, from a thread, so that the others have their turn.
+
+    Python's threads change every 5 ms, but for what is a single call into a library.
+    """
+    return await asyncio.to_thread(work, *args, **options) if large else work(*args, **options)
+
+
+@contextmanager
+def _uncollected(size: int) -> Iterator[None]:
+    """A block without garbage collection, where so many bytes of JSON become objects.
+
+    It would look through them again and again: half a million empty lists take six times as long.
+    """
+    collects = size > LARGE and gc.isenabled()
+    if collects:
+        gc.disable()
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return orjson.loads(_without_depths(text))
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def write_json(value: Any) -> bytes:

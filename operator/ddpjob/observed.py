@@ -175,8 +175,9 @@ def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str |
     if ready.get("status") == "False" and containers.get("status") == "True" and not gated:
         since = ready.get("lastTransitionTime")
         return str(since) if since else None
-    if _disruption(status) == "NodeLost" and containers.get("status") != "True" and deadline:
-        return stamp(unix_seconds(deadline) + OVERDUE_SECONDS)
+    ended = unix_seconds(deadline)
+    if _disruption(status) == "NodeLost" and containers.get("status") != "True" and ended:
+        return stamp(ended + OVERDUE_SECONDS)
     return None
 
 

@@ -7,7 +7,7 @@ that dies between any two writes goes on where it was.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -43,6 +43,7 @@ from ddpjob.status import (
 from ddpjob.step import Note, Plan, look_again
 from ddpjob.summary import (
     MAX_MESSAGE,
+    cause_order,
     failure,
     final_report,
     first_cause,
@@ -69,6 +70,7 @@ _REFUSALS = ("Invalid", "NameTaken", "CreateRefused")
 UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
 STRAY_SECONDS = 5.0  # as long as another operator may need to be heard of
 MAX_AVOIDED_NODES = 32  # as many as status may hold
+MAX_SEARCHED = 32  # failures whose messages are searched in one step: a second's work at worst
 MAX_NOTES = 4  # Events in one step
 MAX_WORDS = 800  # characters of a rank's message that stand before those of others
 NOISE_SECONDS = 10.0  # while only peers' noise is seen; a busy node is slow to tell the cause
@@ -154,7 +156,7 @@ def _go_on(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Plan:
     status = with_own(_begin(job), current)
     # Those of the attempt before may still have a last word.
     former = [p for p in older if p.attempt == status.attempt - 1 and is_own(status, p)]
-    succeeded = parse_ranks(status.succeeded_ranks)
+    succeeded = parse_ranks(status.succeeded_ranks, job.spec.nnodes)
     succeeded |= {pod.rank for pod in current if _has_succeeded(job, pod)}
     if _is_suspending(status):  # the attempt that is being left may still end well
         succeeded |= {pod.rank for pod in former if _has_succeeded(job, pod)}
@@ -413,7 +415,7 @@ def _failure(
     lost = [pod for pod in rest if pod.deleting]
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
     gone = _gone(job, rest, succeeded)
-    if ignored := _ignored(job, ((pod.rank, failure(pod)) for pod in failed)):
+    if ignored := _ignored(job, _in_order(failed)):
         return _ignore(status, ignored, succeeded)
     # Beside a pod that Kubernetes ends, one without an agent's word has failed because of it.
     disrupted = any(pod.disruption for pod in lost)
@@ -455,8 +457,23 @@ def _with_suspects(
     return found.model_copy(update={"message": message}) if words else found
 
 
-def _ignored(job: DDPJob, failures: Iterable[tuple[int, api.Failure]]) -> list[_NodeFailure]:
+def _in_order(failed: Sequence[PodRecord]) -> Iterator[_NodeFailure]:
+    """Their failures, the first cause first."""
+    for pod in sorted(failed, key=cause_order):
+        yield pod.rank, failure(pod)
+
+
+def _ignored(job: DDPJob, failures: Iterable[_NodeFailure]) -> list[_NodeFailure]:
+    """Those of them that a rule ignores; `failures`: the first cause first.
+
+    To search messages takes time, and thousands may fail at once. So the first of them are judged:
+    if one is ignored, the others come next; if none is, it is the first that the group restarts of.
+    """
     policy = job.spec.failure_policy
+    if all(rule.action != "Ignore" for rule in policy.rules):
+        return []
+    if policy.message_patterns():
+        failures = islice(failures, MAX_SEARCHED)
     return [pair for pair in failures if judge(policy, pair[1]).action == "Ignore"]
 
 
@@ -624,7 +641,8 @@ def _next_attempt(job: DDPJob, status: Status) -> Status:
         update={
             "progress": progress,
             "budget": budget,
-            "attempt": status.attempt + 1,
+            # Pods of the last number there is are unheard of, then: they go before any is made.
+            "attempt": (status.attempt + 1) % (keys.MAX_ATTEMPT + 1),
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "succeeded_ranks": "",
         }

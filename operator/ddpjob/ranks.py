@@ -1,6 +1,11 @@
 """Sets of ranks as people write them: `0-3,7`."""
 
+import re
 from collections.abc import Iterable
+
+PART = "[0-9]{1,4}(-[0-9]{1,4})?"
+RANKS = f"^({PART}(,{PART})*)?$"
+"""What `format_ranks` writes, for up to 5000 nodes."""
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
@@ -14,10 +19,20 @@ def format_ranks(ranks: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def parse_ranks(text: str) -> set[int]:
-    """The set that `format_ranks` wrote."""
+def parse_ranks(text: str, nnodes: int) -> set[int]:
+    """The ranks below `nnodes` in what `format_ranks` wrote; nothing in what it did not write.
+
+    Each rank is looked at once, however often a text that somebody else wrote has it.
+    """
+    if not re.fullmatch(RANKS, text, re.ASCII):
+        return set()
+    spans = sorted(
+        (int(first), int(last or first))
+        for first, _, last in (part.partition("-") for part in text.split(",") if part)
+    )
     ranks: set[int] = set()
-    for part in text.split(",") if text else []:
-        first, _, last = part.partition("-")
-        ranks.update(range(int(first), int(last or first) + 1))
+    free = 0
+    for first, last in spans:
+        ranks.update(range(max(first, free), min(last + 1, nnodes)))
+        free = max(free, last + 1)
     return ranks

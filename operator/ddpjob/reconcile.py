@@ -11,7 +11,7 @@ from secrets import token_bytes
 from typing import Any
 
 from ddpjob import keys, render
-from ddpjob.api import DDPJob, Status
+from ddpjob.api import DDPJob, Status, broken_expressions, read_status
 from ddpjob.cluster import (
     CONFIGMAPS,
     DDPJOBS,
@@ -33,21 +33,25 @@ from ddpjob.errors import (
     Refused,
 )
 from ddpjob.jobrecord import JobRecord, job_record
+from ddpjob.nesting import aside, read_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.own import is_own
 from ddpjob.plan import plan
 from ddpjob.proof import proofs
 from ddpjob.settings import Settings
+from ddpjob.status import with_condition
 from ddpjob.step import Deletion, Note, Plan
 from ddpjob.times import seconds_since, stamp
 
 log = logging.getLogger(__name__)
 
 PASSING_SECONDS = 5.0  # an error of the API server's is told once it has lasted for so long
-MAX_CONDITION = 4096  # characters of a message, by the schema
 _MAX_STEPS = (
     8  # a job takes four from nothing to its pods; more in one go means that something flaps
 )
+# What may take more than some milliseconds to read, to render and to plan.
+_LARGE_JOB = 8 * 1024  # bytes
+_MANY_PODS = 100
 _MINOR = ("summary", "nodes", "progress", "observed_generation", "pods")
 
 
@@ -121,8 +125,8 @@ class Reconciler:
                 return None
             memory = self.memories.setdefault(record.uid, Memory())
             try:
-                job = record.parse()
-                step = plan(job, self._observe(job, memory, looked=looked), time.time())
+                job = await aside(len(record.body) > _LARGE_JOB, record.parse)
+                step = await self._plan(job, memory, looked=looked)
                 if record.is_part and step.is_idle(job.status):
                     self.memories.pop(job.uid, None)
                     return step.look_again
@@ -131,7 +135,7 @@ class Reconciler:
                     if whole is None:
                         return None
                     job = whole
-                    step = plan(job, self._observe(job, memory, looked=looked), time.time())
+                    step = await self._plan(job, memory, looked=looked)
             except InvalidJob as error:
                 await self._unreadable(record, error)
                 return None
@@ -175,7 +179,7 @@ class Reconciler:
             children_ready=ready,
             trouble=memory.trouble,
             refused_seconds=_since(memory.trouble_at),
-            invalid=self._judge(job, memory),
+            invalid=memory.judged[1] if self._is_judged(job) else None,
             noise_seconds=_since(memory.noise_at),
             report=memory.report,
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
@@ -187,18 +191,37 @@ class Reconciler:
         pods = self.caches.pods(job.namespace, job.uid)
         return frozenset(pod.uid for pod in pods if pod.attempt > job.status.attempt)
 
-    def _judge(self, job: DDPJob, memory: Memory) -> InvalidJob | None:
-        """Why an edit of a running job would stop its next attempt, if it would."""
+    async def _plan(self, job: DDPJob, memory: Memory, *, looked: bool = False) -> Plan:
+        """What is to be done for the job as it is seen now."""
+        await self._judge(job, memory)
+        observed = self._observe(job, memory, looked=looked)
+        return await aside(_is_long(job, observed), plan, job, observed, time.time())
+
+    def _is_judged(self, job: DDPJob) -> bool:
+        return job.status.state in ("Starting", "Running")
+
+    async def _judge(self, job: DDPJob, memory: Memory) -> None:
+        """Find out, once a generation, whether an edit of a running job stops its next attempt."""
         generation = job.metadata.generation
-        if job.status.state not in ("Starting", "Running"):
-            return None
-        if memory.judged[0] != generation:
-            memory.judged = generation, None
-            try:
-                render.pods(job, self.agent, self.settings.policy)
-            except InvalidJob as error:
-                memory.judged = generation, error
-        return memory.judged[1]
+        if not self._is_judged(job) or memory.judged[0] == generation:
+            return
+        memory.judged = generation, None
+        try:
+            await self._render(job)
+        except InvalidJob as error:
+            memory.judged = generation, error
+
+    async def _render(self, job: DDPJob) -> render.PodStamp:
+        """The job's pods. Raises InvalidJob where none can be made, or a rule cannot be judged."""
+
+        def make() -> render.PodStamp:
+            for problem in broken_expressions(job.spec.failure_policy):
+                raise problem
+            return render.pods(job, self.agent, self.settings.policy)
+
+        record = self.caches.job(job.namespace, job.name)
+        large = record is None or len(record.body) > _LARGE_JOB
+        return await aside(large or bool(job.spec.failure_policy.message_patterns()), make)
 
     async def _whole(self, job: DDPJob) -> DDPJob | None:
         """The job with all that the cache does not keep of one at rest. Raises InvalidJob."""
@@ -329,7 +352,7 @@ class Reconciler:
         if passes and _since(memory.trouble_at) < PASSING_SECONDS:
             return
         memory.trouble = error
-        said = plan(job, self._observe(job, memory), time.time())
+        said = await self._plan(job, memory)
         if _is_transition(job.status, said.status):
             await self._write_status(job, said, memory)
 
@@ -338,7 +361,7 @@ class Reconciler:
 
         Then Service, ConfigMap and NetworkPolicy.
         """
-        memory.stamp = render.pods(job, self.agent, self.settings.policy)
+        memory.stamp = await self._render(job)
         memory.judged = job.metadata.generation, None
         children = [
             (SERVICES, render.service(job)),
@@ -525,23 +548,22 @@ class Reconciler:
 
     async def _unreadable(self, record: JobRecord, error: InvalidJob) -> None:
         """A job that an older or looser schema let in: say so in its status, touch nothing else."""
-        body = record.unchecked()
-        status = body["status"]
-        condition = {
-            "type": "Accepted",
-            "status": "False",
-            "reason": "Invalid",
-            "message": str(error)[:MAX_CONDITION],
-            "lastTransitionTime": stamp(time.time()),
-        }
-        found = status.get("conditions")
-        known = [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
-        others = [c for c in known if c.get("type") != "Accepted"]
-        if any(c.get("message") == condition["message"] for c in known if c not in others):
+        body = read_json(record.body)
+        old = read_status(body.get("status") or {})
+        status = with_condition(old, "Accepted", False, "Invalid", str(error), now=time.time())
+        if status == old:
             return
-        status |= {"state": status.get("state", "Pending"), "conditions": [*others, condition]}
-        stored = await self.cluster.update_status(DDPJOBS, record.namespace, body)
+        status = status.model_copy(update={"state": old.state or "Pending"})
+        # The schema asks for a spec, which the API server does not read here.
+        stored = await self.cluster.update_status(
+            DDPJOBS, record.namespace, {**body, "spec": {"image": "-"}, "status": status.to_json()}
+        )
         self.caches.put_job(job_record(stored))
+
+
+def _is_long(job: DDPJob, observed: Observed) -> bool:
+    """Whether a plan may take more than some milliseconds: of many pods, or with expressions."""
+    return len(observed.pods) > _MANY_PODS or bool(job.spec.failure_policy.message_patterns())
 
 
 def _head(job: DDPJob, pods: Iterable[PodRecord]) -> str:

@@ -7,6 +7,7 @@ than creating it.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -24,6 +25,7 @@ from ddpjob.policy import Policy, refusals
 Body = dict[str, Any]
 
 LOST_NODE_SECONDS = 5  # a node's pods stay so long after it has been given up (40 s of silence)
+MAX_TERMS = 64  # of an overlay's node affinity, with nodes to avoid
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -196,10 +198,10 @@ def _render(template: str, job: DDPJob, **values: Any) -> Body:
 def _mark(job: DDPJob, what: str) -> str:
     """A text that stands nowhere in the job."""
     text = orjson.dumps(job.spec.to_json()).decode()
-    mark = f"@{what}@"
-    while mark in text:
-        mark += "@"
-    return mark
+    # One more @ than the longest that is there; to try one length after another takes a text's
+    # length squared.
+    taken = max(map(len, re.findall(f"(?=@{what}(@+))", text)), default=0)
+    return f"@{what}@" + "@" * taken
 
 
 def _pod_values(job: DDPJob, agent: Agent, rank: str) -> Body:
@@ -391,10 +393,12 @@ def _avoid(pod: Body, nodes: Sequence[str]) -> None:
     node_affinity: Body = wish.get("nodeAffinity") or {}
     required: Body = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     # Terms are alternatives; what all of them are to hold must stand in each.
-    terms = [
-        {**term, "matchFields": [*(term.get("matchFields") or []), *off]}
-        for term in required.get("nodeSelectorTerms") or [{}]
-    ]
+    given = required.get("nodeSelectorTerms") or [{}]
+    if len(given) > MAX_TERMS:  # each gets all nodes: thousands of them make a pod of megabytes
+        where = "spec.template.spec.affinity.nodeAffinity"
+        rule = f"must have at most {MAX_TERMS} nodeSelectorTerms to keep off {len(nodes)} nodes"
+        raise InvalidJob(where, f"{rule}, has {len(given)}")
+    terms = [{**term, "matchFields": [*(term.get("matchFields") or []), *off]} for term in given]
     node_affinity = {
         **node_affinity,
         "requiredDuringSchedulingIgnoredDuringExecution": {**required, "nodeSelectorTerms": terms},

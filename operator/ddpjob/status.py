@@ -11,6 +11,10 @@ from ddpjob import api
 from ddpjob.observed import UNREMARKABLE, PodRecord, Report
 from ddpjob.times import stamp
 
+OWN_CONDITIONS = (
+    *("Accepted", "AgentAbsent", "Running", "Suspended", "Stalled", "Complete", "Failed"),
+)
+
 
 def with_condition(
     status: api.Status, kind: str, value: bool | None, reason: str, message: str, *, now: float
@@ -24,7 +28,7 @@ def with_condition(
     new = api.Condition(
         type=kind,
         status=truth,
-        reason=reason,
+        reason=reason[: api.MAX_REASON],
         message=message,
         last_transition_time=(
             old.last_transition_time if old and old.status == truth else stamp(now)
@@ -34,6 +38,8 @@ def with_condition(
     if old and old.model_copy(update={"observed_generation": new.observed_generation}) == new:
         return status  # a generation alone is no news
     others = [c for c in status.conditions if c.type != kind]
+    if len(others) == api.MAX_CONDITIONS:  # no room is left by conditions of somebody else's
+        others.remove(next(c for c in others if c.type not in OWN_CONDITIONS))
     position = status.conditions.index(old) if old else len(others)
     return status.model_copy(update={"conditions": [*others[:position], new, *others[position:]]})
 

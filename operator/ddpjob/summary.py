@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddpjob.api import Failure
+from ddpjob.api import MAX_REASON, Failure
 from ddpjob.observed import DISRUPTIONS, SAVED, PodRecord, Report
 from ddpjob.text import printable
-from ddpjob.times import stamp, unix_seconds
+from ddpjob.times import restamped, stamp, unix_seconds
 
 MAX_MESSAGE = 1024  # characters of a failure's message that go into status
 _EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those with one
@@ -126,20 +126,21 @@ def is_noise(pod: PodRecord) -> bool:
 
 
 def first_cause(pods: Iterable[PodRecord]) -> PodRecord:
-    """Of several failed pods, the one that began it.
+    """Of several failed pods, the one that began it."""
+    return min(pods, key=cause_order)
+
+
+def cause_order(pod: PodRecord) -> tuple[bool, bool, float, int]:
+    """What sorts failed pods by how near they are to the cause.
 
     Own failures before noise, a suspect before mere echoes, then the earliest: an agent learns of
     an abort by the process's end, which peers have told of by then.
     """
-
-    def order(pod: PodRecord) -> tuple[bool, bool, float, int]:
-        summary = read_summary(pod)
-        if summary is None:
-            return (False, False, _seconds(pod.finished_at), pod.rank)
-        time = summary.time if summary.time is not None else _seconds(pod.finished_at)
-        return (summary.peer, summary.peer and not summary.suspect, time, pod.rank)
-
-    return min(pods, key=order)
+    summary = read_summary(pod)
+    if summary is None:
+        return (False, False, _seconds(pod.finished_at), pod.rank)
+    time = summary.time if summary.time is not None else _seconds(pod.finished_at)
+    return (summary.peer, summary.peer and not summary.suspect, time, pod.rank)
 
 
 def failure(pod: PodRecord) -> Failure:
@@ -152,9 +153,9 @@ def failure(pod: PodRecord) -> Failure:
             **where,
             rank=pod.rank,
             exit_code=pod.exit_code,
-            reason=pod.disruption or pod.reason or "Error",
+            reason=pod.disruption or pod.reason[:MAX_REASON] or "Error",
             message=_clip(_in_its_words(pod, lines[-1].strip() if lines else _no_words(pod))),
-            time=pod.finished_at,
+            time=restamped(pod.finished_at),
         )
     return Failure(
         **where,
@@ -164,7 +165,7 @@ def failure(pod: PodRecord) -> Failure:
         reason=pod.disruption or _own_reason(summary.reason),
         exception=summary.exception,
         message=_clip(summary.message),
-        time=stamp(summary.time) if summary.time else pod.finished_at,
+        time=stamp(summary.time) if summary.time else restamped(pod.finished_at),
     )
 
 
@@ -189,4 +190,5 @@ def _clip(text: str) -> str:
 
 
 def _seconds(time: str | None) -> float:
-    return unix_seconds(time) if time else _EARLY
+    seconds = unix_seconds(time)
+    return _EARLY if seconds is None else seconds

@@ -1,6 +1,12 @@
-"""Times as the API writes them: RFC 3339, whole seconds, UTC. They can be up to one too early."""
+"""Times as the API writes them: RFC 3339, whole seconds, UTC. They can be up to one too early.
+
+What is read may be anybody's text: what is no time counts as none.
+"""
 
 from datetime import UTC, datetime
+
+MAX_TEXT = 64  # characters of a time, a long fraction included
+_LAST = 253402300799.0  # 9999-12-31T23:59:59Z
 
 
 def written(moment: datetime) -> str:
@@ -9,15 +15,29 @@ def written(moment: datetime) -> str:
 
 
 def stamp(seconds: float) -> str:
-    """Unix seconds as a time."""
-    return written(datetime.fromtimestamp(seconds, UTC))
+    """Unix seconds as a time, of the years 1970 to 9999."""
+    return written(datetime.fromtimestamp(min(max(0.0, seconds), _LAST), UTC))
 
 
-def unix_seconds(time: str) -> float:
-    """A time as Unix seconds."""
-    return datetime.fromisoformat(time).timestamp()
+def unix_seconds(time: str | None) -> float | None:
+    """A time as Unix seconds; None without one, and for a text that is none."""
+    if not time or len(time) > MAX_TEXT:
+        return None
+    try:
+        moment = datetime.fromisoformat(time)
+        # Without an offset it would be this machine's time.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):  # the year 0001 east of Greenwich is before all years
+        return None
 
 
 def seconds_since(time: str | None, now: float) -> float:
     """Seconds from a time to `now`, negative if that is to come; 0 without one."""
-    return now - unix_seconds(time) if time else 0.0
+    seconds = unix_seconds(time)
+    return 0.0 if seconds is None else now - seconds
+
+
+def restamped(time: str | None) -> str | None:
+    """Somebody else's time as `stamp` writes it; None without one."""
+    seconds = unix_seconds(time)
+    return None if seconds is None else stamp(seconds)

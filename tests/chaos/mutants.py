@@ -58,17 +58,12 @@ MUTANTS = (
     Mutant(
         "the budget in memory",
         "reconcile.py",
-        "                job = record.parse()\n"
-        "                step = plan(job, self._observe(job, memory, looked=looked), time.time())\n",
-        "                job = record.parse()\n"
-        "                kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
-        "                own = job.status.model_copy(update={'budget': kept})\n"
-        "                step = plan(\n"
-        "                    job.model_copy(update={'status': own}),\n"
-        "                    self._observe(job, memory, looked=looked),\n"
-        "                    time.time(),\n"
-        "                )\n"
-        "                vars(memory)['budget'] = step.status.budget\n",
+        "        return await aside(_is_long(job, observed), plan, job, observed, time.time())\n",
+        "        kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
+        "        own = job.status.model_copy(update={'budget': kept})\n"
+        "        step = plan(job.model_copy(update={'status': own}), observed, time.time())\n"
+        "        vars(memory)['budget'] = step.status.budget\n"
+        "        return step\n",
         only="uses-up-its-budget",
     ),
     Mutant(

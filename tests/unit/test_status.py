@@ -1,10 +1,7 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ddpjob import api
 from ddpjob.observed import Report
-from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.status import duration, with_condition, with_progress, with_summary
 from tests.builders import NOW
 
@@ -70,12 +67,3 @@ def test_a_conditions_time_changes_with_its_truth_alone() -> None:
     times = [s.conditions[0].last_transition_time for s in (one, two, three)]
     assert times[0] == times[1] != times[2]
     assert with_condition(three, "Running", True, "AllNodesRunning", "", now=NOW + 99) is three
-
-
-@given(st.sets(st.integers(0, 5000), max_size=60))
-def test_rank_sets_survive_their_text(ranks: set[int]) -> None:
-    assert parse_ranks(format_ranks(ranks)) == ranks
-
-
-def test_rank_sets_are_compact() -> None:
-    assert format_ranks({7, 0, 1, 2, 3}) == "0-3,7"

@@ -14,7 +14,7 @@ from ddpjob.cluster import Body, Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.pages import read_page
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
-from ddpjob.nesting import read_json
+from ddpjob.nesting import LARGE, aside, read_json
 
 CHUNK = 500  # objects in one answer to a list
 REQUEST_SECONDS = 30.0
@@ -152,7 +152,7 @@ class KubeCluster:
                 if answer.status >= 400:
                     raise _error(answer, await answer.read())
                 async for line in lines(answer.content):
-                    yield _event(line)
+                    yield await aside(len(line) > LARGE, _event, line)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
 

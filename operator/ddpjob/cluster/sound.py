@@ -17,7 +17,7 @@ from ddpjob.cluster import Body
 from ddpjob.cluster.kube import chunks, lines
 from ddpjob.cluster.pages import read_page
 from ddpjob.errors import Unavailable
-from ddpjob.nesting import read_json
+from ddpjob.nesting import LARGE, aside, read_json
 
 PAUSE_SECONDS = 1.0  # kopf begins a broken watch again at once
 _METADATA = (
@@ -76,7 +76,7 @@ class _Events:
         """Whole events. Raises ClientPayloadError at the first that is none."""
         try:
             async for line in lines(self._stream):
-                event = _json(line)
+                event = await aside(len(line) > LARGE, _json, line)
                 if not _is_event(event):
                     await asyncio.sleep(PAUSE_SECONDS)
                     raise aiohttp.ClientPayloadError("no event of a watch")

@@ -1,0 +1,312 @@
+"""What a user chooses costs the operator little, or leaves the others their turn.
+
+Each case is the worst that was found within the API server's limits (1.5 MiB an object). Times are
+printed; what is checked is work: sizes, counts, and how long the event loop stands still beside how
+long the work itself takes.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import orjson
+import pytest
+
+from ddpjob import render
+from ddpjob.api import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, DDPJob, read_status, validate
+from ddpjob.errors import InvalidJob
+from ddpjob.explain import MAX_PROBLEMS
+from ddpjob.failurepolicy import judge
+from ddpjob.jobrecord import job_record
+from ddpjob.nesting import LARGE, aside, read_json
+from ddpjob.observed import pod_record
+from ddpjob.plan import MAX_SEARCHED, plan
+from ddpjob.policy import Policy
+from ddpjob.summary import AgentReport, loads, read_summary
+from tests.builders import IDENTITY, NOW, failed, job, job_object
+from tests.localplay import Watched, operating, until
+from tests.unit.test_loop import stored, submit
+from tests.unit.test_plan import see
+
+OBJECT = 1_400_000  # bytes; etcd takes 1.5 MiB
+AGENT = render.Agent({"agent.py": "pass"})
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many Python functions run during `work`."""
+    seen = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal seen
+        seen += event == "call"
+
+    begin = time.perf_counter()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    print(f"{seen} calls, {(time.perf_counter() - begin) * 1e3:.1f} ms with the counting")
+    return seen
+
+
+def calls_of(function: Any, work: Callable[[], object]) -> int:
+    """How often this function runs during `work`."""
+    seen = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal seen
+        seen += event == "call" and frame.f_code is function.__code__
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def refusal(body: dict[str, Any]) -> str:
+    with pytest.raises(InvalidJob) as refused:
+        DDPJob.parse(body)
+    return str(refused.value)
+
+
+OVERSIZE: dict[str, dict[str, Any]] = {
+    "wrong items": {"args": [1] * (OBJECT // 2)},
+    "lists": {"args": [[]] * (OBJECT // 3)},
+    "objects": {"env": [{}] * (OBJECT // 3)},
+    "unknown fields": {f"field{number}": 1 for number in range(OBJECT // 15)},
+    "nulls": {"args": [None] * (OBJECT // 5)},
+    "one text": {"args": ["x" * OBJECT]},
+}
+
+
+@pytest.mark.parametrize("name", OVERSIZE)
+def test_an_oversize_spec_is_refused_without_a_look_at_its_parts(name: str) -> None:
+    """1.4 MB of integers took 0.4 s; now the time of writing them as JSON, 1 to 9 ms."""
+    body = job_object(**OVERSIZE[name])
+    size = len(orjson.dumps(body["spec"]))
+    words = refusal(body)
+    rule = f"at most {MAX_SPEC_BYTES} bytes as JSON beside template and master.template, is {size}"
+    assert words.startswith(f"spec: must be {rule}") and len(words) < 300
+    assert [str(problem) for problem in validate(body)] == [words]
+    assert calls(lambda: refusal(body)) < 500
+
+
+@pytest.mark.parametrize("place", ["template", "master"])
+def test_an_oversize_overlay_is_refused_likewise(place: str) -> None:
+    template: dict[str, Any] = {"spec": {"tolerations": [{}] * (OBJECT // 3)}}
+    spec: dict[str, Any] = (
+        {"template": template} if place == "template" else {"master": {"template": template}}
+    )
+    path = "spec.template" if place == "template" else "spec.master.template"
+    assert refusal(job_object(**spec)).startswith(
+        f"{path}: must be at most {MAX_OVERLAY_BYTES} bytes as JSON, is "
+    )
+    assert calls(lambda: refusal(job_object(**spec))) < 500
+
+
+def test_the_bound_is_a_spec_without_its_overlays() -> None:
+    overlay = {"metadata": {"annotations": {"a": "x" * (MAX_OVERLAY_BYTES - 100)}}}
+    overlays: dict[str, Any] = {"template": overlay, "master": {"template": overlay}}
+    texts = ["x" * 32_000, "y" * 32_000]
+    spare = MAX_SPEC_BYTES - len(
+        orjson.dumps(job_object(args=["x", *texts, ""], master={})["spec"])
+    )
+    fits = {**overlays, "args": ["x", *texts, "z" * spare]}
+    assert validate(job_object(**fits)) == []
+    words = refusal(job_object(**{**fits, "args": ["x", *texts, "z" * (spare + 1)]}))
+    assert f"beside template and master.template, is {MAX_SPEC_BYTES + 1}" in words
+
+
+def test_no_more_is_said_of_a_job_than_anybody_reads() -> None:
+    fields: dict[str, Any] = {f"field{number}": 1 for number in range(4000)}
+    wrong = job_object(**fields)
+    assert len(validate(wrong)) == MAX_PROBLEMS
+    assert "spec.field0: unknown field" in refusal(wrong)
+
+
+def test_metadata_that_nothing_rests_on_is_not_read() -> None:
+    """An administrator's 1.4 MB of owners and finalizers: 200 ms at each look, now nothing."""
+    body = job_object()
+    body["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1"}
+    few = calls(lambda: DDPJob.parse(body))
+    body["metadata"] |= {
+        "finalizers": ["a/b"] * (OBJECT // 12),
+        "ownerReferences": [{}] * (OBJECT // 6),
+    }
+    assert calls(lambda: DDPJob.parse(body)) == few
+    assert len(job_record(body).body) < 1000
+
+
+@pytest.mark.parametrize("name", OVERSIZE)
+def test_an_oversize_spec_is_not_kept(name: str) -> None:
+    body = job_object(**OVERSIZE[name])
+    body["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1"}
+    record = job_record(body)
+    assert len(record.body) < 1000
+    with pytest.raises(InvalidJob, match="^spec: must be at most 65536 bytes") as refused:
+        record.parse()
+    assert refused.value.value is None and str(refused.value) == refusal(body)
+
+
+@pytest.mark.parametrize("name", ["one", "several", "overlapping"])
+def test_the_mark_of_the_rank_is_found_at_once(name: str) -> None:
+    """`@rank@@@…` of 30,000 characters took 3.4 s: one length after another was tried."""
+    args = {
+        "one": ["@rank@" + "@" * 30_000],
+        "several": [f"@rank{'@' * length}" for length in range(1, 300)],
+        "overlapping": ["@@rank@@rank@@@"],
+    }[name]
+    ours = job(args=["train.py", *args])
+    texts = ours.spec.to_json()["args"]
+    stamp = render.pods(ours, AGENT, Policy())
+    for rank in (0, 1, 4999):
+        body = orjson.loads(stamp.body(rank))
+        assert body["metadata"]["name"] == f"digits-0-{rank}"
+        assert body["spec"]["containers"][0]["args"] == texts
+    assert calls(lambda: render._mark(ours, "rank")) < 100
+
+
+def test_nodes_to_avoid_do_not_make_pods_of_megabytes() -> None:
+    """10,000 terms and 32 nodes were 80 MB and 4 s."""
+    required: dict[str, Any] = {"nodeSelectorTerms": [{}] * 10_000}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    status = {"avoidedNodes": [f"{'n' * 240}-{number}" for number in range(32)]}
+    ours = job(template={"spec": {"affinity": affinity}}, status=status)
+    with pytest.raises(InvalidJob, match="must have at most 64 nodeSelectorTerms .* has 10000"):
+        render.pods(ours, AGENT, Policy())
+    required["nodeSelectorTerms"] = [{}] * render.MAX_TERMS
+    ours = job(template={"spec": {"affinity": affinity}}, status=status)
+    assert len(render.pods(ours, AGENT, Policy()).body(1)) < 1_000_000
+
+
+PAGES = {
+    "long numbers": '{"step":%s,"epoch":%s,"loss":%s}' % (("9" * 4299,) * 3),
+    "longer numbers": '{"loss":' + "9" * 60_000 + "}",
+    "exponents": '{"loss":1e' + "1" * 60_000 + "}",
+    "depth": "[" * 60_000,
+    "depth of objects": '{"a":' * 10_000,
+    "unknown": "{" + ",".join(f'"m{number}":1' for number in range(6000)) + "}",
+    "metrics": '{"metrics":{' + ",".join(f'"m{number}":1' for number in range(5000)) + "}}",
+    "wrong metrics": '{"metrics":{' + ",".join(f'"m{n}":""' for n in range(5000)) + "}}",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_of_an_agent_is_read_or_not_and_that_is_all(name: str) -> None:
+    text = PAGES[name]
+    begin = time.perf_counter()
+    with suppress(ValueError):  # as progress.py has it, and read_summary; pydantic's is one too
+        AgentReport.model_validate(loads(text)).report()
+    print(f"{len(text)} bytes: {(time.perf_counter() - begin) * 1e3:.1f} ms")
+    message = text[:4096]
+    pod = failed(0, message)
+    assert calls(lambda: read_summary(pod)) < 500
+
+
+def test_a_pod_that_somebody_made_is_read_whatever_it_says() -> None:
+    status = {"containerStatuses": [{}] * 50_000, "conditions": [{}] * 50_000, "phase": "Running"}
+    record = pod_record({"metadata": IDENTITY, "spec": {}, "status": status})
+    assert record is not None and record.rank == 1
+
+
+async def turns(work: asyncio.Future[Any]) -> int:
+    """How often something else had its turn in the loop until this was done."""
+    count, worst, last = 0, 0.0, time.perf_counter()
+    while not work.done():
+        await asyncio.sleep(0)
+        now = time.perf_counter()
+        count, worst, last = count + 1, max(worst, now - last), now
+    await work
+    print(f"{count} turns, {worst * 1e3:.0f} ms between two of them at most")
+    return count
+
+
+def failing(message: str) -> Callable[[], object]:
+    count = 3000
+    nodes = {"desired": count, "running": count}
+    rules = [{"onMessagePattern": "((a{0,9}){0,9}){0,9}z", "action": "Ignore"}]
+    ours = job(
+        nnodes=count, failurePolicy={"rules": rules}, status={"state": "Running", "nodes": nodes}
+    )
+    seen = see(*(failed(rank, message) for rank in range(count)))
+    return lambda: plan(ours, seen, NOW)
+
+
+def rendering() -> Callable[[], object]:
+    template: dict[str, Any] = {"spec": {"tolerations": [{}] * 10_000}}
+    ours = job(template=template, master={"template": template})
+    return lambda: render.pods(ours, AGENT, Policy())
+
+
+def deep() -> Callable[[], object]:
+    many = b"[],"[:None] * 200_000
+    text = b'{"a":' + b"[" * 2000 + b"]" * 2000 + b',"b":[' + b"[" * 200 + many + b"1" + b"]" * 201
+    return lambda: read_json(text + b"}")
+
+
+WORK: dict[str, Callable[[], Callable[[], object]]] = {
+    "3000 failed pods without sense": lambda: failing('{"a":[[[[[[[[]]]]]]]],' * 150),
+    "3000 failed pods with sense": lambda: failing(
+        json.dumps({"version": 1, "reason": "Exception", "message": "a" * 1000})
+    ),
+    "an overlay of 10,000 items": rendering,
+    "an object that is too deep": deep,
+}
+
+
+def test_of_thousands_of_failures_some_messages_are_searched_and_no_more() -> None:
+    """3,000 of them by one expression of 1,733 instructions were 100 s, now 1 s and aside."""
+    message = json.dumps({"version": 1, "reason": "Exception", "message": "a" * 1000})
+    work = failing(message)
+    judged = calls_of(judge, work)
+    assert MAX_SEARCHED <= judged <= MAX_SEARCHED + 2
+
+
+@pytest.mark.parametrize("name", WORK)
+async def test_what_takes_long_leaves_the_others_their_turn(name: str) -> None:
+    """Each took the loop for 0.3 to 40 s; now two threads change every 5 ms."""
+    work = WORK[name]()
+    begin = time.perf_counter()
+    assert await turns(asyncio.ensure_future(aside(True, work))) > 10
+    print(f"{(time.perf_counter() - begin) * 1e3:.0f} ms in all")
+
+
+async def test_the_reconciler_does_the_long_things_aside() -> None:
+    """None of them in the loop's thread: a job of many bytes, with expressions."""
+    long = {f.__code__ for f in (render.pods, plan, judge, read_status)}
+    rules = [{"onMessagePattern": "boom", "action": "Restart"}]
+    cluster, seen = Watched(), set[str]()
+    spec: dict[str, Any] = {"args": ["train.py", "x" * 9000], "failurePolicy": {"rules": rules}}
+    await submit(cluster, **spec)
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code in long:
+            seen.add(frame.f_code.co_name)
+
+    sys.setprofile(note)  # of this thread
+    try:
+        async with operating(
+            cluster, lambda attempt, rank: 1 if (attempt, rank) == (0, 1) else None
+        ):
+            await until(lambda: restarted(cluster))
+    finally:
+        sys.setprofile(None)
+    assert seen == set()
+
+
+async def restarted(cluster: Watched) -> bool:
+    status = (await stored(cluster)).get("status") or {}
+    return (status.get("state"), status.get("restarts")) == ("Running", 1)
+
+
+async def test_what_is_short_stays_where_it_is() -> None:
+    assert await aside(False, sys._getframe) is not None
+    assert LARGE < OBJECT
