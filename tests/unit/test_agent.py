@@ -4,6 +4,7 @@ import ast
 import json
 import math
 import os
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob import agent, keys
+from ddpjob import agent, agent_counts, keys
 from tests import agentpod
 
 SOURCES = [agentpod.SOURCES / name for name in keys.AGENT_FILES]
@@ -234,23 +235,57 @@ def test_the_rest_is_estimated_from_the_rate_since_the_first_report(tmp_path: Pa
     assert progress.page("running")["eta_seconds"] == 0.0
 
 
-def count(folder: Path, name: str, **content: Any) -> None:
+def count(folder: Path, pid: int, *, step: int, local_rank: int | None) -> Path:
+    """A page as a process of this pid would have left it."""
     (folder / "run").mkdir(exist_ok=True)
-    (folder / "run" / f"steps-{name}.json").write_text(json.dumps(content))
+    path = folder / "run" / f"steps-{pid}.page"
+    rank = -1 if local_rank is None else local_rank
+    page = [agent_counts.MAGIC, step, rank, rank, agent_counts.started_ticks()]
+    path.write_bytes(struct.pack("=5q", *page).ljust(agent_counts.PAGE_BYTES, b"\0"))
+    return path
+
+
+def counted(tmp_path: Path) -> int | None:
+    return agent.counted_step(agent.read_pages(str(tmp_path / "run")))
 
 
 def test_counted_steps_are_those_of_the_lowest_local_rank(tmp_path: Path) -> None:
-    count(tmp_path, "1", step=5, local_rank=1)
-    count(tmp_path, "2", step=3, local_rank=0)
-    count(tmp_path, "3", step=4, local_rank=0)  # a helper process of the same rank
-    count(tmp_path, "4", step=9, local_rank=None)
-    count(tmp_path, "5", step="x", local_rank=0)
-    (tmp_path / "run/steps-6.json").write_text("garbage")
-    assert agent.counted_step(str(tmp_path / "run")) == 4
+    count(tmp_path, 1, step=5, local_rank=1)
+    count(tmp_path, 2, step=3, local_rank=0)
+    count(tmp_path, 3, step=4, local_rank=0)  # a helper process of the same rank
+    count(tmp_path, 4, step=9, local_rank=None)
+    count(tmp_path, 5, step=-1, local_rank=0)
+    assert counted(tmp_path) == 4
+
+
+def test_pages_that_a_script_has_spoilt_cost_neither_the_others_nor_the_agent(
+    tmp_path: Path,
+) -> None:
+    count(tmp_path, 2, step=3, local_rank=0)
+    count(tmp_path, 3, step=2**60, local_rank=0)
+    run = tmp_path / "run"
+    (run / "steps-4.page").write_bytes(b"")
+    (run / "steps-5.page").write_bytes(b"x" * 39)
+    with (run / "steps-6.page").open("wb") as sparse:
+        sparse.truncate(2**40)
+    os.mkfifo(run / "steps-7.page")
+    (run / "steps-8.page").mkdir()
+    (run / "steps-9.page").symlink_to("/dev/zero")
+    (run / "steps-10.page").symlink_to("steps-10.page")
+    (run / f"steps-{'9' * 200}.page").touch()
+    assert counted(tmp_path) == 3
+
+
+def test_a_page_belongs_to_its_process_not_to_the_next_one_with_that_pid(tmp_path: Path) -> None:
+    own = count(tmp_path, os.getpid(), step=3, local_rank=0)
+    run = str(tmp_path / "run")
+    assert agent.counting_pids(run) == [os.getpid()]
+    own.rename(own.with_name(f"steps-{os.getppid()}.page"))
+    assert agent.counting_pids(run) == []
 
 
 def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None:
-    count(tmp_path, "1", step=50, local_rank=0)
+    count(tmp_path, 1, step=50, local_rank=0)
     progress = progress_with(tmp_path, "")
     assert progress.page("running")["source"] == "counted"
     assert progress.page("running")["step"] == 50
@@ -262,7 +297,7 @@ def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None
 
 
 def test_progress_file_means_that_counted_steps_are_not_shown(tmp_path: Path) -> None:
-    count(tmp_path, "1", step=50, local_rank=0)
+    count(tmp_path, 1, step=50, local_rank=0)
     progress = progress_with(tmp_path, "", DDPJOB_PROGRESS="file")
     assert progress.page("running")["source"] == "none"
 

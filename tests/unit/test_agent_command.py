@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob import agent_counts
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 
@@ -362,7 +364,8 @@ def test_folders_are_made_and_an_earlier_runs_files_are_gone(pods: Pods) -> None
     run = pods.root / "pod-0/run"
     run.mkdir(parents=True)
     (run / "progress.json").write_text('{"step": 99}')
-    (run / "steps-1.json").write_text('{"step": 99, "local_rank": 0}')
+    page = struct.pack("=5q", agent_counts.MAGIC, 99, 0, 0, -1)
+    (run / "steps-1.page").write_bytes(page)
     (run / "error-1.json").write_text('{"type": "ValueError", "message": "old"}')
     (run / "keep.txt").touch()
     cache = pods.root / "pod-0/home/cache"
