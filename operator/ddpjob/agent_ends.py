@@ -22,6 +22,7 @@ CAUSES, CAUSE_CHARS = 5, 500  # of an exception
 PRINTED = 4  # exceptions that are remembered
 FRESH_SECONDS = 10.0  # what was printed longer before the exit does not explain it
 TAIL_CHARS = 1000  # of stderr
+BOX = "│┃║"  # around sentences of typer and rich
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:
@@ -115,12 +116,19 @@ class Stderr:
             self.words = text[:TEXT_CHARS]
 
     def last_line(self) -> str:
-        """The last line with a word in it, if it is fresh and no progress bar."""
+        """The last line with a word in it, or box of lines, if it is fresh and no progress bar."""
         if time.monotonic() - self.at > FRESH_SECONDS:
             return ""
-        lines = [line.strip("│┃|║ \t") for line in self.tail.splitlines()]
-        told = [line for line in lines if any(c.isalnum() for c in line) and "%|" not in line]
-        return told[-1] if told else ""
+        told: list[str] = []
+        for line in reversed(self.tail.splitlines()):
+            is_boxed, words = line.strip()[:1] in BOX, line.strip(BOX + " \t")
+            if told and not (is_boxed and words):
+                break
+            if any(c.isalnum() for c in words) and "%|" not in line:
+                told.insert(0, words)
+                if not is_boxed:
+                    break
+        return " ".join(told)
 
 
 class ErrorRecorder:
