@@ -178,12 +178,16 @@ def descendants(root: int) -> list[int]:
 
 
 def memory_file(pid: int) -> str | None:
-    """Path of the file into which `pid` writes its stacks; None where it has none."""
+    """Path of the file into which `pid` writes its stacks; None where it has none.
+
+    Its name has its number. A copy of it at another number does not count: at its own may be a file
+    of the script, into which the stacks would go.
+    """
     folder = f"/proc/{pid}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{MEMORY_FILE}"):
+                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{MEMORY_FILE}-{name} "):
                     return f"{folder}/{name}"
     return None
 

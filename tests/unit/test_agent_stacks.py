@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import agent_stacks
+from ddpjob import agent, agent_stacks
 from ddpjob.agent_stacks import DEVICE, OWN, WAITS, Frame, Process
 from tests import agentpod
 from tests.agentpod import Pod, Pods
@@ -221,6 +221,44 @@ def test_who_cannot_answer_is_not_asked(pods: Pods) -> None:
     assert "no Python process" in ask(pod)
     (pod.folder / "asked").touch()
     assert pod.wait() == 0
+
+
+def test_stacks_do_not_go_into_a_file_at_a_number_that_was_ours(pods: Pods) -> None:
+    """A copy of the memory file is open still, so it looks as if the process could answer."""
+    pod = start(
+        pods,
+        """
+        ours = [n for n in os.listdir("/proc/self/fd") if int(n) > 2]
+        ours = [int(n) for n in ours if os.path.exists(f"/proc/self/fd/{n}")]
+        copies = [os.dup(n) for n in ours if "ddpjob" in os.readlink(f"/proc/self/fd/{n}")]
+        mine = os.open("mine", os.O_CREAT | os.O_RDWR)
+        for n in ours:
+            os.dup2(mine, n)
+        print("ready", flush=True)
+        child = os.fork()
+        while not os.path.exists("asked"):
+            time.sleep(0.05)
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+        os.write(max(ours), b"x")
+        sys.exit(0 if copies and os.path.getsize("mine") == 1 + bool(child) else 3)
+        """,
+    )
+    assert "no Python process" in ask(pod)
+    (pod.folder / "asked").touch()
+    assert pod.wait() == 0, pod.log
+
+
+def test_a_helper_that_failed_long_ago_does_not_put_a_hang_off(tmp_path: Path) -> None:
+    now = 1000.0
+    for at, pid, is_ending in [
+        (now - 60, 2**22 + 1, False),
+        (now - 1, 2**22 + 1, True),
+        (now - 60, os.getpid(), True),
+        (now - 60, None, False),
+    ]:
+        record = {"pid": pid, "time": at, "ended_at": at}
+        assert agent.is_ending(record, now) is is_ending, record
 
 
 def test_short_processes_leave_nothing_behind(pods: Pods) -> None:

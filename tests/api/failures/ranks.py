@@ -148,6 +148,27 @@ LAUNCHER = """
         time.sleep(600)
     dist.barrier()
 """
+ECHOED = """
+    import logging
+    if victim:
+        try:
+            raise ValueError("no such label")
+        finally:
+            dist.destroy_process_group()
+            time.sleep(3)  # what it takes to end; the others hear of it at once
+    try:
+        train(100000)
+    except Exception as error:
+        {handler}
+"""
+ECHOES = {
+    "in its handler": "logging.error('%s', error)\n        sys.exit(1)",
+    "after its handler": "logging.exception('training failed')\n    sys.exit(1)",
+    "by os._exit": "os._exit(1)",
+    "by a SystemExit from it": "raise SystemExit(1) from error",
+    "by another exception": "raise ValueError('step failed') from error",
+    "without a word": "code = 1\n    sys.exit(code)",
+}
 HANG = {"hangTimeoutSeconds": 8}
 
 KINDS = (
@@ -222,6 +243,15 @@ KINDS = (
         killed("SIGABRT"),
         script("if victim:\n    os.abort()\ntrain(1000)"),
         PYTHON,
+    ),
+    *(
+        Kind(
+            f"echo that ends its rank {how}, before the cause has ended",
+            exception("ValueError", "no such label"),
+            script(ECHOED.format(handler=handler)),
+            PYTHON,
+        )
+        for how, handler in ECHOES.items()
     ),
     Kind(
         "killed torchrun of rank 0",
