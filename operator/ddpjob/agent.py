@@ -505,6 +505,8 @@ LOGGED_NOISE = "|".join(
     (PEER_NOISE["nccl [R]"], PEER_NOISE["gloo"][4:], "Did the remote server shutdown or crash")
 )
 OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3  # the higher, the less a failure explains
+TEXT_CHARS, CAUSES = 4000, 8  # judged of a record: patterns take their time on long texts
+ESCAPES = r"\x1b\[[0-9;]*[A-Za-z]"  # colours
 PLAIN_CODES = (1, 255)  # sys.exit(1) and exit(-1): the ends of whoever gives no reason
 PARSERS = ("argparse", "click.", "typer.")  # their sentence comes last, on stderr
 # Programs that only start others, as modules and as commands.
@@ -548,6 +550,8 @@ class Failure:
     exception: str | None = None
     traceback: str = ""
     grade: int = OWN
+    place: str = ""
+    """Where it waits for other ranks."""
     stopped: bool = False
     """By torchrun, and it had not failed before; by SIGTERM where torchrun is not ours."""
     launched: bool = True
@@ -578,10 +582,12 @@ def judge_exception(record: Mapping[str, Any]) -> tuple[int, str, str]:
     barrier in `finally`) says less than that, but that may have been an exception of no account.
     """
     kind, text = str(record.get("type")), str(record.get("message", ""))
+    is_of_child = "Traceback (most recent call last)" in text
+    text = text[-TEXT_CHARS:] if is_of_child else text[:TEXT_CHARS]
     line = one_line(kind, text)
     links = [(line[0], text)]
-    for cause in objects(record.get("causes")):
-        links.append((str(cause.get("type")), str(cause.get("message", ""))))
+    for cause in objects(record.get("causes"))[-CAUSES:]:
+        links.append((str(cause.get("type")), str(cause.get("message", ""))[:TEXT_CHARS]))
     heard = [is_peer_noise(*link) for link in links]
     if heard[-1] or not any(heard):
         return (ECHO if heard[-1] else OWN, *line)
@@ -590,9 +596,12 @@ def judge_exception(record: Mapping[str, Any]) -> tuple[int, str, str]:
 
 def judge_words(words: Mapping[str, Any], code: int) -> tuple[int, str]:
     """Grade and text of what a process said as it exited with `code`; without text: unknown."""
-    handled = sorted(map(judge_exception, objects(words.get("handled"))), key=lambda h: h[0])
-    text = " ".join(str(words.get("message") or "").split())
-    logged = " ".join(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(words.get("stderr") or "")).split())
+    exceptions = objects(words.get("handled"))[-CAUSES:]
+    handled = sorted(map(judge_exception, exceptions), key=lambda judged: judged[0])
+    text, logged = (
+        " ".join(re.sub(ESCAPES, "", str(words.get(name) or "")[:TEXT_CHARS]).split())
+        for name in ("message", "stderr")
+    )
     is_parser = str(words.get("by")).startswith(PARSERS)
     if is_parser and (text or logged):
         return OWN, f": {text or logged}"
@@ -701,9 +710,9 @@ def speakers(
     return [record for record in records if speaks(record)]
 
 
-def fits(record: Mapping[str, Any], code: Any) -> bool:
-    """Whether a process with this record ends with `code`; 1 after an uncaught exception."""
-    return bool(code == (1 if "type" in record else record.get("code")))
+def exit_code_of(record: Mapping[str, Any]) -> int | None:
+    """With which code a process with this record ended; 1 after an uncaught exception."""
+    return 1 if "type" in record else integer(record.get("code"), 1, 255)
 
 
 def says_why(words: Mapping[str, Any]) -> bool:
@@ -733,13 +742,15 @@ class Evidence:
         end = past((own or worker).get("time", worker.get("ended_at")), self.now)
         limit = TIDY_SECONDS if own is None else PASSED_ON_SECONDS
         others = [r for r in (*self.errors.values(), *self.exits.values()) if r.get("pid") != pid]
-        rank = integer(worker.get("rank"))
+        rank, codes = integer(worker.get("rank")), [worker.get("exitcode")]
+        if only_tells_of_child(self.errors.get(pid) or {}):
+            codes = list(range(1, 256))
         if rank is not None:
             others = [r for r in others if integer(r.get("rank")) in (rank, None)]
         return [
             record
             for record in speakers(others, end, self.stepped)
-            if fits(record, worker.get("exitcode"))
+            if exit_code_of(record) in codes
             and (integer(record.get("pid")) in self.stepped or end - ended_at(record, end) <= limit)
         ]
 
@@ -752,6 +763,7 @@ class Evidence:
         for other in self.passed_on(pid, worker, words):
             ranks = {name: other.get(name) for name in ("rank", "local_rank")}
             of = {**worker, **(ranks if worker.get("rank") is None else {})}
+            of["exitcode"] = exit_code_of(other)
             is_error = "type" in other
             known = (other, None) if is_error else (None, other)
             found.append(make_failure(of, known[0], crowd, self.now, known[1]))
@@ -900,6 +912,7 @@ def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "message": first.message[:1000],
         "peer": first.grade > OWN,
         "suspect": first.grade == SUSPECT,
+        "place": first.place[:200] or None,
         "time": first.time,
         "progress": dict(page),
         # Last, as what may go: of a pod with many containers the kubelet keeps less of each.
@@ -1189,12 +1202,13 @@ class Agent:
             self.hung = Verdict("Hang", HANG, Failure(message, time.time()))
             return
         failure = Failure(
-            f"{message}; {self.stacks.explain(found)}",
+            f"{message}; {self.stacks.explain(found, processes)}",
             time.time(),
             rank=found.rank,
             local_rank=found.local_rank,
             traceback=found.stacks or "\n".join(found.threads),
             grade={self.stacks.OWN: OWN, self.stacks.DEVICE: SUSPECT}.get(found.kind, ECHO),
+            place=found.place if found.kind == self.stacks.WAITS else "",
         )
         self.hung = Verdict("Hang", HANG, failure)
         lingers = LINGER_SECONDS if failure.grade > OWN else 0.0

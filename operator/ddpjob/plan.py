@@ -37,6 +37,7 @@ from ddpjob.summary import (
     final_report,
     first_cause,
     is_noise,
+    noise_failure,
     read_summary,
 )
 from ddpjob.times import seconds_since, stamp
@@ -404,7 +405,8 @@ def _failure(
     waited = observed.noise_seconds
     if waited < NOISE_SECONDS and any(pod.live for pod in rest):
         return Plan(status, noise=True, look_again=NOISE_SECONDS - waited)
-    found = _with_suspects(failure(first_cause(failed)), rest, succeeded)
+    found = noise_failure(failed, [pod for pod in rest if pod.live])
+    found = _with_suspects(found, rest, succeeded)
     return _decide(job, status, found, current, succeeded, now)
 
 
@@ -419,7 +421,7 @@ def _with_suspects(
     words = [
         f"node rank {format_ranks(ranks)} {what}"
         for ranks, what in ((succeeded, "has ended well"), (live, "has not failed"))
-        if ranks
+        if ranks and f"{what}: " not in found.message
     ]
     message = "; ".join([found.message[:MAX_WORDS], *words])[:MAX_MESSAGE]
     return found.model_copy(update={"message": message}) if words else found
