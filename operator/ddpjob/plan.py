@@ -37,6 +37,7 @@ from ddpjob.summary import (
     final_report,
     first_cause,
     is_noise,
+    late_failure,
     noise_failure,
     read_summary,
 )
@@ -405,8 +406,8 @@ def _failure(
     waited = observed.noise_seconds
     if waited < NOISE_SECONDS and any(pod.live for pod in rest):
         return Plan(status, noise=True, look_again=NOISE_SECONDS - waited)
-    found = noise_failure(failed, [pod for pod in rest if pod.live])
-    found = _with_suspects(found, rest, succeeded)
+    late = late_failure(failed, [pod for pod in rest if pod.live])
+    found = late or _with_suspects(noise_failure(failed), rest, succeeded)
     return _decide(job, status, found, current, succeeded, now)
 
 
@@ -421,7 +422,7 @@ def _with_suspects(
     words = [
         f"node rank {format_ranks(ranks)} {what}"
         for ranks, what in ((succeeded, "has ended well"), (live, "has not failed"))
-        if ranks and f"{what}: " not in found.message
+        if ranks
     ]
     message = "; ".join([found.message[:MAX_WORDS], *words])[:MAX_MESSAGE]
     return found.model_copy(update={"message": message}) if words else found

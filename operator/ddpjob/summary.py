@@ -154,26 +154,33 @@ def places(pods: Iterable[PodRecord]) -> dict[int, str]:
     return {rank: word.place for rank, word in summaries.items() if word and word.place}
 
 
-def noise_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Failure:
-    """What `status.failure` says where all that failed only tell of others; `live` have not failed.
+def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Failure | None:
+    """The one pod that the others waited for in vain, where all that failed tell of others.
 
-    Whoever has not noticed the others' end, although their collectives timed out, is in none: the
-    one that they waited for in vain. Of ranks in different collectives both places are named.
+    Whoever has not noticed the others' end, although their collectives timed out, is in none.
+    """
+    if len(live) != 1 or not any(map(is_timeout, failed)):
+        return None
+    late, told = live[0], failure(first_cause(failed))
+    words = f"the others waited for node rank {late.rank} in vain, which has not failed"
+    return Failure(
+        attempt=late.attempt,
+        pod=late.name,
+        node=late.node or None,
+        rank=late.rank,
+        reason="Hang",
+        message=_clip(f"{words}: {told.message}"),
+        time=told.time,
+    )
+
+
+def noise_failure(failed: Sequence[PodRecord]) -> Failure:
+    """What `status.failure` says where all that failed only tell of others.
+
+    Of ranks that wait in different collectives both places are named.
     """
     first = first_cause(failed)
     found, where = failure(first), places(failed)
-    if len(live) == 1 and any(is_timeout(pod) for pod in failed):
-        late = live[0]
-        words = f"the others waited for node rank {late.rank} in vain, which has not failed"
-        return Failure(
-            attempt=late.attempt,
-            pod=late.name,
-            node=late.node or None,
-            rank=late.rank,
-            reason="Hang",
-            message=_clip(f"{words}: {found.message}"),
-            time=found.time,
-        )
     elsewhere = {rank: place for rank, place in where.items() if place != where.get(first.rank)}
     if first.rank not in where or not elsewhere:
         return found

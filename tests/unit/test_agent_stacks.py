@@ -347,6 +347,45 @@ def test_the_rank_that_the_others_wait_for(processes: list[Process], rank: int |
     assert agent_stacks.culprit([]) is None
 
 
+def in_collective(rank: int, function: str, line: int = 7) -> Process:
+    return Process(
+        100 + rank,
+        rank,
+        rank,
+        "python train.py",
+        True,
+        f'Current thread 0x1 (most recent call first):\n  File "{WAITING}", line 1 in {function}\n'
+        f'  File "/x/torch/nn/parallel/distributed.py", line 3 in forward\n'
+        f'  File "/app/train.py", line {line} in main\n',
+    )
+
+
+@pytest.mark.parametrize(
+    ("processes", "rank", "words"),
+    [
+        (
+            [in_collective(0, "reduce"), in_collective(1, "barrier"), in_collective(2, "reduce")],
+            1,
+            "in barrier (/x/torch/distributed/d.py:1), called by main (/app/train.py:7); "
+            "rank 0 (pid 100) in reduce (",
+        ),
+        (
+            [in_collective(2, "reduce"), in_collective(1, "reduce", 9), in_collective(0, "reduce")],
+            1,
+            "called by main (/app/train.py:9); rank 2",
+        ),
+        ([in_collective(1, "reduce"), in_collective(0, "reduce")], 0, "main (/app/train.py:7)"),
+    ],
+    ids=["another-collective", "another-line", "all-alike"],
+)
+def test_of_ranks_that_all_wait_the_one_elsewhere_is_named(
+    processes: list[Process], rank: int, words: str
+) -> None:
+    found = agent_stacks.culprit(processes)
+    assert found is not None and found.rank == rank
+    assert words in agent_stacks.explain(found, processes)
+
+
 def test_stacks_are_bounded() -> None:
     many = [process(rank, "/app/" + "x" * 4000) for rank in range(200)]
     assert len(agent_stacks.show(many)) < agent_stacks.SHOWN_BYTES + 100
