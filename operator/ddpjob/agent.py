@@ -912,7 +912,7 @@ def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "message": first.message[:1000],
         "peer": first.grade > OWN,
         "suspect": first.grade == SUSPECT,
-        "place": first.place[:200] or None,
+        "place": re.sub(r"[^ -~]", "?", first.place)[:200] or None,
         "time": first.time,
         "progress": dict(page),
         # Last, as what may go: of a pod with many containers the kubelet keeps less of each.

@@ -159,7 +159,7 @@ def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Fail
 
     Whoever has not noticed the others' end, although their collectives timed out, is in none.
     """
-    if len(live) != 1 or not any(map(is_timeout, failed)):
+    if len(live) != 1 or not live[0].running or not any(map(is_timeout, failed)):
         return None
     late, told = live[0], failure(first_cause(failed))
     words = f"the others waited for node rank {late.rank} in vain, which has not failed"
@@ -193,7 +193,9 @@ def noise_failure(failed: Sequence[PodRecord]) -> Failure:
 def is_timeout(pod: PodRecord) -> bool:
     """Whether this pod's noise is that of a collective that timed out."""
     summary = read_summary(pod)
-    return summary is not None and re.search(r"(?i)timed? ?out", summary.message) is not None
+    if summary is None or summary.reason == "Hang":
+        return False
+    return re.search(r"(?i)timed? ?out", summary.message) is not None
 
 
 def failure(pod: PodRecord) -> Failure:

@@ -6,6 +6,7 @@ import math
 import os
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -519,6 +520,56 @@ def test_a_helper_process_that_failed_on_the_way_is_not_the_cause(tmp_path: Path
     assert (found.reason, found.failure.exception) == ("Signal", None)
 
 
+def behind(
+    tmp_path: Path, records: list[dict[str, Any]], *, launch: bool = False, **worker: Any
+) -> agent.Failure:
+    """The failure of rank 1, a shell of pid 7 that ended at 100 with 1, by others' records."""
+    ended = {"pid": 7, "rank": 1, "local_rank": 0, "exitcode": 1, "ended_at": 100.0, **worker}
+    stepped = {8: (1, 95.0)}
+    workers = {"workers": [ended]} if launch else None
+    found = agent.find_failures(config(tmp_path), workers, records, ended, 100.0, stepped)
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("launch", [False, True], ids=["command", "torchrun"])
+@pytest.mark.parametrize(
+    ("record", "speaks"),
+    [
+        ({"pid": 9, "time": 99.0}, True),
+        ({"pid": 9, "time": 96.0, "ended_at": 99.0}, True),
+        ({"pid": 9, "time": 94.0}, False),  # rank 1 has made a step since
+        ({"pid": 9, "time": 30.0}, False),
+        ({"pid": 9, "time": 99.0, "rank": 2}, False),
+        ({"pid": 8, "time": 30.0}, True),  # the rank itself; the shell took its time
+    ],
+)
+def test_the_rank_itself_speaks_or_who_ended_last(
+    tmp_path: Path, record: dict[str, Any], speaks: bool, launch: bool
+) -> None:
+    told = {"rank": 1, "type": "ValueError", "message": "boom", **record}
+    found = behind(tmp_path, [told], launch=launch)
+    assert found.exception == ("ValueError" if speaks else None)
+
+
+def test_of_a_ranks_helpers_the_last_one_speaks(tmp_path: Path) -> None:
+    early, late = (
+        {"pid": 10 + at, "rank": 1, "type": kind, "message": "boom", "time": 97.0 + at}
+        for at, kind in enumerate(("KeyError", "ValueError"))
+    )
+    assert behind(tmp_path, [late, early]).exception == "ValueError"
+
+
+def test_texts_of_any_length_are_judged_soon(tmp_path: Path) -> None:
+    """A pattern that looks for two words takes the square of a text's length."""
+    text = "gloo " * 25_000
+    record = {"pid": 7, "type": "RuntimeError", "message": text}
+    record["causes"] = [{"type": "RuntimeError", "message": text}] * 100
+    began = time.process_time()
+    assert behind(tmp_path, [record]).grade == agent.OWN
+    assert time.process_time() - began < 5, "CPU seconds; a minute otherwise"
+
+
 def test_garbage_in_the_records_is_survived(tmp_path: Path) -> None:
     workers = [{"pid": "x", "rank": "y", "exitcode": "z", "ended_at": math.nan, "error": [1]}]
     found = verdict(tmp_path, workers, [{"pid": [], "rank": {}} | {"pid": 3, "failures": "x"}])
@@ -567,7 +618,8 @@ def test_the_summary_always_fits_and_is_json(
 def test_the_worst_summary_fits() -> None:
     metrics = {"\x01" * 63 + str(i): -1.7976931348623157e308 for i in range(32)}
     failure = agent.Failure("\x01" * 9000, 1.5, exception="\x01" * 9000, traceback="\x01" * 9000)
-    page = {"step": 1, "metrics": metrics}
+    failure.place = '"\x01' * 9000
+    page = {"step": 1, "metrics": metrics, "namespace": "n" * 63, "job": "j" * 253}
     assert len(agent.summarize(agent.Verdict("Exception", 1, failure), page)) <= 4096
 
 

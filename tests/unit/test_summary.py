@@ -83,6 +83,9 @@ def test_whoever_has_not_noticed_a_time_out_is_what_the_others_waited_for() -> N
     assert "the others waited for node rank 1 in vain" in found.message and text in found.message
     assert late_failure([closed], [late]) is None, "it may have closed its connections"
     assert late_failure([timed_out], [late, running(2)]) is None, "either may be late"
+    assert late_failure([timed_out], [replace(late, running=False)]) is None, "it never came"
+    hang = waits(0, "wait_timeout", 10.0)
+    assert late_failure([hang], [late]) is None, "no time-out of a collective"
 
 
 @pytest.mark.parametrize("place", [7, "x" * 201, ["barrier"]])
