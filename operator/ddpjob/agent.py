@@ -602,15 +602,16 @@ def judge_words(words: Mapping[str, Any], code: int) -> tuple[int, str]:
         " ".join(re.sub(ESCAPES, "", str(words.get(name) or "")[:TEXT_CHARS]).split())
         for name in ("message", "stderr")
     )
-    is_parser = str(words.get("by")).startswith(PARSERS)
-    if is_parser and (text or logged):
+    is_parser = str(words.get("by")).startswith(PARSERS) and bool(text or logged)
+    if is_parser and code not in PLAIN_CODES:
         return OWN, f": {text or logged}"
     if text or handled:
         grade = ECHO if re.search(LOGGED_NOISE, text) else OWN
         return (handled[0][0] if handled else grade), f": {text or handled[0][2]}"
     if logged:
         grade = SUSPECT if code in PLAIN_CODES else OWN
-        return (ECHO if re.search(LOGGED_NOISE, logged) else grade), f"; last on stderr: {logged}"
+        colon = ": " if is_parser else "; last on stderr: "  # click tells with 1 of any failure
+        return (ECHO if re.search(LOGGED_NOISE, logged) else grade), f"{colon}{logged}"
     return (SUSPECT if code in PLAIN_CODES else OWN), ""
 
 

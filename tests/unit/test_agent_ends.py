@@ -195,6 +195,28 @@ def test_the_sentence_of_a_command_line_library_is_kept(pods: Pods, module: str)
     assert "valid integer" in summary["message"], summary["message"]
 
 
+@pytest.mark.parametrize(
+    ("words", "suspect"),
+    [("'training failed'", True), ("f'training failed: {error}'", False)],
+)
+def test_an_echo_in_the_words_of_click_is_no_cause(pods: Pods, words: str, suspect: bool) -> None:
+    """It exits when the exception is gone: only its words tell."""
+    pytest.importorskip("click")
+    text = f"""
+        import click
+        @click.command()
+        def train():
+            try:
+                raise {ECHO}
+            except RuntimeError as error:
+                raise click.ClickException({words}) from error
+        train([])
+    """
+    summary = crowd(pods, text)
+    assert (summary["peer"], summary["suspect"]) == (True, suspect), summary
+    assert summary["message"].startswith("exited with code 1: Error: training failed")
+
+
 # ---- Whose end it was
 
 PROBE = 'subprocess.call([sys.executable, "-c", "import nothing_of_that_name"])\n'
