@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -21,6 +22,7 @@ import select
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -32,10 +34,13 @@ from typing import Any, Iterator, Mapping  # noqa: UP035 - Python 3.8
 OK, USER_ERROR, SAVED, HANG, NO_RENDEZVOUS, OUT_OF_MEMORY, TERMINATED = (0, 1, 75, 76, 77, 137, 143)
 PROGRESS_BYTES = 16 * 1024
 SUMMARY_BYTES = 4096  # the kubelet keeps no more
+RECORD_BYTES = 128 * 1024  # of a hook's; two texts of 4000 characters, and some shorter ones
+FILES = 20_000  # of the run folder, which is the script's too
 METRICS, METRIC_NAME_CHARS = 32, 63
 RENDEZVOUS_SECONDS = 900  # torchrun's own limit for a static rendezvous
 LOOK_SECONDS = 5.0  # before each look for the master's name, the first too; see MasterWatch
 SAY_SECONDS = 15.0  # between two lines that say what is waited for
+SAY_MOST_SECONDS = 1800.0  # likewise where nothing ends the wait
 POLL_SECONDS = 0.5
 LINGER_SECONDS = 4.0  # after a hang, of ranks that wait for others: the others are yet to be judged
 ENDING_SECONDS = 10.0  # what a rank may take to end after its exception, before it counts as hung
@@ -229,18 +234,24 @@ def read_json(path: str, limit: int) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def names_in(folder: str, prefix: str) -> list[str]:
-    """Names in `folder` that begin so, sorted; none where there is no such folder."""
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [name for name in names if name.startswith(prefix)]
+def names_in(folder: str, pattern: str) -> list[str]:
+    """Names in `folder` that match, sorted, of its first FILES; none where there is no folder."""
+    found: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        found = [e.name for e in itertools.islice(entries, FILES) if re.fullmatch(pattern, e.name)]
+    return sorted(found)
 
 
 def read_records(folder: str, prefix: str) -> Iterator[dict[str, Any]]:
-    """Every readable JSON object in the files `<prefix>*.json` of `folder`."""
-    for name in names_in(folder, prefix):
-        if name.endswith(".json"):
-            with contextlib.suppress(OSError, ValueError):
-                yield from objects([read_json(os.path.join(folder, name), 64 * 1024)])
+    """Every readable JSON object in the files `<prefix>*.json` of `folder`.
+
+    With `ended_at`, when it was written or its process touched it at its end.
+    """
+    for name in names_in(folder, re.escape(prefix) + r".*\.json"):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError, ValueError):
+            for record in objects([read_json(path, RECORD_BYTES)]):
+                yield {**record, "ended_at": os.stat(path).st_mtime}
 
 
 def objects(value: Any) -> list[dict[str, Any]]:
@@ -315,6 +326,7 @@ class Progress:
         self.file: tuple[int, ...] = ()  # as it was read last: mtime, size, inode
         self.first = (0.0, 0)  # monotonic seconds and step of the first report
         self.counted: int | None = None  # steps, by the hooks
+        self.steps: dict[int, tuple[int, int | None, float]] = {}  # by pid; as in stepped
         self.moved: float | None = None  # monotonic seconds of the last new step, of either source
         self.warned: set[str] = set()
 
@@ -326,10 +338,12 @@ class Progress:
             pass
         except (OSError, ValueError) as problem:
             self.warn(str(problem))
+        pages = read_pages(self.config.run_dir)
+        for page in pages:
+            if page.step != self.steps.get(page.pid, (0,))[0]:
+                self.steps[page.pid] = page.step, page.rank, time.time() - POLL_SECONDS
         shown = self.source != "file" and self.config.count_steps
-        if not shown and not self.config.hang_seconds:
-            return
-        counted = counted_step(self.config.run_dir)
+        counted = counted_step(pages) if shown or self.config.hang_seconds else None
         if counted is not None and counted != self.counted:
             self.counted, self.moved = counted, now
             if shown:
@@ -380,6 +394,10 @@ class Progress:
             page["updated_at"] = self.updated_at
         return page
 
+    def stepped(self) -> dict[int, tuple[int | None, float]]:
+        """The rank of each process that made steps, and the last one's unix time, or earlier."""
+        return {pid: (rank, at) for pid, (_, rank, at) in self.steps.items()}
+
     def still_seconds(self, now: float) -> float:
         """For how long no step has been made; 0 before the first and after the last."""
         return 0.0 if self.moved is None or self.is_complete else now - self.moved
@@ -390,21 +408,67 @@ class Progress:
         return bool(self.report.get("step", -1) >= self.report.get("total_steps", math.inf))
 
 
-def counted_step(folder: str) -> int | None:
-    """Steps that the hooks counted in this pod's lowest local rank; None before the first."""
-    counts: list[tuple[int, int]] = []
-    for content in read_records(folder, "steps-"):
-        rank, step = integer(content.get("local_rank")), integer(content.get("step"), 0, STEPS)
-        if step is not None:
-            counts.append((2**31 if rank is None else rank, step))
+@dataclass(frozen=True)
+class Counted:
+    """The page of a process that has made optimizer steps, as agent_counts.py lays it out."""
+
+    pid: int
+    step: int
+    rank: int | None
+    local_rank: int | None
+    started: int
+    """In the ticks of /proc; -1 where they are not known."""
+
+
+PAGE, PAGE_MAGIC = struct.Struct("=qqqqq"), 0x31424F4A504444
+
+
+def read_pages(folder: str) -> list[Counted]:
+    """All readable pages. They are read, not mapped: a file may be cut short at any time."""
+    pages = []
+    for name in names_in(folder, r"steps-[0-9]{1,10}\.page"):
+        with contextlib.suppress(OSError):
+            content = read_bytes(os.path.join(folder, name), PAGE.size)
+            if len(content) == PAGE.size:
+                magic, step, rank, local_rank, started = PAGE.unpack(content)
+                if magic == PAGE_MAGIC and 0 < step <= STEPS:
+                    ranks = integer(rank), integer(local_rank)
+                    pages.append(Counted(int(name[6:-5]), step, *ranks, started))
+    return pages
+
+
+def read_bytes(path: str, limit: int) -> bytes:
+    """The first bytes of a regular file; none of another one. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block us
+    try:
+        return os.pread(fd, limit, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+
+
+def counted_step(pages: list[Counted]) -> int | None:
+    """Steps that were counted in this pod's lowest local rank; None before the first."""
+    counts = [(2**31 if p.local_rank is None else p.local_rank, p.step) for p in pages]
     lowest = min(counts)[0] if counts else 0
     return max((step for rank, step in counts if rank == lowest), default=None)
 
 
 def counting_pids(folder: str) -> list[int]:
-    """Of the processes that have made optimizer steps."""
-    names = names_in(folder, "steps-")
-    return [int(name[6:-5]) for name in names if re.match(r"steps-[0-9]+\.json\Z", name)]
+    """Of the processes that have made optimizer steps and still live."""
+    return [page.pid for page in read_pages(folder) if started_ticks(page.pid) == page.started]
+
+
+def started_ticks(pid: int) -> int:
+    """When a process began, by /proc: pids are used again; -1 where that is not known."""
+    words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(words[19]) if len(words) > 19 and words[19].isdigit() else -1
+
+
+def is_ending(record: Mapping[str, Any], now: float) -> bool:
+    """Whether the process of an uncaught exception still lives, or has ended a moment ago."""
+    pid = integer(record.get("pid"))
+    state = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] if pid else []
+    return state not in ([], ["Z"]) or now - past(record.get("ended_at"), now) < ENDING_SECONDS
 
 
 def metrics_text(page: Mapping[str, Any], job: str) -> str:
@@ -436,7 +500,21 @@ PEER_NOISE = {
     r"|socket has timed out(?!.*while trying to connect)"
     r"|wait timeout after|waiting for clients|\A(Broken pipe|Connection reset by peer)",
 }
+# The same in lines of a log, where no type stands beside them.
+LOGGED_NOISE = "|".join(
+    (PEER_NOISE["nccl [R]"], PEER_NOISE["gloo"][4:], "Did the remote server shutdown or crash")
+)
 OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3  # the higher, the less a failure explains
+TEXT_CHARS, CAUSES = 4000, 8  # judged of a record: patterns take their time on long texts
+ESCAPES = r"\x1b\[[0-9;]*[A-Za-z]"  # colours
+PLAIN_CODES = (1, 255)  # sys.exit(1) and exit(-1): the ends of whoever gives no reason
+PARSERS = ("argparse", "click.", "typer.")  # their sentence comes last, on stderr
+# Programs that only start others, as modules and as commands.
+LAUNCHERS = re.compile(
+    r"torch\.distributed\.(run|launch)|torchrun|accelerate(\.commands\.\w+)?|accelerate-launch"
+)
+PASSED_ON_SECONDS = 2.0  # from a child's end to that of a Python process that ends with its code
+TIDY_SECONDS = 10.0  # likewise of a shell
 
 
 def is_peer_noise(exception: str, text: str) -> bool:
@@ -472,6 +550,8 @@ class Failure:
     exception: str | None = None
     traceback: str = ""
     grade: int = OWN
+    place: str = ""
+    """Where it waits for other ranks."""
     stopped: bool = False
     """By torchrun, and it had not failed before; by SIGTERM where torchrun is not ours."""
     launched: bool = True
@@ -495,6 +575,59 @@ def signal_name(code: int) -> str:
         return f"SIG{-code}"
 
 
+def judge_exception(record: Mapping[str, Any]) -> tuple[int, str, str]:
+    """Grade, type and line of a recorded exception, which may come from others.
+
+    Who wraps a peer's noise echoes it. Noise that came while an own exception was handled (a
+    barrier in `finally`) says less than that, but that may have been an exception of no account.
+    """
+    kind, text = str(record.get("type")), str(record.get("message", ""))
+    is_of_child = "Traceback (most recent call last)" in text
+    text = text[-TEXT_CHARS:] if is_of_child else text[:TEXT_CHARS]
+    line = one_line(kind, text)
+    links = [(line[0], text)]
+    for cause in objects(record.get("causes"))[-CAUSES:]:
+        links.append((str(cause.get("type")), str(cause.get("message", ""))[:TEXT_CHARS]))
+    heard = [is_peer_noise(*link) for link in links]
+    if heard[-1] or not any(heard):
+        return (ECHO if heard[-1] else OWN, *line)
+    return (SUSPECT, *one_line(*links[-1]))
+
+
+def judge_words(words: Mapping[str, Any], code: int) -> tuple[int, str]:
+    """Grade and text of what a process said as it exited with `code`; without text: unknown."""
+    exceptions = objects(words.get("handled"))[-CAUSES:]
+    handled = sorted(map(judge_exception, exceptions), key=lambda judged: judged[0])
+    text, logged = (
+        " ".join(re.sub(ESCAPES, "", str(words.get(name) or "")[:TEXT_CHARS]).split())
+        for name in ("message", "stderr")
+    )
+    is_parser = str(words.get("by")).startswith(PARSERS) and bool(text or logged)
+    if is_parser and code not in PLAIN_CODES:
+        return OWN, f": {text or logged}"
+    if text or handled:
+        grade = ECHO if re.search(LOGGED_NOISE, text) else OWN
+        return (handled[0][0] if handled else grade), f": {text or handled[0][2]}"
+    if logged:
+        grade = SUSPECT if code in PLAIN_CODES else OWN
+        colon = ": " if is_parser else "; last on stderr: "  # click tells with 1 of any failure
+        return (ECHO if re.search(LOGGED_NOISE, logged) else grade), f"{colon}{logged}"
+    return (SUSPECT if code in PLAIN_CODES else OWN), ""
+
+
+def is_launch(words: Mapping[str, Any]) -> bool:
+    """Whether no script ever began: none was found, or a launcher refuses its own options."""
+    by, asked_by = str(words.get("by")), str(words.get("asked_by"))
+    return by in ("python", "runpy") or LAUNCHERS.fullmatch(asked_by) is not None
+
+
+def lacks_torch(record: Mapping[str, Any]) -> bool:
+    """Whether an exception is that of a launcher in an image without torch, or without itself."""
+    missing = str(record.get("missing")).split(".")[0]
+    program = LAUNCHERS.fullmatch(str(record.get("program")))
+    return program is not None and missing in ("torch", "accelerate")
+
+
 def make_failure(
     worker: Mapping[str, Any],
     record: Mapping[str, Any] | None,
@@ -504,8 +637,9 @@ def make_failure(
 ) -> Failure:
     """The failure of `worker` (rank, local_rank, exitcode, ended_at), with its hook's `record`.
 
-    `words` are those it said when it called `sys.exit`. In a `crowd` an abort without an exception
-    is taken for an echo: NCCL's watchdog and gloo abort after the death of a peer.
+    `words` are those it said as it exited. In a `crowd` an abort without an exception, and an end
+    without a reason, may be an echo: NCCL's watchdog and gloo abort after the death of a peer, and
+    scripts exit with 1 after they have printed what came to them.
     """
     code = worker.get("exitcode")
     code = code if isinstance(code, int) else 1
@@ -518,16 +652,19 @@ def make_failure(
         signal=signal_name(code) if code < 0 else None,
     )
     if record is not None:
-        kind, text = str(record.get("type")), str(record.get("message", ""))
-        failure.exception, failure.message = one_line(kind, text)
+        failure.grade, failure.exception, failure.message = judge_exception(record)
         failure.traceback = str(record.get("traceback", ""))
         failure.time = past(record.get("time"), failure.time)
-        failure.grade = ECHO if is_peer_noise(failure.exception, text) else OWN
-    elif words is not None and words.get("code") == code and words.get("message"):
-        failure.launched = words.get("by") != "runpy"  # python -m found no such module
-        failure.message += f": {' '.join(str(words['message']).split())}"
-    elif failure.signal == "SIGABRT" and crowd:
+        failure.launched = not lacks_torch(record)
+    elif code > 0 and words is not None and words.get("code") in (code, None):
+        failure.launched = not is_launch(words)
+        failure.time = past(words.get("time"), failure.time)
+        failure.grade, said = judge_words(words, code)
+        failure.message += said
+    elif failure.signal == "SIGABRT" or code in PLAIN_CODES:
         failure.grade = SUSPECT
+    if failure.grade == SUSPECT and not crowd:
+        failure.grade = OWN
     if "stopped_at" not in worker:
         failure.stopped = failure.signal == "SIGTERM" and failure.exception is None
     elif worker["stopped_at"] is not None:
@@ -545,37 +682,127 @@ def recorded_by_torch(worker: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"type": kind, "message": text, "traceback": error["extraInfo"].get("py_callstack", "")}
 
 
+def ended_at(record: Mapping[str, Any], now: float) -> float:
+    """When the process of a record ended, as far as is known."""
+    return past(record.get("ended_at", record.get("time")), now)
+
+
+def speakers(
+    records: list[dict[str, Any]], end: float, stepped: Mapping[int, tuple[int | None, float]]
+) -> list[dict[str, Any]]:
+    """Of the records of many processes, those that explain an end at `end`.
+
+    Whoever has made steps is a rank. Of the other processes of a rank the last one speaks, if it
+    ended shortly before and no step followed: a probe that failed long ago was handled. `stepped`
+    has the rank of each process that made steps, and the time of the last.
+    """
+    last: dict[int | None, dict[str, Any]] = {}
+    for record in sorted(records, key=lambda r: ended_at(r, end)):
+        last[integer(record.get("rank"))] = record
+
+    def speaks(record: dict[str, Any]) -> bool:
+        pid, rank, begun = (record.get(name) for name in ("pid", "rank", "time"))
+        if integer(pid) in stepped:
+            return True
+        steps = [at for of, at in stepped.values() if of == integer(rank)]
+        is_last = record is last[integer(rank)] and max(steps, default=0.0) <= past(begun, end)
+        return is_last and end - ended_at(record, end) <= TIDY_SECONDS
+
+    return [record for record in records if speaks(record)]
+
+
+def exit_code_of(record: Mapping[str, Any]) -> int | None:
+    """With which code a process with this record ended; 1 after an uncaught exception."""
+    return 1 if "type" in record else integer(record.get("code"), 1, 255)
+
+
+def says_why(words: Mapping[str, Any]) -> bool:
+    """Whether somebody exited with words."""
+    return any(words.get(name) for name in ("message", "handled", "stderr"))
+
+
+@dataclass
+class Evidence:
+    """All that is known of the processes of a pod which ended badly."""
+
+    errors: dict[int | None, dict[str, Any]]
+    """Uncaught exceptions, by pid."""
+    exits: dict[int | None, dict[str, Any]]
+    """Last words, by pid."""
+    stepped: Mapping[int, tuple[int | None, float]]
+    now: float
+
+    def passed_on(
+        self, pid: int | None, worker: Mapping[str, Any], own: Mapping[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        """The records of other processes whose end `worker` (`pid`) passed on as its own.
+
+        `own`: how it called `sys.exit`, if it is a Python process. That passes on at once; a shell
+        may tidy up before.
+        """
+        end = past((own or worker).get("time", worker.get("ended_at")), self.now)
+        limit = TIDY_SECONDS if own is None else PASSED_ON_SECONDS
+        others = [r for r in (*self.errors.values(), *self.exits.values()) if r.get("pid") != pid]
+        rank, codes = integer(worker.get("rank")), [worker.get("exitcode")]
+        if only_tells_of_child(self.errors.get(pid) or {}):
+            codes = list(range(1, 256))
+        if rank is not None:
+            others = [r for r in others if integer(r.get("rank")) in (rank, None)]
+        return [
+            record
+            for record in speakers(others, end, self.stepped)
+            if exit_code_of(record) in codes
+            and (integer(record.get("pid")) in self.stepped or end - ended_at(record, end) <= limit)
+        ]
+
+    def judge(self, pid: int | None, worker: Mapping[str, Any], crowd: bool) -> list[Failure]:
+        """The failure of one worker; several where it only started those that failed."""
+        record, words = self.errors.get(pid) or recorded_by_torch(worker), self.exits.get(pid)
+        if record is not None and not only_tells_of_child(record) or words and says_why(words):
+            return [make_failure(worker, record, crowd, self.now, words)]
+        found = []
+        for other in self.passed_on(pid, worker, words):
+            ranks = {name: other.get(name) for name in ("rank", "local_rank")}
+            of = {**worker, **(ranks if worker.get("rank") is None else {})}
+            of["exitcode"] = exit_code_of(other)
+            is_error = "type" in other
+            known = (other, None) if is_error else (None, other)
+            found.append(make_failure(of, known[0], crowd, self.now, known[1]))
+        return found or [make_failure(worker, record, crowd, self.now, words)]
+
+
+def only_tells_of_child(record: Mapping[str, Any]) -> bool:
+    """Whether a launcher reports that its only process has failed, as accelerate does."""
+    is_launcher = LAUNCHERS.fullmatch(str(record.get("program"))) is not None
+    return is_launcher and record.get("type") == "CalledProcessError"
+
+
 def find_failures(
-    config: Config, launch: Any, errors: list[dict[str, Any]], launcher: dict[str, Any], now: float
+    config: Config,
+    launch: Any,
+    errors: list[dict[str, Any]],
+    launcher: dict[str, Any],
+    now: float,
+    stepped: Mapping[int, tuple[int | None, float]] | None = None,
 ) -> list[Failure]:
     """Every failed worker that is known of.
 
     `launch` is what the torchrun shim wrote, None with another command; `launcher` is the
-    launcher's own end, as if it were a worker.
+    launcher's own end, as if it were a worker; `stepped` as for `speakers`.
     """
-    by_pid = {integer(e.get("pid")): e for e in errors}
-    by_rank = {e["rank"]: e for e in errors if integer(e.get("rank")) is not None}
+    exits = list(read_records(config.run_dir, "exit-"))
+    by_pid = [{integer(r.get("pid")): r for r in records} for records in (errors, exits)]
+    evidence = Evidence(by_pid[0], by_pid[1], stepped or {}, now)
+    told = evidence.passed_on(launcher["pid"], launcher, None)  # torchrun, behind a shell
     workers: dict[Any, dict[str, Any]] = {}
-    for source in (launch or {}, *errors):  # errors: torchrun within the user's own command
+    for source in (launch or {}, evidence.errors.get(launcher["pid"]) or {}, *told):
         for worker in objects(source.get("failures")) + objects(source.get("workers")):
             if worker.get("exitcode") not in (0, None):
                 workers.setdefault(integer(worker.get("pid")), {}).update(worker)
     if not workers and launch is None:
-        if launcher["pid"] in by_pid or launcher["exitcode"] != 1 or not errors:
-            workers = {launcher["pid"]: launcher}
-        else:  # a shell around Python: whichever of its processes failed
-            ranks = [{"rank": e.get("rank"), "local_rank": e.get("local_rank")} for e in errors]
-            pids = [integer(e.get("pid")) for e in errors]
-            workers = {pid: {**launcher, **r} for pid, r in zip(pids, ranks)}  # noqa: B905
-    failures = []
-    for pid, worker in workers.items():
-        record = by_pid.get(pid) or recorded_by_torch(worker)
-        if record is None and worker.get("exitcode") == 1:  # a shell script as torchrun's worker
-            record = by_rank.get(worker.get("rank"))
-        crowd = config.nnodes * config.nproc_per_node > 1
-        words = next(read_records(config.run_dir, f"exit-{pid}."), None)
-        failures.append(make_failure(worker, record, crowd, now, words))
-    return failures
+        workers = {launcher["pid"]: launcher}
+    crowd = config.nnodes * config.nproc_per_node > 1
+    return [f for pid, worker in workers.items() for f in evidence.judge(pid, worker, crowd)]
 
 
 def first_cause(failures: list[Failure]) -> Failure:
@@ -686,6 +913,7 @@ def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "message": first.message[:1000],
         "peer": first.grade > OWN,
         "suspect": first.grade == SUSPECT,
+        "place": re.sub(r"[^ -~]", "?", first.place)[:200] or None,
         "time": first.time,
         "progress": dict(page),
         # Last, as what may go: of a pod with many containers the kubelet keeps less of each.
@@ -730,12 +958,18 @@ class MasterWatch(threading.Thread):
         self.found = threading.Event()
 
     def run(self) -> None:
-        """Look until the name is found. The resolver may block for long."""
+        """Look until the name is found, less and less often. The resolver may block for long."""
+        begin = time.monotonic()
         while not self.found.is_set():
-            time.sleep(self.look_seconds)
+            time.sleep(max(self.look_seconds, min(60.0, (time.monotonic() - begin) / 20)))
             with contextlib.suppress(OSError, UnicodeError):
                 socket.getaddrinfo(self.host, None)
                 self.found.set()
+
+
+def say_seconds(waited: float, limit: float) -> float:
+    """Until it is said again that something is waited for: less and less often without a limit."""
+    return SAY_SECONDS if limit < math.inf else max(SAY_SECONDS, min(waited, SAY_MOST_SECONDS))
 
 
 def serve(agent: Agent) -> None:
@@ -855,7 +1089,7 @@ class Agent:
                 say(f"{name}: {problem}")
         with contextlib.suppress(OSError):
             for file in os.listdir(self.config.run_dir):
-                if re.match(r"(steps-|error-|exit-|launch|progress).*json", file):
+                if re.match(r"(steps-|error-|exit-|launch|progress).*(json|page)", file):
                     os.remove(os.path.join(self.config.run_dir, file))
 
     def catch_signals(self) -> int:
@@ -907,7 +1141,7 @@ class Agent:
     def wait(self, wake: int) -> None:
         """Until the launcher, and after SIGTERM all it left behind, has ended or time is up."""
         begin = time.monotonic()
-        spoken = begin if self.config.nnodes == 1 else -math.inf
+        speaks_at = begin + (SAY_SECONDS if self.config.nnodes == 1 else 0.0)
         told: set[int] = set()
         while self.code is None or (self.terminated_at is not None and children()):
             select.select([wake], [], [], POLL_SECONDS)
@@ -923,9 +1157,10 @@ class Agent:
                     kill(pid, signal.SIGTERM)
             if not self.started and not self.has_started():
                 missing, limit = self.missing()
-                if now - spoken > SAY_SECONDS:
-                    say(f"waiting for {missing} ({now - begin:.0f} s of {limit:.0f} s)")
-                    spoken = now
+                if now >= speaks_at:
+                    of = f" of {limit:.0f} s" if limit < math.inf else "; the training goes on"
+                    say(f"waiting for {missing} ({now - begin:.0f} s{of})")
+                    speaks_at = now + say_seconds(now - begin, limit)
                 if now - begin > limit:
                     self.expired = f"{missing} is not there after {now - begin:.0f} s"
                     return
@@ -944,7 +1179,9 @@ class Agent:
         limit, still = self.config.hang_seconds, self.progress.still_seconds(now)
         if not 0 < limit <= still:
             return False
-        is_dying = is_dying or bool(names_in(self.config.run_dir, "error-"))
+        if not is_dying:
+            errors = read_records(self.config.run_dir, "error-")
+            is_dying = any(is_ending(error, time.time()) for error in errors)
         return still >= limit + (ENDING_SECONDS if is_dying else 0.0)
 
     def judge_hang(self, now: float) -> None:
@@ -966,12 +1203,13 @@ class Agent:
             self.hung = Verdict("Hang", HANG, Failure(message, time.time()))
             return
         failure = Failure(
-            f"{message}; {self.stacks.explain(found)}",
+            f"{message}; {self.stacks.explain(found, processes)}",
             time.time(),
             rank=found.rank,
             local_rank=found.local_rank,
             traceback=found.stacks or "\n".join(found.threads),
             grade={self.stacks.OWN: OWN, self.stacks.DEVICE: SUSPECT}.get(found.kind, ECHO),
+            place=found.place if found.kind == self.stacks.WAITS else "",
         )
         self.hung = Verdict("Hang", HANG, failure)
         lingers = LINGER_SECONDS if failure.grade > OWN else 0.0
@@ -1011,16 +1249,21 @@ class Agent:
                     self.orphan_codes.add(code)
 
     def has_started(self) -> bool:
-        """Whether torchrun has made its workers, or another command has a master to find."""
+        """Whether torchrun has made its workers, or another command has a master or makes steps."""
         if self.mode == "torchrun":
             return os.path.exists(os.path.join(self.config.run_dir, "launch.json"))
-        return self.watch is None or self.watch.found.is_set()
+        found = self.watch is None or self.watch.found.is_set()
+        return found or self.progress.source != "none"
 
     def missing(self) -> tuple[str, float]:
-        """What is waited for, and how many seconds it may take in all."""
+        """What is waited for, and how many seconds it may take in all.
+
+        A command of the job's own may never need the name, so it is not ended for want of it.
+        """
         config, limit = self.config, self.config.rendezvous_seconds
         if self.watch is not None and not self.watch.found.is_set():
-            return f"the name of node rank 0, {self.watch.host}", limit
+            what = f"the name of node rank 0, {self.watch.host}"
+            return what, limit if self.mode == "torchrun" else math.inf
         where = f"{config.master_addr}:{config.master_port}"
         # torchrun's own time-out comes first, and knows more
         return f"the group of {config.nnodes} nodes at {where}", limit + min(30, limit)
@@ -1041,7 +1284,9 @@ class Agent:
             rank = self.config.node_rank if self.config.nproc_per_node == 1 else None
             launcher = {"pid": self.pid, "exitcode": code, "rank": rank, "local_rank": rank and 0}
             errors = list(read_records(self.config.run_dir, "error-"))
-            failures = find_failures(self.config, launch, errors, launcher, now)
+            failures = find_failures(
+                self.config, launch, errors, launcher, now, self.progress.stepped()
+            )
         stop = self.terminated_at
         if stop is None or any(f.time < stop for f in failures):
             if code == 0:

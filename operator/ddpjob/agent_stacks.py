@@ -15,6 +15,7 @@ import linecache
 import os
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 MEMORY_FILE = "ddpjob-stacks"  # as in agent_hooks.py
@@ -34,7 +35,8 @@ class Frame:
     function: str
 
     def __str__(self) -> str:
-        return f"{self.function} ({self.file}:{self.line})"
+        file = re.sub(r"\A.*/(site|dist)-packages/", "", self.file)
+        return f"{self.function} ({file}:{self.line})"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,14 @@ class Process:
         return innermost(self.stacks)
 
     @property
+    def place(self) -> str:
+        """Where the main thread is, in words: in torch, also which line of the script called it."""
+        found = frames(self.stacks)
+        callers = [frame for frame in found if "/torch/" not in frame.file]
+        called = f", called by {callers[0]}" if callers and callers[0] != found[0] else ""
+        return f"{found[0]}{called}" if found else "no Python code"
+
+    @property
     def kind(self) -> int:
         """OWN, DEVICE or WAITS."""
         return OWN if self.frame is None else classify(self.frame)
@@ -77,19 +87,23 @@ class Process:
         return "\n".join(lines) + "\n"
 
 
-def innermost(stacks: str) -> Frame | None:
-    """The frame in which the thread that was asked is: the main one, as Linux prefers it.
+def frames(stacks: str) -> list[Frame]:
+    """The frames, innermost first, of the thread that was asked: the main one, as Linux prefers it.
 
-    Where the signal came to no Python thread: the last, which began the process.
+    Where the signal came to no Python thread: of the last, which began the process.
     """
     blocks = re.split(r"^(?=Current thread |Thread )", stacks, flags=re.MULTILINE)
     found = [block for block in blocks if block.startswith(("Current thread ", "Thread "))]
     asked = [block for block in found if block.startswith("Current thread ")]
     for block in (asked or found)[-1:]:
-        match = re.search(r'^  File "(.*)", line (\d+) in (.*)$', block, re.MULTILINE)
-        if match:
-            return Frame(match.group(1), int(match.group(2)), match.group(3))
-    return None
+        lines = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', block, re.MULTILINE)
+        return [Frame(file, int(line), function) for file, line, function in lines]
+    return []
+
+
+def innermost(stacks: str) -> Frame | None:
+    """The frame in which that thread is."""
+    return next(iter(frames(stacks)), None)
 
 
 COLLECTIVES = (
@@ -120,19 +134,21 @@ def classify(frame: Frame) -> int:
 def culprit(processes: list[Process]) -> Process | None:
     """Of the ranks, the one that the others most likely wait for.
 
-    One that does not answer comes first, then one that is in no collective; the lowest of these.
+    One that does not answer comes first, then one that is in no collective; of those that all wait
+    one whose place it shares with the fewest; the lowest of these.
     """
     ranks = [process for process in processes if process.trains] or processes
+    shared = Counter(process.place for process in ranks if process.kind == WAITS)
 
-    def order(process: Process) -> tuple[int, bool, float]:
+    def order(process: Process) -> tuple[int, bool, int, float]:
         rank = float("inf") if process.rank is None else process.rank
-        return process.kind, bool(process.stacks), rank
+        return process.kind, bool(process.stacks), shared[process.place], rank
 
     return min(ranks, key=order, default=None)
 
 
-def explain(process: Process) -> str:
-    """What keeps `process`, in a few words."""
+def explain(process: Process, processes: list[Process]) -> str:
+    """What keeps `process`, in a few words; and where the others wait, if it waits elsewhere."""
     if not process.stacks:
         stopped = "state T" in "".join(process.threads[:1])
         return f"{process.title} {'is stopped (SIGSTOP)' if stopped else 'does not answer'}"
@@ -141,7 +157,12 @@ def explain(process: Process) -> str:
         DEVICE: "waits for its device, in",
         WAITS: "waits for other ranks, in",
     }
-    return f"{process.title} {words[process.kind]} {process.frame or 'no Python code'}"
+    text = f"{process.title} {words[process.kind]} {process.frame or 'no Python code'}"
+    if process.kind != WAITS:
+        return text
+    text = f"{process.title} {words[WAITS]} {process.place}"
+    others = [p for p in processes if p.trains and p.kind == WAITS and p.place != process.place]
+    return f"{text}; {others[0].title} in {others[0].place}" if others else text
 
 
 def show(processes: list[Process]) -> str:
@@ -178,12 +199,16 @@ def descendants(root: int) -> list[int]:
 
 
 def memory_file(pid: int) -> str | None:
-    """Path of the file into which `pid` writes its stacks; None where it has none."""
+    """Path of the file into which `pid` writes its stacks; None where it has none.
+
+    Its name has its number. A copy of it at another number does not count: at its own may be a file
+    of the script, into which the stacks would go.
+    """
     folder = f"/proc/{pid}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{MEMORY_FILE}"):
+                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{MEMORY_FILE}-{name} "):
                     return f"{folder}/{name}"
     return None
 

@@ -33,6 +33,8 @@ AGENT_FILES = {
     "agent_launch.py": "agent_launch.py",
     "agent_stacks.py": "agent_stacks.py",
     "agent_hooks.py": "hooks/sitecustomize.py",
+    "agent_ends.py": "hooks/ddpjob_ends.py",
+    "agent_counts.py": "hooks/ddpjob_counts.py",
 }
 RUN_DIR = "/ddpjob/run"  # emptyDir: progress file, error files, step counts
 HOME_DIR = "/ddpjob/home"  # emptyDir: HOME and caches

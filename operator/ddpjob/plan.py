@@ -43,11 +43,13 @@ from ddpjob.status import (
 from ddpjob.step import Note, Plan, look_again
 from ddpjob.summary import (
     MAX_MESSAGE,
-    cause_order,
+    by_cause,
     failure,
     final_report,
     first_cause,
     is_noise,
+    late_failure,
+    noise_failure,
     read_summary,
 )
 from ddpjob.times import seconds_since, stamp
@@ -436,7 +438,8 @@ def _failure(
     waited = observed.noise_seconds
     if waited < NOISE_SECONDS and any(pod.live for pod in rest):
         return Plan(status, noise=True, look_again=NOISE_SECONDS - waited)
-    found = _with_suspects(failure(first_cause(failed)), rest, succeeded)
+    late = late_failure(failed, [pod for pod in rest if pod.live])
+    found = late or _with_suspects(noise_failure(failed), rest, succeeded)
     return _decide(job, status, found, current, succeeded, now)
 
 
@@ -459,7 +462,7 @@ def _with_suspects(
 
 def _in_order(failed: Sequence[PodRecord]) -> Iterator[_NodeFailure]:
     """Their failures, the first cause first."""
-    for pod in sorted(failed, key=cause_order):
+    for pod in by_cause(failed):
         yield pod.rank, failure(pod)
 
 

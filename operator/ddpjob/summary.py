@@ -5,7 +5,10 @@ types, bounded sizes, and a fallback that knows the kubelet's words alone.
 """
 
 import json
-from collections.abc import Iterable
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -13,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpjob.api import MAX_REASON, Failure
 from ddpjob.observed import DISRUPTIONS, SAVED, PodRecord, Report
+from ddpjob.ranks import format_ranks
 from ddpjob.text import printable
 from ddpjob.times import restamped, stamp, unix_seconds
 
@@ -78,6 +82,8 @@ class AgentSummary(BaseModel):
     peer: bool = False
     suspect: bool = False
     """Of a peer's noise: it may as well be what the others tell of."""
+    place: Annotated[str, Field(max_length=200)] | None = None
+    """Where a rank that hangs waits for others."""
     time: Annotated[float, Field(ge=0, lt=2**36)] | None = None
     progress: AgentReport | None = None
     traceback: Annotated[str, Field(max_length=4096)] = ""
@@ -127,20 +133,79 @@ def is_noise(pod: PodRecord) -> bool:
 
 def first_cause(pods: Iterable[PodRecord]) -> PodRecord:
     """Of several failed pods, the one that began it."""
-    return min(pods, key=cause_order)
+    return by_cause(pods)[0]
 
 
-def cause_order(pod: PodRecord) -> tuple[bool, bool, float, int]:
-    """What sorts failed pods by how near they are to the cause.
+def by_cause(pods: Iterable[PodRecord]) -> list[PodRecord]:
+    """Failed pods by how near they are to the cause.
 
     Own failures before noise, a suspect before mere echoes, then the earliest: an agent learns of
-    an abort by the process's end, which peers have told of by then.
+    an abort by the process's end, which peers have told of by then. Of those that hang and all wait
+    for others, the one that waits where the fewest do.
     """
+    pods = list(pods)
+    shared = Counter(places(pods).values())
+
+    def order(pod: PodRecord) -> tuple[bool, bool, float, float, int]:
+        summary = read_summary(pod)
+        if summary is None:
+            return (False, False, 0, _seconds(pod.finished_at), pod.rank)
+        time = summary.time if summary.time is not None else _seconds(pod.finished_at)
+        is_echo = summary.peer and not summary.suspect
+        rarity = shared.get(summary.place or "", math.inf) if is_echo else 0
+        return (summary.peer, is_echo, rarity, time, pod.rank)
+
+    return sorted(pods, key=order)
+
+
+def places(pods: Iterable[PodRecord]) -> dict[int, str]:
+    """Where pods that hang wait for others, by node rank."""
+    summaries = {pod.rank: read_summary(pod) for pod in pods}
+    return {rank: word.place for rank, word in summaries.items() if word and word.place}
+
+
+def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Failure | None:
+    """The one pod that the others waited for in vain, where all that failed tell of others.
+
+    Whoever has not noticed the others' end, although their collectives timed out, is in none.
+    """
+    if len(live) != 1 or not live[0].running or not any(map(is_timeout, failed)):
+        return None
+    late, told = live[0], failure(first_cause(failed))
+    words = f"the others waited for node rank {late.rank} in vain, which has not failed"
+    return Failure(
+        attempt=late.attempt,
+        pod=late.name,
+        node=late.node or None,
+        rank=late.rank,
+        reason="Hang",
+        message=_clip(f"{words}: {told.message}"),
+        time=told.time,
+    )
+
+
+def noise_failure(failed: Sequence[PodRecord]) -> Failure:
+    """What `status.failure` says where all that failed only tell of others.
+
+    Of ranks that wait in different collectives both places are named.
+    """
+    first = first_cause(failed)
+    found, where = failure(first), places(failed)
+    elsewhere = {rank: place for rank, place in where.items() if place != where.get(first.rank)}
+    if first.rank not in where or not elsewhere:
+        return found
+    place = Counter(elsewhere.values()).most_common(1)[0][0]
+    ranks = format_ranks(rank for rank, at in elsewhere.items() if at == place)
+    message = _clip(f"{found.message[: MAX_MESSAGE // 2]}; node rank {ranks} in {place}")
+    return found.model_copy(update={"message": message})
+
+
+def is_timeout(pod: PodRecord) -> bool:
+    """Whether this pod's noise is that of a collective that timed out."""
     summary = read_summary(pod)
-    if summary is None:
-        return (False, False, _seconds(pod.finished_at), pod.rank)
-    time = summary.time if summary.time is not None else _seconds(pod.finished_at)
-    return (summary.peer, summary.peer and not summary.suspect, time, pod.rank)
+    if summary is None or summary.reason == "Hang":
+        return False
+    return re.search(r"(?i)timed? ?out", summary.message) is not None
 
 
 def failure(pod: PodRecord) -> Failure:

@@ -162,7 +162,7 @@ def has_stepped(job: Job, attempt: int) -> bool:
     """Whether rank 0 of this attempt has made a step: the hooks have counted it."""
     pod = f"{job.name}-{attempt}-0"
     look = ("exec", "-n", job.namespace, pod, "-c", "trainer", "--", "sh", "-c")
-    found = job.cluster.kubectl(*look, "ls /ddpjob/run/steps-*.json", check=False)
+    found = job.cluster.kubectl(*look, "ls /ddpjob/run/steps-*.page", check=False)
     return "steps-" in found and "cannot" not in found
 
 

@@ -149,6 +149,7 @@ def test_a_killed_worker_is_the_cause_and_its_peers_abort_is_not(pods: Pods) -> 
     assert codes[1] == 137
     assert (job[1].summary["reason"], job[1].summary["signal"]) == ("Signal", "SIGKILL")
     assert (job[1].summary["rank"], job[1].summary["peer"]) == (1, False)
+    assert job[1].summary["progress"]["step"] == 10, "the last one, although it was killed then"
     assert job[0].summary["peer"] is True, job[0].summary
 
 
@@ -181,6 +182,7 @@ def test_the_rank_that_the_others_wait_for_is_named_across_pods(pods: Pods) -> N
     cause = job[1].summary
     assert (cause["reason"], cause["rank"], cause["peer"]) == ("Hang", 1, False)
     assert "waits for no other rank: it is in <module>" in cause["message"]
+    assert "after step 10;" in cause["message"]
     for pod in (job[0], job[2]):
         told = pod.summary
         assert told["peer"] is True, told

@@ -4,7 +4,9 @@ import ast
 import json
 import math
 import os
+import struct
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob import agent, keys
+from ddpjob import agent, agent_counts, keys
 from tests import agentpod
 
 SOURCES = [agentpod.SOURCES / name for name in keys.AGENT_FILES]
@@ -234,23 +236,57 @@ def test_the_rest_is_estimated_from_the_rate_since_the_first_report(tmp_path: Pa
     assert progress.page("running")["eta_seconds"] == 0.0
 
 
-def count(folder: Path, name: str, **content: Any) -> None:
+def count(folder: Path, pid: int, *, step: int, local_rank: int | None) -> Path:
+    """A page as a process of this pid would have left it."""
     (folder / "run").mkdir(exist_ok=True)
-    (folder / "run" / f"steps-{name}.json").write_text(json.dumps(content))
+    path = folder / "run" / f"steps-{pid}.page"
+    rank = -1 if local_rank is None else local_rank
+    page = [agent_counts.MAGIC, step, rank, rank, agent_counts.started_ticks()]
+    path.write_bytes(struct.pack("=5q", *page).ljust(agent_counts.PAGE_BYTES, b"\0"))
+    return path
+
+
+def counted(tmp_path: Path) -> int | None:
+    return agent.counted_step(agent.read_pages(str(tmp_path / "run")))
 
 
 def test_counted_steps_are_those_of_the_lowest_local_rank(tmp_path: Path) -> None:
-    count(tmp_path, "1", step=5, local_rank=1)
-    count(tmp_path, "2", step=3, local_rank=0)
-    count(tmp_path, "3", step=4, local_rank=0)  # a helper process of the same rank
-    count(tmp_path, "4", step=9, local_rank=None)
-    count(tmp_path, "5", step="x", local_rank=0)
-    (tmp_path / "run/steps-6.json").write_text("garbage")
-    assert agent.counted_step(str(tmp_path / "run")) == 4
+    count(tmp_path, 1, step=5, local_rank=1)
+    count(tmp_path, 2, step=3, local_rank=0)
+    count(tmp_path, 3, step=4, local_rank=0)  # a helper process of the same rank
+    count(tmp_path, 4, step=9, local_rank=None)
+    count(tmp_path, 5, step=-1, local_rank=0)
+    assert counted(tmp_path) == 4
+
+
+def test_pages_that_a_script_has_spoilt_cost_neither_the_others_nor_the_agent(
+    tmp_path: Path,
+) -> None:
+    count(tmp_path, 2, step=3, local_rank=0)
+    count(tmp_path, 3, step=2**60, local_rank=0)
+    run = tmp_path / "run"
+    (run / "steps-4.page").write_bytes(b"")
+    (run / "steps-5.page").write_bytes(b"x" * 39)
+    with (run / "steps-6.page").open("wb") as sparse:
+        sparse.truncate(2**40)
+    os.mkfifo(run / "steps-7.page")
+    (run / "steps-8.page").mkdir()
+    (run / "steps-9.page").symlink_to("/dev/zero")
+    (run / "steps-10.page").symlink_to("steps-10.page")
+    (run / f"steps-{'9' * 200}.page").touch()
+    assert counted(tmp_path) == 3
+
+
+def test_a_page_belongs_to_its_process_not_to_the_next_one_with_that_pid(tmp_path: Path) -> None:
+    own = count(tmp_path, os.getpid(), step=3, local_rank=0)
+    run = str(tmp_path / "run")
+    assert agent.counting_pids(run) == [os.getpid()]
+    own.rename(own.with_name("steps-1.page"))
+    assert agent.counting_pids(run) == []
 
 
 def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None:
-    count(tmp_path, "1", step=50, local_rank=0)
+    count(tmp_path, 1, step=50, local_rank=0)
     progress = progress_with(tmp_path, "")
     assert progress.page("running")["source"] == "counted"
     assert progress.page("running")["step"] == 50
@@ -262,7 +298,7 @@ def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None
 
 
 def test_progress_file_means_that_counted_steps_are_not_shown(tmp_path: Path) -> None:
-    count(tmp_path, "1", step=50, local_rank=0)
+    count(tmp_path, 1, step=50, local_rank=0)
     progress = progress_with(tmp_path, "", DDPJOB_PROGRESS="file")
     assert progress.page("running")["source"] == "none"
 
@@ -484,6 +520,56 @@ def test_a_helper_process_that_failed_on_the_way_is_not_the_cause(tmp_path: Path
     assert (found.reason, found.failure.exception) == ("Signal", None)
 
 
+def behind(
+    tmp_path: Path, records: list[dict[str, Any]], *, launch: bool = False, **worker: Any
+) -> agent.Failure:
+    """The failure of rank 1, a shell of pid 7 that ended at 100 with 1, by others' records."""
+    ended = {"pid": 7, "rank": 1, "local_rank": 0, "exitcode": 1, "ended_at": 100.0, **worker}
+    stepped = {8: (1, 95.0)}
+    workers = {"workers": [ended]} if launch else None
+    found = agent.find_failures(config(tmp_path), workers, records, ended, 100.0, stepped)
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("launch", [False, True], ids=["command", "torchrun"])
+@pytest.mark.parametrize(
+    ("record", "speaks"),
+    [
+        ({"pid": 9, "time": 99.0}, True),
+        ({"pid": 9, "time": 96.0, "ended_at": 99.0}, True),
+        ({"pid": 9, "time": 94.0}, False),  # rank 1 has made a step since
+        ({"pid": 9, "time": 30.0}, False),
+        ({"pid": 9, "time": 99.0, "rank": 2}, False),
+        ({"pid": 8, "time": 30.0}, True),  # the rank itself; the shell took its time
+    ],
+)
+def test_the_rank_itself_speaks_or_who_ended_last(
+    tmp_path: Path, record: dict[str, Any], speaks: bool, launch: bool
+) -> None:
+    told = {"rank": 1, "type": "ValueError", "message": "boom", **record}
+    found = behind(tmp_path, [told], launch=launch)
+    assert found.exception == ("ValueError" if speaks else None)
+
+
+def test_of_a_ranks_helpers_the_last_one_speaks(tmp_path: Path) -> None:
+    early, late = (
+        {"pid": 10 + at, "rank": 1, "type": kind, "message": "boom", "time": 97.0 + at}
+        for at, kind in enumerate(("KeyError", "ValueError"))
+    )
+    assert behind(tmp_path, [late, early]).exception == "ValueError"
+
+
+def test_texts_of_any_length_are_judged_soon(tmp_path: Path) -> None:
+    """A pattern that looks for two words takes the square of a text's length."""
+    text = "gloo " * 25_000
+    record = {"pid": 7, "type": "RuntimeError", "message": text}
+    record["causes"] = [{"type": "RuntimeError", "message": text}] * 100
+    began = time.process_time()
+    assert behind(tmp_path, [record]).grade == agent.OWN
+    assert time.process_time() - began < 5, "CPU seconds; a minute otherwise"
+
+
 def test_garbage_in_the_records_is_survived(tmp_path: Path) -> None:
     workers = [{"pid": "x", "rank": "y", "exitcode": "z", "ended_at": math.nan, "error": [1]}]
     found = verdict(tmp_path, workers, [{"pid": [], "rank": {}} | {"pid": 3, "failures": "x"}])
@@ -532,7 +618,8 @@ def test_the_summary_always_fits_and_is_json(
 def test_the_worst_summary_fits() -> None:
     metrics = {"\x01" * 63 + str(i): -1.7976931348623157e308 for i in range(32)}
     failure = agent.Failure("\x01" * 9000, 1.5, exception="\x01" * 9000, traceback="\x01" * 9000)
-    page = {"step": 1, "metrics": metrics}
+    failure.place = '"\x01' * 9000
+    page = {"step": 1, "metrics": metrics, "namespace": "n" * 63, "job": "j" * 253}
     assert len(agent.summarize(agent.Verdict("Exception", 1, failure), page)) <= 4096
 
 

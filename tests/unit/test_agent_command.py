@@ -1,8 +1,10 @@
 """The agent as a process, around small Python scripts; no torch."""
 
 import json
+import math
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob import agent, agent_counts
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 
@@ -362,7 +365,8 @@ def test_folders_are_made_and_an_earlier_runs_files_are_gone(pods: Pods) -> None
     run = pods.root / "pod-0/run"
     run.mkdir(parents=True)
     (run / "progress.json").write_text('{"step": 99}')
-    (run / "steps-1.json").write_text('{"step": 99, "local_rank": 0}')
+    page = struct.pack("=5q", agent_counts.MAGIC, 99, 0, 0, -1)
+    (run / "steps-1.page").write_bytes(page)
     (run / "error-1.json").write_text('{"type": "ValueError", "message": "old"}')
     (run / "keep.txt").touch()
     cache = pods.root / "pod-0/home/cache"
@@ -428,19 +432,41 @@ def test_a_taken_port_costs_the_progress_alone(pods: Pods) -> None:
     assert second.summary["progress"]["step"] == 2
 
 
-def test_a_master_that_never_appears_ends_the_wait(pods: Pods) -> None:
-    pod = start(
-        pods,
-        "time.sleep(600)",
-        rank=1,
-        nnodes=2,
-        MASTER_ADDR="digits-0-0.digits.invalid.",
-        DDPJOB_RENDEZVOUS_SECONDS="1",
-    )
+ABSENT = {"MASTER_ADDR": "digits-0-0.digits.invalid.", "DDPJOB_RENDEZVOUS_SECONDS": "1"}
+
+
+def test_a_master_that_never_appears_ends_torchrun(pods: Pods) -> None:
+    path = script(pods, "time.sleep(600)")
+    pod = pods.start("torchrun", "--", path, rank=1, nnodes=2, changes=ABSENT)
     assert pod.wait() == 77
     assert pod.summary["reason"] == "Rendezvous"
     assert "digits-0-0.digits.invalid." in pod.summary["message"]
     assert "waiting for the name of node rank 0, digits-0-0.digits.invalid." in pod.log
+
+
+def test_a_command_may_do_without_a_master(pods: Pods) -> None:
+    """It may be found late, elsewhere, or never be asked for."""
+    text = "while not os.path.exists('enough'):\n    time.sleep(0.05)"
+    pod = start(pods, text, rank=1, nnodes=2, **ABSENT)
+    pod.until(lambda: pod.log.count("waiting for the name of node rank 0") == 1)
+    assert " s; the training goes on)" in pod.log
+    began = time.monotonic()
+    pod.until(lambda: time.monotonic() - began > 3)  # three times its limit; it lives
+    assert pod.progress()["state"] == "waiting"
+    (pod.folder / "enough").touch()
+    assert pod.wait() == 0
+    assert pod.log.count("waiting for") == 1
+
+
+def test_a_command_that_makes_steps_without_a_master_runs(pods: Pods) -> None:
+    pod = start(pods, "report(step=1)\ntime.sleep(600)", rank=1, nnodes=2, **ABSENT)
+    pod.until(lambda: pod.progress().get("state") == "running")
+
+
+def test_what_ends_no_wait_is_said_less_and_less_often() -> None:
+    pauses = [agent.say_seconds(waited, math.inf) for waited in (0, 10, 100, 10**6)]
+    assert pauses == [15, 15, 100, 1800]
+    assert agent.say_seconds(10**6, 900) == 15
 
 
 def test_a_master_that_is_found_ends_the_waiting_state(pods: Pods) -> None:

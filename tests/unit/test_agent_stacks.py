@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import agent_stacks
+from ddpjob import agent, agent_stacks
 from ddpjob.agent_stacks import DEVICE, OWN, WAITS, Frame, Process
 from tests import agentpod
 from tests.agentpod import Pod, Pods
@@ -223,6 +223,44 @@ def test_who_cannot_answer_is_not_asked(pods: Pods) -> None:
     assert pod.wait() == 0
 
 
+def test_stacks_do_not_go_into_a_file_at_a_number_that_was_ours(pods: Pods) -> None:
+    """A copy of the memory file is open still, so it looks as if the process could answer."""
+    pod = start(
+        pods,
+        """
+        ours = [n for n in os.listdir("/proc/self/fd") if int(n) > 2]
+        ours = [int(n) for n in ours if os.path.exists(f"/proc/self/fd/{n}")]
+        copies = [os.dup(n) for n in ours if "ddpjob" in os.readlink(f"/proc/self/fd/{n}")]
+        mine = os.open("mine", os.O_CREAT | os.O_RDWR)
+        for n in ours:
+            os.dup2(mine, n)
+        print("ready", flush=True)
+        child = os.fork()
+        while not os.path.exists("asked"):
+            time.sleep(0.05)
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+        os.write(max(ours), b"x")
+        sys.exit(0 if copies and os.path.getsize("mine") == 1 + bool(child) else 3)
+        """,
+    )
+    assert "no Python process" in ask(pod)
+    (pod.folder / "asked").touch()
+    assert pod.wait() == 0, pod.log
+
+
+def test_a_helper_that_failed_long_ago_does_not_put_a_hang_off(tmp_path: Path) -> None:
+    now = 1000.0
+    for at, pid, is_ending in [
+        (now - 60, 2**22 + 1, False),
+        (now - 1, 2**22 + 1, True),
+        (now - 60, os.getpid(), True),
+        (now - 60, None, False),
+    ]:
+        record = {"pid": pid, "time": at, "ended_at": at}
+        assert agent.is_ending(record, now) is is_ending, record
+
+
 def test_short_processes_leave_nothing_behind(pods: Pods) -> None:
     text = "for _ in range(5):\n    subprocess.check_call([sys.executable, '-c', ''])"
     pod = start(pods, text)
@@ -307,6 +345,45 @@ def test_the_rank_that_the_others_wait_for(processes: list[Process], rank: int |
     found = agent_stacks.culprit(processes)
     assert found is not None and found.rank == rank
     assert agent_stacks.culprit([]) is None
+
+
+def in_collective(rank: int, function: str, line: int = 7) -> Process:
+    return Process(
+        100 + rank,
+        rank,
+        rank,
+        "python train.py",
+        True,
+        f'Current thread 0x1 (most recent call first):\n  File "{WAITING}", line 1 in {function}\n'
+        f'  File "/x/torch/nn/parallel/distributed.py", line 3 in forward\n'
+        f'  File "/app/train.py", line {line} in main\n',
+    )
+
+
+@pytest.mark.parametrize(
+    ("processes", "rank", "words"),
+    [
+        (
+            [in_collective(0, "reduce"), in_collective(1, "barrier"), in_collective(2, "reduce")],
+            1,
+            "in barrier (/x/torch/distributed/d.py:1), called by main (/app/train.py:7); "
+            "rank 0 (pid 100) in reduce (",
+        ),
+        (
+            [in_collective(2, "reduce"), in_collective(1, "reduce", 9), in_collective(0, "reduce")],
+            1,
+            "called by main (/app/train.py:9); rank 2",
+        ),
+        ([in_collective(1, "reduce"), in_collective(0, "reduce")], 0, "main (/app/train.py:7)"),
+    ],
+    ids=["another-collective", "another-line", "all-alike"],
+)
+def test_of_ranks_that_all_wait_the_one_elsewhere_is_named(
+    processes: list[Process], rank: int, words: str
+) -> None:
+    found = agent_stacks.culprit(processes)
+    assert found is not None and found.rank == rank
+    assert words in agent_stacks.explain(found, processes)
 
 
 def test_stacks_are_bounded() -> None:

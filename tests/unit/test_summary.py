@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import agent
-from ddpjob.observed import pod_record
-from ddpjob.summary import failure, final_report, first_cause, read_summary
-from tests.builders import IDENTITY, UID, failed, succeeded, summary
+from ddpjob.observed import PodRecord, pod_record
+from ddpjob.summary import (
+    failure,
+    final_report,
+    first_cause,
+    late_failure,
+    noise_failure,
+    read_summary,
+)
+from tests.builders import IDENTITY, UID, failed, running, succeeded, summary
 
 
 def test_a_failure_is_told_in_the_agents_words() -> None:
@@ -39,6 +46,52 @@ def test_an_abort_that_its_agent_saw_late_comes_before_the_echo_that_told_of_it(
     own = failed(2, summary(time=30.0))
     assert first_cause([echo, abort]) is abort
     assert first_cause([echo, abort, own]) is own
+
+
+def waits(rank: int, place: str, time: float, **more: Any) -> PodRecord:
+    values: dict[str, Any] = {"reason": "Hang", "message": f"rank {rank} waits in {place}"}
+    values |= {"rank": rank, "peer": True, "place": place, "time": time, "exit_code": None}
+    return failed(rank, summary(**values | more))
+
+
+def test_of_ranks_that_all_wait_the_one_in_a_place_of_its_own_is_named() -> None:
+    pods = [waits(0, "backward", 10.0), waits(1, "barrier", 10.2), waits(2, "backward", 10.1)]
+    found = noise_failure(pods)
+    assert (found.rank, found.reason) == (1, "Hang")
+    assert found.message == "rank 1 waits in barrier; node rank 0,2 in backward"
+
+
+def test_of_two_ranks_in_different_collectives_both_places_are_named() -> None:
+    found = noise_failure([waits(0, "backward", 10.0), waits(1, "barrier", 9.0)])
+    assert found.message == "rank 1 waits in barrier; node rank 0 in backward"
+    alike = noise_failure([waits(0, "barrier", 10.0), waits(1, "barrier", 9.0)])
+    assert alike.message == "rank 1 waits in barrier"
+
+
+def test_an_echo_of_the_end_of_a_hang_comes_after_those_that_hang() -> None:
+    echo = failed(2, summary(peer=True, time=5.0))
+    assert noise_failure([waits(0, "barrier", 10.0), echo]).rank == 0
+
+
+def test_whoever_has_not_noticed_a_time_out_is_what_the_others_waited_for() -> None:
+    text = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation"
+    timed_out = failed(0, summary(peer=True, message=text, time=10.0))
+    closed = failed(2, summary(peer=True, message="closed by peer", time=11.0))
+    late = running(1)
+    found = late_failure([timed_out, closed], [late])
+    assert found is not None and (found.reason, found.rank, found.pod) == ("Hang", 1, late.name)
+    assert "the others waited for node rank 1 in vain" in found.message and text in found.message
+    assert late_failure([closed], [late]) is None, "it may have closed its connections"
+    assert late_failure([timed_out], [late, running(2)]) is None, "either may be late"
+    assert late_failure([timed_out], [replace(late, running=False)]) is None, "it never came"
+    hang = waits(0, "wait_timeout", 10.0)
+    assert late_failure([hang], [late]) is None, "no time-out of a collective"
+
+
+@pytest.mark.parametrize("place", [7, "x" * 201, ["barrier"]])
+def test_a_place_that_no_agent_writes_spoils_no_judgement(place: Any) -> None:
+    pod = failed(0, summary(peer=True, place=place))
+    assert read_summary(pod) is None and noise_failure([pod]).pod == pod.name
 
 
 def test_a_pod_without_a_summary_is_judged_by_the_kubelets_time() -> None:

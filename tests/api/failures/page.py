@@ -68,7 +68,7 @@ LONGEST = 240
 VARIES = (
     (r" This is typically caused by .*GLHF! \S+(?=;|$)", ""),  # gloo's advice
     (r"(?<=in )/tmp/\S+", "FOLDER"),
-    (r"/\S*/(?=[\w.-]+\.(py|cc|cpp)\b)", ""),  # folders
+    (r"[\w.-]*/(\S*/)?(?=[\w.-]+\.(py|cc|cpp)\b)", ""),  # folders
     (r"(?<='|\s)/\S*/(?=python)", ""),
     (r"\bpid(\(s\))? \d+", r"pid\1 …"),
     (r"\[?127(\.\d+){3}(\]?:\d+)?", "ADDRESS"),

@@ -40,6 +40,34 @@ CLICK = """
 
     train(["--epochs", "ten"])
 """
+TYPER = """
+    import typer
+
+    def train(epochs: int):
+        pass
+
+    sys.argv[1:] = ["ten"]
+    typer.run(train)
+"""
+LOGGED = """
+    import logging
+
+    def train():
+        try:
+            raise OSError("cannot read config.yaml")
+        except OSError:
+            logging.exception("training failed")
+            return 1
+        return 0
+
+    sys.exit(train())
+"""
+PROBED = """
+    import subprocess
+    subprocess.call([sys.executable, "-c", "import nothing_of_that_name"])
+    time.sleep(4)
+    {end}
+"""
 SAVE = """
     os.makedirs("kept", exist_ok=True)
     os.chmod("kept", 0o700)
@@ -154,8 +182,30 @@ KINDS = (
         exit_code(1, "no GPU is free"),
         script("raise SystemExit('no GPU is free')"),
         PYTHON,
-        says=exit_code(1),
-        why="Python tells no hook of a SystemExit; only calls of sys.exit are seen",
+    ),
+    Kind(
+        "sentence on stderr, then sys.exit(1)",
+        exit_code(1, "last on stderr: no GPU is free"),
+        script("print('no GPU is free', file=sys.stderr)\nsys.exit(1)"),
+        PYTHON,
+    ),
+    Kind(
+        "exception that is logged, then sys.exit after the handler",
+        exit_code(1, "OSError: cannot read config.yaml"),
+        script(LOGGED),
+        PYTHON,
+    ),
+    Kind(
+        "sys.exit(1), long after a helper process failed",
+        exit_code(1, "exited with code 1"),
+        script(PROBED.format(end="sys.exit(1)")),
+        PYTHON,
+    ),
+    Kind(
+        "sys.exit with a sentence, just after a helper process failed",
+        exit_code(1, "no GPU is free", node_rank=0),
+        script(PROBED.format(end="sys.exit('no GPU is free')").replace("sleep(4)", "sleep(0)")),
+        TORCHRUN,
     ),
     Kind(
         "exit code 75: saved, and wants to go on",
@@ -194,8 +244,12 @@ KINDS = (
         exit_code(2, "'ten' is not a valid integer"),
         script(CLICK),
         PYTHON,
-        says=exit_code(2),
-        why="click prints its sentence and calls sys.exit with the code alone",
+    ),
+    Kind(
+        "wrong value for typer, under torchrun",
+        exit_code(2, "Invalid value for", node_rank=0),
+        script(TYPER),
+        TORCHRUN,
     ),
     Kind(
         "SIGKILL",
@@ -252,13 +306,36 @@ KINDS = (
     ),
     Kind(
         "option that torchrun does not know, in a command",
-        exit_code(2, "unrecognized arguments: --rdzv-port=1", rank=0),
+        Cause("LaunchFailed", 0, None, 2, None, None, ("arguments: --rdzv-port=1",)),
         spec={"nnodes": 1, "command": [*LAUNCH, "--rdzv-port=1", "/app/train.py"]},
     ),
     Kind(
         "option that accelerate does not know, in a command",
-        exit_code(2, "unrecognized arguments: --num-gpus", rank=0),
+        Cause("LaunchFailed", 0, None, 2, None, None, ("unrecognized arguments: --num-gpus",)),
         spec={"nnodes": 1, "command": [*ACCELERATE, "--num-gpus", "2", "train.py"]},
+    ),
+    Kind(
+        "option that torchrun does not know, behind a shell",
+        Cause("LaunchFailed", 0, None, 2, None, None, ("arguments: --rdzv-port=1",)),
+        spec={"nnodes": 1, "command": ["sh", "-c", " ".join([*LAUNCH, "--rdzv-port=1", "x.py"])]},
+    ),
+    Kind(
+        "missing script, torchrun in a command",
+        Cause("LaunchFailed", 0, exit_code=2, message=("no script '/app/train.py'",)),
+        spec={"nnodes": 1, "command": [*LAUNCH, "--standalone", "/app/train.py"]},
+    ),
+    Kind(
+        "missing script, launcher accelerate",
+        Cause("LaunchFailed", 0, exit_code=2, message=("no script '/app/train.py'",)),
+        spec={"launcher": "accelerate", "nnodes": 1, "args": ["/app/train.py"]},
+    ),
+    Kind(
+        "missing module for -m, launcher accelerate, two processes",
+        Cause("LaunchFailed", None, exit_code=1, message=("No module named trainer",)),
+        spec={
+            **{"launcher": "accelerate", "nnodes": 1, "nprocPerNode": 2},
+            "args": ["-m", "trainer"],
+        },
     ),
     Kind(
         "missing command",

@@ -148,6 +148,27 @@ LAUNCHER = """
         time.sleep(600)
     dist.barrier()
 """
+ECHOED = """
+    import logging
+    if victim:
+        try:
+            raise ValueError("no such label")
+        finally:
+            dist.destroy_process_group()
+            time.sleep(3)  # what it takes to end; the others hear of it at once
+    try:
+        train(100000)
+    except Exception as error:
+        {handler}
+"""
+ECHOES = {
+    "in its handler": "logging.error('%s', error)\n        sys.exit(1)",
+    "after its handler": "logging.exception('training failed')\n    sys.exit(1)",
+    "by os._exit": "os._exit(1)",
+    "by a SystemExit from it": "raise SystemExit(1) from error",
+    "by another exception": "raise ValueError('step failed') from error",
+    "without a word": "code = 1\n    sys.exit(code)",
+}
 HANG = {"hangTimeoutSeconds": 8}
 
 KINDS = (
@@ -223,6 +244,15 @@ KINDS = (
         script("if victim:\n    os.abort()\ntrain(1000)"),
         PYTHON,
     ),
+    *(
+        Kind(
+            f"echo that ends its rank {how}, before the cause has ended",
+            exception("ValueError", "no such label"),
+            script(ECHOED.format(handler=handler)),
+            PYTHON,
+        )
+        for how, handler in ECHOES.items()
+    ),
     Kind(
         "killed torchrun of rank 0",
         killed("SIGKILL", "torchrun itself was killed", rank=0),
@@ -269,12 +299,9 @@ KINDS = (
     ),
     Kind(
         "slow rank, and a collective that times out",
-        Cause("Hang", 1),
+        Cause("Hang", 1, message=("node rank 1 in vain", "Timed out waiting")),
         script(SLOW),
         PYTHON,
-        says=exception("RuntimeError", "Timed out waiting", "node rank 1 has not failed", rank=0),
-        why="the ranks that waited fail, and gloo does not say for whom; the message names who has "
-        "not failed",
     ),
     Kind(
         "rank that ends with 0 while the others go on",
@@ -290,11 +317,21 @@ KINDS = (
     ),
     Kind(
         "hang in a collective: one rank is in another than the others",
-        Cause("Hang", 1, message=("in _engine_run_backward", "in barrier")),
+        Cause("Hang", 1, message=("in barrier", "in _engine_run_backward")),
+        script("dist.barrier() if victim else train(1)"),
+        {**THREE, **HANG},
+    ),
+    Kind(
+        "hang in a collective of two ranks, each in another one",
+        Cause("Hang", None, message=("in barrier", "in _engine_run_backward")),
         script("dist.barrier() if victim else train(1)"),
         {**PYTHON, **HANG},
-        says=Cause("Hang", None, message=("waits for other ranks, in",)),
-        why="all wait, and each pod sees only its own place; the logs have the stacks of all",
+    ),
+    Kind(
+        "hang in a collective: one rank of three is in another, under torchrun on one node",
+        Cause("Hang", 1, 0, message=("in barrier", "in _engine_run_backward")),
+        script("dist.barrier() if victim else train(1)"),
+        {"nnodes": 1, "nprocPerNode": 3, **HANG},
     ),
     Kind(
         "hang outside a collective",

@@ -1,0 +1,140 @@
+"""Counted steps, exact at any moment: the agent as a process around scripts without torch."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpjob import agent
+from tests import agentpod
+from tests.agentpod import Pod, Pods
+from tests.unit.test_agent_command import start
+
+STEP = """
+from torch.optim import optimizer
+sgd = object()
+def step(times=1):
+    for _ in range(times):
+        for hook in optimizer.hooks:
+            hook(sgd, (), {})
+"""
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    with agentpod.pods(tmp_path) as group:
+        yield group
+
+
+def fake_optimizers(pods: Pods) -> str:
+    """A folder for PYTHONPATH with a module that keeps its hooks as torch's optimizers do."""
+    folder = pods.root / "site" / "torch" / "optim"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for package in (folder, folder.parent):
+            (package / "__init__.py").touch()
+        (folder / "optimizer.py").write_text(
+            "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
+        )
+    return str(folder.parents[1])
+
+
+def stepping(pods: Pods, text: str, **more: str | None) -> Pod:
+    """A script that can call step()."""
+    more["PYTHONPATH"] = fake_optimizers(pods)
+    return start(pods, STEP + text, rank=0, nnodes=1, **more)
+
+
+def kept(pod: Pod) -> list[str]:
+    return sorted(path.name for path in (pod.folder / "run").iterdir())
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["", "sys.exit(3)", "raise ValueError", "os._exit(4)", "os.kill(os.getpid(), 9)"],
+    ids=["ends", "exits", "raises", "exits-at-once", "killed"],
+)
+def test_the_last_step_is_told_however_the_script_ends(pods: Pods, end: str) -> None:
+    """Without a moment between the step before it and the end."""
+    pod = stepping(pods, "step(5)\n" + end)
+    pod.wait()
+    assert pod.summary["progress"]["step"] == 5
+
+
+def test_a_hang_is_told_after_the_step_that_was_the_last(pods: Pods) -> None:
+    pod = stepping(pods, "step(5)\ntime.sleep(1000)", DDPJOB_HANG_SECONDS="1")
+    assert pod.wait() == 76
+    assert "after step 5;" in pod.summary["message"]
+
+
+def test_every_step_is_seen_while_the_script_runs(pods: Pods) -> None:
+    text = """
+for i in range(3):
+    step()
+    while not os.path.exists(f"seen-{i + 1}"):
+        time.sleep(0.02)
+"""
+    pod = stepping(pods, text)
+    for i in (1, 2, 3):
+        pod.until(lambda i=i: pod.progress().get("step") == i)  # type: ignore[misc]
+        (pod.folder / f"seen-{i}").touch()
+    assert pod.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "folder"),
+    [("resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))", None), ("", "/proc/nowhere")],
+    ids=["full", "absent"],
+)
+def test_where_no_page_can_be_made_the_training_goes_on(
+    pods: Pods, limit: str, folder: str | None
+) -> None:
+    text = f"import resource\n{limit}\nstep(5)\nassert hook.step == 5\nsys.exit(6)"
+    text = text.replace("hook.", "optimizer.hooks[0].")
+    pod = stepping(pods, text, **({"DDPJOB_RUN_DIR": folder} if folder else {}))
+    assert pod.wait() == 1
+    assert pod.summary["exit_code"] == 6, pod.log
+    assert pod.summary["progress"]["source"] == "none"
+    assert folder or not any(name.startswith("steps-") for name in kept(pod))
+
+
+def test_a_forked_child_counts_its_own_steps(pods: Pods) -> None:
+    text = """
+step(3)
+child = os.fork()
+step(100 if child == 0 else 1)
+if child:
+    os.waitpid(child, 0)
+    os.environ["IN"] = str(child)
+    print("child", child)
+"""
+    pod = stepping(pods, text, LOCAL_RANK=None)
+    assert pod.wait() == 0, pod.log
+    steps = {page.step for page in agent.read_pages(str(pod.folder / "run"))}
+    assert steps == {4, 100}
+
+
+def test_a_page_of_an_earlier_process_with_this_pid_is_not_written_to(pods: Pods) -> None:
+    text = """
+path = f"run/steps-{os.getpid()}.page"
+open("old", "w").close()
+os.symlink(os.path.abspath("old"), path)
+step(2)
+sys.exit(os.path.getsize("old") or os.path.islink(path))
+"""
+    pod = stepping(pods, text)
+    assert pod.wait() == 0, pod.log
+    assert pod.summary["progress"]["step"] == 2
+
+
+def test_counting_keeps_no_descriptor(pods: Pods) -> None:
+    """Its number would be the script's once the script has closed it."""
+    text = "before = os.listdir('/proc/self/fd')\nstep(2)\n"
+    text += "assert os.listdir('/proc/self/fd') == before"
+    pod = stepping(pods, text)
+    assert pod.wait() == 0, pod.log
+
+
+def test_who_makes_no_step_leaves_no_page(pods: Pods) -> None:
+    pod = stepping(pods, "os.fork() or os._exit(0)\nos.wait()")
+    assert pod.wait() == 0 and kept(pod) == []

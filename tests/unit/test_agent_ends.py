@@ -1,0 +1,476 @@
+"""What a process says as it ends: the agent as a process around scripts without torch.
+
+`crowd` has two nodes, so that a failure may be the echo of another pod's.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import agentpod
+from tests.agentpod import Pod, Pods
+from tests.unit.test_agent_command import script, start
+from tests.unit.test_agent_counts import fake_optimizers
+
+GLOO = (
+    "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] "
+    "Connection closed by peer [127.0.0.1]:42154"
+)
+ECHO = f"RuntimeError({GLOO!r})"
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    with agentpod.pods(tmp_path) as group:
+        yield group
+
+
+def crowd(pods: Pods, text: str, **more: str | None) -> dict[str, Any]:
+    """The summary of a pod of two whose script ends with 1."""
+    pod = start(pods, text, rank=0, nnodes=2, **more)
+    assert pod.wait() == 1, pod.log
+    return pod.summary
+
+
+CAUGHT = """
+    import logging, traceback
+    def step():
+        raise {error}
+    try:
+        step()
+    except Exception as error:
+        {handler}
+"""
+HANDLERS = {
+    "in the handler": "sys.exit(1)",
+    "logged": "logging.exception('training failed'); sys.exit(1)",
+    "with other words": "sys.exit('training failed')",
+    "with its words": "sys.exit(f'training failed: {error}')",
+    "from it": "logging.exception('failed')\n        raise SystemExit(1) from error",
+    "at once": "os._exit(1)",
+    "wrapped": "raise ValueError('step 3 failed') from error",
+    "wrapped, its origin hidden": "raise ValueError('step 3 failed') from None",
+    "wrapped twice": "\n        try:\n            raise KeyError('x') from error"
+    "\n        except KeyError as second:\n            raise ValueError('y') from second",
+    "after the handler, logged": "logging.exception('training failed')\n    sys.exit(1)",
+    "after the handler, printed": "traceback.print_exc()\n    sys.exit(1)",
+    "after the handler, formatted": "logging.error(traceback.format_exc())\n    sys.exit(1)",
+    "after the handler, in words": "logging.error('training failed: %s', error)\n    sys.exit(1)",
+    "after the handler, on stderr": "print(error, file=sys.stderr)\n    sys.exit(1)",
+    "after the handler, at once": "logging.exception('failed')\n    os._exit(1)",
+    "after the handler, raised": "logging.exception('failed')\n    raise SystemExit(1)",
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_an_echo_stays_one_however_it_is_handled(pods: Pods, handler: str) -> None:
+    summary = crowd(pods, CAUGHT.format(error=ECHO, handler=handler))
+    assert (summary["peer"], summary["suspect"]) == (True, False), summary
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_an_own_failure_stays_one_however_it_is_handled(pods: Pods, handler: str) -> None:
+    summary = crowd(pods, CAUGHT.format(error="OSError('no such label')", handler=handler))
+    by_line = "last on stderr" in summary["message"]
+    assert (summary["peer"], summary["suspect"]) == (by_line, by_line), summary
+    assert (
+        "no such label" in summary["message"]
+        or "failed" in summary["message"]
+        or (summary["exception"] == "ValueError")
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    step()\nexcept Exception as error:\n    print(error)\nsys.exit(1)",
+        "try:\n    step()\nexcept Exception as error:\n    raise SystemExit(1) from error",
+        "sys.exit(1)",
+        "sys.exit(-1)",
+        "os._exit(1)",
+    ],
+)
+def test_an_end_without_a_reason_is_a_suspect_among_other_pods_alone(pods: Pods, text: str) -> None:
+    text = f"def step():\n    raise {ECHO}\n" + text
+    several = crowd(pods, text)
+    assert (several["peer"], several["suspect"]) == (True, True), several
+    assert several["reason"] == "ExitCode"
+    pod = start(pods, text)
+    assert pod.wait() == 1 and pod.summary["peer"] is False
+
+
+def test_what_was_printed_before_another_step_explains_no_exit(pods: Pods) -> None:
+    """The hooks of a module that stands in for torch's optimizers are called like torch's."""
+    text = f"""
+        import logging
+        from torch.optim import optimizer
+        try:
+            raise {ECHO}
+        except RuntimeError:
+            logging.exception("a retry follows")
+        if {{steps}}:
+            optimizer.hooks[0](object(), (), {{{{}}}})
+        sys.exit(1)
+    """
+    path = {"PYTHONPATH": fake_optimizers(pods)}
+    assert "Connection closed" in crowd(pods, text.format(steps=False), **path)["message"]
+    told = crowd(pods, text.format(steps=True), **path)
+    assert "exited with code 1; last on stderr" in told["message"], "and no exception of before"
+
+
+def test_an_own_exception_speaks_before_the_noise_of_its_clean_up(pods: Pods) -> None:
+    text = f"try:\n    raise KeyError('label')\nfinally:\n    raise {ECHO}"
+    told = crowd(pods, text)
+    assert (told["exception"], told["message"]) == ("KeyError", "KeyError: 'label'")
+    assert (told["peer"], told["suspect"]) == (True, True), "perhaps it was of no account"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("raise SystemExit('no GPU\\nis free')", "exited with code 1: no GPU is free"),
+        ("raise SystemExit(['no', 'GPU'])", "exited with code 1: ['no', 'GPU']"),
+        ("class Quit(SystemExit): pass\nraise Quit('no GPU')", "exited with code 1: no GPU"),
+        ("def main():\n    raise SystemExit('no GPU')\nmain()", "exited with code 1: no GPU"),
+        ("exit('no GPU')", "exited with code 1: no GPU"),
+        ("try:\n    sys.exit('a')\nexcept SystemExit:\n    raise SystemExit('b')", "code 1: b"),
+        ("sys.exit(-1)", "exited with code 255"),
+        ("raise SystemExit(3)", "exited with code 3"),
+        ("print('no GPU', file=sys.stderr)\nsys.exit(3)", "code 3; last on stderr: no GPU"),
+    ],
+)
+def test_the_words_of_an_exit_are_kept(pods: Pods, text: str, message: str) -> None:
+    pod = start(pods, text)
+    assert pod.wait() == 1
+    assert (pod.summary["reason"], pod.summary["message"][-len(message) :]) == ("ExitCode", message)
+
+
+def test_what_stderr_is_stays_what_it_is(pods: Pods) -> None:
+    text = """
+        import io
+        assert type(sys.stderr) is io.TextIOWrapper and sys.stderr is sys.__stderr__
+        try:
+            sys.stderr.write(b"bytes")
+        except TypeError:
+            assert sys.stderr.write("four") == 4
+        sys.stderr.write("x" * 10**7)
+        sys.exit(3)
+    """
+    pod = start(pods, text)
+    assert pod.wait() == 1 and pod.summary["exit_code"] == 3
+    assert pod.log_path.stat().st_size > 10**7
+
+
+@pytest.mark.parametrize("module", ["click", "typer"])
+def test_the_sentence_of_a_command_line_library_is_kept(pods: Pods, module: str) -> None:
+    pytest.importorskip(module)
+    texts = {
+        "click": """
+            import click
+            @click.command()
+            @click.option("--epochs", type=int)
+            def train(epochs):
+                pass
+            train(["--epochs", "ten"])
+        """,
+        "typer": """
+            import typer
+            def train(epochs: int):
+                pass
+            sys.argv[1:] = ["ten"]
+            typer.run(train)
+        """,
+    }
+    summary = crowd(pods, texts[module])
+    assert (summary["reason"], summary["exit_code"], summary["peer"]) == ("ExitCode", 2, False)
+    assert "Invalid value for" in summary["message"], summary["message"]
+    assert "valid integer" in summary["message"], summary["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "suspect"),
+    [("'training failed'", True), ("f'training failed: {error}'", False)],
+)
+def test_an_echo_in_the_words_of_click_is_no_cause(pods: Pods, words: str, suspect: bool) -> None:
+    """It exits when the exception is gone: only its words tell."""
+    pytest.importorskip("click")
+    text = f"""
+        import click
+        @click.command()
+        def train():
+            try:
+                raise {ECHO}
+            except RuntimeError as error:
+                raise click.ClickException({words}) from error
+        train([])
+    """
+    summary = crowd(pods, text)
+    assert (summary["peer"], summary["suspect"]) == (True, suspect), summary
+    assert summary["message"].startswith("exited with code 1: Error: training failed")
+
+
+# ---- Whose end it was
+
+PROBE = 'subprocess.call([sys.executable, "-c", "import nothing_of_that_name"])\n'
+
+
+@pytest.mark.parametrize("rank", [None, "0"], ids=["no-rank", "rank"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sys.exit('no GPU is free')", "exited with code 1: no GPU is free"),
+        ("raise SystemExit('no GPU is free')", "exited with code 1: no GPU is free"),
+        ("print('no GPU', file=sys.stderr)\nsys.exit(1)", "code 1; last on stderr: no GPU"),
+    ],
+)
+def test_last_words_come_before_the_failure_of_a_helper(
+    pods: Pods, text: str, words: str, rank: str | None
+) -> None:
+    pod = start(pods, PROBE + text, LOCAL_RANK=rank)
+    assert pod.wait() == 1
+    assert pod.summary["message"].endswith(words)
+    assert (pod.summary["reason"], pod.summary["exception"]) == ("ExitCode", None)
+
+
+def test_a_helper_that_failed_before_a_step_explains_nothing(pods: Pods) -> None:
+    """Behind a shell, where nobody else has left a record."""
+    train = script(
+        pods,
+        "from torch.optim import optimizer\noptimizer.hooks[0](object(), (), {})\n"
+        "time.sleep(1.5)\nraise SystemExit(1)",
+    )
+    probe = f"{sys.executable} -c 'import nothing_of_that_name'; sleep 1.5"
+    shell = f"{probe}; {sys.executable} {train}"
+    pod = pods.start(
+        "command", "--", "sh", "-c", shell, changes={"PYTHONPATH": fake_optimizers(pods)}
+    )
+    assert pod.wait() == 1
+    assert (pod.summary["message"], pod.summary["exception"]) == ("exited with code 1", None)
+
+
+def test_the_last_process_behind_a_shell_speaks(pods: Pods) -> None:
+    train = script(pods, "sys.exit('no GPU is free')")
+    shell = f"{sys.executable} -c 'import nothing_of_that_name'; {sys.executable} {train}"
+    pod = pods.start("command", "--", "sh", "-c", f"{shell}; exit 1")
+    assert pod.wait() == 1
+    assert pod.summary["message"] == "exited with code 1: no GPU is free"
+
+
+def test_a_python_that_passes_its_childs_code_on_is_seen_through(pods: Pods) -> None:
+    train = pods.root / "train.py"
+    train.write_text("raise ValueError('no such label')")
+    pod = start(pods, f"sys.exit(subprocess.call([sys.executable, {str(train)!r}]))")
+    assert pod.wait() == 1
+    assert pod.summary["message"] == "ValueError: no such label"
+
+
+# ---- Launchers
+
+
+def fake_launcher(pods: Pods, text: str) -> str:
+    """A folder for PYTHONPATH with a module of the name of torch's launcher."""
+    folder = pods.root / "launcher" / "torch" / "distributed"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").touch()
+    (folder / "run.py").write_text(textwrap.dedent(text))
+    return str(folder.parents[1])
+
+
+OPTIONS = """
+    import argparse
+    def main():
+        parser = argparse.ArgumentParser("torchrun")
+        parser.add_argument("script")
+        parser.parse_args()
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize("shell", [False, True], ids=["direct", "shell"])
+@pytest.mark.parametrize("entry", ["module", "script"])
+def test_an_option_that_the_launcher_refuses_is_no_failure_of_the_script(
+    pods: Pods, entry: str, shell: bool
+) -> None:
+    path = fake_launcher(pods, OPTIONS)
+    command = [sys.executable, "-m", "torch.distributed.run"]
+    if entry == "script":
+        (pods.root / "torchrun").write_text("from torch.distributed.run import main\nmain()")
+        command = [sys.executable, str(pods.root / "torchrun")]
+    command += ["--no-such-option", "train.py"]
+    if shell:
+        command = ["sh", "-c", " ".join(command) + "; exit $?"]
+    pod = pods.start("command", "--", *command, changes={"PYTHONPATH": path})
+    assert pod.wait() == 1
+    assert pod.summary["reason"] == "LaunchFailed", pod.summary
+    assert "unrecognized arguments: --no-such-option" in pod.summary["message"]
+
+
+def test_an_option_that_the_script_refuses_is_the_scripts(pods: Pods) -> None:
+    pod = start(pods, textwrap.dedent(OPTIONS))
+    assert pod.wait() == 1
+    assert (pod.summary["reason"], pod.summary["exit_code"]) == ("ExitCode", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no/such.py"], "no script "),
+        (["-m", "no_such_module"], "No module named no_such_module"),
+        (["-m", "json.no_such_module"], "No module named json.no_such_module"),
+    ],
+)
+def test_what_a_launcher_cannot_find_is_no_failure_of_the_script(
+    pods: Pods, arguments: list[str], words: str
+) -> None:
+    shell = " ".join([sys.executable, *arguments])
+    pod = pods.start("command", "--", "sh", "-c", f"{shell}; exit $?")
+    assert pod.wait() == 1
+    assert pod.summary["reason"] == "LaunchFailed", pod.summary
+    assert words in pod.summary["message"]
+
+
+def test_a_module_that_the_script_misses_is_its_own_exception(pods: Pods) -> None:
+    package = pods.root / "mine" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import apexx")
+    (package / "train.py").touch()
+    python = [sys.executable, "-m", "trainer.train"]
+    own = [start(pods, "import apexx"), start(pods, "import torch.no_such_part")]
+    path = {"PYTHONPATH": str(package.parent)}
+    own.append(pods.start("command", "--", *python, changes=path))
+    for pod in own:
+        assert pod.wait() == 1
+        told = pod.summary["reason"], pod.summary["exception"]
+        assert told == ("Exception", "ModuleNotFoundError"), pod.summary
+
+
+def test_a_launcher_without_torch_is_no_failure_of_the_script(pods: Pods) -> None:
+    path = fake_launcher(pods, "raise ModuleNotFoundError('No module named torch', name='torch')")
+    (pods.root / "torchrun").write_text("import torch.distributed.run")
+    command = ["command", "--", sys.executable, str(pods.root / "torchrun"), "train.py"]
+    pod = pods.start(*command, changes={"PYTHONPATH": path})
+    assert pod.wait() == 1
+    assert pod.summary["reason"] == "LaunchFailed", pod.summary
+
+
+# ---- What is the script's
+
+
+def test_descriptors_of_the_script_are_left_alone(pods: Pods) -> None:
+    """It may close all that it did not open, as daemons do, and the numbers are its own then."""
+    text = """
+        os.closerange(3, 64)
+        mine = [os.open(f"mine-{i}", os.O_CREAT | os.O_RDWR) for i in range(12)]
+        for number in mine:
+            os.write(number, b"before")
+        child = os.fork()
+        for i, number in enumerate(mine):
+            os.lseek(number, 0, 0)
+            assert os.read(number, 100) == b"before", (child, i)
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+        def hook(kind, error, trace, before=sys.excepthook):
+            before(kind, error, trace)
+            for number in mine:
+                os.fstat(number)
+            open("kept", "w").close()
+        if child:
+            sys.excepthook = hook
+            raise ValueError("boom")
+    """
+    pod = start(pods, text)
+    assert pod.wait() == 1, pod.log
+    assert pod.summary["message"] == "ValueError: boom", pod.log
+    assert (pod.folder / "kept").exists(), pod.log
+
+
+def test_a_record_of_wide_characters_is_read(pods: Pods) -> None:
+    pod = start(pods, "raise ValueError('\\U0001f525' * 10**5)")
+    assert pod.wait() == 1
+    assert pod.summary["exception"] == "ValueError"
+
+
+def test_a_chain_without_end_is_cut(pods: Pods) -> None:
+    text = """
+        first = last = ValueError("first")
+        for i in range(5000):
+            error = KeyError(i)
+            error.__cause__, last = last, error
+        first.__cause__ = last
+        raise last
+    """
+    pod = start(pods, text)
+    assert pod.wait() == 1
+    assert pod.summary["exception"] == "KeyError"
+    (record,) = (pod.folder / "run").glob("error-*.json")
+    assert len(json.loads(record.read_text())["causes"]) <= 5
+
+
+def test_a_child_does_not_repeat_its_parents_last_words(pods: Pods) -> None:
+    text = """
+        print("the parent's", file=sys.stderr)
+        try:
+            sys.exit("no")
+        except SystemExit:
+            pass
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)
+        os.waitpid(child, 0)
+        os._exit(0)
+    """
+    pod = start(pods, text)
+    assert pod.wait() == 0
+    (record,) = (pod.folder / "run").glob("exit-*.json")
+    words = json.loads(record.read_text())
+    assert (words["code"], words["message"], words["stderr"]) == (7, "", "")
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
+def test_older_and_newer_pythons_have_the_same_hooks(pods: Pods, version: str) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version}")
+    texts = {
+        "raise SystemExit('no GPU')": "exited with code 1: no GPU",
+        "raise ValueError('boom')": "ValueError: boom",
+        textwrap.dedent(
+            CAUGHT.format(error=ECHO, handler="logging.exception('x')\n    sys.exit(1)")
+        ): (f"exited with code 1: RuntimeError: {GLOO}"),
+    }
+    for text, message in texts.items():
+        command = ["command", "--", python, script(pods, text)]
+        pod = pods.start(*command)
+        assert pod.wait() == 1, pod.log
+        assert pod.summary["message"] == message, pod.log
+        assert "ddpjob: " not in pod.log
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of this version, if this machine has one: on the PATH, or by pyenv."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which(f"python{version}"), *root.glob(f"versions/{version}.*/bin/python")]
+    for python in map(str, filter(None, found)):
+        if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+            return python
+    return None
+
+
+def kept(pod: Pod) -> list[str]:
+    return sorted(path.name for path in (pod.folder / "run").iterdir())
+
+
+def test_whoever_ends_well_leaves_nothing_behind(pods: Pods) -> None:
+    text = "print('a warning', file=sys.stderr)\nos.fork() or os._exit(0)\nos.wait()"
+    pod = start(pods, text)
+    assert pod.wait() == 0 and kept(pod) == []
