@@ -7,7 +7,7 @@ import pytest
 from ddpjob.api import DDPJob
 from ddpjob.errors import Refused
 from ddpjob.goodput import active_seconds
-from ddpjob.observed import PodRecord, Report, pod_record
+from ddpjob.observed import OVERDUE_SECONDS, PodRecord, Report, pod_record
 from ddpjob.removal import FENCE_SECONDS, SURVIVOR_GRACE
 from ddpjob.times import stamp
 from tests.builders import (
@@ -186,6 +186,24 @@ def test_pods_of_a_lost_node_are_deleted_by_force_after_the_fence() -> None:
     step = plan(ours, see(unreachable(1)), NOW + 5)
     assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(1, 0)] and not step.create
     assert plan(ours, see(), NOW + 5).create == (0, 1)
+
+
+def test_a_pod_that_no_kubelet_has_taken_is_deleted_by_force_and_waited_for_no_longer() -> None:
+    """On a node that is not there, or held by somebody's finalizer."""
+    ours = write(started(), failed(0, summary()), pod(1))
+    assert ours.status.attempt == 1
+    going = {"deleting": True, "deletion_deadline": stamp(NOW + 5), "node": "nowhere"}
+    step = plan(ours, see(failed(0), pod(1, **going)), NOW)
+    assert not step.delete and not step.create and step.look_again == 5 + OVERDUE_SECONDS
+    later = NOW + 5 + OVERDUE_SECONDS
+    step = plan(ours, see(failed(0), pod(1, **going)), later)
+    assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(1, 0)] and not step.create
+    held = pod(1, **{**going, "forced": True})
+    step = plan(ours, see(failed(0), held), later)
+    assert step.create == (0, 1) and not step.delete
+    started_there = pod(1, **going, started_at=stamp(NOW))
+    step = plan(ours, see(failed(0), started_there), later + 1000)
+    assert not step.create and not step.delete, "its kubelet is to say when it has ended"
 
 
 def test_a_pod_that_is_only_unreachable_is_waited_for() -> None:

@@ -2,14 +2,26 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
-from ddpjob import keys
+from ddpjob import keys, render
 from ddpjob.api import DDPJob
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, EVENTS, NETWORK_POLICIES, PODS, SERVICES, Body
-from ddpjob.controller import Controller
+from ddpjob.cluster import (
+    CONFIGMAPS,
+    DDPJOBS,
+    EVENTS,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    Body,
+    Resource,
+)
+from ddpjob.controller import Controller, load_agent
+from ddpjob.policy import Policy
 from ddpjob.settings import Settings
 from ddpjob.step import Note
 from tests.builders import job_object
@@ -133,6 +145,60 @@ async def test_a_network_policy_that_was_edited_while_suspended_is_the_new_one()
             await in_state(cluster, "Running")
             seen.append(await policies())
     assert seen == [[["Ingress"]], [["Ingress", "Egress"]], [], [["Ingress"]]]
+
+
+def widened(body: Body) -> Body:
+    """The NetworkPolicy, with one peer that somebody has opened to all namespaces."""
+    found: Body = orjson.loads(orjson.dumps(body))
+    found["spec"]["ingress"][0]["from"][0]["namespaceSelector"] = {}
+    return found
+
+
+def emptied(body: Body) -> Body:
+    """The ConfigMap, with an agent of somebody else's."""
+    return {**body, "data": {**body["data"], "agent.py": "import theirs"}}
+
+
+def unlocked(body: Body) -> Body:
+    """The ConfigMap, so that it can be changed while the pods run."""
+    return {name: value for name, value in body.items() if name != "immutable"}
+
+
+def opened(body: Body) -> Body:
+    """The NetworkPolicy, with a rule more."""
+    found: Body = orjson.loads(orjson.dumps(body))
+    found["spec"]["ingress"].append({})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("resource", "forge"),
+    [
+        (NETWORK_POLICIES, widened),
+        (NETWORK_POLICIES, opened),
+        (CONFIGMAPS, emptied),
+        (CONFIGMAPS, unlocked),
+    ],
+)
+async def test_what_somebody_else_has_made_in_the_jobs_name_is_made_anew(
+    resource: Resource, forge: Callable[[Body], Body]
+) -> None:
+    """By the right name, labels and owner, before the job makes it itself."""
+    cluster = Watched()
+    made = DDPJob.parse(await submit(cluster, suspend=True))
+    ours = render.config_map(made, load_agent())
+    if resource == NETWORK_POLICIES:
+        ours = render.network_policy(made, Policy()) or {}
+    theirs = await cluster.create(resource, NAMESPACE, forge(ours))
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Suspended")
+        body = await stored(cluster)
+        await cluster.update(DDPJOBS, NAMESPACE, _with_spec(body, suspend=False))
+        await in_state(cluster, "Running")
+    found = await cluster.get(resource, NAMESPACE, ours["metadata"]["name"])
+    assert found["metadata"]["uid"] != theirs["metadata"]["uid"]
+    for part in ("spec", "data", "immutable"):
+        assert found.get(part) == ours.get(part)
 
 
 async def test_a_job_that_an_edit_has_broken_still_ends_at_its_deadline() -> None:

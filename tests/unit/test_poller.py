@@ -13,9 +13,11 @@ import pytest
 from aiohttp import web
 
 from ddpjob import progress
+from ddpjob.jobrecord import job_record
 from ddpjob.progress import MAX_BYTES, Jobs, Poller, fetch
+from ddpjob.reconcile import Memory
 from ddpjob.settings import Settings
-from tests.builders import running
+from tests.builders import job, running
 from tests.cluster.processes import free_ports
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -126,6 +128,23 @@ async def test_an_agent_that_is_not_there() -> None:
     async with progress._session() as session:
         pod = replace(running(0), ip="127.0.0.1", agent_port=port)
         assert await fetch(session, pod) is None
+
+
+def test_only_the_jobs_own_rank_0_is_asked() -> None:
+    """Not what somebody else has named like rank 0 of a later attempt, or of another namespace."""
+    record = job_record(job().model_dump(by_alias=True, mode="json", exclude_none=True))
+    own, forged = running(0), running(0, attempt=9, uid="forged")
+    memories = {record.uid: Memory(head=own.uid)}
+    jobs = SimpleNamespace(
+        settings=Settings(),
+        jobs={("team", "digits"): record},
+        reconciler=SimpleNamespace(memories=memories),
+        pods_of=lambda namespace, uid: [forged, own] if namespace == "team" else [],
+    )
+    poller = Poller(cast(Jobs, jobs))
+    assert [pod.uid for _, pod in poller._targets()] == [own.uid]
+    memories[record.uid].head = ""
+    assert not list(poller._targets())
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 10.0), (200, 10.0), (1000, 50.0)])
