@@ -31,6 +31,7 @@ from ddpjob.errors import (
     InvalidJob,
     NotFound,
     Refused,
+    Unavailable,
 )
 from ddpjob.jobrecord import JobRecord, job_record
 from ddpjob.nesting import aside, read_json
@@ -512,13 +513,14 @@ class Reconciler:
                 uid = existing["metadata"]["uid"]
                 await self.cluster.delete(resource, job.namespace, name, uid=uid)
 
-    async def _tell(self, job: DDPJob, note: Note) -> None:
+    async def _tell(self, job: DDPJob | JobRecord, note: Note) -> None:
         """An Event for `kubectl describe`. A lost one is not worth a retry.
 
         Its name says what it says, so one that exists already is the same.
         """
         now = time.time()
-        what = f"{job.uid} {job.status.attempt} {note.reason} {note.message}"
+        attempt = job.status.attempt if isinstance(job, DDPJob) else 0
+        what = f"{job.uid} {attempt} {note.reason} {note.message}"
         name = f"{job.name}.{sha256(what.encode()).hexdigest()[:16]}"
         body: dict[str, Any] = {
             "apiVersion": "v1",
@@ -555,9 +557,12 @@ class Reconciler:
             return
         status = status.model_copy(update={"state": old.state or "Pending"})
         # The schema asks for a spec, which the API server does not read here.
-        stored = await self.cluster.update_status(
-            DDPJOBS, record.namespace, {**body, "spec": {"image": "-"}, "status": status.to_json()}
-        )
+        body |= {"spec": {"image": "-"}, "status": status.to_json()}
+        try:
+            stored = await self.cluster.update_status(DDPJOBS, record.namespace, body)
+        except (Refused, Unavailable):  # it may be so large that etcd has no room for a status
+            await self._tell(record, Note("Invalid", str(error), warning=True))
+            raise
         self.caches.put_job(job_record(stored))
 
 

@@ -9,7 +9,7 @@ import pytest
 from ddpjob import keys
 from tests.api.jobs import Body, Jobs
 from tests.builders import job_object
-from tests.cluster.apiserver import ApiServer
+from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
@@ -56,6 +56,38 @@ def peak_mib(operator: OperatorProcess) -> float:
     status = Path(f"/proc/{operator.process.pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) / 1024
+
+
+async def test_a_job_that_leaves_no_room_for_a_status_is_told_by_an_event(
+    api_server: ApiServer,
+    crd: None,
+    tmp_path: Path,
+    jobs: Jobs,
+    client: Client,
+    namespace: str,
+) -> None:
+    """Of exactly the size that etcd still takes."""
+    fits, too_large = 1_400_000, 1_600_000
+    while too_large - fits > 16:
+        size = (fits + too_large) // 2
+        args = ["train.py", *["x" * 32_000] * (size // 32_000), "x" * (size % 32_000)]
+        try:
+            await jobs.create("large", args=args, suspend=True)
+            fits = size
+            await jobs.delete("large")
+        except ApiError:
+            too_large = size
+    args = ["train.py", *["x" * 32_000] * (fits // 32_000), "x" * (fits % 32_000)]
+    await jobs.create("large", args=args, suspend=True)
+    with OperatorProcess(api_server, tmp_path) as operator:
+        operator.wait_until_ready()
+        path = f"/api/v1/namespaces/{namespace}/events"
+        async with asyncio.timeout(60):
+            while not (events := (await client.request("GET", path))["items"]):
+                await asyncio.sleep(0.1)
+        assert [event["reason"] for event in events] == ["Invalid"]
+        assert "must be at most 65536 bytes" in events[0]["message"]
+        assert "status" not in await jobs.get("large")
 
 
 @pytest.mark.timeout(600)
