@@ -96,7 +96,7 @@ endef
 
 ##@ Releasing
 
-.PHONY: images bench bench-trainer bench-startup bench-failures bench-recovery gpu-check lock clean
+.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery gpu-check lock clean
 images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
@@ -117,6 +117,9 @@ images: ## Build the operator's image and the trainer's three; IMAGES=operator,n
 
 bench: $(DEV_STAMP) ## Measure, and write docs/benchmarks.md
 	$(PY) -m benchmarks
+
+bench-memory: $(DEV_STAMP) ## What the operator takes to start beside many and large objects
+	$(PY) -m benchmarks.memory
 
 bench-trainer: $(DEV_STAMP) ## Measure the trainer, and write docs/trainer-figures.md
 	$(PY) -m benchmarks.trainer --write

@@ -31,13 +31,13 @@ class Pods:
 
 def sort_pods(job: DDPJob, status: Status, pods: Iterable[PodRecord]) -> Pods:
     """`pods` by what they are to the job. Those of other namespaces are nothing to it."""
-    found = Pods([], [], [], [])
+    found, table = Pods([], [], [], []), _table(status, status.attempt)
     for pod in pods:
         if (pod.namespace, pod.owner_uid) != (job.namespace, job.uid):
             continue
         if pod.attempt != status.attempt:
             (found.older if pod.attempt < status.attempt else found.ahead).append(pod)
-        elif pod.rank < job.spec.nnodes and is_own(status, pod):
+        elif pod.rank < job.spec.nnodes and _owns(status, table, pod):
             found.current.append(pod)
         else:
             found.strays.append(pod)
@@ -49,9 +49,12 @@ def is_own(status: Status, pod: PodRecord) -> bool:
 
     A job of an earlier version, which kept nothing of this, is taken as it is found.
     """
+    return _owns(status, _table(status, pod.attempt), pod)
+
+
+def _owns(status: Status, table: OwnPods | None, pod: PodRecord) -> bool:
     if not status.pods:
         return status.state in BEGUN
-    table = _table(status, pod.attempt)
     if table is None:
         return False
     known = table.uids[PRINT * pod.rank : PRINT * (pod.rank + 1)]

@@ -192,7 +192,11 @@ def test_a_pod_that_no_kubelet_has_taken_is_deleted_by_force_and_waited_for_no_l
     """On a node that is not there, or held by somebody's finalizer."""
     ours = write(started(), failed(0, summary()), pod(1))
     assert ours.status.attempt == 1
-    going = {"deleting": True, "deletion_deadline": stamp(NOW + 5), "node": "nowhere"}
+    going: dict[str, Any] = {
+        "deleting": True,
+        "deletion_deadline": stamp(NOW + 5),
+        "node": "nowhere",
+    }
     step = plan(ours, see(failed(0), pod(1, **going)), NOW)
     assert not step.delete and not step.create and step.look_again == 5 + OVERDUE_SECONDS
     later = NOW + 5 + OVERDUE_SECONDS
