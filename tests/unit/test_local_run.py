@@ -127,7 +127,9 @@ def seen(folder: Path, *, attempts: int = 1, nodes: int = 2) -> list[list[str]]:
 
 def test_each_node_sees_gpus_of_its_own_and_a_restart_the_same(tmp_path: Path) -> None:
     limits = {"limits": {"nvidia.com/gpu": 2}}
-    script = GPUS + "[ $DDPJOB_ATTEMPT = 1 ] || exit 3"
+    said = f"{tmp_path}/said-$DDPJOB_ATTEMPT"  # a restart ends who has not begun
+    both = f"touch {said}-$RANK; until [ -e {said}-0 ] && [ -e {said}-1 ]; do sleep 0.05; done; "
+    script = GPUS + both + "[ $DDPJOB_ATTEMPT = 1 ] || exit 3"
     spec = job(script, resources=limits, nprocPerNode=1, failurePolicy={"maxRestarts": 1})
     done = finish(tmp_path, spec, CUDA_VISIBLE_DEVICES="4,GPU-aa,MIG-bb,7,9")
     assert done.returncode == 0, done.stdout + done.stderr
