@@ -52,15 +52,15 @@ def job_record(body: Mapping[str, Any]) -> JobRecord:
     """The record of a DDPJob, whatever stands in it."""
     found = body["metadata"]
     metadata = {name: found[name] for name in _METADATA if name in found}
-    spec, status = body.get("spec"), body.get("status")
-    is_part, refused = False, next(oversize(body), None)
-    if refused is not None:
-        refused, spec = InvalidJob(refused.path, refused.rule), {}  # without the value
-    elif isinstance(spec, dict) and isinstance(status, dict) and _is_at_rest(spec, status):
+    spec, status = body.get("spec"), body.get("status") or {}
+    is_part, refused = False, None
+    if isinstance(spec, dict) and isinstance(status, dict) and _is_at_rest(spec, status):
         is_part = True
         spec = {**_STAND_IN, **{name: spec[name] for name in _AT_REST if name in spec}}
         status = _in_brief(status) if status.get("state") in api.FINISHED else status
-    kept = {"metadata": metadata, "spec": spec, "status": status or {}}
+    elif (found_large := next(oversize(body), None)) is not None:
+        refused, spec = InvalidJob(found_large.path, found_large.rule), {}  # without the value
+    kept = {"metadata": metadata, "spec": spec, "status": status}
     return JobRecord(
         name=metadata["name"],
         namespace=metadata["namespace"],

@@ -22,7 +22,8 @@ CUT_LEVELS = 128  # of what is read; orjson writes 254 and reads 1024
 
 LARGE = 64 * 1024  # bytes of JSON that may take longer than others should wait
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+# A string may lack its end; the marks are possessive, so that each character is seen once.
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 
 def is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:

@@ -320,3 +320,5 @@ class Observed:
     """The process's secret, with which it proves that pods are its own."""
     strays: frozenset[str] = frozenset()
     """uids of pods of attempts that the job had not begun when both were last read."""
+    spared: frozenset[str] = frozenset()
+    """uids of somebody else's pods that could not be deleted a moment ago."""

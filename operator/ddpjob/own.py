@@ -75,6 +75,13 @@ def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
     return status if uids == table.uids else _with_table(status, table, {"uids": uids})
 
 
+def known_ranks(status: Status) -> set[int]:
+    """Node ranks of this attempt whose pods have been seen: no other pod can be theirs."""
+    table = _table(status, status.attempt)
+    uids = table.uids if table else ""
+    return {i // PRINT for i in range(0, len(uids), PRINT) if uids[i : i + PRINT] != _NONE}
+
+
 def with_root(status: Status, root: str) -> Status:
     """`status`, with what proves pods of its attempt that are made from now on."""
     table = _table(status, status.attempt) or OwnPods(attempt=status.attempt)

@@ -26,7 +26,7 @@ from ddpjob.failurepolicy import (
 )
 from ddpjob.goodput import active_seconds, booked, with_lost_time
 from ddpjob.observed import DEADLINE, NOT_STARTED, SAVED, Observed, PodRecord, Report
-from ddpjob.own import BEGUN, Pods, is_own, sort_pods, with_own, with_root
+from ddpjob.own import BEGUN, Pods, is_own, known_ranks, sort_pods, with_own, with_root
 from ddpjob.proof import proofs
 from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.removal import SURVIVOR_GRACE, clean_up, delete, grace_of, remains
@@ -129,13 +129,14 @@ def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
         return clean_up(job, status, every, now)
     if not observed.looked and any(pod.uid not in observed.strays for pod in pods.ahead):
         return Plan(status, look=True)  # our view of the job may be older than theirs
-    cleaning = _delete_strays(status, pods, now)
-    if cleaning.delete:
-        return cleaning
-    return look_again(_go_on(job, pods, observed, now), cleaning.look_again)
+    step, cleaning = _go_on(job, pods, observed, now), _delete_strays(status, pods, observed, now)
+    if step.status.attempt != status.attempt:
+        return step  # written first; they come after
+    strays = (replace(deletion, stray=True) for deletion in cleaning.delete)
+    return look_again(replace(step, delete=(*strays, *step.delete)), cleaning.look_again)
 
 
-def _delete_strays(status: Status, pods: Pods, now: float) -> Plan:
+def _delete_strays(status: Status, pods: Pods, observed: Observed, now: float) -> Plan:
     """Delete what is not the job's own, and would be in its way.
 
     Pods of attempts that it has not begun are somebody else's, or its status has been put back,
@@ -147,7 +148,7 @@ def _delete_strays(status: Status, pods: Pods, now: float) -> Plan:
             wait = seconds - seconds_since(pod.created_at, now) if pod.created_at else 0.0
             if wait > 0 and not pod.deleting:
                 step = look_again(step, wait)
-            else:
+            elif pod.uid not in observed.spared:
                 ripe.append(pod)
     return delete(step, ripe, SURVIVOR_GRACE, now)
 
@@ -497,10 +498,11 @@ def _created(status: Status) -> bool:
 
 
 def _gone(job: DDPJob, rest: Sequence[PodRecord], succeeded: set[int]) -> list[int]:
-    if not _created(job.status):
-        return []
+    """Node ranks whose pods have existed, and do not any more."""
+    nodes = range(job.status.nodes.desired)
+    existed = nodes if _created(job.status) else known_ranks(job.status) & {*nodes}
     present = {pod.rank for pod in rest} | succeeded
-    return [rank for rank in range(job.status.nodes.desired) if rank not in present]
+    return [rank for rank in sorted(existed) if rank not in present]
 
 
 def _decide(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import zip_longest
 from secrets import token_bytes
 from typing import Any
 
@@ -46,6 +47,7 @@ from ddpjob.times import seconds_since, stamp
 
 log = logging.getLogger(__name__)
 
+SPARED_SECONDS = 60.0  # until a stray whose deletion was refused is deleted again
 PASSING_SECONDS = 5.0  # an error of the API server's is told once it has lasted for so long
 _MAX_STEPS = (
     8  # a job takes four from nothing to its pods; more in one go means that something flaps
@@ -76,6 +78,8 @@ class Memory:
     """uid of rank 0's pod of this attempt, whose agent is asked for progress."""
     strays: frozenset[str] = frozenset()
     """uids of pods of attempts that the job had not begun when both were last read."""
+    spared: dict[str, float] = field(default_factory=dict)
+    """uids of strays that could not be deleted, and the monotonic time of the next try."""
     version: str = ""
     """Of the job as this process last wrote it."""
     written_at: float = float("-inf")
@@ -129,9 +133,10 @@ class Reconciler:
                 job = await aside(len(record.body) > _LARGE_JOB, record.parse)
                 step = await self._plan(job, memory, looked=looked)
                 if record.is_part and step.is_idle(job.status):
-                    self.memories.pop(job.uid, None)
+                    if not memory.strays:
+                        self.memories.pop(job.uid, None)
                     return step.look_again
-                if record.is_part:
+                if record.is_part and step.status != job.status:  # deeds need no more than the part
                     whole = await self._whole(job)
                     if whole is None:
                         return None
@@ -186,6 +191,7 @@ class Reconciler:
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
             key=self.key,
             strays=memory.strays,
+            spared=frozenset(uid for uid, until in memory.spared.items() if _since(until) < 0),
         )
 
     def _ahead(self, job: DDPJob) -> frozenset[str]:
@@ -246,7 +252,8 @@ class Reconciler:
             PODS, namespace=job.namespace, labels=labels, keep=pod_record
         )
         for record in listing.items:
-            self.caches.put_pod(record)
+            if record.owner_uid == job.uid:  # else it is another's news
+                self.caches.put_pod(record)
         try:
             self.caches.put_job(
                 job_record(await self.cluster.get(DDPJOBS, job.namespace, job.name))
@@ -267,7 +274,7 @@ class Reconciler:
 
     def _due(self, old: Status, new: Status, memory: Memory) -> float:
         """Monotonic time from which this minor change may be written."""
-        if old.nodes != new.nodes:
+        if old.nodes != new.nodes or old.pods != new.pods:
             return memory.written_at + self.settings.minor_status
         return max(
             memory.written_at + self.settings.minor_status,
@@ -327,8 +334,12 @@ class Reconciler:
             *(self._expire_pod(late) for late in step.expire),
             return_exceptions=True,
         )
-        for error in filter(None, answers):
-            raise error
+        for error, doomed in zip_longest(answers, step.delete):
+            if doomed and doomed.stray and isinstance(error, ClusterError):
+                log.warning("stray stays job=%s/%s error=%s", job.namespace, job.name, error)
+                memory.spared[doomed.pod.uid] = time.monotonic() + SPARED_SECONDS
+            elif error:
+                raise error
         try:
             if step.prepare:
                 await self._prepare(job, memory)
@@ -551,6 +562,11 @@ class Reconciler:
     async def _unreadable(self, record: JobRecord, error: InvalidJob) -> None:
         """A job that an older or looser schema let in: say so in its status, touch nothing else."""
         body = read_json(record.body)
+        if record.is_part:  # its status too
+            whole = await self._get(DDPJOBS, record.namespace, record.name)
+            if whole is None or whole["metadata"]["uid"] != record.uid:
+                return
+            body = {name: whole.get(name) for name in ("apiVersion", "kind", "metadata", "status")}
         old = read_status(body.get("status") or {})
         status = with_condition(old, "Accepted", False, "Invalid", str(error), now=time.time())
         if status == old:

@@ -16,6 +16,8 @@ class Deletion:
 
     pod: PodRecord
     grace_seconds: int | None = None
+    stray: bool = False
+    """It is not the job's own, so whether this succeeds stops nothing."""
 
 
 @dataclass(frozen=True)

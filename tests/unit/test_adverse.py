@@ -64,7 +64,7 @@ def test_a_pod_of_a_rank_that_the_job_has_not_is_deleted_and_counts_for_nothing(
     stray = succeeded(7)
     ours = write(started(), running(0), running(1))
     step = plan(ours, see(succeeded(0), running(1), stray), NOW)
-    assert ranks(step) == {"digits-0-7"} and step.status == ours.status
+    assert ranks(step) == {"digits-0-7"}
     going = replace(stray, deleting=True, deletion_deadline=stamp(NOW + 5), started_at=STARTED)
     step = plan(ours, see(succeeded(0), running(1), going), NOW)
     assert step.status.state == "Running" and step.status.succeeded_ranks == "0"

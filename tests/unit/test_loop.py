@@ -21,6 +21,7 @@ from ddpjob.cluster import (
     Resource,
 )
 from ddpjob.controller import Controller, load_agent
+from ddpjob.errors import Refused
 from ddpjob.policy import Policy
 from ddpjob.settings import Settings
 from ddpjob.step import Note
@@ -145,6 +146,65 @@ async def test_a_network_policy_that_was_edited_while_suspended_is_the_new_one()
             await in_state(cluster, "Running")
             seen.append(await policies())
     assert seen == [[["Ingress"]], [["Ingress", "Egress"]], [], [["Ingress"]]]
+
+
+class Protected(Watched):
+    """An admission policy lets nobody delete pods of somebody else's."""
+
+    refused = 0
+
+    async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
+        if resource == PODS and name == "digits-0-7":
+            self.refused += 1
+            raise Refused(403, "Forbidden", "pods of others stay")
+        return await super().delete(resource, namespace, name, **options)
+
+
+async def test_a_stray_whose_deletion_is_refused_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ddpjob.plan.STRAY_SECONDS", 0.0)
+    cluster = Protected()
+    await submit(cluster)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        own = await cluster.get(PODS, NAMESPACE, "digits-0-1")
+        meta = {
+            name: own["metadata"][name] for name in ("labels", "annotations", "ownerReferences")
+        }
+        spec = {"metadata": {**meta, "name": "digits-0-7"}, "spec": own["spec"]}
+        await cluster.create(PODS, NAMESPACE, spec)
+        await until(lambda: cluster.refused)
+        await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
+        await until(lambda: left_its_attempt(cluster))
+    assert cluster.refused <= 3
+
+
+async def left_its_attempt(cluster: Watched) -> bool:
+    job = await stored(cluster)
+    return bool(job["status"]["restarts"] == 1)
+
+
+async def test_a_finished_job_that_is_invalid_by_now_keeps_what_it_says() -> None:
+    """The cache has a part of it; what is written is the whole."""
+    cluster = Watched()
+    await submit(cluster, failurePolicy={"maxRestarts": 0})
+    async with operating(cluster, lambda attempt, rank: 1):
+        before = (await in_state(cluster, "Failed"))["status"]
+        await quiet(cluster)
+        cluster._admit = lambda resource, body: body
+        body = _with_spec(await stored(cluster), image="no image")  # as it once was allowed
+        kept = await cluster.update(DDPJOBS, NAMESPACE, body)
+        odd = {**kept["status"], "summary": {"nodes": "9/9"}}  # so that something is to be written
+        await cluster.update_status(DDPJOBS, NAMESPACE, {**kept, "status": odd})
+
+        async def told() -> Body | None:
+            found: Body = (await stored(cluster))["status"]
+            return found if "Invalid" in {c["reason"] for c in found["conditions"]} else None
+
+        after: Body = await until(told)
+    for field in ("failure", "history", "startTime", "worldSize", "budget"):
+        assert after[field] == before[field], field
 
 
 def widened(body: Body) -> Body:

@@ -397,6 +397,29 @@ def test_pods_of_an_attempt_that_was_never_begun_go_in_the_end() -> None:
     assert step.status.state == "Running" and not step.delete
 
 
+def test_a_pod_that_goes_before_all_are_there_is_gone_and_not_made_again_in_its_attempt() -> None:
+    """Its uid is known: another pod of that name would be taken for somebody else's."""
+    part = write(write(job()), pod(0, reason="Unschedulable"))
+    assert part.status.nodes.pending == 1
+    assert plan(part, see(looked=False), NOW).look
+    step = plan(part, see(), NOW)
+    assert (step.status.attempt, step.status.budget.charged) == (1, 0) and not step.create
+    assert step.status.failure and step.status.failure.reason == "ResultUnknown"
+    never = write(write(job()))
+    assert plan(never, see(), NOW).create == (0, 1)
+
+
+def test_a_stray_that_cannot_be_deleted_stops_nothing() -> None:
+    ours = write(started(), running(0), running(1))
+    stray = running(7, uid="theirs")
+    step = plan(ours, see(succeeded(0), succeeded(1), stray), NOW)
+    assert step.status.state == "Succeeded"
+    step = plan(ours, see(running(0), running(1), stray), NOW)
+    assert [(d.pod.uid, d.stray) for d in step.delete] == [("theirs", True)]
+    spared = frozenset({"theirs"})
+    assert not plan(ours, see(running(0), running(1), stray, spared=spared), NOW).delete
+
+
 def test_pods_made_from_an_edited_spec_are_not_mixed() -> None:
     step = plan(write(job()), see(pod(0, spec_hash="older")), NOW)
     assert step.status.attempt == 1 and step.status.budget.charged == 0 and not step.create

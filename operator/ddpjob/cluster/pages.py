@@ -10,12 +10,15 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from ddpjob.nesting import read_json
+import orjson
+
+from ddpjob.nesting import aside, read_json
 
 MIN_CHARS = 64 * 1024  # of a value that may not be whole yet, before it is tried again
 MAX_CHARS = 16 * 1024 * 1024  # of one value; etcd's own limit is 1.5 MiB
 _BLANKS = re.compile(r"[ \t\n\r]*")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+# A string may lack its end; the marks are possessive, so that each character is seen once.
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 
 async def read_page(
@@ -53,12 +56,17 @@ async def _read_items(text: "_Text", take: Callable[[dict[str, Any]], None]) -> 
         take(item)
 
 
+def _integer(text: str) -> int | float:
+    """As `read_json` has it, so that a list and a watch tell the same."""
+    return int(text) if len(text) < 19 else orjson.loads(text)
+
+
 class _Text:
     """The part of the answer that has arrived and has not been read."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks, self._decode = chunks, codecs.getincrementaldecoder("utf-8")().decode
-        self._scan = json.JSONDecoder().raw_decode
+        self._scan = json.JSONDecoder(parse_int=_integer).raw_decode
         self._text, self._at, self._ended = "", 0, False
 
     async def follows(self, mark: str) -> bool:
@@ -86,7 +94,7 @@ class _Text:
             try:
                 found, end = self._scan(self._text, self._at)
             except RecursionError:
-                found, end = self._deep()
+                found, end = await aside(True, self._deep)
             except json.JSONDecodeError:
                 end = -1
             # A number that ends where the text does may have further digits.
