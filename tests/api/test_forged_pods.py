@@ -87,14 +87,15 @@ class Forger:
         return await self.client.request("POST", path, body)
 
     async def ended(self, pod: Body) -> None:
-        """Until its kubelet has said how it ended."""
+        """Until its kubelet has said how it ended, or somebody has begun to delete it."""
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         async with asyncio.timeout(60):
-            while (await self.client.request("GET", path))["status"]["phase"] not in (
-                "Succeeded",
-                "Failed",
-            ):
+            while True:
+                pod = await self.client.request("GET", path)
+                is_deleted = "deletionTimestamp" in pod["metadata"]
+                if is_deleted or pod["status"]["phase"] in ("Succeeded", "Failed"):
+                    return
                 await asyncio.sleep(0.05)
 
 
