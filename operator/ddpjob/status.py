@@ -40,8 +40,15 @@ def with_condition(
     others = [c for c in status.conditions if c.type != kind]
     if len(others) == api.MAX_CONDITIONS:  # no room is left by conditions of somebody else's
         others.remove(next(c for c in others if c.type not in OWN_CONDITIONS))
-    position = status.conditions.index(old) if old else len(others)
-    return status.model_copy(update={"conditions": [*others[:position], new, *others[position:]]})
+    in_order = sorted(
+        [*others, new], key=_place
+    )  # the same end has the same status, however it came
+    return status.model_copy(update={"conditions": in_order})
+
+
+def _place(condition: api.Condition) -> int:
+    own = condition.type in OWN_CONDITIONS
+    return OWN_CONDITIONS.index(condition.type) if own else len(OWN_CONDITIONS)
 
 
 def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: set[int]) -> api.Nodes:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -328,6 +329,13 @@ def test_a_batch_that_does_not_fit_is_out_of_memory(alone: None) -> None:
     assert run_once(work) is None
 
 
+def computed(process: psutil.Process) -> float:
+    """Seconds that it has computed; a short-lived helper may be gone by now."""
+    with suppress(psutil.NoSuchProcess):
+        return process.cpu_times().user
+    return 0
+
+
 def test_processes_die_with_the_command(start: Start) -> None:
     """Although they ignore SIGINT, as children of a shell's background job do."""
     process = start(
@@ -337,7 +345,7 @@ def test_processes_die_with_the_command(start: Start) -> None:
     )
     children: list[psutil.Process] = []
     deadline = time.monotonic() + 60
-    while sum(child.cpu_times().user for child in children) < 1 and time.monotonic() < deadline:
+    while sum(map(computed, children)) < 1 and time.monotonic() < deadline:
         time.sleep(0.05)
         children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
