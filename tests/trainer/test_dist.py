@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,6 +120,42 @@ def test_a_rank_that_fails_leaves_at_once(
     assert rank.returncode == 1
     assert "RuntimeError: boom" in output and "exit functions have run" in output
     assert "boom" in (tmp_path / "error.json").read_text()
+
+
+CALLED_LATE = """
+import os, sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from ddptrain.dist import leave, process_group
+
+class Slow:
+    def __del__(self):  # in the interpreter's own end: the other rank answers meanwhile
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            time.sleep(0.01)
+
+with process_group(timeout=timedelta(seconds=60)) as world:
+    if world.rank == 0:
+        time.sleep(1)
+    work = dist.all_reduce(torch.zeros(1), group=world.control, async_op=True)
+    work.get_future().then(lambda _: None)
+    if world.rank == 0:
+        work.wait()
+        time.sleep(3)
+sys.modules["slow"] = Slow()
+print("ends", end="")
+{end}
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("leave(75)", 75), ("sys.exit(75)", -signal.SIGABRT)])
+def test_a_late_answer_of_gloo_does_not_abort_who_leaves(
+    start_ranks: Callable[..., "list[subprocess.Popen[str]]"], end: str, code: int
+) -> None:
+    ranks = start_ranks(2, "-c", CALLED_LATE.replace("{end}", end))
+    output, _ = ranks[1].communicate(timeout=60)
+    assert (ranks[1].returncode, output.startswith("ends")) == (code, True), output
 
 
 def test_at_a_prompt_an_error_ends_no_session(

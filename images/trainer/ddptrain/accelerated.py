@@ -29,7 +29,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler
 from ddptrain import checkpoint, rng
 from ddptrain.config import Config, open_folder
 from ddptrain.data import Samples, epoch_order, global_batch_size, load, steps_per_epoch
-from ddptrain.dist import LaunchError, World
+from ddptrain.dist import LaunchError, World, leave
 from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, run
 from ddptrain.model import network
 from ddptrain.native import warm_up
@@ -230,4 +230,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from os import environ
 from types import TracebackType
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -181,20 +182,28 @@ def barrier(group: dist.ProcessGroup) -> None:
 def _then_leave(show: ExceptHook) -> ExceptHook:
     """A sys.excepthook: `show` the error, and end the process there and then.
 
-    All that is left out is the interpreter's own end, which waits for what NCCL has yet to do with
-    ranks that wait for this one. It comes after `record` has written the error file.
+    It comes after `record` has written the error file.
     """
 
-    def leave(
+    def leave_after(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
         show(kind, error, traceback)
-        if hasattr(sys, "ps1"):  # somebody types at a prompt, and goes on
-            return
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # closed by the reader, or by us
-                stream.flush()
-        os._exit(1)
+        if not hasattr(sys, "ps1"):  # else somebody types at a prompt, and goes on
+            leave(1)
 
-    return leave
+    return leave_after
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with exit code `code`, after atexit's functions.
+
+    All that is left out is the interpreter's own end. There NCCL waits for what it has yet to do
+    with ranks that wait for this one, and a thread of gloo's that asks for the interpreter as late
+    as that aborts the process ("terminate called without an active exception").
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed by the reader, or by us
+            stream.flush()
+    os._exit(code)

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddptrain import checkpoint, loaders, rng
 from ddptrain.config import Config, open_folder
 from ddptrain.data import Samples, global_batch_size, indices, load, steps_per_epoch
-from ddptrain.dist import World
+from ddptrain.dist import World, leave
 from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, run
 from ddptrain.model import network
 from ddptrain.preemption import StopVote
@@ -163,4 +163,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
