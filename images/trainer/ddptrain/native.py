@@ -163,4 +163,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    leave(main() or 0)
