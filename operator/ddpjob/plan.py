@@ -89,13 +89,15 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
     """
     if job.spec.managed_by not in (None, keys.MANAGER):
         return Plan(job.status)
-    step = _next_step(job, observed, now)
+    pods = sort_pods(job, job.status, observed.pods)
+    step = _next_step(job, pods, observed, now)
     if step.status.state == "Restarting" and step.status.attempt != job.status.attempt:
         step = replace(step, status=_with_root(job, step.status, observed))
     notes = _loss_note(job.status, step.status), _refusal_note(job.status, step.status)
     step = replace(step, notes=(*step.notes, *(note for note in notes if note)))
     created = job.metadata.creation_timestamp
-    return replace(step, status=booked(job.status, step.status, now, created=created))
+    status = booked(job.status, step.status, now, created=created)
+    return replace(step, status=status, head=pods.head)
 
 
 def _loss_note(before: Status, after: Status) -> Note | None:
@@ -119,11 +121,10 @@ def _refusal_note(before: Status, after: Status) -> Note | None:
     return None
 
 
-def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
+def _next_step(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Plan:
     status = job.status
     if job.metadata.deletion_timestamp:
         return Plan(status)  # being collected
-    pods = sort_pods(job, status, observed.pods)
     if status.state in api.FINISHED:
         every = [*pods.current, *pods.older, *pods.ahead, *pods.strays]
         return clean_up(job, status, every, now)

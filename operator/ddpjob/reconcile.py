@@ -37,7 +37,6 @@ from ddpjob.errors import (
 from ddpjob.jobrecord import JobRecord, job_record
 from ddpjob.nesting import aside, read_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
-from ddpjob.own import is_own
 from ddpjob.plan import plan
 from ddpjob.proof import proofs
 from ddpjob.settings import Settings
@@ -177,10 +176,8 @@ class Reconciler:
 
     def _observe(self, job: DDPJob, memory: Memory, *, looked: bool = False) -> Observed:
         ready = memory.prepared == (job.metadata.generation, job.status.attempt)
-        pods = tuple(self.caches.pods(job.namespace, job.uid))
-        memory.head = _head(job, pods)
         return Observed(
-            pods=pods,
+            pods=tuple(self.caches.pods(job.namespace, job.uid)),
             looked=looked,
             children_ready=ready,
             trouble=memory.trouble,
@@ -202,7 +199,9 @@ class Reconciler:
         """What is to be done for the job as it is seen now."""
         await self._judge(job, memory)
         observed = self._observe(job, memory, looked=looked)
-        return await aside(_is_long(job, observed), plan, job, observed, time.time())
+        step = await aside(_is_long(job, observed), plan, job, observed, time.time())
+        memory.head = step.head
+        return step
 
     def _is_judged(self, job: DDPJob) -> bool:
         return job.status.state in ("Starting", "Running")
@@ -585,12 +584,6 @@ class Reconciler:
 def _is_long(job: DDPJob, observed: Observed) -> bool:
     """Whether a plan may take more than some milliseconds: of many pods, or with expressions."""
     return len(observed.pods) > _MANY_PODS or bool(job.spec.failure_policy.message_patterns())
-
-
-def _head(job: DDPJob, pods: Iterable[PodRecord]) -> str:
-    """Uid of rank 0's pod, if the job's attempt has one of its own."""
-    first = (pod for pod in pods if (pod.rank, pod.attempt) == (0, job.status.attempt))
-    return next((pod.uid for pod in first if is_own(job.status, pod)), "")
 
 
 def _since(moment: float | None) -> float:
