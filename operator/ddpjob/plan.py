@@ -42,6 +42,7 @@ from ddpjob.status import (
 )
 from ddpjob.step import Note, Plan, look_again
 from ddpjob.summary import (
+    HANG,
     MAX_MESSAGE,
     by_cause,
     failure,
@@ -50,12 +51,11 @@ from ddpjob.summary import (
     is_noise,
     late_failure,
     noise_failure,
-    read_summary,
+    word_of,
 )
 from ddpjob.times import seconds_since, stamp
 
-HANG = "Hang"  # as the agent calls it
-COMPLETED = "Completed"  # likewise
+COMPLETED = "Completed"  # as the agent calls it
 RENDEZVOUS = "Rendezvous"  # likewise
 CREATING = "pods are being created"
 HOPELESS = (
@@ -206,7 +206,7 @@ def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:
     if not job.spec.has_agent:
         return pod.result == "succeeded" and not pod.deleting
     if pod.result == "failed" and pod.exit_code == 0:
-        word = read_summary(pod)
+        word = word_of(pod)
         return word is not None and word.reason == COMPLETED
     return pod.result == "succeeded"
 
@@ -423,9 +423,7 @@ def _failure(
         return _ignore(status, ignored, succeeded)
     # Beside a pod that Kubernetes ends, one without an agent's word has failed because of it.
     disrupted = any(pod.disruption for pod in lost)
-    own = [
-        pod for pod in failed if not is_noise(pod) and not (disrupted and read_summary(pod) is None)
-    ]
+    own = [pod for pod in failed if not is_noise(pod) and not (disrupted and word_of(pod) is None)]
     if own:
         return _decide(job, status, failure(first_cause(own)), current, succeeded, now)
     if gone and not lost and not observed.looked:
