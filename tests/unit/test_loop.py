@@ -1,6 +1,7 @@
 """The whole loop on the embedded cluster: real controller, real caches, real status writes."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -161,23 +162,24 @@ class Protected(Watched):
 
 
 async def test_a_stray_whose_deletion_is_refused_holds_nothing_up(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is there before the job's own pods, whose creation is the same step as its deletion."""
+    caplog.set_level(logging.INFO, "ddpjob")
     monkeypatch.setattr("ddpjob.plan.STRAY_SECONDS", 0.0)
     cluster = Protected()
-    await submit(cluster)
+    job = DDPJob.parse(await submit(cluster))
+    ours = orjson.loads(render.pods(job, load_agent(), Policy()).body(1))
+    ours["metadata"]["name"] = "digits-0-7"
+    await cluster.create(PODS, NAMESPACE, ours)
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
-        own = await cluster.get(PODS, NAMESPACE, "digits-0-1")
-        meta = {
-            name: own["metadata"][name] for name in ("labels", "annotations", "ownerReferences")
-        }
-        spec = {"metadata": {**meta, "name": "digits-0-7"}, "spec": own["spec"]}
-        await cluster.create(PODS, NAMESPACE, spec)
-        await until(lambda: cluster.refused)
+        assert cluster.refused
         await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
         await until(lambda: left_its_attempt(cluster))
     assert cluster.refused <= 3
+    assert "stray stays" in caplog.text
+    assert "retry_in" not in caplog.text, "its refusal is an error of no step"
 
 
 async def left_its_attempt(cluster: Watched) -> bool:
