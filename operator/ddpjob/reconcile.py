@@ -236,8 +236,9 @@ class Reconciler:
         except NotFound:
             self.caches.remove_job(job.uid)
             return None
-        self.caches.put_job(job_record(body))
-        return DDPJob.parse(body)
+        # Of a size that nobody knows, and seldom. Kept first: what cannot be read is kept as well.
+        self.caches.put_job(await aside(True, job_record, body))
+        return await aside(True, DDPJob.parse, body)
 
     async def _look(self, job: DDPJob) -> None:
         """Take in the job's pods, then the job, as they are now.
