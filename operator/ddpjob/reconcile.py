@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -85,6 +86,8 @@ class Memory:
     """Monotonic time of the last status write."""
     progress_at: float = float("-inf")
     """Monotonic time of the last status write that was about progress alone."""
+    look_at: float = math.inf
+    """Monotonic time at which the last plan is to be made again whatever happens: a deadline."""
 
 
 @dataclass
@@ -128,6 +131,7 @@ class Reconciler:
             if record is None:
                 return None
             memory = self.memories.setdefault(record.uid, Memory())
+            memory.look_at = math.inf
             try:
                 job = await aside(len(record.body) > _LARGE_JOB, record.parse)
                 step = await self._plan(job, memory, looked=looked)
@@ -170,6 +174,12 @@ class Reconciler:
                 return await self._settle(job, step, memory)
         return 0.1
 
+    def seconds_to_look(self, namespace: str, name: str) -> float:
+        """Until the job's next deadline, as its last plan has it; infinite without one."""
+        record = self.caches.job(namespace, name)
+        memory = self.memories.get(record.uid) if record else None
+        return memory.look_at - time.monotonic() if memory else math.inf
+
     def forget(self, uid: str) -> None:
         """The job is gone."""
         self.memories.pop(uid, None)
@@ -201,6 +211,8 @@ class Reconciler:
         observed = self._observe(job, memory, looked=looked)
         step = await aside(_is_long(job, observed), plan, job, observed, time.time())
         memory.head = step.head
+        again = math.inf if step.look_again is None else step.look_again
+        memory.look_at = time.monotonic() + again
         return step
 
     def _is_judged(self, job: DDPJob) -> bool:

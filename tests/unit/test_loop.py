@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -27,7 +28,7 @@ from ddpjob.policy import Policy
 from ddpjob.settings import Settings
 from ddpjob.step import Note
 from tests.builders import job_object
-from tests.localplay import NAMESPACE, Watched, end_pod, operating, until
+from tests.localplay import FAST, NAMESPACE, Watched, end_pod, operating, until
 
 
 def fails_once(attempt: int, rank: int) -> int | None:
@@ -182,9 +183,29 @@ async def test_a_stray_whose_deletion_is_refused_holds_nothing_up(
     assert told and not [line for line in told if "retry_in" in line], "it is an error of no step"
 
 
+class Full(Watched):
+    """A quota that no pod of rank 1 fits into."""
+
+    async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource == PODS and orjson.loads(body)["metadata"]["name"].endswith("-1"):
+            raise Refused(403, "Forbidden", "exceeded quota")
+        return await super().create(resource, namespace, body)
+
+
+async def test_a_deadline_to_start_does_not_wait_for_the_back_off_of_refused_pods() -> None:
+    """With a back-off of an hour."""
+    cluster = Full()
+    await submit(cluster, startupDeadlineSeconds=3)
+    slow = replace(FAST, backoff_first=3600.0, backoff_cap=3600.0)
+    async with operating(cluster, lambda attempt, rank: None, slow):
+        await until(lambda: left_its_attempt(cluster))
+    failure = (await stored(cluster))["status"]["failure"]
+    assert failure["reason"] == "StartupDeadlineExceeded" and "quota" in failure["message"]
+
+
 async def left_its_attempt(cluster: Watched) -> bool:
-    job = await stored(cluster)
-    return bool(job["status"]["restarts"] == 1)
+    status = (await stored(cluster)).get("status") or {}
+    return bool(status.get("restarts") == 1)
 
 
 async def test_a_finished_job_that_is_invalid_by_now_keeps_what_it_says() -> None:
