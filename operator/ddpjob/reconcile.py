@@ -319,6 +319,7 @@ class Reconciler:
             memory.report = memory.stamp = memory.prepared = None
         if step.status.pods and not (stored.get("status") or {}).get("pods"):
             told = "the definition of DDPJob is older than this operator: apply manifests/crd.yaml"
+            await self._tell(job, Note("OldDefinition", told, warning=True))
             raise Refused(422, "OldDefinition", told)
         self.caches.put_job(job_record(stored))
         memory.version = stored["metadata"]["resourceVersion"]

@@ -391,3 +391,27 @@ async def test_an_event_that_exists_is_not_told_again() -> None:
         await reconciler._tell(job, Note("Restarting", message))
     events = (await cluster.list(EVENTS, namespace=NAMESPACE)).items
     assert sorted(e["message"] for e in events) == ["rank 1 failed", "rank 2 failed"]
+
+
+class Older(Watched):
+    """A definition that does not know `status.pods`, so that the API server drops it."""
+
+    async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource == DDPJOBS:
+            known = {name: value for name, value in body["status"].items() if name != "pods"}
+            body = {**body, "status": known}
+        return await super().update_status(resource, namespace, body)
+
+
+async def test_an_older_definition_is_told_by_an_event_of_the_job() -> None:
+    cluster = Older()
+    await submit(cluster)
+
+    async def told() -> list[Body]:
+        return (await cluster.list(EVENTS, namespace=NAMESPACE)).items
+
+    async with operating(cluster, lambda attempt, rank: None):
+        (event, *more) = await until(told)
+        assert await pod_names(cluster) == []
+    assert not more and (event["type"], event["reason"]) == ("Warning", "OldDefinition")
+    assert "apply manifests/crd.yaml" in event["message"]
