@@ -168,7 +168,11 @@ class Controller:
             except ClusterError as error:
                 # What was refused will be again until somebody changes something: no hurry.
                 least = REFUSED_SECONDS if isinstance(error, Refused) else 0.0
-                pause = self.queue.retry(key, at_least=error.retry_after or least)
+                pause = self.queue.retry(
+                    key,
+                    at_least=error.retry_after or least,
+                    at_most=self.reconciler.seconds_to_look(*key),
+                )
                 log.info("job=%s/%s retry_in=%.1fs error=%s", *key, pause, error)
             except Exception:
                 # One job must not stop the others, whatever is wrong with it or with us.

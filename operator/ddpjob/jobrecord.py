@@ -13,10 +13,6 @@ from ddpjob.api import DDPJob, oversize
 from ddpjob.errors import InvalidJob
 from ddpjob.nesting import read_json, write_json
 
-_METADATA = (
-    *("name", "namespace", "uid", "resourceVersion", "generation"),
-    *("creationTimestamp", "deletionTimestamp"),
-)
 _AT_REST = ("suspend", "managedBy", "nnodes", "cleanPodPolicy", "ttlSecondsAfterFinished")
 """What is kept of the spec of a job at rest; the rest are fields that a spec must have."""
 _FINISHED = (
@@ -51,7 +47,7 @@ class JobRecord:
 def job_record(body: Mapping[str, Any]) -> JobRecord:
     """The record of a DDPJob, whatever stands in it."""
     found = body["metadata"]
-    metadata = {name: found[name] for name in _METADATA if name in found}
+    metadata = {name: found[name] for name in keys.METADATA if name in found}
     spec, status = body.get("spec"), body.get("status") or {}
     is_part, refused = False, None
     if isinstance(spec, dict) and isinstance(status, dict) and _is_at_rest(spec, status):

@@ -11,6 +11,12 @@ API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "DDPJob"
 PLURAL = "ddpjobs"
 
+# What is kept of an object's metadata wherever a part of the object is kept.
+METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "generation"),
+    *("creationTimestamp", "deletionTimestamp"),
+)
+
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "ddpjob"
 MANAGER = f"{GROUP}/operator"  # spec.managedBy of jobs that are ours

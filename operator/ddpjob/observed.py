@@ -4,7 +4,7 @@ Small records, made from what the API server sends.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ddpjob import keys
@@ -24,6 +24,31 @@ DISRUPTIONS = frozenset(
     ("Evicted", SAVED, "NodeLost", "NodeRefused", "PodDeleted", "ResultUnknown", NOT_STARTED)
 )
 """Reasons that are no fault of the training: restarts because of them do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What the agent of a pod that has ended left of why; `summary` reads it."""
+
+    reason: str
+    rank: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    exception: str | None = None
+    message: str = ""
+    """As long as status has it."""
+    timed_out: bool = False
+    """Of noise: a collective has timed out."""
+    peer: bool = False
+    suspect: bool = False
+    place: str | None = None
+    time: float | None = None
+    report: "Report | None" = None
+    """The last one, of rank 0 alone."""
+
+
+UNREAD = Word("unread")
+"""Stands for a termination message that nobody has asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +101,9 @@ class PodRecord:
     """Where its proof leads to; see `proof`."""
     uid_print: str = ""
     """What status keeps of its uid."""
+    word: Word | None = field(default=UNREAD, init=False, repr=False, compare=False)
+    """What `summary` has read in `message`, once it was asked for: a plan asks several times, and
+    there are many plans while a group fails."""
 
     @property
     def live(self) -> bool:

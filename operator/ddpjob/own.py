@@ -28,6 +28,11 @@ class Pods:
     strays: list[PodRecord]
     """Named like pods of its attempt, and somebody else's."""
 
+    @property
+    def head(self) -> str:
+        """Uid of rank 0's pod, if its attempt has one of its own."""
+        return next((pod.uid for pod in self.current if pod.rank == 0), "")
+
 
 def sort_pods(job: DDPJob, status: Status, pods: Iterable[PodRecord]) -> Pods:
     """`pods` by what they are to the job. Those of other namespaces are nothing to it."""

@@ -42,6 +42,7 @@ from ddpjob.status import (
 )
 from ddpjob.step import Note, Plan, look_again
 from ddpjob.summary import (
+    HANG,
     MAX_MESSAGE,
     by_cause,
     failure,
@@ -50,12 +51,11 @@ from ddpjob.summary import (
     is_noise,
     late_failure,
     noise_failure,
-    read_summary,
+    word_of,
 )
 from ddpjob.times import seconds_since, stamp
 
-HANG = "Hang"  # as the agent calls it
-COMPLETED = "Completed"  # likewise
+COMPLETED = "Completed"  # as the agent calls it
 RENDEZVOUS = "Rendezvous"  # likewise
 CREATING = "pods are being created"
 HOPELESS = (
@@ -89,13 +89,15 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
     """
     if job.spec.managed_by not in (None, keys.MANAGER):
         return Plan(job.status)
-    step = _next_step(job, observed, now)
+    pods = sort_pods(job, job.status, observed.pods)
+    step = _next_step(job, pods, observed, now)
     if step.status.state == "Restarting" and step.status.attempt != job.status.attempt:
         step = replace(step, status=_with_root(job, step.status, observed))
     notes = _loss_note(job.status, step.status), _refusal_note(job.status, step.status)
     step = replace(step, notes=(*step.notes, *(note for note in notes if note)))
     created = job.metadata.creation_timestamp
-    return replace(step, status=booked(job.status, step.status, now, created=created))
+    status = booked(job.status, step.status, now, created=created)
+    return replace(step, status=status, head=pods.head)
 
 
 def _loss_note(before: Status, after: Status) -> Note | None:
@@ -119,11 +121,10 @@ def _refusal_note(before: Status, after: Status) -> Note | None:
     return None
 
 
-def _next_step(job: DDPJob, observed: Observed, now: float) -> Plan:
+def _next_step(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Plan:
     status = job.status
     if job.metadata.deletion_timestamp:
         return Plan(status)  # being collected
-    pods = sort_pods(job, status, observed.pods)
     if status.state in api.FINISHED:
         every = [*pods.current, *pods.older, *pods.ahead, *pods.strays]
         return clean_up(job, status, every, now)
@@ -205,7 +206,7 @@ def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:
     if not job.spec.has_agent:
         return pod.result == "succeeded" and not pod.deleting
     if pod.result == "failed" and pod.exit_code == 0:
-        word = read_summary(pod)
+        word = word_of(pod)
         return word is not None and word.reason == COMPLETED
     return pod.result == "succeeded"
 
@@ -422,9 +423,7 @@ def _failure(
         return _ignore(status, ignored, succeeded)
     # Beside a pod that Kubernetes ends, one without an agent's word has failed because of it.
     disrupted = any(pod.disruption for pod in lost)
-    own = [
-        pod for pod in failed if not is_noise(pod) and not (disrupted and read_summary(pod) is None)
-    ]
+    own = [pod for pod in failed if not is_noise(pod) and not (disrupted and word_of(pod) is None)]
     if own:
         return _decide(job, status, failure(first_cause(own)), current, succeeded, now)
     if gone and not lost and not observed.looked:

@@ -1,6 +1,7 @@
 """A queue of keys: each at most once in line, at most once in work, and later again if asked."""
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Hashable
@@ -59,15 +60,16 @@ class KeyedQueue(Generic[Key]):
         del self._timers[key]  # first: `add` may set another, where this one was a little early
         self.add(key)
 
-    def retry(self, key: Key, at_least: float = 0.0) -> float:
+    def retry(self, key: Key, at_least: float = 0.0, at_most: float = math.inf) -> float:
         """Put `key` in line after its back-off, which is returned, in seconds.
 
-        Whoever adds it meanwhile cuts the back-off short, but not below `at_least` seconds.
+        A deadline in `at_most` seconds cuts the back-off short, and so does whoever adds the key
+        meanwhile, but not below `at_least` seconds.
         """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         pause = min(self._first * 2.0 ** min(failures, 30), self._cap)
-        pause = max(at_least, pause * random.uniform(0.5, 1.0))
+        pause = max(at_least, min(pause * random.uniform(0.5, 1.0), at_most))
         if at_least:
             self._held_until[key] = asyncio.get_running_loop().time() + at_least
         self.add_after(key, pause)

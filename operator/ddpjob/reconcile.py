@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -37,7 +38,6 @@ from ddpjob.errors import (
 from ddpjob.jobrecord import JobRecord, job_record
 from ddpjob.nesting import aside, read_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
-from ddpjob.own import is_own
 from ddpjob.plan import plan
 from ddpjob.proof import proofs
 from ddpjob.settings import Settings
@@ -86,6 +86,8 @@ class Memory:
     """Monotonic time of the last status write."""
     progress_at: float = float("-inf")
     """Monotonic time of the last status write that was about progress alone."""
+    look_at: float = math.inf
+    """Monotonic time at which the last plan is to be made again whatever happens: a deadline."""
 
 
 @dataclass
@@ -129,6 +131,7 @@ class Reconciler:
             if record is None:
                 return None
             memory = self.memories.setdefault(record.uid, Memory())
+            memory.look_at = math.inf
             try:
                 job = await aside(len(record.body) > _LARGE_JOB, record.parse)
                 step = await self._plan(job, memory, looked=looked)
@@ -171,16 +174,20 @@ class Reconciler:
                 return await self._settle(job, step, memory)
         return 0.1
 
+    def seconds_to_look(self, namespace: str, name: str) -> float:
+        """Until the job's next deadline, as its last plan has it; infinite without one."""
+        record = self.caches.job(namespace, name)
+        memory = self.memories.get(record.uid) if record else None
+        return memory.look_at - time.monotonic() if memory else math.inf
+
     def forget(self, uid: str) -> None:
         """The job is gone."""
         self.memories.pop(uid, None)
 
     def _observe(self, job: DDPJob, memory: Memory, *, looked: bool = False) -> Observed:
         ready = memory.prepared == (job.metadata.generation, job.status.attempt)
-        pods = tuple(self.caches.pods(job.namespace, job.uid))
-        memory.head = _head(job, pods)
         return Observed(
-            pods=pods,
+            pods=tuple(self.caches.pods(job.namespace, job.uid)),
             looked=looked,
             children_ready=ready,
             trouble=memory.trouble,
@@ -202,7 +209,11 @@ class Reconciler:
         """What is to be done for the job as it is seen now."""
         await self._judge(job, memory)
         observed = self._observe(job, memory, looked=looked)
-        return await aside(_is_long(job, observed), plan, job, observed, time.time())
+        step = await aside(_is_long(job, observed), plan, job, observed, time.time())
+        memory.head = step.head
+        again = math.inf if step.look_again is None else step.look_again
+        memory.look_at = time.monotonic() + again
+        return step
 
     def _is_judged(self, job: DDPJob) -> bool:
         return job.status.state in ("Starting", "Running")
@@ -237,8 +248,9 @@ class Reconciler:
         except NotFound:
             self.caches.remove_job(job.uid)
             return None
-        self.caches.put_job(job_record(body))
-        return DDPJob.parse(body)
+        # Of a size that nobody knows, and seldom. Kept first: what cannot be read is kept as well.
+        self.caches.put_job(await aside(True, job_record, body))
+        return await aside(True, DDPJob.parse, body)
 
     async def _look(self, job: DDPJob) -> None:
         """Take in the job's pods, then the job, as they are now.
@@ -307,6 +319,7 @@ class Reconciler:
             memory.report = memory.stamp = memory.prepared = None
         if step.status.pods and not (stored.get("status") or {}).get("pods"):
             told = "the definition of DDPJob is older than this operator: apply manifests/crd.yaml"
+            await self._tell(job, Note("OldDefinition", told, warning=True))
             raise Refused(422, "OldDefinition", told)
         self.caches.put_job(job_record(stored))
         memory.version = stored["metadata"]["resourceVersion"]
@@ -585,12 +598,6 @@ class Reconciler:
 def _is_long(job: DDPJob, observed: Observed) -> bool:
     """Whether a plan may take more than some milliseconds: of many pods, or with expressions."""
     return len(observed.pods) > _MANY_PODS or bool(job.spec.failure_policy.message_patterns())
-
-
-def _head(job: DDPJob, pods: Iterable[PodRecord]) -> str:
-    """Uid of rank 0's pod, if the job's attempt has one of its own."""
-    first = (pod for pod in pods if (pod.rank, pod.attempt) == (0, job.status.attempt))
-    return next((pod.uid for pod in first if is_own(job.status, pod)), "")
 
 
 def _since(moment: float | None) -> float:

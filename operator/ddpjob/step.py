@@ -55,6 +55,8 @@ class Plan:
     """Only peers' noise has been seen so far."""
     look_again: float | None = None
     """Seconds after which to plan again even if nothing happens."""
+    head: str = ""
+    """Uid of rank 0's pod of the attempt that the plan was made in, whose agent is asked."""
 
     def is_idle(self, status: Status) -> bool:
         """Whether nothing follows for a job with this status, but perhaps a look later."""

@@ -15,12 +15,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpjob.api import MAX_REASON, Failure
-from ddpjob.observed import DISRUPTIONS, SAVED, PodRecord, Report
+from ddpjob.observed import DISRUPTIONS, SAVED, UNREAD, PodRecord, Report, Word
 from ddpjob.ranks import format_ranks
 from ddpjob.text import printable
 from ddpjob.times import restamped, stamp, unix_seconds
 
 MAX_MESSAGE = 1024  # characters of a failure's message that go into status
+HANG = "Hang"  # as the agent calls it
+_TIMEOUT = re.compile(r"(?i)timed? ?out")
 _EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those with one
 
 MAX_NAME = 63
@@ -105,6 +107,36 @@ def read_summary(pod: PodRecord) -> AgentSummary | None:
     return None
 
 
+def word_of(pod: PodRecord) -> Word | None:
+    """What the pod's summary says of its end, read once for each record; None without one."""
+    if pod.word is UNREAD:
+        # Not a change: it follows from the message. By two threads at once it is read twice.
+        object.__setattr__(pod, "word", _word(pod))
+    return pod.word
+
+
+def _word(pod: PodRecord) -> Word | None:
+    """Little, since the records of thousands of pods are kept: no traceback, of rank 0 a report."""
+    summary = read_summary(pod)
+    if summary is None:
+        return None
+    said = summary.progress if pod.rank == 0 else None
+    return Word(
+        reason=summary.reason,
+        rank=summary.rank,
+        exit_code=summary.exit_code,
+        signal=summary.signal,
+        exception=summary.exception,
+        message=_clip(summary.message),
+        timed_out=summary.reason != HANG and _TIMEOUT.search(summary.message) is not None,
+        peer=summary.peer,
+        suspect=summary.suspect,
+        place=summary.place,
+        time=summary.time,
+        report=said.report() if said else None,
+    )
+
+
 def loads(text: str | bytes) -> Any:
     """JSON with NaN and Infinity, as Python writes them. Raises ValueError."""
     try:
@@ -117,8 +149,8 @@ def final_report(pods: Iterable[PodRecord]) -> Report | None:
     """The last report of node rank 0, from its summary."""
     for pod in pods:
         if pod.rank == 0 and pod.result:
-            summary = read_summary(pod)
-            return summary.progress.report() if summary and summary.progress else None
+            word = word_of(pod)
+            return word.report if word else None
     return None
 
 
@@ -127,8 +159,8 @@ def is_noise(pod: PodRecord) -> bool:
 
     By its agent's judgement.
     """
-    summary = read_summary(pod)
-    return summary is not None and summary.peer
+    word = word_of(pod)
+    return word is not None and word.peer
 
 
 def first_cause(pods: Iterable[PodRecord]) -> PodRecord:
@@ -147,21 +179,21 @@ def by_cause(pods: Iterable[PodRecord]) -> list[PodRecord]:
     shared = Counter(places(pods).values())
 
     def order(pod: PodRecord) -> tuple[bool, bool, float, float, int]:
-        summary = read_summary(pod)
-        if summary is None:
+        word = word_of(pod)
+        if word is None:
             return (False, False, 0, _seconds(pod.finished_at), pod.rank)
-        time = summary.time if summary.time is not None else _seconds(pod.finished_at)
-        is_echo = summary.peer and not summary.suspect
-        rarity = shared.get(summary.place or "", math.inf) if is_echo else 0
-        return (summary.peer, is_echo, rarity, time, pod.rank)
+        time = word.time if word.time is not None else _seconds(pod.finished_at)
+        is_echo = word.peer and not word.suspect
+        rarity = shared.get(word.place or "", math.inf) if is_echo else 0
+        return (word.peer, is_echo, rarity, time, pod.rank)
 
     return sorted(pods, key=order)
 
 
 def places(pods: Iterable[PodRecord]) -> dict[int, str]:
     """Where pods that hang wait for others, by node rank."""
-    summaries = {pod.rank: read_summary(pod) for pod in pods}
-    return {rank: word.place for rank, word in summaries.items() if word and word.place}
+    words = {pod.rank: word_of(pod) for pod in pods}
+    return {rank: word.place for rank, word in words.items() if word and word.place}
 
 
 def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Failure | None:
@@ -178,7 +210,7 @@ def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Fail
         pod=late.name,
         node=late.node or None,
         rank=late.rank,
-        reason="Hang",
+        reason=HANG,
         message=_clip(f"{words}: {told.message}"),
         time=told.time,
     )
@@ -202,17 +234,15 @@ def noise_failure(failed: Sequence[PodRecord]) -> Failure:
 
 def is_timeout(pod: PodRecord) -> bool:
     """Whether this pod's noise is that of a collective that timed out."""
-    summary = read_summary(pod)
-    if summary is None or summary.reason == "Hang":
-        return False
-    return re.search(r"(?i)timed? ?out", summary.message) is not None
+    word = word_of(pod)
+    return word is not None and word.timed_out
 
 
 def failure(pod: PodRecord) -> Failure:
     """What `status.failure` says of this pod."""
-    summary = read_summary(pod)
+    word = word_of(pod)
     where: dict[str, Any] = {"attempt": pod.attempt, "pod": pod.name, "node": pod.node or None}
-    if summary is None:
+    if word is None:
         lines = [line for line in pod.message.strip().splitlines() if line.strip()]
         return Failure(
             **where,
@@ -224,13 +254,13 @@ def failure(pod: PodRecord) -> Failure:
         )
     return Failure(
         **where,
-        rank=summary.rank if summary.rank is not None else pod.rank,
-        exit_code=summary.exit_code,
-        signal=summary.signal,
-        reason=pod.disruption or _own_reason(summary.reason),
-        exception=summary.exception,
-        message=_clip(summary.message),
-        time=stamp(summary.time) if summary.time else restamped(pod.finished_at),
+        rank=word.rank if word.rank is not None else pod.rank,
+        exit_code=word.exit_code,
+        signal=word.signal,
+        reason=pod.disruption or _own_reason(word.reason),
+        exception=word.exception,
+        message=word.message,
+        time=stamp(word.time) if word.time else restamped(pod.finished_at),
     )
 
 

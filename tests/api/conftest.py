@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.api.jobs import Jobs
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.nodes import fake_nodes
+from tests.cluster.operator import OperatorProcess
 
 
 @pytest.fixture
@@ -38,3 +40,11 @@ async def nodes(client: Client) -> AsyncIterator[list[str]]:
     """Names of two nodes without kubelets."""
     async with fake_nodes(client, "node-a", "node-b") as names:
         yield list(names)
+
+
+@pytest.fixture
+def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """The operator as a process, for all namespaces; a module may have one of its own."""
+    with OperatorProcess(api_server, tmp_path) as operator:
+        operator.wait_until_ready()
+        yield operator

@@ -2,9 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,13 +17,6 @@ from tests.cluster.podstatus import End, Life
 
 FINALIZER = "example.com/held"
 FORGED = "example.com/forged"  # annotation: how the pod ends, as an exit code, or `runs`
-
-
-@pytest.fixture
-def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(api_server, tmp_path) as operator:
-        operator.wait_until_ready()
-        yield operator
 
 
 @pytest.fixture
@@ -52,19 +43,30 @@ def life(pod: Body) -> Life:
 
 
 class Forger:
-    """Makes pods that say they are a job's."""
+    """Makes pods that say they are the job `digits`'s, in its namespace or in another."""
 
-    def __init__(self, client: Client, job: Body) -> None:
-        self.client, self.job = client, job
+    def __init__(self, client: Client, jobs: Jobs, namespace: str) -> None:
+        self.client, self.jobs, self.namespace = client, jobs, namespace
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+
+    async def own(self, name: str) -> Body:
+        """The pod of this name in the job's namespace."""
+        return await self.client.request("GET", f"{self.path}/{name}")
 
     async def pod(
-        self, attempt: int, rank: int, namespace: str, end: str, *, copy: Body | None = None
+        self,
+        attempt: int,
+        rank: int,
+        end: str,
+        *,
+        namespace: str | None = None,
+        copy: Body | None = None,
     ) -> Body:
         """A pod of this name on a node, with the job's labels, owner and a finalizer.
 
         `copy` is a pod whose labels and annotations it has too.
         """
-        job = self.job["metadata"]
+        job = (await self.jobs.get())["metadata"]
         labels = {keys.MANAGED_BY_LABEL: keys.MANAGED_BY, keys.JOB_UID_LABEL: job["uid"]}
         meta = copy["metadata"] if copy else {}
         owner = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "controller": True}
@@ -83,7 +85,7 @@ class Forger:
                 "containers": [{"name": keys.TRAINER_CONTAINER, "image": "forged:1"}],
             },
         }
-        path = f"/api/v1/namespaces/{namespace}/pods"
+        path = f"/api/v1/namespaces/{namespace or self.namespace}/pods"
         return await self.client.request("POST", path, body)
 
     async def ended(self, pod: Body) -> None:
@@ -112,90 +114,76 @@ def untouched(job: Body) -> bool:
     return status["state"] == "Running" and counters == (0, 0, 0) and "failure" not in status
 
 
-@asynccontextmanager
-async def playing(client: Client, nodes: list[str]) -> AsyncIterator[None]:
+@pytest.fixture
+async def forger(
+    operator: OperatorProcess,
+    jobs: Jobs,
+    nodes: list[str],
+    client: Client,
+    namespace: str,
+    elsewhere: str,
+) -> AsyncIterator[Forger]:
+    """Somebody else, beside an operator and kubelets that play all pods."""
     async with ScriptedKubelet(client, nodes, life, bind=lambda pod: True):
-        yield
+        yield Forger(client, jobs, namespace)
 
 
 @pytest.mark.parametrize("end", ["0", "1", "runs"])
 async def test_a_pod_in_another_namespace_does_nothing_to_the_job(
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
-    elsewhere: str,
-    end: str,
+    forger: Forger, jobs: Jobs, elsewhere: str, end: str
 ) -> None:
-    async with playing(client, nodes):
-        await jobs.create()
-        forger = Forger(client, await jobs.in_state("Running"))
-        for attempt, rank in itertools.product((0, 1, 7), (0, 1)):
-            forged = await forger.pod(attempt, rank, elsewhere, end)
-            if end != "runs":
-                await forger.ended(forged)
-        await has_settled(jobs)
-        assert untouched(await jobs.get())
-        await jobs.patch(suspend=True)
-        await jobs.in_state("Suspended")
+    await jobs.create()
+    await jobs.in_state("Running")
+    for attempt, rank in itertools.product((0, 1, 7), (0, 1)):
+        forged = await forger.pod(attempt, rank, end, namespace=elsewhere)
+        if end != "runs":
+            await forger.ended(forged)
+    await has_settled(jobs)
+    assert untouched(await jobs.get())
+    await jobs.patch(suspend=True)
+    await jobs.in_state("Suspended")
 
 
 @pytest.mark.parametrize("end", ["0", "1", "runs"])
 async def test_a_pod_that_the_operator_did_not_make_does_nothing_to_the_job(
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
-    namespace: str,
-    elsewhere: str,
-    end: str,
+    forger: Forger, jobs: Jobs, end: str
 ) -> None:
-    async with playing(client, nodes):
-        await jobs.create()
-        job = await jobs.in_state("Running")
-        own = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods/digits-0-0")
-        forger = Forger(client, job)
-        for attempt, rank in ((1, 0), (7, 1), (0, 2)):
-            forged = await forger.pod(attempt, rank, namespace, end, copy=own)
-            if end != "runs":
-                await forger.ended(forged)
-        await has_settled(jobs)
-        assert untouched(await jobs.get())
-        await jobs.patch(suspend=True)
-        await jobs.in_state("Suspended")
+    await jobs.create()
+    await jobs.in_state("Running")
+    own = await forger.own("digits-0-0")
+    for attempt, rank in ((1, 0), (7, 1), (0, 2)):
+        forged = await forger.pod(attempt, rank, end, copy=own)
+        if end != "runs":
+            await forger.ended(forged)
+    await has_settled(jobs)
+    assert untouched(await jobs.get())
+    await jobs.patch(suspend=True)
+    await jobs.in_state("Suspended")
 
 
 async def test_a_pod_that_takes_the_place_of_one_counts_for_nothing_after_a_restart_too(
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
-    namespace: str,
-    elsewhere: str,
+    forger: Forger, operator: OperatorProcess, jobs: Jobs, client: Client
 ) -> None:
     """With all that a stranger can copy, while no operator is there to see it."""
-    async with playing(client, nodes):
-        await jobs.create()
-        await jobs.in_state("Running")
-        job = await jobs.until(lambda job: len(job["status"]["pods"][0]["uids"]) == 12)
-        operator.kill()
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        forger = Forger(client, job)
-        for rank in (0, 1):
-            own = await client.request("GET", f"{path}/digits-0-{rank}")
-            await client.request("DELETE", f"{path}/digits-0-{rank}", {"gracePeriodSeconds": 0})
-            async with asyncio.timeout(30):
-                while True:
-                    try:
-                        forged = await forger.pod(0, rank, namespace, "0", copy=own)
-                        break
-                    except ApiError as error:
-                        assert error.code == 409
-            await forger.ended(forged)
-        operator.start()
-        job = await jobs.until(
-            lambda job: job["status"]["attempt"] == 1 and job["status"]["state"] == "Running"
-        )
+    await jobs.create()
+    await jobs.in_state("Running")
+    await jobs.until(lambda job: len(job["status"]["pods"][0]["uids"]) == 12)
+    operator.kill()
+    for rank in (0, 1):
+        own = await forger.own(f"digits-0-{rank}")
+        await client.request("DELETE", f"{forger.path}/digits-0-{rank}", {"gracePeriodSeconds": 0})
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    forged = await forger.pod(0, rank, "0", copy=own)
+                    break
+                except ApiError as error:
+                    assert error.code == 409
+        await forger.ended(forged)
+    operator.start()
+    job = await jobs.until(
+        lambda job: job["status"]["attempt"] == 1 and job["status"]["state"] == "Running"
+    )
     status = job["status"]
     assert (status["restarts"], status["budget"]["charged"]) == (1, 0)
     assert status["failure"]["reason"] in ("ResultUnknown", "PodDeleted")
@@ -203,68 +191,51 @@ async def test_a_pod_that_takes_the_place_of_one_counts_for_nothing_after_a_rest
 
 @pytest.mark.parametrize("end", ["0", "runs"])
 async def test_a_name_that_somebody_takes_first_is_told_and_freed(
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
-    namespace: str,
-    elsewhere: str,
-    end: str,
+    forger: Forger, jobs: Jobs, client: Client, end: str
 ) -> None:
-    async with playing(client, nodes):
-        await jobs.create(suspend=True)
-        job = await jobs.in_state("Suspended")
-        forged = await Forger(client, job).pod(0, 1, namespace, end)
-        await jobs.patch(suspend=False)
-        job = await jobs.until(
-            lambda job: conditions(job).get("Accepted") == ("False", "NameTaken")
-        )
-        assert job["status"].get("succeededRanks", "") == ""
-        (accepted,) = [c for c in job["status"]["conditions"] if c["type"] == "Accepted"]
-        assert "digits-0-1" in accepted["message"]
-        path = f"/api/v1/namespaces/{namespace}/pods/{forged['metadata']['name']}"
-        async with asyncio.timeout(60):
-            while "deletionTimestamp" not in (await client.request("GET", path))["metadata"]:
-                await asyncio.sleep(0.05)
-        body = {"metadata": {"finalizers": None}}
-        await client.request("PATCH", path, body, content_type=MERGE)
-        job = await jobs.in_state("Running")
-        assert job["status"]["restarts"] == 0
-        own = await client.request("GET", path)
-        assert own["metadata"]["uid"] != forged["metadata"]["uid"]
+    await jobs.create(suspend=True)
+    await jobs.in_state("Suspended")
+    forged = await forger.pod(0, 1, end)
+    await jobs.patch(suspend=False)
+    job = await jobs.until(lambda job: conditions(job).get("Accepted") == ("False", "NameTaken"))
+    assert job["status"].get("succeededRanks", "") == ""
+    (accepted,) = [c for c in job["status"]["conditions"] if c["type"] == "Accepted"]
+    assert "digits-0-1" in accepted["message"]
+    async with asyncio.timeout(60):
+        while "deletionTimestamp" not in (await forger.own("digits-0-1"))["metadata"]:
+            await asyncio.sleep(0.05)
+    body = {"metadata": {"finalizers": None}}
+    await client.request("PATCH", f"{forger.path}/digits-0-1", body, content_type=MERGE)
+    job = await jobs.in_state("Running")
+    assert job["status"]["restarts"] == 0
+    own = await forger.own("digits-0-1")
+    assert own["metadata"]["uid"] != forged["metadata"]["uid"]
 
 
 async def test_an_old_attempts_pod_that_nobody_ends_holds_nothing_up(
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
-    namespace: str,
-    elsewhere: str,
+    forger: Forger, jobs: Jobs, client: Client
 ) -> None:
     """On a node that does not exist, with a finalizer: no kubelet will ever say a word of it."""
-    async with playing(client, nodes):
-        await jobs.create(failurePolicy={"backoffSeconds": {"first": 0, "cap": 0}})
-        await jobs.in_state("Running")
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        await client.request("DELETE", f"{path}/digits-0-1")
-        await jobs.until(lambda job: job["status"]["attempt"] == 1)
-        await jobs.in_state("Running")
-        body = await client.request("GET", f"{path}/digits-1-1")
-        forged: dict[str, Any] = {
-            "metadata": {
-                "name": "digits-0-7",
-                "labels": body["metadata"]["labels"],
-                "annotations": body["metadata"]["annotations"],
-                "ownerReferences": body["metadata"]["ownerReferences"],
-                "finalizers": [FINALIZER],
-            },
-            "spec": {"nodeName": "nowhere", "containers": [{"name": "trainer", "image": "x"}]},
-        }
-        await client.request("POST", path, forged)
-        await client.request("DELETE", f"{path}/digits-1-1")
-        await jobs.until(
-            lambda job: job["status"]["attempt"] == 2 and job["status"]["state"] == "Running"
-        )
-        left = await client.request("GET", f"{path}/digits-0-7")
+    await jobs.create(failurePolicy={"backoffSeconds": {"first": 0, "cap": 0}})
+    await jobs.in_state("Running")
+    await client.request("DELETE", f"{forger.path}/digits-0-1")
+    await jobs.until(lambda job: job["status"]["attempt"] == 1)
+    await jobs.in_state("Running")
+    body = await forger.own("digits-1-1")
+    forged: dict[str, Any] = {
+        "metadata": {
+            "name": "digits-0-7",
+            "labels": body["metadata"]["labels"],
+            "annotations": body["metadata"]["annotations"],
+            "ownerReferences": body["metadata"]["ownerReferences"],
+            "finalizers": [FINALIZER],
+        },
+        "spec": {"nodeName": "nowhere", "containers": [{"name": "trainer", "image": "x"}]},
+    }
+    await client.request("POST", forger.path, forged)
+    await client.request("DELETE", f"{forger.path}/digits-1-1")
+    await jobs.until(
+        lambda job: job["status"]["attempt"] == 2 and job["status"]["state"] == "Running"
+    )
+    left = await forger.own("digits-0-7")
     assert left["metadata"]["deletionGracePeriodSeconds"] == 0, "by force, and still there"

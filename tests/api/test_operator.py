@@ -5,9 +5,7 @@ import json
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +19,6 @@ from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
-
-
-@pytest.fixture
-def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(api_server, tmp_path) as operator:
-        operator.wait_until_ready()
-        yield operator
 
 
 def fails_once(pod: Body) -> Life:

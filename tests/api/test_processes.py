@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import textwrap
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,6 @@ from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import ROOT
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(api_server, tmp_path) as operator:
-        operator.wait_until_ready()
-        yield operator
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """What a hundred jobs cost the API server: counts, which no slow machine changes."""
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +16,6 @@ from tests.cluster.podstatus import Life
 from tests.localplay import until
 
 JOBS, NODES = 100, 8
-
-
-@pytest.fixture
-def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with OperatorProcess(api_server, tmp_path) as operator:
-        operator.wait_until_ready()
-        yield operator
 
 
 @pytest.mark.timeout(300)

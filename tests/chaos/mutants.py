@@ -58,12 +58,11 @@ MUTANTS = (
     Mutant(
         "the budget in memory",
         "reconcile.py",
-        "        return await aside(_is_long(job, observed), plan, job, observed, time.time())\n",
+        "        step = await aside(_is_long(job, observed), plan, job, observed, time.time())\n",
         "        kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
         "        own = job.status.model_copy(update={'budget': kept})\n"
         "        step = plan(job.model_copy(update={'status': own}), observed, time.time())\n"
-        "        vars(memory)['budget'] = step.status.budget\n"
-        "        return step\n",
+        "        vars(memory)['budget'] = step.status.budget\n",
         only="uses-up-its-budget",
     ),
     Mutant(
@@ -127,7 +126,7 @@ MUTANTS = (
     Mutant(
         "failures as events",
         "reconcile.py",
-        "        pods = tuple(self.caches.pods(job.namespace, job.uid))\n        memory.head",
+        "        return Observed(\n            pods=tuple(self.caches.pods(job.namespace, job.uid)),\n",
         "        alive = vars(memory).setdefault('alive', set())\n"
         "        pods = tuple(\n"
         "            pod\n"
@@ -135,7 +134,8 @@ MUTANTS = (
         "            if pod.result != 'failed' or pod.uid in alive\n"
         "        )\n"
         "        known = self.caches.pods(job.namespace, job.uid)\n"
-        "        alive.update(pod.uid for pod in known if pod.live)\n        memory.head",
+        "        alive.update(pod.uid for pod in known if pod.live)\n"
+        "        return Observed(\n            pods=pods,\n",
         only="fails-once",
     ),
     Mutant(

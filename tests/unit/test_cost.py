@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from ddpjob import render
 from ddpjob.api import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, DDPJob, read_status, validate
+from ddpjob.controller import Controller
 from ddpjob.errors import InvalidJob
 from ddpjob.explain import MAX_PROBLEMS
 from ddpjob.failurepolicy import judge
@@ -27,8 +29,9 @@ from ddpjob.nesting import LARGE, aside, read_json
 from ddpjob.observed import pod_record
 from ddpjob.plan import MAX_SEARCHED, plan
 from ddpjob.policy import Policy
-from ddpjob.summary import AgentReport, loads, read_summary
-from tests.builders import IDENTITY, NOW, failed, job, job_object
+from ddpjob.settings import Settings
+from ddpjob.summary import MAX_MESSAGE, AgentReport, loads, read_summary, word_of
+from tests.builders import IDENTITY, NOW, failed, job, job_object, running, summary
 from tests.localplay import Watched, operating, until
 from tests.unit.test_loop import stored, submit
 from tests.unit.test_plan import see
@@ -270,6 +273,32 @@ def test_of_thousands_of_failures_some_messages_are_searched_and_no_more() -> No
     assert MAX_SEARCHED <= judged <= MAX_SEARCHED + 2
 
 
+def test_what_a_failed_pod_has_left_is_read_once_and_not_in_every_plan() -> None:
+    """It was read ten times in these two plans."""
+    count = 300
+    nodes = {"desired": count, "running": count}
+    policy = {"rules": [{"onReasons": ["None"], "action": "Ignore"}]}
+    ours = job(nnodes=count, failurePolicy=policy, status={"state": "Running", "nodes": nodes})
+    noise = json.dumps({"version": 1, "reason": "Exception", "peer": True, "message": "timed out"})
+    pods = [running(0), *(failed(rank, noise) for rank in range(1, count))]
+
+    def twice() -> None:
+        assert plan(ours, see(*pods), NOW).noise
+        assert plan(ours, see(*pods, noise_seconds=60.0), NOW).status.failure
+
+    assert calls_of(read_summary, twice) == count - 1
+
+
+def test_little_is_kept_of_what_a_failed_pod_has_left() -> None:
+    progress = {"source": "file", "step": 7, "metrics": {f"m{n}": 1.0 for n in range(32)}}
+    text = summary(message="x" * 4096, traceback="y" * 4096, progress=progress)
+    for rank in (0, 3):
+        word = word_of(failed(rank, text))
+        assert word is not None and len(word.message) == MAX_MESSAGE
+        assert (word.report is not None) is (rank == 0), "rank 0's alone is asked for"
+        assert len(repr(replace(word, report=None))) < 2 * MAX_MESSAGE
+
+
 @pytest.mark.parametrize("name", WORK)
 async def test_what_takes_long_leaves_the_others_their_turn(name: str) -> None:
     """Each took the loop for 0.3 to 40 s; now two threads change every 5 ms."""
@@ -300,6 +329,26 @@ async def test_the_reconciler_does_the_long_things_aside() -> None:
     finally:
         sys.setprofile(None)
     assert seen == set()
+
+
+async def test_the_whole_of_a_job_at_rest_is_read_aside() -> None:
+    """A status of 1.4 MB takes 0.2 to 0.8 s, and the cache knows the size of a part alone."""
+    cluster, seen = Watched(), set[str]()
+    job = DDPJob.parse(await submit(cluster))
+    controller = Controller(cluster, settings=Settings())
+    long = {job_record.__code__, DDPJob.parse.__func__.__code__}  # type: ignore[attr-defined]
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code in long:
+            seen.add(frame.f_code.co_name)
+
+    sys.setprofile(note)  # of this thread
+    try:
+        whole = await controller.reconciler._whole(job)
+    finally:
+        sys.setprofile(None)
+    assert seen == set()
+    assert whole == job and controller.jobs[job.namespace, job.name].parse() == job
 
 
 async def restarted(cluster: Watched) -> bool:

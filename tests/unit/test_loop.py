@@ -1,8 +1,10 @@
 """The whole loop on the embedded cluster: real controller, real caches, real status writes."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -26,7 +28,7 @@ from ddpjob.policy import Policy
 from ddpjob.settings import Settings
 from ddpjob.step import Note
 from tests.builders import job_object
-from tests.localplay import NAMESPACE, Watched, end_pod, operating, until
+from tests.localplay import FAST, NAMESPACE, Watched, end_pod, operating, until
 
 
 def fails_once(attempt: int, rank: int) -> int | None:
@@ -161,28 +163,49 @@ class Protected(Watched):
 
 
 async def test_a_stray_whose_deletion_is_refused_holds_nothing_up(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is there before the job's own pods, whose creation is the same step as its deletion."""
+    caplog.set_level(logging.INFO, "ddpjob")
     monkeypatch.setattr("ddpjob.plan.STRAY_SECONDS", 0.0)
     cluster = Protected()
-    await submit(cluster)
+    job = DDPJob.parse(await submit(cluster))
+    ours = orjson.loads(render.pods(job, load_agent(), Policy()).body(1))
+    ours["metadata"]["name"] = "digits-0-7"
+    await cluster.create(PODS, NAMESPACE, ours)
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
-        own = await cluster.get(PODS, NAMESPACE, "digits-0-1")
-        meta = {
-            name: own["metadata"][name] for name in ("labels", "annotations", "ownerReferences")
-        }
-        spec = {"metadata": {**meta, "name": "digits-0-7"}, "spec": own["spec"]}
-        await cluster.create(PODS, NAMESPACE, spec)
-        await until(lambda: cluster.refused)
+        assert cluster.refused
         await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
         await until(lambda: left_its_attempt(cluster))
     assert cluster.refused <= 3
+    told = [line for line in caplog.text.splitlines() if "pods of others stay" in line]
+    assert told and not [line for line in told if "retry_in" in line], "it is an error of no step"
+
+
+class Full(Watched):
+    """A quota that no pod of rank 1 fits into."""
+
+    async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource == PODS and orjson.loads(body)["metadata"]["name"].endswith("-1"):
+            raise Refused(403, "Forbidden", "exceeded quota")
+        return await super().create(resource, namespace, body)
+
+
+async def test_a_deadline_to_start_does_not_wait_for_the_back_off_of_refused_pods() -> None:
+    """With a back-off of an hour."""
+    cluster = Full()
+    await submit(cluster, startupDeadlineSeconds=3)
+    slow = replace(FAST, backoff_first=3600.0, backoff_cap=3600.0)
+    async with operating(cluster, lambda attempt, rank: None, slow):
+        await until(lambda: left_its_attempt(cluster))
+    failure = (await stored(cluster))["status"]["failure"]
+    assert failure["reason"] == "StartupDeadlineExceeded" and "quota" in failure["message"]
 
 
 async def left_its_attempt(cluster: Watched) -> bool:
-    job = await stored(cluster)
-    return bool(job["status"]["restarts"] == 1)
+    status = (await stored(cluster)).get("status") or {}
+    return bool(status.get("restarts") == 1)
 
 
 async def test_a_finished_job_that_is_invalid_by_now_keeps_what_it_says() -> None:
@@ -368,3 +391,27 @@ async def test_an_event_that_exists_is_not_told_again() -> None:
         await reconciler._tell(job, Note("Restarting", message))
     events = (await cluster.list(EVENTS, namespace=NAMESPACE)).items
     assert sorted(e["message"] for e in events) == ["rank 1 failed", "rank 2 failed"]
+
+
+class Older(Watched):
+    """A definition that does not know `status.pods`, so that the API server drops it."""
+
+    async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource == DDPJOBS:
+            known = {name: value for name, value in body["status"].items() if name != "pods"}
+            body = {**body, "status": known}
+        return await super().update_status(resource, namespace, body)
+
+
+async def test_an_older_definition_is_told_by_an_event_of_the_job() -> None:
+    cluster = Older()
+    await submit(cluster)
+
+    async def told() -> list[Body]:
+        return (await cluster.list(EVENTS, namespace=NAMESPACE)).items
+
+    async with operating(cluster, lambda attempt, rank: None):
+        (event, *more) = await until(told)
+        assert await pod_names(cluster) == []
+    assert not more and (event["type"], event["reason"]) == ("Warning", "OldDefinition")
+    assert "apply manifests/crd.yaml" in event["message"]

@@ -11,7 +11,18 @@ from ddpjob.observed import Observed, PodRecord
 from ddpjob.plan import NOISE_SECONDS, UNHEARD_SECONDS
 from ddpjob.removal import SURVIVOR_GRACE
 from ddpjob.step import Plan
-from tests.builders import NOW, failed, job, plan, pod, running, succeeded, summary, with_status
+from tests.builders import (
+    NOW,
+    STRANGERS,
+    failed,
+    job,
+    plan,
+    pod,
+    running,
+    succeeded,
+    summary,
+    with_status,
+)
 
 
 def see(*pods: PodRecord, **fields: object) -> Observed:
@@ -63,6 +74,13 @@ def test_all_nodes_running_makes_the_job_running() -> None:
     status = plan(started(), see(running(0), running(1)), NOW).status
     assert status.state == "Running" and condition(status, "Running") == ("True", "AllNodesRunning")
     assert status.summary.nodes == "2/2"
+
+
+def test_rank_zeros_own_pod_of_the_attempt_is_the_one_whose_agent_is_asked() -> None:
+    ours, others = started(), (running(1), running(0, attempt=1), running(0, attempt=7))
+    assert plan(ours, see(*others, running(0)), NOW).head == "uid-digits-0-0"
+    assert plan(ours, see(*others, running(0, uid="theirs", root=STRANGERS)), NOW).head == ""
+    assert plan(ours, see(*others), NOW).head == ""
 
 
 def test_a_finished_rank_counts_as_running_for_the_group() -> None:

@@ -42,6 +42,15 @@ async def test_pauses_double_up_to_the_cap_and_start_again_after_success() -> No
     assert queue.retry("b", at_least=30.0) == 30.0
 
 
+async def test_a_deadline_cuts_the_back_off_short_but_not_its_least_pause() -> None:
+    queue: KeyedQueue[str] = KeyedQueue(first=60.0)
+    assert queue.retry("a", at_least=2.0, at_most=1.0) == 2.0
+    assert queue.retry("b", at_most=0.01) == 0.01
+    assert queue.retry("c", at_most=-1.0) == 0.0
+    async with asyncio.timeout(5):
+        assert {await queue.get(), await queue.get()} == {"b", "c"}
+
+
 async def test_whoever_adds_a_key_cuts_its_back_off_short_but_not_its_least_pause() -> None:
     queue: KeyedQueue[str] = KeyedQueue(first=60.0)
     loop = asyncio.get_running_loop()

@@ -1,3 +1,5 @@
+from itertools import permutations
+
 import pytest
 
 from ddpjob import api
@@ -67,3 +69,14 @@ def test_a_conditions_time_changes_with_its_truth_alone() -> None:
     times = [s.conditions[0].last_transition_time for s in (one, two, three)]
     assert times[0] == times[1] != times[2]
     assert with_condition(three, "Running", True, "AllNodesRunning", "", now=NOW + 99) is three
+
+
+def test_conditions_have_one_order_whichever_was_set_first() -> None:
+    own = ("Accepted", "Running", "Suspended", "Failed")
+    foreign = ("Zoned", "Audited")  # of somebody else's: as they were found, at the end
+    for kinds in permutations((*own, *foreign)):
+        status = api.Status()
+        for kind in kinds:
+            status = with_condition(status, kind, True, "Set", "", now=NOW)
+        others = [kind for kind in kinds if kind in foreign]
+        assert [c.type for c in status.conditions] == [*own, *others]

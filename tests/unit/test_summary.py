@@ -100,6 +100,13 @@ def test_a_pod_without_a_summary_is_judged_by_the_kubelets_time() -> None:
     assert first_cause([later, killed]) is killed
 
 
+def test_a_record_of_another_message_has_its_own_word() -> None:
+    pod = failed(1, summary(reason="Exception"))
+    assert failure(pod).reason == "Exception"
+    assert failure(replace(pod, message=summary(reason="Hang"))).reason == "Hang"
+    assert pod == failed(1, pod.message), "what has been read makes no other record"
+
+
 def test_the_final_report_is_rank_zeros() -> None:
     progress = {"source": "file", "step": 9, "loss": float("nan"), "total_steps": 9}
     report = final_report([succeeded(1), succeeded(0, message=summary(progress=progress))])

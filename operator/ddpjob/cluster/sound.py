@@ -20,10 +20,6 @@ from ddpjob.errors import Unavailable
 from ddpjob.nesting import LARGE, aside, read_json
 
 PAUSE_SECONDS = 1.0  # kopf begins a broken watch again at once
-_METADATA = (
-    *("name", "namespace", "uid", "resourceVersion", "generation"),
-    *("creationTimestamp", "deletionTimestamp"),
-)
 
 
 async def sound_answers(
@@ -57,7 +53,7 @@ def _trigger(found: Body) -> Body:
     """What kopf needs of an object to say that it has changed."""
     metadata = found.get("metadata")
     named = metadata if isinstance(metadata, dict) else {}
-    kept = {name: named[name] for name in _METADATA if name in named}
+    kept = {name: named[name] for name in keys.METADATA if name in named}
     return {name: found[name] for name in ("apiVersion", "kind") if name in found} | {
         "metadata": kept
     }
