@@ -26,6 +26,10 @@ DISRUPTIONS = frozenset(
 """Reasons that are no fault of the training: restarts because of them do not count."""
 
 
+MAX_TEXT = 4096
+"""Characters of a pod's text that a record keeps: a termination message has as many bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """What the agent of a pod that has ended left of why; `summary` reads it."""
@@ -144,14 +148,19 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         bare=_is_bare(status),
         agent_port=_port(annotations.get(keys.AGENT_PORT_ANNOTATION, "")),
         agent_config=agent_config if keys.is_agent_config_name(owner["name"], agent_config) else "",
-        spec_hash=annotations.get(keys.SPEC_HASH_ANNOTATION, ""),
+        spec_hash=_bounded(annotations.get(keys.SPEC_HASH_ANNOTATION, "")),
         root=root_of(annotations.get(keys.PROOF_ANNOTATION, ""), place[1]),
         uid_print=print_of(metadata["uid"]),
         ended=_ended(status),
         disruption=_disruption(status),
         unreachable_since=_unreachable_since(status, deadline),
-        **_trainer(status),
+        **{name: _bounded(value) for name, value in _trainer(status).items()},
     )
+
+
+def _bounded(value: Any) -> Any:
+    """`value`, a text no longer than any that a kubelet writes: others may write 1.5 MB."""
+    return value[:MAX_TEXT] if isinstance(value, str) else value
 
 
 # Reasons of the condition DisruptionTarget (the Pod's lifecycle, "Pod disruption conditions").

@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import FrameType
 from typing import Any
 
 import orjson
 import pytest
 
-from ddpjob import render
+from ddpjob import keys, render
 from ddpjob.api import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, DDPJob, read_status, validate
 from ddpjob.controller import Controller
 from ddpjob.errors import InvalidJob
@@ -218,6 +218,31 @@ def test_a_pod_that_somebody_made_is_read_whatever_it_says() -> None:
     status = {"containerStatuses": [{}] * 50_000, "conditions": [{}] * 50_000, "phase": "Running"}
     record = pod_record({"metadata": IDENTITY, "spec": {}, "status": status})
     assert record is not None and record.rank == 1
+
+
+LONG = "x" * 1_000_000
+STATES = {
+    "it waits": {"waiting": {"reason": LONG, "message": LONG}},
+    "it has ended": {"terminated": {"exitCode": 1, "reason": LONG, "message": LONG}},
+}
+
+
+@pytest.mark.parametrize("state", [*STATES, ""])
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
+@pytest.mark.parametrize("phase", ["Pending", "Failed"])
+def test_a_record_keeps_little_of_what_somebody_wrote(kind: str, state: str, phase: str) -> None:
+    container = {"name": keys.TRAINER_CONTAINER, "state": STATES.get(state, {})}
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": LONG, "message": LONG}
+    status = {
+        **{kind: [container], "phase": phase, "conditions": [scheduled]},
+        **({} if state else {"reason": LONG, "message": LONG}),
+    }
+    annotations = {name: LONG for name in vars(keys).values() if isinstance(name, str)}
+    metadata = {**IDENTITY, "annotations": annotations}
+    record = pod_record({"metadata": metadata, "spec": {}, "status": status})
+    assert record is not None
+    kept = [getattr(record, field.name) for field in fields(record)]
+    assert sum(len(value) for value in kept if isinstance(value, str)) < 16_000
 
 
 async def turns(work: asyncio.Future[Any]) -> int:
