@@ -119,7 +119,7 @@ def count_steps(folder: str, recorder: Any) -> None:
             counter = beside("ddpjob_counts.py")["StepCounter"](folder, ranks)
             recorder.steps = lambda: counter.step
             os.register_at_fork(after_in_child=counter.forget)
-            hook(counter)
+            hook(counter.after_step)
 
     when_imported(OPTIMIZER_MODULE, register)
 
