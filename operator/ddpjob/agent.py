@@ -231,9 +231,10 @@ def compile_hooks(run_dir: str) -> str:
     folder = os.path.join(os.path.abspath(run_dir), "hooks")
     if os.pathsep in folder or sys.pycache_prefix is not None:  # Python has its own place for them
         return ""
-    umask = os.umask(0o022)  # the script may be another user's
+    umask, is_new = os.umask(0o022), False  # the script may be another user's
     try:
         os.makedirs(folder)  # a new one: another may be anybody's
+        is_new = True
         for name in names_in(HOOKS, r"\w+\.py"):
             path = os.path.join(folder, name)
             with open(os.path.join(HOOKS, name), "rb") as file:
@@ -245,6 +246,10 @@ def compile_hooks(run_dir: str) -> str:
                     file.write(content)
     except OSError as problem:
         say(f"hooks are compiled in every process: {problem}")
+        if is_new:  # on a full disk its bytes are wanted for records
+            import shutil  # takes 5 ms
+
+            shutil.rmtree(folder, ignore_errors=True)
         return ""
     finally:
         os.umask(umask)
