@@ -15,6 +15,7 @@ import ctypes
 import importlib.util
 import itertools
 import json
+import marshal
 import math
 import os
 import re
@@ -49,6 +50,7 @@ LAST_SECONDS = 3.0  # of the grace period, kept to write the summary
 # for purposes of their own (submitit requeues, Kineto profiles).
 STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2))
 HERE = os.path.dirname(os.path.abspath(__file__))
+HOOKS = os.path.join(HERE, "hooks")
 CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
 
 
@@ -202,18 +204,63 @@ def absolute_name(host: str, namespace: str, resolv_conf: str) -> str:
     return host + "." if host.endswith("." + domain) else f"{host}.{domain}."
 
 
-def launcher_env(config: Config, env: Mapping[str, str], resolv_conf: str) -> dict[str, str]:
-    """The launcher's environment: absolute master, our hooks, torchrun's time-outs."""
+def launcher_env(
+    config: Config, env: Mapping[str, str], resolv_conf: str, hooks: str = ""
+) -> dict[str, str]:
+    """The launcher's environment: absolute master, our hooks, torchrun's time-outs.
+
+    `hooks` is the folder with the compiled ones. HOOKS follows, as the script may empty that.
+    """
     result = dict(env)
     result["MASTER_ADDR"] = absolute_name(config.master_addr, config.namespace, resolv_conf)
     if "PET_MASTER_ADDR" in env:
         result["PET_MASTER_ADDR"] = result["MASTER_ADDR"]
-    paths = [os.path.join(HERE, "hooks"), env.get("PYTHONPATH", "")]
+    paths = [hooks, HOOKS, env.get("PYTHONPATH", "")]
     result["DDPJOB_STACK_SIGNAL"] = str(STACK_SIGNAL)
     result["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     result.setdefault("PET_RDZV_CONF", f"timeout={config.rendezvous_seconds}")
     result.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(config.shutdown_seconds))
     return result
+
+
+def compile_hooks(run_dir: str) -> str:
+    """A folder with our hooks, compiled for every Python like this one; "" where none can be made.
+
+    HOOKS is a read-only mount: each Python process of the pod would compile them for itself.
+    """
+    folder = os.path.join(os.path.abspath(run_dir), "hooks")
+    if os.pathsep in folder or sys.pycache_prefix is not None:  # Python has its own place for them
+        return ""
+    umask, is_new = os.umask(0o022), False  # the script may be another user's
+    try:
+        os.makedirs(folder)  # a new one: another may be anybody's
+        is_new = True
+        for name in names_in(HOOKS, r"\w+\.py"):
+            path = os.path.join(folder, name)
+            with open(os.path.join(HOOKS, name), "rb") as file:
+                source = file.read()
+            cached = importlib.util.cache_from_source(path)
+            os.makedirs(os.path.dirname(cached), exist_ok=True)
+            for target, content in ((path, source), (cached, bytecode(source, path))):
+                with open(target, "wb") as file:
+                    file.write(content)
+    except OSError as problem:
+        say(f"hooks are compiled in every process: {problem}")
+        if is_new:  # on a full disk its bytes are wanted for records
+            import shutil  # takes 5 ms
+
+            shutil.rmtree(folder, ignore_errors=True)
+        return ""
+    finally:
+        os.umask(umask)
+    return folder
+
+
+def bytecode(source: bytes, path: str) -> bytes:
+    """The .pyc of `source`, of the kind that is checked by the source's hash: PEP 552."""
+    header = importlib.util.MAGIC_NUMBER + (0b11).to_bytes(4, "little")
+    code = marshal.dumps(compile(source, path, "exec", dont_inherit=True))
+    return header + importlib.util.source_hash(source) + code
 
 
 # ---- What other processes write: hostile until read
@@ -1117,7 +1164,8 @@ class Agent:
 
     def start(self) -> None:
         """Start the launcher in a session of its own. Raises OSError where that is impossible."""
-        env = launcher_env(self.config, os.environ, read_text("/etc/resolv.conf"))
+        hooks = compile_hooks(self.config.run_dir)
+        env = launcher_env(self.config, os.environ, read_text("/etc/resolv.conf"), hooks)
         command = self.arguments
         if self.mode == "torchrun":
             env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave the shim alone

@@ -31,18 +31,26 @@ class StepCounter:
 
     def forget(self) -> None:
         """Begin at 0; also in a forked child, whose parent's steps and page are not its own."""
-        self.counts: dict[int, int] = {}
+        self.counts: dict[int, int] = {}  # of optimizers, by id; the leader's is `step`
+        self.leader = 0
         self.step = 0
         self.page: Any = None  # integers of eight bytes, each written by one store
 
-    def __call__(self, optimizer: object, args: object, kwargs: object) -> None:
-        """Torch calls this after each optimizer step; less than 0.3 µs."""
-        key = id(optimizer)
-        counts = self.counts
-        count = counts[key] = counts.get(key, 0) + 1
+    def after_step(self, optimizer: object, args: object, kwargs: object) -> None:
+        """Torch calls this after each optimizer step; less than 0.2 µs. `__call__` is slower."""
+        if id(optimizer) == self.leader:
+            self.step = self.page[STEP] = self.step + 1
+        else:
+            self.count(id(optimizer))
+
+    def count(self, key: int) -> None:
+        """Count a step of an optimizer that does not lead; perhaps it does now."""
+        count = self.counts[key] = self.counts.get(key, 0) + 1
         if count > self.step:
             if not self.step:
                 self.open()
+            self.counts[self.leader] = self.step
+            self.leader = key
             self.step = self.page[STEP] = count
 
     def open(self) -> None:

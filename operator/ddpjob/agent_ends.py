@@ -167,8 +167,9 @@ class ErrorRecorder:
     def at_exit(self) -> None:
         """Catch up with what no hook was told of, and write the last words."""
         error = getattr(sys, "last_value", None)
-        if self.done:  # the process ends now: what it left is news until here
-            os.utime(self.path("error"))
+        if self.done:  # the process ends now: what it left, if it could, is news until here
+            if os.path.exists(self.path("error")):
+                os.utime(self.path("error"))
         elif isinstance(error, BaseException):  # rich, for one, has put its hook in place of ours
             self.record(error)
         else:

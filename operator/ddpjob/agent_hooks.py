@@ -4,6 +4,8 @@ It has optimizer steps counted and the process's end recorded, answers the agent
 stacks of its threads, and runs the `sitecustomize` that it hides. What is found goes to small files
 in DDPJOB_RUN_DIR, which the agent reads. It never raises and never imports torch; standard
 library only, Python 3.8 or newer.
+
+The folder is one in which agent.py has compiled these files, else a read-only one.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from _frozen_importlib_external import PathFinder, SourceFileLoader  # importlib's cost 0.5 ms
 
 TYPE_CHECKING = False  # as in typing, whose import would cost every process 5 ms
 if TYPE_CHECKING:
@@ -24,11 +27,11 @@ ENDS: dict[str, Any] = {}  # what agent_ends.py defines
 
 
 def beside(name: str) -> dict[str, Any]:
-    """What the module in file `name` beside this one defines. `sys.path` is the script's."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
-    content: dict[str, Any] = {"__name__": name[:-3], "__file__": path}
-    with open(path, encoding="utf-8") as file:
-        exec(compile(file.read(), path, "exec"), content)
+    """What module `name` beside this one defines. `sys.path` is the script's."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    content: dict[str, Any] = {"__name__": name, "__file__": path}
+    code: Any = SourceFileLoader(name, path).get_code(name)  # agent.py has compiled it
+    exec(code, content)
     return content
 
 
@@ -116,20 +119,17 @@ def count_steps(folder: str, recorder: Any) -> None:
         hook = getattr(module, "register_optimizer_step_post_hook", None)
         if hook is not None:
             ranks = ENDS["ranks"]()
-            counter = beside("ddpjob_counts.py")["StepCounter"](folder, ranks)
+            counter = beside("ddpjob_counts")["StepCounter"](folder, ranks)
             recorder.steps = lambda: counter.step
             os.register_at_fork(after_in_child=counter.forget)
-            hook(counter)
+            hook(counter.after_step)
 
     when_imported(OPTIMIZER_MODULE, register)
 
 
 def run_next_sitecustomize() -> None:
     """Run the `sitecustomize` that this one hides: Debian, conda and some images ship theirs."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    rest = [entry for entry in sys.path if os.path.abspath(entry) != here]
-    from importlib.machinery import PathFinder
-
+    rest = [e for e in sys.path if not os.path.exists(os.path.join(e, "ddpjob_ends.py"))]
     spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is None or spec.loader is None:
         return
@@ -145,7 +145,7 @@ def install() -> None:
     folder = os.environ.get("DDPJOB_RUN_DIR")
     if not folder or "DDPJOB_LAUNCHER" in os.environ:
         return
-    ENDS.update(beside("ddpjob_ends.py"))
+    ENDS.update(beside("ddpjob_ends"))
     recorder = ENDS["ErrorRecorder"](folder)
     sys.excepthook, sys.exit, os._exit = recorder.excepthook, recorder.exit, recorder.os_exit
     atexit.register(recorder.at_exit)

@@ -394,6 +394,13 @@ def test_descriptors_of_the_script_are_left_alone(pods: Pods) -> None:
     assert (pod.folder / "kept").exists(), pod.log
 
 
+def test_a_record_that_cannot_be_written_is_told_once(pods: Pods) -> None:
+    pod = start(pods, "raise ValueError('boom')", DDPJOB_RUN_DIR="/proc/nowhere")
+    assert pod.wait() == 1
+    assert pod.log.count("ddpjob: exception not recorded") == 1
+    assert "Exception ignored" not in pod.log
+
+
 def test_a_record_of_wide_characters_is_read(pods: Pods) -> None:
     pod = start(pods, "raise ValueError('\\U0001f525' * 10**5)")
     assert pod.wait() == 1
@@ -467,7 +474,8 @@ def interpreter(version: str) -> str | None:
 
 
 def kept(pod: Pod) -> list[str]:
-    return sorted(path.name for path in (pod.folder / "run").iterdir())
+    names = {path.name for path in (pod.folder / "run").iterdir()}
+    return sorted(names - {"hooks"})
 
 
 def test_whoever_ends_well_leaves_nothing_behind(pods: Pods) -> None:

@@ -1,0 +1,91 @@
+"""The hooks' bytecode, which the agent lays down once for all processes of the pod."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import agentpod
+from tests.agentpod import Pods
+from tests.unit.test_agent_command import start
+
+TELL = "print([sys.modules['sitecustomize'].__file__, sys.path])\n"
+CHILD = """
+child = [sys.executable, "-v", "-c", "raise ValueError('boom')"]
+print(subprocess.run(child, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True).stdout)
+"""
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    with agentpod.pods(tmp_path) as group:
+        yield group
+
+
+@pytest.fixture
+def run(pods: Pods) -> Path:
+    """The run folder of the first pod."""
+    folder = pods.root / "pod-0/run"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def records(run: Path) -> int:
+    return len(list(run.glob("error-*.json")))
+
+
+def test_no_process_compiles_its_hooks(pods: Pods, run: Path) -> None:
+    pod = start(pods, CHILD, PYTHONDONTWRITEBYTECODE="1")  # so nobody else has
+    assert pod.wait() == 0 and records(run) == 1
+    for name in ("sitecustomize", "ddpjob_ends"):
+        (loaded,) = (
+            line
+            for line in pod.log.splitlines()
+            if f"code object from '{run}" in line and f"{name}." in line
+        )
+        assert "/hooks/__pycache__/" in loaded and loaded.endswith(".pyc'"), loaded
+
+
+def test_the_hooks_run_once(pods: Pods, run: Path) -> None:
+    """Those in the agent's own folder are no `sitecustomize` of the image."""
+    pod = start(pods, TELL)
+    assert pod.wait() == 0
+    assert f"['{run}/hooks/sitecustomize.py', " in pod.log
+    assert f"'{pod.folder}/agent/hooks'" in pod.log
+
+
+def test_a_script_that_empties_the_run_folder_keeps_its_hooks(pods: Pods, run: Path) -> None:
+    text = "import shutil\nshutil.rmtree('run')\nos.mkdir('run')\n"
+    pod = start(pods, text + CHILD)
+    assert pod.wait() == 0 and records(run) == 1, pod.log
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_what_an_earlier_run_left_in_their_place_is_not_used(
+    pods: Pods, run: Path, kind: str
+) -> None:
+    theirs = pods.root / "theirs" if kind == "link" else run / "hooks"
+    if kind == "file":
+        theirs.touch()
+    else:
+        theirs.mkdir()
+        (theirs / "sitecustomize.py").write_text("import os\nos._exit(9)")
+    if kind == "link":
+        os.symlink(theirs, run / "hooks")
+    pod = start(pods, CHILD)
+    assert pod.wait() == 0 and records(run) == 1, pod.log
+    assert kind != "link" or len(list(theirs.iterdir())) == 1
+
+
+def test_a_disk_without_room_for_the_hooks_is_left_to_the_records(pods: Pods, run: Path) -> None:
+    """A limit on the size of files stands in for it."""
+    python = pods.root / "python"
+    python.write_text(f'#!/bin/sh\nulimit -f 8\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    failing = [sys.executable, "-c", "raise ValueError('boom')"]
+    pod = pods.start("command", "--", *failing, python=str(python))
+    assert pod.wait() == 1
+    assert "hooks are compiled in every process" in pod.log
+    assert not (run / "hooks").exists() and pod.summary["message"] == "ValueError: boom"
