@@ -42,7 +42,12 @@ IDENTITY: dict[str, Any] = {
     "name": "digits-0-1",
     "uid": "u",
     "resourceVersion": "3",
-    "ownerReferences": [{"kind": keys.KIND, "name": "digits", "uid": UID, "controller": True}],
+    "ownerReferences": [
+        {
+            **{"apiVersion": keys.API_VERSION, "kind": keys.KIND, "name": "digits", "uid": UID},
+            "controller": True,
+        }
+    ],
 }
 """Metadata of a pod of `job()`."""
 

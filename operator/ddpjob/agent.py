@@ -216,6 +216,7 @@ def launcher_env(
     if "PET_MASTER_ADDR" in env:
         result["PET_MASTER_ADDR"] = result["MASTER_ADDR"]
     paths = [hooks, HOOKS, env.get("PYTHONPATH", "")]
+    result["DDPJOB_HOOKS"] = HOOKS
     result["DDPJOB_STACK_SIGNAL"] = str(STACK_SIGNAL)
     result["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     result.setdefault("PET_RDZV_CONF", f"timeout={config.rendezvous_seconds}")
@@ -244,7 +245,7 @@ def compile_hooks(run_dir: str) -> str:
             for target, content in ((path, source), (cached, bytecode(source, path))):
                 with open(target, "wb") as file:
                     file.write(content)
-    except OSError as problem:
+    except Exception as problem:  # such as a Python that keeps no bytecode at all
         say(f"hooks are compiled in every process: {problem}")
         if is_new:  # on a full disk its bytes are wanted for records
             import shutil  # takes 5 ms
@@ -373,6 +374,7 @@ class Progress:
         self.file: tuple[int, ...] = ()  # as it was read last: mtime, size, inode
         self.first = (0.0, 0)  # monotonic seconds and step of the first report
         self.counted: int | None = None  # steps, by the hooks
+        self.signs: set[tuple[int, int, int, int]] = set()  # of life, by the hooks
         self.steps: dict[int, tuple[int, int | None, float]] = {}  # by pid; as in stepped
         self.moved: float | None = None  # monotonic seconds of the last new step, of either source
         self.warned: set[str] = set()
@@ -390,11 +392,13 @@ class Progress:
             if page.step != self.steps.get(page.pid, (0,))[0]:
                 self.steps[page.pid] = page.step, page.rank, time.time() - POLL_SECONDS
         shown = self.source != "file" and self.config.count_steps
-        counted = counted_step(pages) if shown or self.config.hang_seconds else None
+        signs = {(page.pid, page.started, page.step, page.others) for page in pages}
+        if signs != self.signs and (shown or self.config.hang_seconds):
+            self.signs, self.moved = signs, now
+        counted = counted_step(pages) if shown else None
         if counted is not None and counted != self.counted:
-            self.counted, self.moved = counted, now
-            if shown:
-                self.take("counted", {"step": counted, "metrics": {}}, time.time(), now)
+            self.counted = counted
+            self.take("counted", {"step": counted, "metrics": {}}, time.time(), now)
 
     def poll_file(self, now: float) -> None:
         """Read the progress file if it has changed."""
@@ -465,9 +469,11 @@ class Counted:
     local_rank: int | None
     started: int
     """In the ticks of /proc; -1 where they are not known."""
+    others: int
+    """Steps of optimizers that have made fewer than another one of the process."""
 
 
-PAGE, PAGE_MAGIC = struct.Struct("=qqqqq"), 0x31424F4A504444
+PAGE, PAGE_MAGIC = struct.Struct("=qqqqqq"), 0x31424F4A504444
 
 
 def read_pages(folder: str) -> list[Counted]:
@@ -477,10 +483,10 @@ def read_pages(folder: str) -> list[Counted]:
         with contextlib.suppress(OSError):
             content = read_bytes(os.path.join(folder, name), PAGE.size)
             if len(content) == PAGE.size:
-                magic, step, rank, local_rank, started = PAGE.unpack(content)
+                magic, step, rank, local_rank, started, others = PAGE.unpack(content)
                 if magic == PAGE_MAGIC and 0 < step <= STEPS:
                     ranks = integer(rank), integer(local_rank)
-                    pages.append(Counted(int(name[6:-5]), step, *ranks, started))
+                    pages.append(Counted(int(name[6:-5]), step, *ranks, started, others))
     return pages
 
 

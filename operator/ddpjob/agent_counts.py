@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAGIC = 0x31424F4A504444  # "DDPJOB1", as in agent.py, like the places of the numbers in a page:
-STEP, RANK, LOCAL_RANK, STARTED = 1, 2, 3, 4
+STEP, RANK, LOCAL_RANK, STARTED, OTHERS = 1, 2, 3, 4, 5
 PAGE_BYTES = 4096
 PROT_READ_WRITE, MAP_SHARED = 3, 1
 
@@ -52,6 +52,8 @@ class StepCounter:
             self.counts[self.leader] = self.step
             self.leader = key
             self.step = self.page[STEP] = count
+        else:
+            self.page[OTHERS] += 1  # shown nowhere, but a sign of life
 
     def open(self) -> None:
         """Begin this process's page; in memory of its own where no file can be made."""

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 MEMORY_FILE = "ddpjob-stacks"  # as in agent_stacks.py
 ENDS: dict[str, Any] = {}  # what agent_ends.py defines
+MOUNTED = os.environ.get("DDPJOB_HOOKS", "")
 
 
 def beside(name: str) -> dict[str, Any]:
     """What module `name` beside this one defines. `sys.path` is the script's."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    here = os.path.dirname(os.path.abspath(__file__))
+    # The script may have emptied the folder of the compiled ones: then it is the mounted one's.
+    folder = here if os.path.exists(os.path.join(here, f"{name}.py")) else MOUNTED
+    path = os.path.join(folder, f"{name}.py")
     content: dict[str, Any] = {"__name__": name, "__file__": path}
     code: Any = SourceFileLoader(name, path).get_code(name)  # agent.py has compiled it
     exec(code, content)

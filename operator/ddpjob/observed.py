@@ -26,6 +26,7 @@ DISRUPTIONS = frozenset(
 """Reasons that are no fault of the training: restarts because of them do not count."""
 
 
+MAX_UID = 64
 MAX_TEXT = 4096
 """Characters of a pod's text that a record keeps: a termination message has as many bytes."""
 
@@ -122,7 +123,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
     """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     owners = metadata.get("ownerReferences") or []
-    owner = next((o for o in owners if o.get("controller") and o.get("kind") == keys.KIND), None)
+    owner = next((o for o in owners if o.get("controller") and _is_job(o)), None)
     if owner is None or (place := keys.place(owner["name"], metadata["name"])) is None:
         return None
     annotations = metadata.get("annotations") or {}
@@ -156,6 +157,12 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         unreachable_since=_unreachable_since(status, deadline),
         **{name: _bounded(value) for name, value in _trainer(status).items()},
     )
+
+
+def _is_job(owner: Mapping[str, Any]) -> bool:
+    """Whether an owner is one of our jobs; a uid of the API server's has 36 characters."""
+    group = str(owner.get("apiVersion")).partition("/")[0]
+    return (group, owner.get("kind")) == (keys.GROUP, keys.KIND) and len(owner["uid"]) <= MAX_UID
 
 
 def _bounded(value: Any) -> Any:
@@ -355,6 +362,9 @@ class Observed:
     """Of the pods as they would be rendered now."""
     key: bytes = b""
     """The process's secret, with which it proves that pods are its own."""
+    made: Mapping[int, str] = field(default_factory=dict)
+    """What status is to keep of the uids of pods that this operator has made in this attempt, by
+    node rank: it may be in no status yet."""
     strays: frozenset[str] = frozenset()
     """uids of pods of attempts that the job had not begun when both were last read."""
     spared: frozenset[str] = frozenset()

@@ -3,14 +3,16 @@
 A pod of somebody else's neither succeeds nor fails a rank, whatever its name and labels say.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ddpjob.api import DDPJob, OwnPods, Status
 from ddpjob.observed import PodRecord
 from ddpjob.proof import PRINT
 
 _NONE = "." * PRINT
+_NOBODYS: Mapping[int, str] = MappingProxyType({})
 MAX_ROOTS = 4  # of operators that made pods of one attempt; more than two is a crash loop
 BEGUN = ("Starting", "Running", "Restarting")
 
@@ -34,15 +36,20 @@ class Pods:
         return next((pod.uid for pod in self.current if pod.rank == 0), "")
 
 
-def sort_pods(job: DDPJob, status: Status, pods: Iterable[PodRecord]) -> Pods:
-    """`pods` by what they are to the job. Those of other namespaces are nothing to it."""
+def sort_pods(
+    job: DDPJob, status: Status, pods: Iterable[PodRecord], made: Mapping[int, str] = _NOBODYS
+) -> Pods:
+    """`pods` by what they are to the job. Those of other namespaces are nothing to it.
+
+    `made` has what is known, beyond status, of the uids of this attempt's pods.
+    """
     found, table = Pods([], [], [], []), _table(status, status.attempt)
     for pod in pods:
         if (pod.namespace, pod.owner_uid) != (job.namespace, job.uid):
             continue
         if pod.attempt != status.attempt:
             (found.older if pod.attempt < status.attempt else found.ahead).append(pod)
-        elif pod.rank < job.spec.nnodes and _owns(status, table, pod):
+        elif pod.rank < job.spec.nnodes and _owns(status, table, pod, made):
             found.current.append(pod)
         else:
             found.strays.append(pod)
@@ -57,13 +64,17 @@ def is_own(status: Status, pod: PodRecord) -> bool:
     return _owns(status, _table(status, pod.attempt), pod)
 
 
-def _owns(status: Status, table: OwnPods | None, pod: PodRecord) -> bool:
+def _owns(
+    status: Status, table: OwnPods | None, pod: PodRecord, made: Mapping[int, str] = _NOBODYS
+) -> bool:
     if not status.pods:
         return status.state in BEGUN
     if table is None:
         return False
     known = table.uids[PRINT * pod.rank : PRINT * (pod.rank + 1)]
-    return known == pod.uid_print if known not in ("", _NONE) else pod.root in table.roots
+    if known in ("", _NONE):
+        known = made.get(pod.rank, "")
+    return known == pod.uid_print if known else pod.root in table.roots
 
 
 def with_own(status: Status, own: Iterable[PodRecord]) -> Status:

@@ -58,6 +58,7 @@ from ddpjob.times import seconds_since, stamp
 COMPLETED = "Completed"  # as the agent calls it
 RENDEZVOUS = "Rendezvous"  # likewise
 CREATING = "pods are being created"
+SPARED_SECONDS = 60.0  # until a stray whose deletion was refused is deleted again
 HOPELESS = (
     "a restart would end the same way; where it would not, a rule of failurePolicy with "
     "onReasons: [{reason}] and action: Restart has it tried"
@@ -89,7 +90,7 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
     """
     if job.spec.managed_by not in (None, keys.MANAGER):
         return Plan(job.status)
-    pods = sort_pods(job, job.status, observed.pods)
+    pods = sort_pods(job, job.status, observed.pods, observed.made)
     step = _next_step(job, pods, observed, now)
     if step.status.state == "Restarting" and step.status.attempt != job.status.attempt:
         step = replace(step, status=_with_root(job, step.status, observed))
@@ -149,7 +150,9 @@ def _delete_strays(status: Status, pods: Pods, observed: Observed, now: float) -
             wait = seconds - seconds_since(pod.created_at, now) if pod.created_at else 0.0
             if wait > 0 and not pod.deleting:
                 step = look_again(step, wait)
-            elif pod.uid not in observed.spared:
+            elif pod.uid in observed.spared:
+                step = look_again(step, SPARED_SECONDS)
+            else:
                 ripe.append(pod)
     return delete(step, ripe, SURVIVOR_GRACE, now)
 

@@ -38,7 +38,7 @@ from ddpjob.errors import (
 from ddpjob.jobrecord import JobRecord, job_record
 from ddpjob.nesting import aside, read_json
 from ddpjob.observed import Observed, PodRecord, Report, pod_record
-from ddpjob.plan import plan
+from ddpjob.plan import SPARED_SECONDS, plan
 from ddpjob.proof import proofs
 from ddpjob.settings import Settings
 from ddpjob.status import with_condition
@@ -47,7 +47,6 @@ from ddpjob.times import seconds_since, stamp
 
 log = logging.getLogger(__name__)
 
-SPARED_SECONDS = 60.0  # until a stray whose deletion was refused is deleted again
 PASSING_SECONDS = 5.0  # an error of the API server's is told once it has lasted for so long
 _MAX_STEPS = (
     8  # a job takes four from nothing to its pods; more in one go means that something flaps
@@ -76,6 +75,8 @@ class Memory:
     report: Report | None = None
     head: str = ""
     """uid of rank 0's pod of this attempt, whose agent is asked for progress."""
+    made: tuple[int, dict[int, str]] = (-1, {})
+    """An attempt, and by node rank what status is to keep of the uids of pods made in it."""
     strays: frozenset[str] = frozenset()
     """uids of pods of attempts that the job had not begun when both were last read."""
     spared: dict[str, float] = field(default_factory=dict)
@@ -197,6 +198,7 @@ class Reconciler:
             report=memory.report,
             spec_hash=memory.stamp.spec_hash if ready and memory.stamp else "",
             key=self.key,
+            made=memory.made[1] if memory.made[0] == job.status.attempt else {},
             strays=memory.strays,
             spared=frozenset(uid for uid, until in memory.spared.items() if _since(until) < 0),
         )
@@ -457,6 +459,9 @@ class Reconciler:
         assert memory.stamp is not None
         pods = memory.stamp
         own = proofs(self.key, job.uid, job.status.attempt, job.spec.nnodes)
+        if memory.made[0] != job.status.attempt:
+            memory.made = job.status.attempt, {}
+        made = memory.made[1]
         slots = asyncio.Semaphore(self.settings.creates_per_job)
         refused: list[int] = []
 
@@ -472,6 +477,7 @@ class Reconciler:
                     refused.append(rank)
                     raise
             if (record := pod_record(body)) is not None:
+                made[rank] = record.uid_print
                 self.caches.put_pod(record)
 
         answers = await asyncio.gather(*map(create, ranks), return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -153,3 +154,19 @@ def test_counting_keeps_no_descriptor(pods: Pods) -> None:
 def test_who_makes_no_step_leaves_no_page(pods: Pods) -> None:
     pod = stepping(pods, "os.fork() or os._exit(0)\nos.wait()")
     assert pod.wait() == 0 and kept(pod) == []
+
+
+SLOWLY = "for _ in range(15):\n    step()\n    time.sleep(0.2)\n"
+
+
+@pytest.mark.parametrize(
+    "second",
+    ["sgd = object()\n" + SLOWLY, "if os.fork():\n    os.wait()\nelse:\n" + indent(SLOWLY, "    ")],
+    ids=["optimizer", "process"],
+)
+def test_steps_of_a_second_one_are_signs_of_life_before_it_overtakes(
+    pods: Pods, second: str
+) -> None:
+    pod = stepping(pods, "step(100)\n" + second, DDPJOB_HANG_SECONDS="2")
+    assert pod.wait() == 0, pod.log
+    assert pod.summary["progress"]["step"] == 100

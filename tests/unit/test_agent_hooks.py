@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob import agent
 from tests import agentpod
 from tests.agentpod import Pods
 from tests.unit.test_agent_command import start
+from tests.unit.test_agent_counts import STEP, fake_optimizers
 
 TELL = "print([sys.modules['sitecustomize'].__file__, sys.path])\n"
 CHILD = """
@@ -89,3 +91,10 @@ def test_a_disk_without_room_for_the_hooks_is_left_to_the_records(pods: Pods, ru
     assert pod.wait() == 1
     assert "hooks are compiled in every process" in pod.log
     assert not (run / "hooks").exists() and pod.summary["message"] == "ValueError: boom"
+
+
+def test_steps_are_counted_after_a_script_has_emptied_the_run_folder(pods: Pods, run: Path) -> None:
+    empties = "import shutil\nshutil.rmtree('run')\nos.mkdir('run')\n"
+    pod = start(pods, empties + STEP + "step(3)\n", PYTHONPATH=fake_optimizers(pods), rank=0)
+    assert pod.wait() == 0
+    assert [page.step for page in agent.read_pages(str(run))] == [3], pod.log

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ddpjob.api import DDPJob, Status, Summary
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
 from ddpjob.observed import Observed, PodRecord
-from ddpjob.plan import NOISE_SECONDS, UNHEARD_SECONDS
+from ddpjob.plan import NOISE_SECONDS, SPARED_SECONDS, UNHEARD_SECONDS
 from ddpjob.removal import SURVIVOR_GRACE
 from ddpjob.step import Plan
 from tests.builders import (
@@ -435,7 +435,8 @@ def test_a_stray_that_cannot_be_deleted_stops_nothing() -> None:
     step = plan(ours, see(running(0), running(1), stray), NOW)
     assert [(d.pod.uid, d.stray) for d in step.delete] == [("theirs", True)]
     spared = frozenset({"theirs"})
-    assert not plan(ours, see(running(0), running(1), stray, spared=spared), NOW).delete
+    step = plan(ours, see(running(0), running(1), stray, spared=spared), NOW)
+    assert not step.delete and step.look_again == SPARED_SECONDS, "nothing else brings it back"
 
 
 def test_pods_made_from_an_edited_spec_are_not_mixed() -> None:

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpjob import keys
+from ddpjob.observed import pod_record
 from ddpjob.own import MAX_ROOTS, is_own, sort_pods, with_own, with_root
 from ddpjob.proof import Proofs, print_of, root_of
-from tests.builders import STRANGERS, UID, job, pod, running
+from tests.builders import IDENTITY, STRANGERS, UID, job, pod, running
 
 
 @pytest.mark.parametrize("nnodes", [1, 2, 3, 5, 8, 9, 5000])
@@ -86,3 +88,27 @@ def test_a_pod_belongs_to_a_job_of_its_own_namespace_alone() -> None:
     assert [p.namespace for p in pods.current] == ["team"] and not pods.strays
     pods = sort_pods(ours, ours.status, [pod(0, owner_uid="x"), pod(9), pod(0, attempt=1)])
     assert not pods.current and [p.rank for p in pods.strays] == [9] and len(pods.ahead) == 1
+
+
+def test_a_copied_proof_is_worth_nothing_once_the_pods_own_uid_is_known() -> None:
+    ours = job(status={"state": "Starting"})
+    ours = ours.model_copy(update={"status": with_root(ours.status, "root")})
+    real, copy = (running(0, root="root", uid=uid) for uid in ("real", "copy"))
+    assert sort_pods(ours, ours.status, [copy]).current == [copy], "as nothing is known of it"
+    pods = sort_pods(ours, ours.status, [real, copy], {0: real.uid_print})
+    assert (pods.current, pods.strays) == ([real], [copy])
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_ours"),
+    [
+        ({}, True),
+        ({"apiVersion": "evil.example.com/v1"}, False),
+        ({"apiVersion": f"{keys.GROUP}/v9"}, True),
+        ({"uid": "x" * 200_000}, False),
+    ],
+)
+def test_only_a_job_of_ours_is_an_owner(owner: dict[str, str], is_ours: bool) -> None:
+    named = IDENTITY["ownerReferences"][0] | owner
+    body = {"metadata": {**IDENTITY, "ownerReferences": [named]}}
+    assert (pod_record(body) is not None) == is_ours

@@ -73,3 +73,15 @@ async def test_whoever_adds_a_key_cuts_its_back_off_short_but_not_its_least_paus
     queue.retry("b")
     queue.add("b")
     assert len(queue) == 1, "a pause without a least one is cut short altogether"
+
+
+async def test_news_that_came_during_the_work_keep_the_least_pause_too() -> None:
+    queue: KeyedQueue[str] = KeyedQueue()
+    queue.add("a")
+    key = await queue.get()
+    queue.add(key)
+    queue.retry(key, at_least=0.1)
+    queue.done(key)
+    assert len(queue) == 0
+    async with asyncio.timeout(5):
+        assert await queue.get() == "a"
