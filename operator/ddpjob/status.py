@@ -40,10 +40,8 @@ def with_condition(
     others = [c for c in status.conditions if c.type != kind]
     if len(others) == api.MAX_CONDITIONS:  # no room is left by conditions of somebody else's
         others.remove(next(c for c in others if c.type not in OWN_CONDITIONS))
-    in_order = sorted(
-        [*others, new], key=_place
-    )  # the same end has the same status, however it came
-    return status.model_copy(update={"conditions": in_order})
+    # In one order, so that the same end has the same status, however it came.
+    return status.model_copy(update={"conditions": sorted([*others, new], key=_place)})
 
 
 def _place(condition: api.Condition) -> int:
