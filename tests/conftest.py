@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.cluster import binaries
@@ -17,6 +18,10 @@ from tests.cluster.tiers import (
     skipping_where_unavailable,
     tier_of,
 )
+
+# No test is judged by how fast a machine is. In CI hypothesis has this by itself.
+hypothesis.settings.register_profile("patient", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("patient")
 
 # Which programs are built ahead, so that the time it takes is seen and counts against no test.
 PROGRAMS = {

@@ -57,6 +57,11 @@ class Watched(LocalCluster):
         yield
         self._die(number, "after")
 
+    @property
+    def revision(self) -> int:
+        """Of the newest change."""
+        return self._store.revision
+
     def _die(self, number: int, when: str) -> None:
         if self.kill_at == (number, when):
             self.crashed.set()
@@ -108,13 +113,17 @@ def admit(resource: Resource, body: Body) -> Body:
     return api.with_defaults(body) if resource == DDPJOBS else body
 
 
-async def play_pods(cluster: LocalCluster, script: Script) -> None:
+async def play_pods(cluster: Watched, script: Script) -> None:
     """Start every pod, end it as the script says, obey deletions; until cancelled.
 
     No pod ends by itself before all of its group have been there, as in a real rendezvous.
     """
     seen: defaultdict[str, set[str]] = defaultdict(set)  # names by rendezvous id
+    played = -1
     while True:
+        while cluster.revision == played:
+            await asyncio.sleep(0.002)
+        played = cluster.revision
         for pod in (await cluster.list(PODS, namespace=NAMESPACE)).items:
             env = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
             group = seen[env["PET_RDZV_ID"]]
@@ -122,7 +131,6 @@ async def play_pods(cluster: LocalCluster, script: Script) -> None:
                 group.add(pod["metadata"]["name"])
             whole = len(group) == int(env["PET_NNODES"])
             await _play(cluster, pod, script if whole else lambda attempt, rank: None)
-        await asyncio.sleep(0.002)
 
 
 async def _play(cluster: LocalCluster, pod: Body, script: Script) -> None:

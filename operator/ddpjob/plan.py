@@ -717,10 +717,17 @@ def _missing(
             status = with_condition(status, "Accepted", False, "Invalid", words, now=now)
             return replace(step, status=status)
         return replace(step, status=_accepted(job, status, now))
-    if any(pod.live for pod in (*older, *pods.ahead)):
+    if any(pod.live for pod in older):
         return step
+    if early := [pod for pod in pods.ahead if pod.live]:
+        words = (
+            f"pod {early[0].name} is of an attempt that this job has not begun, and is deleted "
+            f"once it is {UNHEARD_SECONDS:.0f} s old"
+        )
+        return replace(step, status=_name_taken(status, early[0], words, now))
     if taken := [pod for pod in pods.strays if pod.rank in missing]:
-        return replace(step, status=_name_taken(status, taken[0], now))
+        words = f"pod {taken[0].name} is not this job's own, and is deleted"
+        return replace(step, status=_name_taken(status, taken[0], words, now))
     wait = -seconds_since(status.budget.next_restart_time, now)
     backoff = job.spec.failure_policy.backoff_seconds
     if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # beyond that some clock has been wrong
@@ -776,9 +783,8 @@ def _accepted(job: DDPJob, status: Status, now: float) -> Status:
     return with_condition(status, "AgentAbsent", True, "LauncherNone", message, now=now)
 
 
-def _name_taken(status: Status, stray: PodRecord, now: float) -> Status:
-    """Say that somebody else's pod is in the way; it is being deleted."""
-    words = f"pod {stray.name} is not this job's own, and is deleted"
+def _name_taken(status: Status, stray: PodRecord, words: str, now: float) -> Status:
+    """Say that somebody else's pod is in the way."""
     if stray.forced:
         words += "; a finalizer of somebody else's keeps it"
     return with_condition(status, "Accepted", False, "NameTaken", words, now=now)

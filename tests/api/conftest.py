@@ -43,6 +43,12 @@ async def nodes(client: Client) -> AsyncIterator[list[str]]:
 
 
 @pytest.fixture
+def mark(api_server: ApiServer) -> int:
+    """The place in the audit log before the test; before its operators too, if asked for first."""
+    return api_server.audit.mark()
+
+
+@pytest.fixture
 def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
     """The operator as a process, for all namespaces; a module may have one of its own."""
     with OperatorProcess(api_server, tmp_path) as operator:

@@ -217,6 +217,7 @@ async def test_starting_the_operator_again_writes_nothing(
 
 async def test_what_is_granted_is_what_is_used(
     api_server: ApiServer,
+    mark: int,
     operator: OperatorProcess,
     jobs: Jobs,
     nodes: list[str],
@@ -231,7 +232,8 @@ async def test_what_is_granted_is_what_is_used(
     await client.request("POST", f"/api/v1/namespaces/{namespace}/services", foreign)
 
     def script(pod: Body) -> Life:
-        return Life() if pod["metadata"]["labels"][keys.JOB_LABEL] == "late" else fails_once(pod)
+        stays = pod["metadata"]["labels"][keys.JOB_LABEL] in ("late", "opened")
+        return Life() if stays else fails_once(pod)
 
     granted = {
         (resource, verb)
@@ -247,7 +249,7 @@ async def test_what_is_granted_is_what_is_used(
     def used() -> set[tuple[str, str]]:
         return {
             (entry.resource, entry.verb)
-            for entry in api_server.audit.entries()
+            for entry in api_server.audit.entries(mark)
             if entry.user == operators.USER and entry.resource not in ("", "leases")
         }
 
@@ -255,10 +257,21 @@ async def test_what_is_granted_is_what_is_used(
         await jobs.create(ttlSecondsAfterFinished=0)
         await jobs.create("taken")
         await jobs.create("late", activeDeadlineSeconds=2)
+        await jobs.create("opened")
+        await jobs.in_state("Running", "opened")
+        await jobs.patch("opened", suspend=True)
+        await jobs.in_state("Suspended", "opened")
+        await jobs.patch("opened", suspend=False, networkPolicy={"enabled": False})
+        watches = {(resource, verb) for resource, verb in granted if verb == "watch"}
         with suppress(TimeoutError):
             async with asyncio.timeout(60):
-                while used() != granted:
+                while used() | watches != granted:
                     await asyncio.sleep(0.2)
+    operator.kill()  # a watch is logged once it has ended
+    with suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while used() != granted:
+                await asyncio.sleep(0.2)
     assert used() == granted
 
 

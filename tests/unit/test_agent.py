@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import agent, agent_counts, keys
@@ -598,10 +598,13 @@ def test_a_script_that_python_would_not_find_is_known(
 # ---- Summary
 
 
-@settings(deadline=None, max_examples=60)
+# Drawing each of thousands of characters would take most of the time.
+long_texts = st.builds(lambda part, times: part * times, st.text(max_size=60), st.integers(1, 100))
+
+
 @given(
-    message=st.text(st.characters(), max_size=3000),
-    trace=st.text(st.characters(), max_size=6000),
+    message=long_texts,
+    trace=long_texts,
     metrics=st.dictionaries(st.text(max_size=63), st.floats(), max_size=32),
 )
 def test_the_summary_always_fits_and_is_json(

@@ -157,7 +157,7 @@ def bounded(place: str, text: str) -> str:
     return text or ("x" if place in FILLED else text)
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(hostile, min_size=1, max_size=5), images)
 def test_any_text_at_any_place_stands_there_unchanged(found: list[str], image: str) -> None:
     # A few texts for all places: drawing one for each would take most of the time.

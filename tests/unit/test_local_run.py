@@ -153,7 +153,7 @@ def test_more_gpus_than_there_are_is_refused_before_anything_starts(
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     (line,) = done.stderr.splitlines()
     assert ": spec.resources.limits[nvidia.com/gpu]: " in line
-    assert line.endswith("got 2 for each of 2 nodes, 4 in all")
+    assert "got 2 for each of 2 nodes, 4 in all" in line
 
 
 SECRET = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}

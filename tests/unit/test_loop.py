@@ -151,12 +151,12 @@ async def test_a_network_policy_that_was_edited_while_suspended_is_the_new_one()
 
 
 class Protected(Watched):
-    """An admission policy lets nobody delete pods of somebody else's."""
+    """An admission policy lets nobody delete a pod of somebody else's, while the attempt lasts."""
 
     refused = 0
 
     async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
-        if resource == PODS and name == "digits-0-7":
+        if resource == PODS and name == "digits-0-7" and not await left_its_attempt(self):
             self.refused += 1
             raise Refused(403, "Forbidden", "pods of others stay")
         return await super().delete(resource, namespace, name, **options)

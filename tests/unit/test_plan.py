@@ -401,6 +401,15 @@ def test_a_pod_of_an_attempt_that_was_never_begun_stops_nothing_but_a_start() ->
     waiting = write(job())
     step = plan(waiting, see(theirs), NOW)
     assert not step.create and step.look_again == UNHEARD_SECONDS - 10
+    told = step.status.condition("Accepted")
+    assert told and (told.status, told.reason) == ("False", "NameTaken")
+    assert told.message == (
+        "pod digits-1-0 is of an attempt that this job has not begun, and is deleted "
+        "once it is 60 s old"
+    )
+    told_so = with_status(waiting, step.status)
+    accepted = write(told_so, pod(0), pod(1)).status.condition("Accepted")
+    assert accepted and accepted.status == "True"
     held = running(0, attempt=1, uid="x", deleting=True, forced=True)
     assert plan(waiting, see(held), NOW).create == (0, 1)
 

@@ -178,7 +178,7 @@ hostile = st.text(
 ) | st.sampled_from(["{{ 7*7 }}", "@rank@", "@rank@@", "$(RANK)", "{% raw %}", "</script>", "😀"])
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(hostile, max_size=4), hostile)
 def test_any_text_survives_rendering(args: list[str], value: str) -> None:
     text: dict[str, Any] = {

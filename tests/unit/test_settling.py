@@ -269,7 +269,7 @@ happenings = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.sampled_from(SPECS), happenings)
 def test_a_jobs_writes_come_to_an_end_and_then_there_are_none(
     spec: dict[str, Any], story: list[tuple[Event, int, int, int]]

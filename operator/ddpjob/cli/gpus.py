@@ -74,11 +74,9 @@ def _too_few(
     setting = environment.get(maker.variable)
     why = "" if setting is None else f" ({maker.variable} is {setting!r})"
     if devices:
-        rule = f"must be at most {len(devices)} for all nodes together on this machine{why}"
+        rule, advice = f"must be at most {len(devices)} for all nodes together on this machine", ""
     else:
-        rule = (
-            f"this machine shows no such GPU{why}; without the limit the job trains on CPUs, "
-            "with nprocPerNode processes a node"
-        )
+        rule = "this machine shows no such GPU"
+        advice = "; without the limit the job trains on CPUs, with nprocPerNode processes a node"
     got = f"got {max(counts)} for each of {len(counts)} nodes, {sum(counts)} in all"
-    return InvalidJob(_path(job, resource), f"{rule}, {got}")
+    return InvalidJob(_path(job, resource), f"{rule}{why}, {got}{advice}")

@@ -59,8 +59,9 @@ def run(
 ) -> None:
     """Run a job on this machine, without a cluster: restarts, progress and exit codes as there.
 
-    Exit code 0: succeeded. 1: failed. 2: the file is not right. 130, 143: interrupted, by Ctrl-C or
-    SIGTERM; a second one does not wait, and nothing of the job runs on.
+    Exit code 0: succeeded. 1: failed. 2: the file is not right, or asks for GPUs that this machine
+    does not have. 130, 143: interrupted, by Ctrl-C or SIGTERM; a second one does not wait, and
+    nothing of the job runs on.
     """
     if not local:
         say(f"say --local, or give the job to a cluster: kubectl apply -f {file}", err=True)
