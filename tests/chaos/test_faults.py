@@ -17,7 +17,7 @@ from tests.chaos.trail import FAULTS, Fault, Trailed
 from tests.chaos.workloads import WORKLOADS, Workload, in_state, read
 from tests.localplay import NAMESPACE, operating
 
-AT_ONCE = 4  # runs beside each other: most of a run's time is waiting for quiet
+AT_ONCE = 8  # runs beside each other: most of a run's time is waiting for quiet
 QUIET_SECONDS = 0.15  # longer than the operator's own pauses in these tests
 
 Operated = Callable[[Trailed], AbstractAsyncContextManager[None]]
