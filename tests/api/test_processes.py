@@ -19,7 +19,7 @@ from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import ROOT
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

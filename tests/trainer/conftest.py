@@ -77,7 +77,7 @@ def torchrun(start: Start) -> Callable[..., str]:
             *arguments,
             **environment,
         )
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=280)
         assert process.returncode == code, output
         return output
 
@@ -115,7 +115,7 @@ def fork_ranks(start: Start) -> Callable[..., list[str]]:
         script = str(Path(__file__).with_name("forked_ranks.py"))
         words = [word for run in runs for word in ("--", *run)]
         process = start(script, str(world), *words, MASTER_PORT=master_port(), **environment)
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=280)
         assert process.returncode == 0, output
         return output.split(BETWEEN)[1:]
 

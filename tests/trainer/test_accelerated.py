@@ -118,7 +118,7 @@ def test_under_accelerate_launch(start: Start, tmp_path: Path) -> None:
         HOME=str(tmp_path),
         **CPU,
     )
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     assert f"after {EPOCH_STEPS} steps, world size 2" in output
 
@@ -130,7 +130,7 @@ from ddptrain import accelerated
 notebook_launcher(accelerated.main, (["--epochs=1"],), num_processes=2, use_port="{master_port()}")
 """
     process = start("-c", source, DDPJOB_WORLD_SIZE="2")
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     assert "world size 2" in output.splitlines()[-1]
 

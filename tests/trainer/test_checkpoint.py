@@ -126,7 +126,7 @@ def test_of_two_runs_that_share_a_folder_each_is_told_apart(
     """Same job, same attempt: what differs is the process."""
     mine = folder(tmp_path, job="")
     other = start("-c", WRITE_ONCE, str(mine.path))
-    assert other.wait(timeout=100) == 0
+    assert other.wait(timeout=280) == 0
     with pytest.raises(CheckpointError) as told:
         mine.write(30, state(30))
     host = re.escape(socket.gethostname())
@@ -236,7 +236,7 @@ def test_the_cause_of_a_failed_write_is_named(
     run = folder(tmp_path)
     run.write(10, state(10))
     writer = start("-c", WRITE_ONCE, str(run.path), "100000")
-    output, _ = writer.communicate(timeout=100)
+    output, _ = writer.communicate(timeout=280)
     told = "step-00000020-attempt-0.pt cannot be written: [Errno 27] File too large"
     assert writer.returncode == 1 and told in output, output
     assert sorted(path.name for path in run.path.iterdir()) == [
@@ -387,10 +387,10 @@ def test_loading_takes_the_memory_of_one_copy_on_each_rank(
     start_ranks: Callable[..., "list[subprocess.Popen[str]]"],
 ) -> None:
     size = "20000"  # of 20 million weights, 240 MB with AdamW's moments
-    output, _ = start("-c", LOAD, str(tmp_path), size).communicate(timeout=100)
+    output, _ = start("-c", LOAD, str(tmp_path), size).communicate(timeout=280)
     (file,) = tmp_path.glob("step-*")
     ranks = start_ranks(2, "-c", LOAD, str(tmp_path), size)
-    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=280)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     for output in outputs:
         peak = int(output.split()[-1])

@@ -297,7 +297,7 @@ def test_the_command_prints_the_table_of_this_machine(start: Start, tmp_path: Pa
         ),
         *("--markdown", str(tmp_path / "page.md")),
     )
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     page = (tmp_path / "page.md").read_text()
     assert f"torch {torch.__version__}" in page

@@ -13,7 +13,7 @@ from tests.cluster.tiers import ROOT
 from tests.trainer.test_data import write_cifar10, write_mnist
 from tests.trainer.test_local_digits import LocalRun
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 EXAMPLES = ROOT / "examples"
 # What runs elsewhere: on a cluster with its images (tests/e2e), or is rendered only (tests/golden).
 ELSEWHERE = {"digits", "digits-checkpoint", "digits-accelerate", "digits-hf", "master"}
@@ -72,7 +72,7 @@ def test_an_example_trains(name: str, tmp_path: Path) -> None:
         (tmp_path / ".ddpjob" / name / LOCK).touch()
         write(data)
     run = LocalRun(tmp_path, "job.yaml")
-    assert run.process.wait(timeout=120) == 0, run.output
+    assert run.process.wait(timeout=280) == 0, run.output
     assert told in run.output
 
 

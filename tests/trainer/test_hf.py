@@ -129,7 +129,7 @@ def test_sigterm_to_one_rank_stops_both(start_ranks: StartRanks, tmp_path: Path)
     while not list(tmp_path.glob("step-*.pt")) and all(rank.poll() is None for rank in ranks):
         time.sleep(0.1)
     ranks[1].send_signal(signal.SIGTERM)
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=280)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [75, 75], outputs
     assert "stopped by SIGTERM after step" in outputs[0]
 

@@ -188,7 +188,7 @@ def preempted(
 ) -> tuple[Run, list[int]]:
     folder = tmp_path_factory.mktemp("preempted")
     ranks = start_ranks(2, "-c", STOPPED, main={"DDPJOB_CHECKPOINT_DIR": str(folder)})
-    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=280)[0] for rank in ranks]
     return Run(folder, outputs[0]), [rank.returncode for rank in ranks]
 
 
@@ -241,7 +241,7 @@ def test_the_exit_code_says_whether_a_checkpoint_was_saved(
 
 def finish(ranks: "list[subprocess.Popen[str]]") -> str:
     """What rank 0 printed, once all ranks have ended well."""
-    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=280)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(outputs)
     return outputs[0]
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from ddpjob.cli.live import display
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 # Rank 0 says so when both ranks have set their traps.
 MEET = "touch /meet/$RANK; until [ -e /meet/0 ] && [ -e /meet/1 ]; do :; done; echo up"
 STUBBORN = f"trap '' TERM; {MEET}; while :; do sleep 0.05; done"

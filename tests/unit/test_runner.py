@@ -20,7 +20,7 @@ from ddpjob.errors import Conflict, NotFound
 from ddpjob.runner import Runner
 from ddpjob.runner.network import Loopback
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 SLEEPER = "sleep 1234 & echo up; wait"  # leaves a child behind when it is killed
 # A worker in a session of its own, as torchrun's are, which prints its process id.
 ESCAPING = f"""{sys.executable} -c '
