@@ -28,6 +28,12 @@ async def test_forty_jobs_cost_what_one_does_forty_times(
         found = (await client.request("GET", path))["items"]
         return all(job.get("status", {}).get("state") == "Succeeded" for job in found)
 
+    async def all_tidied() -> bool:
+        """A finished job's ConfigMap goes after its state is stored."""
+        label = f"labelSelector={keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+        left = await client.request("GET", f"/api/v1/namespaces/{namespace}/configmaps?{label}")
+        return not left["items"]
+
     mark = api_server.audit.mark()
     async with (
         fake_nodes(client, "node-a", "node-b") as nodes,
@@ -35,7 +41,8 @@ async def test_forty_jobs_cost_what_one_does_forty_times(
     ):
         for number in range(JOBS):
             await client.request("POST", path, job_object(f"job-{number}", nnodes=NODES))
-        await until(all_succeeded, seconds=240)
+        await until(all_succeeded, seconds=240, every=0.2)
+        await until(all_tidied, seconds=60, every=0.2)
     writes = [
         entry
         for entry in api_server.audit.writes(mark, user=operators.USER, namespace=namespace)
