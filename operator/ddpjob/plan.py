@@ -720,13 +720,11 @@ def _missing(
     if any(pod.live for pod in older):
         return step
     if early := [pod for pod in pods.ahead if pod.live]:
-        words = (
-            f"pod {early[0].name} is of an attempt that this job has not begun, and is deleted "
-            f"once it is {UNHEARD_SECONDS:.0f} s old"
-        )
+        words = "is of an attempt that this job has not begun, and is deleted once it is "
+        words += f"{UNHEARD_SECONDS:.0f} s old"
         return replace(step, status=_name_taken(status, early[0], words, now))
     if taken := [pod for pod in pods.strays if pod.rank in missing]:
-        words = f"pod {taken[0].name} is not this job's own, and is deleted"
+        words = "is not this job's own, and is deleted"
         return replace(step, status=_name_taken(status, taken[0], words, now))
     wait = -seconds_since(status.budget.next_restart_time, now)
     backoff = job.spec.failure_policy.backoff_seconds
@@ -784,7 +782,8 @@ def _accepted(job: DDPJob, status: Status, now: float) -> Status:
 
 
 def _name_taken(status: Status, stray: PodRecord, words: str, now: float) -> Status:
-    """Say that somebody else's pod is in the way."""
+    """Say that somebody else's pod is in the way; `words`: what it is, and what becomes of it."""
+    words = f"pod {stray.name} {words}"
     if stray.forced:
         words += "; a finalizer of somebody else's keeps it"
     return with_condition(status, "Accepted", False, "NameTaken", words, now=now)

@@ -19,6 +19,7 @@ from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
+from tests.localplay import until
 
 
 def fails_once(pod: Body) -> Life:
@@ -264,14 +265,10 @@ async def test_what_is_granted_is_what_is_used(
         await jobs.patch("opened", suspend=False, networkPolicy={"enabled": False})
         watches = {(resource, verb) for resource, verb in granted if verb == "watch"}
         with suppress(TimeoutError):
-            async with asyncio.timeout(60):
-                while used() | watches != granted:
-                    await asyncio.sleep(0.2)
+            await until(lambda: used() | watches == granted, seconds=60, every=0.2)
     operator.kill()  # a watch is logged once it has ended
     with suppress(TimeoutError):
-        async with asyncio.timeout(60):
-            while used() != granted:
-                await asyncio.sleep(0.2)
+        await until(lambda: used() == granted, seconds=60, every=0.2)
     assert used() == granted
 
 

@@ -144,16 +144,19 @@ def test_a_node_that_asks_for_no_gpu_sees_none(tmp_path: Path) -> None:
     assert seen(tmp_path) == [["<>"], ["<>"]]
 
 
-@pytest.mark.parametrize("there", ["0,1,2", "", "-1"])
+ADVICE = "; without the limit the job trains on CPUs, with nprocPerNode processes a node"
+
+
+@pytest.mark.parametrize(("there", "advice"), [("0,1,2", ""), ("", ADVICE), ("-1", ADVICE)])
 def test_more_gpus_than_there_are_is_refused_before_anything_starts(
-    tmp_path: Path, there: str
+    tmp_path: Path, there: str, advice: str
 ) -> None:
     spec = job(GPUS, resources={"limits": {"nvidia.com/gpu": "2"}}, nprocPerNode=1)
     done = finish(tmp_path, spec, CUDA_VISIBLE_DEVICES=there)
     assert done.returncode == 2 and not (tmp_path / "out").exists()
     (line,) = done.stderr.splitlines()
     assert ": spec.resources.limits[nvidia.com/gpu]: " in line
-    assert "got 2 for each of 2 nodes, 4 in all" in line
+    assert line.endswith(f"got 2 for each of 2 nodes, 4 in all{advice}")
 
 
 SECRET = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}

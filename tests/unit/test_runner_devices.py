@@ -173,9 +173,19 @@ def test_kinds_and_makers_are_dealt_apart(tmp_path: Path) -> None:
             "spec.resources.limits[nvidia.com/gpu]: must be at most 2 for all nodes together on "
             "this machine (CUDA_VISIBLE_DEVICES is '0,1'), got 2 for each of 2 nodes, 4 in all",
         ),
-        ("", 8, "this machine shows no such GPU (CUDA_VISIBLE_DEVICES is ''), got 8 for each"),
+        (
+            "",
+            8,
+            "this machine shows no such GPU (CUDA_VISIBLE_DEVICES is ''), got 8 for each of 2 "
+            "nodes, 16 in all; without the limit",
+        ),
         ("-1", 1, "got 1 for each of 2 nodes, 2 in all"),
-        (None, 8, "2 nodes, 16 in all; without the limit the job trains on CPUs"),
+        (
+            None,
+            8,
+            "this machine shows no such GPU, got 8 for each of 2 nodes, 16 in all; "
+            "without the limit the job trains on CPUs",
+        ),
     ],
 )
 def test_more_than_there_are_is_refused(
