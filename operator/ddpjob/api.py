@@ -936,6 +936,9 @@ class Metadata(Model):
     annotations: Annotated[dict[str, str], AfterValidator(_keys)] = {}
 
 
+_METADATA_READ = tuple(to_camel(name) for name in Metadata.model_fields)
+
+
 class DDPJob(Model):
     """A distributed PyTorch training: `spec.nnodes` pods, each running torchrun."""
 
@@ -1068,8 +1071,7 @@ def _read(obj: Mapping[str, Any]) -> dict[str, Any]:
         name: part if name == "metadata" else _without_nulls(part) for name, part in obj.items()
     }
     if isinstance(metadata := found.get("metadata"), Mapping):
-        wanted = {to_camel(name): metadata.get(to_camel(name)) for name in Metadata.model_fields}
-        found["metadata"] = _without_nulls(wanted)
+        found["metadata"] = _without_nulls({name: metadata.get(name) for name in _METADATA_READ})
     return {name: part for name, part in found.items() if part is not None}
 
 
@@ -1078,6 +1080,6 @@ def _without_nulls(value: Any) -> Any:
 
     In the overlay too, where it keeps them: what ddpjob sets for safety cannot be taken away.
     """
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -33,8 +33,8 @@ def is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
         layer = [
             part
             for item in layer
-            if isinstance(item, Mapping | list)
-            for part in (item.values() if isinstance(item, Mapping) else item)
+            if isinstance(item, dict | list)
+            for part in (item.values() if isinstance(item, dict) else item)
         ]
         if not layer:
             return False
@@ -43,11 +43,17 @@ def is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
 
 def read_json(text: bytes) -> Any:
     """`text` as Python has it, without what lies too deep. Raises orjson.JSONDecodeError."""
-    with _uncollected(len(text)):
-        try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return orjson.loads(_without_depths(text))
+    if len(text) <= LARGE:
+        return _parsed(text)
+    with _uncollected():
+        return _parsed(text)
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return orjson.loads(_without_depths(text))
 
 
 async def aside(large: bool, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
@@ -59,14 +65,13 @@ async def aside(large: bool, work: Callable[P, T], *args: P.args, **options: P.k
 
 
 @contextmanager
-def _uncollected(size: int) -> Iterator[None]:
-    """A block without garbage collection, where so many bytes of JSON become objects.
+def _uncollected() -> Iterator[None]:
+    """A block without garbage collection, where much JSON becomes objects.
 
     It would look through them again and again: half a million empty lists take six times as long.
     """
-    collects = size > LARGE and gc.isenabled()
-    if collects:
-        gc.disable()
+    collects = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:

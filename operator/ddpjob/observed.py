@@ -63,6 +63,8 @@ class PodRecord:
     name: str
     namespace: str
     uid: str
+    uid_print: str
+    """What status keeps of its uid: six characters."""
     resource_version: int
     job: str
     owner_uid: str
@@ -104,8 +106,6 @@ class PodRecord:
     spec_hash: str = ""
     root: str = ""
     """Where its proof leads to; see `proof`."""
-    uid_print: str = ""
-    """What status keeps of its uid."""
     word: Word | None = field(default=UNREAD, init=False, repr=False, compare=False)
     """What `summary` has read in `message`, once it was asked for: a plan asks several times, and
     there are many plans while a group fails."""

@@ -44,12 +44,13 @@ def sort_pods(
     `made` has what is known, beyond status, of the uids of this attempt's pods.
     """
     found, table = Pods([], [], [], []), _table(status, status.attempt)
+    namespace, uid, attempt, nnodes = job.namespace, job.uid, status.attempt, job.spec.nnodes
     for pod in pods:
-        if (pod.namespace, pod.owner_uid) != (job.namespace, job.uid):
+        if pod.owner_uid != uid or pod.namespace != namespace:
             continue
-        if pod.attempt != status.attempt:
-            (found.older if pod.attempt < status.attempt else found.ahead).append(pod)
-        elif pod.rank < job.spec.nnodes and _owns(status, table, pod, made):
+        if pod.attempt != attempt:
+            (found.older if pod.attempt < attempt else found.ahead).append(pod)
+        elif pod.rank < nnodes and _owns(status, table, pod, made):
             found.current.append(pod)
         else:
             found.strays.append(pod)
@@ -67,10 +68,10 @@ def is_own(status: Status, pod: PodRecord) -> bool:
 def _owns(
     status: Status, table: OwnPods | None, pod: PodRecord, made: Mapping[int, str] = _NOBODYS
 ) -> bool:
-    if not status.pods:
-        return status.state in BEGUN
     if table is None:
-        return False
+        return not status.pods and status.state in BEGUN
+    if table.uids.startswith(pod.uid_print, PRINT * pod.rank):
+        return True
     known = table.uids[PRINT * pod.rank : PRINT * (pod.rank + 1)]
     if known in ("", _NONE):
         known = made.get(pod.rank, "")
@@ -83,12 +84,14 @@ def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
     if table is None and (status.pods or status.state not in BEGUN):
         return status
     table = table or OwnPods(attempt=status.attempt)
+    new = [pod for pod in own if not table.uids.startswith(pod.uid_print, PRINT * pod.rank)]
+    if not new:
+        return status
     known = [table.uids[i : i + PRINT] for i in range(0, len(table.uids), PRINT)]
-    for pod in own:
+    for pod in new:
         known += [_NONE] * (pod.rank + 1 - len(known))
         known[pod.rank] = pod.uid_print
-    uids = "".join(known)
-    return status if uids == table.uids else _with_table(status, table, {"uids": uids})
+    return _with_table(status, table, {"uids": "".join(known)})
 
 
 def known_ranks(status: Status) -> set[int]:

@@ -62,8 +62,11 @@ def proofs(key: bytes, job_uid: str, attempt: int, nnodes: int) -> Proofs:
 
 def root_of(proof: str, rank: int) -> str:
     """The root to which `proof` leads from this rank; empty where it is no proof."""
-    if len(proof) > (_MAX_LEVELS + 1) * _SIZE * 2:
-        return ""
+    return _root_of(proof, rank) if len(proof) <= (_MAX_LEVELS + 1) * _SIZE * 2 else ""
+
+
+@lru_cache(maxsize=1024)  # a pod that starts is read four times within moments
+def _root_of(proof: str, rank: int) -> str:
     try:
         content = base64.b64decode(proof + "=" * (-len(proof) % 4), b"-_", validate=True)
     except (binascii.Error, ValueError):

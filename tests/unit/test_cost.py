@@ -26,9 +26,10 @@ from ddpjob.explain import MAX_PROBLEMS
 from ddpjob.failurepolicy import judge
 from ddpjob.jobrecord import job_record
 from ddpjob.nesting import LARGE, aside, read_json
-from ddpjob.observed import pod_record
+from ddpjob.observed import Observed, pod_record
 from ddpjob.plan import MAX_SEARCHED, plan
 from ddpjob.policy import Policy
+from ddpjob.reconcile import _is_long
 from ddpjob.settings import Settings
 from ddpjob.summary import MAX_MESSAGE, AgentReport, loads, read_summary, word_of
 from tests.builders import IDENTITY, NOW, failed, job, job_object, running, summary
@@ -338,7 +339,7 @@ async def test_the_reconciler_does_the_long_things_aside() -> None:
     long = {f.__code__ for f in (render.pods, plan, judge, read_status)}
     rules = [{"onMessagePattern": "boom", "action": "Restart"}]
     cluster, seen = Watched(), set[str]()
-    spec: dict[str, Any] = {"args": ["train.py", "x" * 9000], "failurePolicy": {"rules": rules}}
+    spec: dict[str, Any] = {"args": ["train.py", "x" * 17_000], "failurePolicy": {"rules": rules}}
     await submit(cluster, **spec)
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -354,6 +355,15 @@ async def test_the_reconciler_does_the_long_things_aside() -> None:
     finally:
         sys.setprofile(None)
     assert seen == set()
+
+
+def test_plans_of_many_pods_and_of_many_failures_are_made_aside() -> None:
+    """3 and 4 ms at these bounds; a thread for less costs more than the others gain by it."""
+    runs, fails = running(0), failed(1)
+    assert not _is_long(job(), Observed(pods=(runs,) * 2000))
+    assert _is_long(job(), Observed(pods=(runs,) * 2001))
+    assert not _is_long(job(), Observed(pods=(runs, *[fails] * 100)))
+    assert _is_long(job(), Observed(pods=(runs, *[fails] * 101)))
 
 
 async def test_the_whole_of_a_job_at_rest_is_read_aside() -> None:

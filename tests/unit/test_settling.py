@@ -15,6 +15,7 @@ from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import DDPJobError, Refused
 from ddpjob.observed import Observed, PodRecord, Report
+from ddpjob.proof import print_of
 from ddpjob.reconcile import _is_transition
 from ddpjob.step import Plan
 from ddpjob.times import stamp
@@ -117,6 +118,7 @@ class World:
             name=name,
             namespace=self.job.namespace,
             uid=f"uid-{self.made}",
+            uid_print=print_of(f"uid-{self.made}"),
             resource_version=self.made,
             job=self.job.name,
             owner_uid=self.job.uid,
