@@ -226,9 +226,11 @@ def _path(pod: Pod) -> str:
 async def _play_for_ever(options: argparse.Namespace) -> None:
     life = Life(start_seconds=options.start_seconds, run_seconds=options.run_seconds)
     nodes = [f"node-{number}" for number in range(options.nodes)]
+    config = Kubeconfig.read(options.kubeconfig)
     async with (
-        Client(Kubeconfig.read(options.kubeconfig)) as client,
-        fake_nodes(client, *nodes),
+        Client(config) as client,
+        Client(config) as heart,  # behind 8,000 bindings a heartbeat would come too late
+        fake_nodes(heart, *nodes),
         ScriptedKubelet(client, nodes, lambda pod: life, bind=every if options.bind else None),
     ):
         print("ready", flush=True)
