@@ -75,7 +75,8 @@ chaos: $(DEV_STAMP) ## Faults between operator and API server, as long as MINUTE
 generate: $(DEV_STAMP) ## Write the CRD and manifests/ anew from the models and the chart
 	@$(call render,.)
 
-verify: $(DEV_STAMP) ## Fail if a generated file is not what its source makes
+verify: $(DEV_STAMP) ## Fail if a generated file is not what its source makes, or a link of the docs leads nowhere
+	@$(PY) -m tests.links
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	mkdir "$$fresh/charts" "$$fresh/docs" "$$fresh/manifests"; cp -R charts/ddpjob "$$fresh/charts/"; \
 	$(call render,$$fresh); \
