@@ -18,16 +18,16 @@ import aiohttp
 import orjson
 import uvloop
 
-from ddpjob import render
 from ddpjob.api import DDPJob
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import IN_FLIGHT
-from ddpjob.controller import load_agent
-from ddpjob.observed import Observed
-from ddpjob.plan import plan
-from ddpjob.policy import Policy
-from ddpjob.proof import proofs
+from ddpjob.controller.controller import load_agent
+from ddpjob.plan.decide import plan
+from ddpjob.plan.observed import Observed
+from ddpjob.plan.proof import proofs
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 
 Request = tuple[str, str, bytes]
 """(method, path, body)."""

@@ -4,11 +4,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from ddpjob import api, keys, step
-from ddpjob import plan as core
+from ddpjob import api, keys
 from ddpjob.api import DDPJob
-from ddpjob.observed import Observed, PodRecord
-from ddpjob.proof import print_of, proofs
+from ddpjob.plan import decide as core
+from ddpjob.plan import step
+from ddpjob.plan.observed import Observed, PodRecord
+from ddpjob.plan.proof import print_of, proofs
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 UID = "11111111-2222-3333-4444-555555555555"

@@ -13,7 +13,8 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from ddpjob import api, keys, model
+from ddpjob import api, keys
+from ddpjob.api import model
 from ddpjob.ranks import RANKS
 from tests.cluster.tiers import ROOT
 

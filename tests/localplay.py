@@ -11,7 +11,7 @@ import orjson
 from ddpjob import api
 from ddpjob.cluster import DDPJOBS, PODS, Body, Resource
 from ddpjob.cluster.local import LocalCluster
-from ddpjob.controller import Controller
+from ddpjob.controller.controller import Controller
 from ddpjob.settings import Settings
 
 FAST = Settings(

@@ -24,9 +24,9 @@ from ddpjob import __version__, keys, logs
 from ddpjob.cluster.credentials import Credentials, NoCredentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.sound import sound_answers
-from ddpjob.controller import Controller
-from ddpjob.lease import Elector
-from ddpjob.policy import Policy, parse_policy
+from ddpjob.controller.controller import Controller
+from ddpjob.leader.lease import Elector
+from ddpjob.pods.policy import Policy, parse_policy
 from ddpjob.server import serve
 from ddpjob.settings import Settings
 from ddpjob.text import printable

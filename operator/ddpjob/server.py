@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ddpjob.cluster.kube import KubeCluster
-from ddpjob.controller import Controller
+from ddpjob.controller.controller import Controller
 
 LAG_SECONDS = 5.0  # an event loop later than this is stuck
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ddpjob.api import with_defaults
-from ddpjob.crd import COLUMNS, crd
+from ddpjob.api.crd import COLUMNS, crd
 from tests.bad_input import definition
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.tiers import ROOT, skipping_where_unavailable

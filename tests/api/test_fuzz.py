@@ -8,12 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
-from ddpjob import api, render
+from ddpjob import api
 from ddpjob.api import DDPJob
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Body, Resource
-from ddpjob.controller import load_agent
+from ddpjob.controller.controller import load_agent
 from ddpjob.errors import InvalidJob
-from ddpjob.policy import Policy
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from tests.cluster.apiserver import ApiError
 from tests.cluster.client import Client
 from tests.fuzz import fuzzed_job

@@ -1,6 +1,6 @@
 import pytest
 
-from ddpjob import reconcile
+from ddpjob.controller import reconcile
 from tests.chaos.clock import Clocks
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent
-from ddpjob.controller import Controller
+from ddpjob.controller.controller import Controller
 from tests.chaos.test_faults import live, run
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import WORKLOADS, Workload

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ddpjob import render
 from ddpjob.api import DDPJob
-from ddpjob.policy import Policy
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from tests.builders import UID
 from tests.cluster.tiers import ROOT
 

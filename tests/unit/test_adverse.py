@@ -6,7 +6,7 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob, Refused
-from ddpjob.removal import FENCE_SECONDS
+from ddpjob.plan.removal import FENCE_SECONDS
 from ddpjob.times import stamp
 from tests.builders import NOW, failed, job, plan, pod, running, succeeded, summary, with_status
 from tests.unit.test_failurepolicy import reports

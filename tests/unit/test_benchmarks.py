@@ -16,7 +16,7 @@ from benchmarks.writes import Writes
 from ddpjob.api import DDPJob
 from ddpjob.cluster import DDPJOBS, Body, Resource
 from ddpjob.cluster.local import LocalCluster
-from ddpjob.controller import Controller, load_agent
+from ddpjob.controller.controller import Controller, load_agent
 from tests.builders import NOW, job_object
 from tests.localplay import FAST, NAMESPACE, admit, until
 

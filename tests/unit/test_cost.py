@@ -18,20 +18,21 @@ from typing import Any
 import orjson
 import pytest
 
-from ddpjob import keys, render
+from ddpjob import keys
 from ddpjob.api import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, DDPJob, read_status, validate
-from ddpjob.controller import Controller
+from ddpjob.api.explain import MAX_PROBLEMS
+from ddpjob.controller.controller import Controller
+from ddpjob.controller.jobrecord import job_record
+from ddpjob.controller.reconcile import _is_long
 from ddpjob.errors import InvalidJob
-from ddpjob.explain import MAX_PROBLEMS
-from ddpjob.failurepolicy import judge
-from ddpjob.jobrecord import job_record
 from ddpjob.nesting import LARGE, aside, read_json
-from ddpjob.observed import Observed, pod_record
-from ddpjob.plan import MAX_SEARCHED, plan
-from ddpjob.policy import Policy
-from ddpjob.reconcile import _is_long
+from ddpjob.plan.decide import MAX_SEARCHED, plan
+from ddpjob.plan.failurepolicy import judge
+from ddpjob.plan.observed import Observed, pod_record
+from ddpjob.plan.summary import MAX_MESSAGE, AgentReport, loads, read_summary, word_of
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from ddpjob.settings import Settings
-from ddpjob.summary import MAX_MESSAGE, AgentReport, loads, read_summary, word_of
 from tests.builders import IDENTITY, NOW, failed, job, job_object, running, summary
 from tests.localplay import Watched, operating, until
 from tests.unit.test_loop import stored, submit

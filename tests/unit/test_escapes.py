@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ddpjob import render
 from ddpjob.errors import InvalidJob
-from ddpjob.policy import Policy
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from tests.builders import job
 
 AGENT = render.Agent({"agent.py": ""})

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ddpjob.api import DDPJob, FailurePolicy, broken_expressions, validate, with_defaults
+from ddpjob.api.expressions import MAX_PROGRAM, compile_all
 from ddpjob.errors import InvalidJob
-from ddpjob.expressions import MAX_PROGRAM, compile_all
-from ddpjob.failurepolicy import judge
+from ddpjob.plan.failurepolicy import judge
 from tests.builders import job_object
 from tests.unit.test_failurepolicy import failure, policy
 

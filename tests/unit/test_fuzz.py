@@ -2,11 +2,12 @@
 
 from collections import Counter
 
-from ddpjob import api, render
+from ddpjob import api
 from ddpjob.cli.validate import check
-from ddpjob.controller import load_agent
+from ddpjob.controller.controller import load_agent
 from ddpjob.errors import InvalidJob
-from ddpjob.policy import Policy
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from tests.fuzz import fuzzed_job
 
 JOBS = 2000

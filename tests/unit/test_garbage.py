@@ -16,8 +16,8 @@ from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.informer import Informer, Store
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.sound import sound_answers
+from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.errors import Unavailable
-from ddpjob.jobrecord import JobRecord, job_record
 from tests.builders import job_object
 
 JOB = {**job_object("digits"), "status": {}}

@@ -12,10 +12,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob import keys, render
+from ddpjob import keys
 from ddpjob.api import DDPJob
-from ddpjob.expressions import compile_all
-from ddpjob.policy import Policy
+from ddpjob.api.expressions import compile_all
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from tests.builders import job
 
 Body = dict[str, Any]

@@ -9,8 +9,8 @@ import pytest
 from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent, informer
 from ddpjob.cluster.informer import Informer, Store
 from ddpjob.cluster.local import LocalCluster
-from ddpjob.jobrecord import JobRecord, job_record
-from ddpjob.observed import PodRecord, pod_record
+from ddpjob.controller.jobrecord import JobRecord, job_record
+from ddpjob.plan.observed import PodRecord, pod_record
 from tests.builders import IDENTITY, job_object
 from tests.localplay import NAMESPACE, until
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ddpjob.api import DDPJob
-from ddpjob.jobrecord import job_record
-from ddpjob.observed import Observed
-from ddpjob.plan import plan
+from ddpjob.controller.jobrecord import job_record
+from ddpjob.plan.decide import plan
+from ddpjob.plan.observed import Observed
 from tests.builders import NOW, UID, job_object
 
 FINISHED = {

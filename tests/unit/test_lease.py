@@ -13,10 +13,10 @@ from ddpjob.cluster import DDPJOBS, LEASES, PODS, SERVICES, Body, Resource
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.local import LocalCluster
-from ddpjob.controller import Controller
-from ddpjob.election import Terms
+from ddpjob.controller.controller import Controller
 from ddpjob.errors import Unavailable
-from ddpjob.lease import ANSWER_SECONDS, Elector, new_identity
+from ddpjob.leader.election import Terms
+from ddpjob.leader.lease import ANSWER_SECONDS, Elector, new_identity
 from tests.builders import job_object
 from tests.cluster.processes import free_ports
 from tests.localplay import FAST, NAMESPACE, Watched, play_pods, until

@@ -6,9 +6,9 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import Refused
-from ddpjob.goodput import active_seconds
-from ddpjob.observed import OVERDUE_SECONDS, PodRecord, Report, pod_record
-from ddpjob.removal import FENCE_SECONDS, SURVIVOR_GRACE
+from ddpjob.plan.goodput import active_seconds
+from ddpjob.plan.observed import OVERDUE_SECONDS, PodRecord, Report, pod_record
+from ddpjob.plan.removal import FENCE_SECONDS, SURVIVOR_GRACE
 from ddpjob.times import stamp
 from tests.builders import (
     IDENTITY,

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ddpjob import keys, render
+from ddpjob import keys
 from ddpjob.api import DDPJob
 from ddpjob.cluster import (
     CONFIGMAPS,
@@ -22,11 +22,12 @@ from ddpjob.cluster import (
     Body,
     Resource,
 )
-from ddpjob.controller import Controller, load_agent
+from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.errors import Refused
-from ddpjob.policy import Policy
+from ddpjob.plan.step import Note
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from ddpjob.settings import Settings
-from ddpjob.step import Note
 from tests.builders import job_object
 from tests.localplay import FAST, NAMESPACE, Watched, end_pod, operating, until
 
@@ -167,7 +168,7 @@ async def test_a_stray_whose_deletion_is_refused_holds_nothing_up(
 ) -> None:
     """It is there before the job's own pods, whose creation is the same step as its deletion."""
     caplog.set_level(logging.INFO, "ddpjob")
-    monkeypatch.setattr("ddpjob.plan.STRAY_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob.plan.decide.STRAY_SECONDS", 0.0)
     cluster = Protected()
     job = DDPJob.parse(await submit(cluster))
     ours = orjson.loads(render.pods(job, load_agent(), Policy()).body(1))

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ddpjob.api import DDPJob, Status, Summary
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
-from ddpjob.observed import Observed, PodRecord
-from ddpjob.plan import NOISE_SECONDS, SPARED_SECONDS, UNHEARD_SECONDS
-from ddpjob.removal import SURVIVOR_GRACE
-from ddpjob.step import Plan
+from ddpjob.plan.decide import NOISE_SECONDS, SPARED_SECONDS, UNHEARD_SECONDS
+from ddpjob.plan.observed import Observed, PodRecord
+from ddpjob.plan.removal import SURVIVOR_GRACE
+from ddpjob.plan.step import Plan
 from tests.builders import (
     NOW,
     STRANGERS,

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from ddpjob import progress
-from ddpjob.jobrecord import job_record
-from ddpjob.progress import MAX_BYTES, Jobs, Poller, fetch
-from ddpjob.reconcile import Memory
+from ddpjob.controller import progress
+from ddpjob.controller.jobrecord import job_record
+from ddpjob.controller.progress import MAX_BYTES, Jobs, Poller, fetch
+from ddpjob.controller.reconcile import Memory
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import keys
-from ddpjob.observed import pod_record
-from ddpjob.own import MAX_ROOTS, is_own, sort_pods, with_own, with_root
-from ddpjob.proof import Proofs, print_of, root_of
+from ddpjob.plan.observed import pod_record
+from ddpjob.plan.own import MAX_ROOTS, is_own, sort_pods, with_own, with_root
+from ddpjob.plan.proof import Proofs, print_of, root_of
 from tests.builders import IDENTITY, STRANGERS, UID, job, pod, running
 
 

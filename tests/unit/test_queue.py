@@ -1,6 +1,6 @@
 import asyncio
 
-from ddpjob.queue import KeyedQueue
+from ddpjob.controller.queue import KeyedQueue
 
 
 async def test_a_key_in_line_is_not_added_twice() -> None:

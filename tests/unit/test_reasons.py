@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from ddpjob import api
-from ddpjob.observed import DEADLINE, DISRUPTIONS
+from ddpjob.plan.observed import DEADLINE, DISRUPTIONS
 from tests.cluster.tiers import ROOT
 
 DOCS = ROOT / "docs"

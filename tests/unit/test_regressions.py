@@ -8,15 +8,16 @@ from typing import Any
 import orjson
 import pytest
 
-from ddpjob import keys, render
+from ddpjob import keys
 from ddpjob.api import DDPJob
 from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
-from ddpjob.controller import Controller, load_agent
+from ddpjob.controller.controller import Controller, load_agent
+from ddpjob.controller.jobrecord import job_record
 from ddpjob.errors import InvalidJob, cluster_error
-from ddpjob.jobrecord import job_record
-from ddpjob.observed import Observed, PodRecord
-from ddpjob.policy import Policy
-from ddpjob.proof import Proofs
+from ddpjob.plan.observed import Observed, PodRecord
+from ddpjob.plan.proof import Proofs
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from ddpjob.settings import Settings
 from tests.builders import NOW, failed, job, job_object, plan, pod, running, succeeded, with_status
 from tests.localplay import (

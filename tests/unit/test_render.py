@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob import keys, render
+from ddpjob import keys
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob
-from ddpjob.policy import Policy
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy
 from tests.builders import UID, job
 
 AGENT = render.Agent({"agent.py": "print('agent')", "agent_hooks.py": ""})

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
+from ddpjob.controller.reconcile import _is_transition
 from ddpjob.errors import DDPJobError, Refused
-from ddpjob.observed import Observed, PodRecord, Report
-from ddpjob.proof import print_of
-from ddpjob.reconcile import _is_transition
-from ddpjob.step import Plan
+from ddpjob.plan.observed import Observed, PodRecord, Report
+from ddpjob.plan.proof import print_of
+from ddpjob.plan.step import Plan
 from ddpjob.times import stamp
 from tests.builders import NOW, job, plan, summary
 

@@ -3,8 +3,8 @@ from itertools import permutations
 import pytest
 
 from ddpjob import api
-from ddpjob.observed import Report
-from ddpjob.status import duration, with_condition, with_progress, with_summary
+from ddpjob.plan.observed import Report
+from ddpjob.plan.status import duration, with_condition, with_progress, with_summary
 from tests.builders import NOW
 
 REPORT = Report(

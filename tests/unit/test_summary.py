@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import agent
-from ddpjob.observed import PodRecord, pod_record
-from ddpjob.summary import (
+from ddpjob.plan.observed import PodRecord, pod_record
+from ddpjob.plan.summary import (
     failure,
     final_report,
     first_cause,

@@ -14,10 +14,10 @@ from ddpjob import keys
 from ddpjob.api import Attempt, Condition, Failure, Status, validate
 from ddpjob.cli.validate import check
 from ddpjob.errors import InvalidJob, cluster_error
-from ddpjob.plan import plan
-from ddpjob.status import with_condition, with_progress
-from ddpjob.step import Note
-from ddpjob.summary import AgentReport
+from ddpjob.plan.decide import plan
+from ddpjob.plan.status import with_condition, with_progress
+from ddpjob.plan.step import Note
+from ddpjob.plan.summary import AgentReport
 from ddpjob.text import printable, printable_lines
 from tests.builders import NOW, failed, job_object, running, summary
 from tests.cluster.tiers import ROOT

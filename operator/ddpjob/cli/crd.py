@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from ddpjob.apidoc import markdown
-from ddpjob.crd import crd as definition
+from ddpjob.api.apidoc import markdown
+from ddpjob.api.crd import crd as definition
 
 
 class _Plain(yaml.SafeDumper):

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddpjob import api
+from ddpjob.api.model import quantity_value
+from ddpjob.api.podtypes import Resources
 from ddpjob.errors import InvalidJob
-from ddpjob.model import quantity_value
-from ddpjob.podtypes import Resources
 from ddpjob.runner.devices import MAKERS, Maker, Share, deal
 from ddpjob.runner.machine import gpus
 

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ddpjob.status import duration
+from ddpjob.plan.status import duration
 from ddpjob.text import printable
 
 Status = dict[str, Any]

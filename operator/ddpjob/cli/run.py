@@ -21,13 +21,13 @@ from ddpjob.cli.say import say
 from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, PODS, Body, Resource
 from ddpjob.cluster.local import LocalCluster
-from ddpjob.controller import Controller
+from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob, NotFound
-from ddpjob.observed import pod_record
+from ddpjob.plan.observed import pod_record
+from ddpjob.plan.summary import read_summary
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
-from ddpjob.summary import read_summary
 
 # Nobody else is polled or written to, so progress may be fresh.
 SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob import api, render
+from ddpjob import api
 from ddpjob.cli.files import documents
 from ddpjob.cli.say import say
 from ddpjob.errors import InvalidJob
-from ddpjob.policy import Policy, parse_policy
+from ddpjob.pods import render
+from ddpjob.pods.policy import Policy, parse_policy
 from ddpjob.text import printable
 
 MAX_TITLE = 317  # characters, of a namespace, a slash and a name of 253

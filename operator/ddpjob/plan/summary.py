@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpjob.api import MAX_REASON, Failure
-from ddpjob.observed import DISRUPTIONS, SAVED, UNREAD, PodRecord, Report, Word
+from ddpjob.plan.observed import DISRUPTIONS, SAVED, UNREAD, PodRecord, Report, Word
 from ddpjob.ranks import format_ranks
 from ddpjob.text import printable
 from ddpjob.times import restamped, stamp, unix_seconds

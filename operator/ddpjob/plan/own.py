@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ddpjob.api import DDPJob, OwnPods, Status
-from ddpjob.observed import PodRecord
-from ddpjob.proof import PRINT
+from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.proof import PRINT
 
 _NONE = "." * PRINT
 _NOBODYS: Mapping[int, str] = MappingProxyType({})

@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from ddpjob import keys
 from ddpjob.cluster import LEASES, Body, Cluster
-from ddpjob.election import Election, Terms
 from ddpjob.errors import ClusterError, Conflict, NotFound
+from ddpjob.leader.election import Election, Terms
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ddpjob import keys
+from ddpjob.api.explain import show
+from ddpjob.api.podtypes import is_reserved
 from ddpjob.errors import InvalidJob
-from ddpjob.explain import show
-from ddpjob.podtypes import is_reserved
 
 Body = dict[str, Any]
 

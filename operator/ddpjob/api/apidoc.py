@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 
 from ddpjob import keys
-from ddpjob.api import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
-from ddpjob.crd import openapi_schema
+from ddpjob.api.crd import openapi_schema
+from ddpjob.api.job import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
 
 Schema = dict[str, Any]
 

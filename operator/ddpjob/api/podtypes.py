@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from ddpjob import keys
-from ddpjob.model import (
+from ddpjob.api.model import (
     CIDR,
     ENV_NAME,
     MOUNT_PATH,

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from ddpjob.api.explain import explain, show
+from ddpjob.api.model import Model
 from ddpjob.errors import InvalidJob
-from ddpjob.explain import explain, show
-from ddpjob.model import Model
 
 Body = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from typing import Any
 from ddpjob import api, keys
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
-from ddpjob.failurepolicy import (
+from ddpjob.plan.failurepolicy import (
     LAUNCH_FAILED,
     SAME_STEP_FAILURES,
     judge,
@@ -24,13 +24,12 @@ from ddpjob.failurepolicy import (
     reported_step,
     spend,
 )
-from ddpjob.goodput import active_seconds, booked, with_lost_time
-from ddpjob.observed import DEADLINE, NOT_STARTED, SAVED, Observed, PodRecord, Report
-from ddpjob.own import BEGUN, Pods, is_own, known_ranks, sort_pods, with_own, with_root
-from ddpjob.proof import proofs
-from ddpjob.ranks import format_ranks, parse_ranks
-from ddpjob.removal import SURVIVOR_GRACE, clean_up, delete, grace_of, remains
-from ddpjob.status import (
+from ddpjob.plan.goodput import active_seconds, booked, with_lost_time
+from ddpjob.plan.observed import DEADLINE, NOT_STARTED, SAVED, Observed, PodRecord, Report
+from ddpjob.plan.own import BEGUN, Pods, is_own, known_ranks, sort_pods, with_own, with_root
+from ddpjob.plan.proof import proofs
+from ddpjob.plan.removal import SURVIVOR_GRACE, clean_up, delete, grace_of, remains
+from ddpjob.plan.status import (
     count_nodes,
     duration,
     first_stuck,
@@ -40,8 +39,8 @@ from ddpjob.status import (
     with_progress,
     with_summary,
 )
-from ddpjob.step import Note, Plan, look_again
-from ddpjob.summary import (
+from ddpjob.plan.step import Note, Plan, look_again
+from ddpjob.plan.summary import (
     HANG,
     MAX_MESSAGE,
     by_cause,
@@ -53,6 +52,7 @@ from ddpjob.summary import (
     noise_failure,
     word_of,
 )
+from ddpjob.ranks import format_ranks, parse_ranks
 from ddpjob.times import seconds_since, stamp
 
 COMPLETED = "Completed"  # as the agent calls it

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ddpjob import keys
 from ddpjob.errors import DDPJobError
-from ddpjob.proof import print_of, root_of
+from ddpjob.plan.proof import print_of, root_of
 from ddpjob.times import stamp, unix_seconds
 
 Result = Literal["succeeded", "failed"]

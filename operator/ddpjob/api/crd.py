@@ -6,7 +6,7 @@ Structural schema, defaults, CEL rules, printer columns.
 from typing import Any
 
 from ddpjob import keys
-from ddpjob.api import MUTABLE_FIELDS, NAME_RULES, DDPJob, Spec
+from ddpjob.api.job import MUTABLE_FIELDS, NAME_RULES, DDPJob, Spec
 
 Schema = dict[str, Any]
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from secrets import token_bytes
 from typing import Any
 
-from ddpjob import keys, render
+from ddpjob import keys
 from ddpjob.api import DDPJob, Status, broken_expressions, read_status
 from ddpjob.cluster import (
     CONFIGMAPS,
@@ -25,6 +25,7 @@ from ddpjob.cluster import (
     Cluster,
     Resource,
 )
+from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.errors import (
     AlreadyExists,
     ClusterError,
@@ -35,14 +36,14 @@ from ddpjob.errors import (
     Refused,
     Unavailable,
 )
-from ddpjob.jobrecord import JobRecord, job_record
 from ddpjob.nesting import aside, read_json
-from ddpjob.observed import Observed, PodRecord, Report, pod_record
-from ddpjob.plan import SPARED_SECONDS, plan
-from ddpjob.proof import proofs
+from ddpjob.plan.decide import SPARED_SECONDS, plan
+from ddpjob.plan.observed import Observed, PodRecord, Report, pod_record
+from ddpjob.plan.proof import proofs
+from ddpjob.plan.status import with_condition
+from ddpjob.plan.step import Deletion, Note, Plan
+from ddpjob.pods import render
 from ddpjob.settings import Settings
-from ddpjob.status import with_condition
-from ddpjob.step import Deletion, Note, Plan
 from ddpjob.times import seconds_since, stamp
 
 log = logging.getLogger(__name__)

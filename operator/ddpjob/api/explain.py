@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from ddpjob.api.model import PATTERNS
 from ddpjob.errors import InvalidJob
-from ddpjob.model import PATTERNS
 
 _RULES = {
     "extra_forbidden": "unknown field",

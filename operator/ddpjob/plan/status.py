@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpjob import api
-from ddpjob.observed import UNREMARKABLE, PodRecord, Report
+from ddpjob.plan.observed import UNREMARKABLE, PodRecord, Report
 from ddpjob.times import stamp
 
 OWN_CONDITIONS = (

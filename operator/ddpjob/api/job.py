@@ -12,10 +12,10 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from ddpjob import expressions, keys
-from ddpjob.errors import InvalidJob
-from ddpjob.explain import explain, show
-from ddpjob.model import (
+from ddpjob import keys
+from ddpjob.api import expressions
+from ddpjob.api.explain import explain, show
+from ddpjob.api.model import (
     CAMEL_CASE,
     DNS_SUBDOMAIN,
     IMAGE,
@@ -30,8 +30,7 @@ from ddpjob.model import (
     quantity_value,
     unique,
 )
-from ddpjob.nesting import MAX_LEVELS, is_deep
-from ddpjob.podtypes import (
+from ddpjob.api.podtypes import (
     EgressRule,
     EnvFrom,
     EnvVar,
@@ -42,6 +41,8 @@ from ddpjob.podtypes import (
     VolumeMount,
     VolumeSource,
 )
+from ddpjob.errors import InvalidJob
+from ddpjob.nesting import MAX_LEVELS, is_deep
 from ddpjob.ranks import RANKS
 from ddpjob.text import printable
 from ddpjob.times import unix_seconds

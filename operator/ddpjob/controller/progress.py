@@ -12,11 +12,11 @@ from typing import Protocol
 import aiohttp
 from pydantic import ValidationError
 
-from ddpjob.jobrecord import JobRecord
-from ddpjob.observed import PodRecord, Report
-from ddpjob.reconcile import Memory, Reconciler
+from ddpjob.controller.jobrecord import JobRecord
+from ddpjob.controller.reconcile import Memory, Reconciler
+from ddpjob.plan.observed import PodRecord, Report
+from ddpjob.plan.summary import AgentReport, loads
 from ddpjob.settings import Settings
-from ddpjob.summary import AgentReport, loads
 
 log = logging.getLogger(__name__)
 

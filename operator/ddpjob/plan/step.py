@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ddpjob.api import Status
-from ddpjob.observed import PodRecord
+from ddpjob.plan.observed import PodRecord
 from ddpjob.text import printable
 
 MAX_NOTE = 1024  # characters of an Event's message

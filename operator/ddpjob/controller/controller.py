@@ -10,14 +10,14 @@ from importlib import resources
 from ddpjob import keys
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Informer, Store
+from ddpjob.controller.jobrecord import JobRecord, job_record
+from ddpjob.controller.progress import Poller
+from ddpjob.controller.queue import KeyedQueue
+from ddpjob.controller.reconcile import Caches, Reconciler
 from ddpjob.errors import ClusterError, Refused
-from ddpjob.jobrecord import JobRecord, job_record
-from ddpjob.lease import Elector
-from ddpjob.observed import PodRecord, pod_record
-from ddpjob.progress import Poller
-from ddpjob.queue import KeyedQueue
-from ddpjob.reconcile import Caches, Reconciler
-from ddpjob.render import Agent
+from ddpjob.leader.lease import Elector
+from ddpjob.plan.observed import PodRecord, pod_record
+from ddpjob.pods.render import Agent
 from ddpjob.settings import Settings
 
 log = logging.getLogger(__name__)

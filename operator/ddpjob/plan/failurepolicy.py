@@ -12,8 +12,8 @@ from ddpjob.api import (
     FailureRule,
     Status,
 )
-from ddpjob.expressions import compile_all
-from ddpjob.observed import DISRUPTIONS
+from ddpjob.api.expressions import compile_all
+from ddpjob.plan.observed import DISRUPTIONS
 
 LAUNCH_FAILED = "LaunchFailed"  # as the agent calls it
 START_ERRORS = ("StartError", "ContainerCannotRun")  # as containerd and Docker call it, and

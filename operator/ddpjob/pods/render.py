@@ -16,11 +16,12 @@ from typing import Any
 import jinja2
 import orjson
 
-from ddpjob import keys, overlay
+from ddpjob import keys
 from ddpjob.api import DDPJob, Master
+from ddpjob.api.model import Model, quantity_value
 from ddpjob.errors import InvalidJob
-from ddpjob.model import Model, quantity_value
-from ddpjob.policy import Policy, refusals
+from ddpjob.pods import overlay
+from ddpjob.pods.policy import Policy, refusals
 
 Body = dict[str, Any]
 
@@ -64,7 +65,7 @@ def _templates() -> jinja2.Environment:
         return orjson.dumps(value.to_json() if isinstance(value, Model) else value).decode()
 
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("ddpjob"),
+        loader=jinja2.PackageLoader("ddpjob.pods"),
         undefined=jinja2.StrictUndefined,
         finalize=encode,
         autoescape=False,

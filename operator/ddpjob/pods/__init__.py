@@ -1,0 +1,1 @@
+"""What a job becomes in a cluster: Service, ConfigMap, NetworkPolicy and pods."""
