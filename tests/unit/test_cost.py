@@ -26,7 +26,8 @@ from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.reconcile import _is_long
 from ddpjob.errors import InvalidJob
 from ddpjob.nesting import LARGE, aside, read_json
-from ddpjob.plan.decide import MAX_SEARCHED, plan
+from ddpjob.plan.decide import plan
+from ddpjob.plan.failure import MAX_SEARCHED
 from ddpjob.plan.failurepolicy import judge
 from ddpjob.plan.observed import Observed, pod_record
 from ddpjob.plan.summary import MAX_MESSAGE, AgentReport, loads, read_summary, word_of

@@ -10,8 +10,9 @@ import pytest
 
 from ddpjob import keys
 from ddpjob.api import DDPJob, Status, read_status
-from ddpjob.plan.decide import UNHEARD_SECONDS, plan
+from ddpjob.plan.decide import plan
 from ddpjob.plan.observed import Report
+from ddpjob.plan.strays import UNHEARD_SECONDS
 from ddpjob.times import stamp
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary
 from tests.fuzz import fuzzed_status

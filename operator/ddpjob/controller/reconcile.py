@@ -37,11 +37,12 @@ from ddpjob.errors import (
     Unavailable,
 )
 from ddpjob.nesting import aside, read_json
-from ddpjob.plan.decide import SPARED_SECONDS, plan
+from ddpjob.plan.decide import plan
 from ddpjob.plan.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.plan.proof import proofs
 from ddpjob.plan.status import with_condition
 from ddpjob.plan.step import Deletion, Note, Plan
+from ddpjob.plan.strays import SPARED_SECONDS
 from ddpjob.pods import render
 from ddpjob.settings import Settings
 from ddpjob.times import seconds_since, stamp

@@ -5,12 +5,13 @@ Counts, conditions, progress, the strings of the columns.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from ddpjob import api
 from ddpjob.plan.observed import UNREMARKABLE, PodRecord, Report
 from ddpjob.times import stamp
 
+CREATING = "pods are being created"
 OWN_CONDITIONS = (
     *("Accepted", "AgentAbsent", "Running", "Suspended", "Stalled", "Complete", "Failed"),
 )
@@ -49,7 +50,7 @@ def _place(condition: api.Condition) -> int:
     return OWN_CONDITIONS.index(condition.type) if own else len(OWN_CONDITIONS)
 
 
-def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: set[int]) -> api.Nodes:
+def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: Set[int]) -> api.Nodes:
     """How many nodes of the current attempt do what.
 
     Those that have ended well count without a pod too.

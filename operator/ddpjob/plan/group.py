@@ -1,0 +1,26 @@
+"""One job and its pods, as one plan sees them. Pure."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from ddpjob.api import DDPJob
+from ddpjob.plan.observed import Observed, PodRecord
+from ddpjob.plan.own import Pods
+
+
+@dataclass(frozen=True)
+class Group:
+    """What does not change while a plan is made; the job's status, which does, goes beside it."""
+
+    job: DDPJob
+    pods: Pods
+    succeeded: Set[int]
+    """Node ranks of the attempt that have ended well, or whose failure is ignored."""
+    observed: Observed
+    now: float
+    """Unix time."""
+
+    @property
+    def current(self) -> Sequence[PodRecord]:
+        """The job's own pods of its attempt."""
+        return self.pods.current
