@@ -1,8 +1,11 @@
-"""Sets of ranks as people write them: `0-3,7`."""
+"""How many ranks a job may have, and sets of them as people write them: `0-3,7`."""
 
 import re
 from collections.abc import Iterable
 
+MAX_NNODES = 5000
+MAX_NPROC = 128
+MAX_WORLD_SIZE = MAX_NNODES * MAX_NPROC
 PART = "[0-9]{1,4}(-[0-9]{1,4})?"
 RANKS = f"^({PART}(,{PART})*)?$"
 """What `format_ranks` writes, for up to 5000 nodes."""

@@ -7,7 +7,7 @@ import orjson
 
 from ddpjob import keys
 from ddpjob.api.crd import openapi_schema
-from ddpjob.api.job import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
+from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
 
 Schema = dict[str, Any]
 

@@ -6,7 +6,8 @@ Structural schema, defaults, CEL rules, printer columns.
 from typing import Any
 
 from ddpjob import keys
-from ddpjob.api.job import MUTABLE_FIELDS, NAME_RULES, DDPJob, Spec
+from ddpjob.api.job import NAME_RULES, DDPJob
+from ddpjob.api.spec import MUTABLE_FIELDS, Spec
 
 Schema = dict[str, Any]
 
