@@ -6,6 +6,7 @@ what they ask for is read again when something is to be done about them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ddpjob import api, keys
@@ -20,6 +21,7 @@ _FINISHED = (
     *("completionTime", "progress", "goodput"),
 )
 """What is kept of the status of a finished job, its conditions' messages apart."""
+_SMALL = 16 * 1024  # bytes of JSON
 _STAND_IN = {"image": "none", "args": ["none"]}
 
 
@@ -41,7 +43,16 @@ class JobRecord:
         """The job. Raises InvalidJob."""
         if self.refused is not None:  # an error of its own, since each grows by where it passed
             raise InvalidJob(self.refused.path, self.refused.rule)
-        return DDPJob.parse(read_json(self.body))
+        return (_parsed if len(self.body) <= _SMALL else _parse)(self.body)
+
+
+def _parse(body: bytes) -> DDPJob:
+    return DDPJob.parse(read_json(body))
+
+
+# While pods come up, a job is read again with each of their events. Few and small ones are kept:
+# of all live jobs it would be tens of MiB.
+_parsed = lru_cache(maxsize=32)(_parse)
 
 
 def job_record(body: Mapping[str, Any]) -> JobRecord:
