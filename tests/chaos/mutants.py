@@ -38,7 +38,7 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "names by chance (generateName)",
-        "reconcile.py",
+        "controller/reconcile.py",
         "body = await self.cluster.create(\n"
         "                        PODS, job.namespace, pods.body(rank, own.of(rank))\n"
         "                    )",
@@ -57,7 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "the budget in memory",
-        "reconcile.py",
+        "controller/reconcile.py",
         "        step = await aside(_is_long(job, observed), plan, job, observed, time.time())\n",
         "        kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
         "        own = job.status.model_copy(update={'budget': kept})\n"
@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "deletions before the counter",
-        "reconcile.py",
+        "controller/reconcile.py",
         "                await self._write_status(job, step, memory)\n            elif look:",
         "                if step.status.attempt > job.status.attempt:\n"
         "                    for pod in list(self.caches.pods(job.namespace, job.uid)):\n"
@@ -85,28 +85,28 @@ MUTANTS = (
     ),
     Mutant(
         "finished ranks in memory",
-        "plan.py",
+        "plan/decide.py",
         'update={"succeeded_ranks": format_ranks(succeeded)})\n    # What was asked',
         'update={"succeeded_ranks": ""})\n    # What was asked',
         only="loses-a-finished-pod",
     ),
     Mutant(
         "status without a resourceVersion",
-        "reconcile.py",
+        "controller/reconcile.py",
         '                "resourceVersion": job.metadata.resource_version,\n',
         "",
         only="fails-once",
     ),
     Mutant(
         "adoption by name",
-        "reconcile.py",
+        "controller/reconcile.py",
         'if existing and owner is not None and owner.get("uid") == job.uid:',
         "if existing:\n            return\n        if existing and owner is not None:",
         only="finds-its-name-taken",
     ),
     Mutant(
         "conflicts taken for success",
-        "reconcile.py",
+        "controller/reconcile.py",
         "        except NotFound:\n            self.caches.remove_job(job.uid)\n            return\n"
         "        memory.written_at",
         "        except NotFound:\n            self.caches.remove_job(job.uid)\n            return\n"
@@ -118,14 +118,14 @@ MUTANTS = (
     ),
     Mutant(
         "ranks by their place in a list",
-        "plan.py",
+        "plan/startup.py",
         "missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)",
         "missing = tuple(range(len(present), job.spec.nnodes))",
         only="succeeds or loses-a-finished-pod",
     ),
     Mutant(
         "failures as events",
-        "reconcile.py",
+        "controller/reconcile.py",
         "        return Observed(\n            pods=tuple(self.caches.pods(job.namespace, job.uid)),\n",
         "        alive = vars(memory).setdefault('alive', set())\n"
         "        pods = tuple(\n"

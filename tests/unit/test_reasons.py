@@ -12,13 +12,13 @@ DOCS = ROOT / "docs"
 SOURCES = ROOT / "operator" / "ddpjob"
 CAMEL = re.compile(r"[A-Z][a-z]+[A-Za-z0-9]*")
 # Calls that take a reason, and its place among the arguments.
-PLACES = {"with_condition": 3, "with_history": 1, "_fail": 1, "_restart": 2, "Verdict": 0}
+PLACES = {"with_condition": 3, "with_history": 1, "fail": 2, "restart": 2, "Verdict": 0}
 
 
 def said() -> Iterator[str]:
     """Reasons that are written out in a call."""
-    for name in ("plan.py", "agent.py"):
-        for node in ast.walk(ast.parse((SOURCES / name).read_text())):
+    for path in (*(SOURCES / "plan").glob("*.py"), SOURCES / "agent.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             place = PLACES.get(node.func.id)
