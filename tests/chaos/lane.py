@@ -24,6 +24,7 @@ from tests.cluster.podstatus import End
 from tests.localplay import Script
 
 READY_SECONDS = 120.0
+TAKEN_SECONDS = 60.0  # in which a job says that a name is taken
 
 
 @dataclass
@@ -210,6 +211,19 @@ class Lane:
                 await self.delete(resource, "", found["metadata"]["name"], uid=uid)
                 return
 
+    async def orphan_first_pod(self) -> None:
+        """Take a pod's owner away, and the pod once the job says that its name is taken.
+
+        An operator that had not seen the pod yet takes it for somebody else's, and leaves it alone.
+        """
+        metadata = self.source.of(PODS)[0]["metadata"]
+        await self.change(PODS, metadata["name"], {"metadata": {"ownerReferences": None}}, "")
+        with suppress(TimeoutError, NotFound):
+            async with asyncio.timeout(TAKEN_SECONDS):
+                while not any(map(_is_told_of_a_taken_name, self.source.of(DDPJOBS))):
+                    await asyncio.sleep(0.1)
+                await self.delete(PODS, "", metadata["name"], uid=metadata["uid"])
+
     async def create(self, resource: Kind, namespace: str, body: Any) -> Body:
         answer = await self._ask("POST", resource.path(self.namespace), body)
         self.source.put(resource, answer)
@@ -267,6 +281,11 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
+def _is_told_of_a_taken_name(job: Body) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(condition["reason"] == "NameTaken" for condition in conditions)
+
+
 def _labels(body: Body) -> dict[str, str]:
     return body["metadata"].get("labels") or {}
 
@@ -289,12 +308,7 @@ _MEDDLING: dict[str, Any] = {
         "status",
     ),
     "delete-pod": lambda lane: lane.drop_first(PODS),
-    "orphan-pod": lambda lane: lane.change(
-        PODS,
-        lane.source.of(PODS)[0]["metadata"]["name"],
-        {"metadata": {"ownerReferences": None}},
-        "",
-    ),
+    "orphan-pod": lambda lane: lane.orphan_first_pod(),
     "delete-service": lambda lane: lane.drop_first(SERVICES),
     "delete-configmap": lambda lane: lane.drop_first(CONFIGMAPS),
     "delete-networkpolicy": lambda lane: lane.drop_first(NETWORK_POLICIES),
