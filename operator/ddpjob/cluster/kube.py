@@ -3,8 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -120,10 +119,12 @@ class KubeCluster:
         def take(body: Body) -> None:
             items.extend(kept([body], keep))
 
+        async def read(answer: aiohttp.ClientResponse) -> Body:
+            return await read_page(chunks(answer.content), take)
+
         while True:
             path = resource.path(namespace)
-            async with self._request("LIST", resource, path, params=params) as answer:
-                page = await read_page(chunks(answer.content), take)
+            page = await self._request("LIST", resource, path, read, params=params)
             metadata = _metadata(page)
             if not (token := metadata.get("continue")):
                 return Listing(items, metadata["resourceVersion"])
@@ -167,24 +168,20 @@ class KubeCluster:
         path: str,
         body: bytes | Mapping[str, Any] | None = None,
     ) -> Body:
-        async with self._request(verb, resource, path, body) as answer:
-            parsed = read_json(await answer.read())
-        if not isinstance(parsed, dict) or not isinstance(parsed.get("metadata"), dict):
-            raise Unavailable(answer.status, "Garbled", f"{verb} {path}: no Kubernetes object")
-        return parsed
+        return await self._request(verb, resource, path, _object, body)
 
-    @asynccontextmanager
     async def _request(
         self,
         verb: str,
         resource: Resource,
         path: str,
+        read: Callable[[aiohttp.ClientResponse], Awaitable[Body]],
         body: bytes | Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that is none of an error, to be read. Raises ClusterError.
+    ) -> Body:
+        """What `read` makes of an answer that is none of an error. Raises ClusterError.
 
-        Also for what breaks, or turns out to be no JSON, while it is read.
+        Also for what breaks, or turns out to be unreadable, while it is read.
         """
         content = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
         method = "GET" if verb == "LIST" else verb
@@ -202,12 +199,13 @@ class KubeCluster:
                     if answer.status >= 400:
                         text, code = await answer.read(), answer.status
                         raise _error(answer, text)
-                    yield answer
+                    found = await read(answer)
                     code = answer.status
+                    return found
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise Unavailable(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
             except ValueError as error:
-                told = f"{verb} {path}: no JSON: {error}"
+                told = f"{verb} {path}: the answer cannot be read: {error}"
                 raise Unavailable(answer.status, "Garbled", told) from error
             finally:
                 key = (verb, resource.plural, code)
@@ -221,6 +219,14 @@ class KubeCluster:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
+
+
+async def _object(answer: aiohttp.ClientResponse) -> Body:
+    """The object in an answer. Raises ValueError where there is none."""
+    found = read_json(await answer.read())
+    if not isinstance(found, dict) or not isinstance(found.get("metadata"), dict):
+        raise ValueError("no Kubernetes object")
+    return found
 
 
 async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
