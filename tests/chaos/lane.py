@@ -16,6 +16,7 @@ from ddpjob.cluster import Resource as Kind
 from ddpjob.errors import AlreadyExists, Conflict, NotFound
 from tests.chaos.proxy import Faults, Proxy
 from tests.chaos.source import KINDS, Source
+from tests.chaos.workloads import finds_a_name_taken
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client
 from tests.cluster.kubelet import ScriptedKubelet
@@ -220,7 +221,7 @@ class Lane:
         await self.change(PODS, metadata["name"], {"metadata": {"ownerReferences": None}}, "")
         with suppress(TimeoutError, NotFound):
             async with asyncio.timeout(TAKEN_SECONDS):
-                while not any(map(_is_told_of_a_taken_name, self.source.of(DDPJOBS))):
+                while not any(map(finds_a_name_taken, self.source.of(DDPJOBS))):
                     await asyncio.sleep(0.1)
                 await self.delete(PODS, "", metadata["name"], uid=metadata["uid"])
 
@@ -279,11 +280,6 @@ class Lane:
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def _is_told_of_a_taken_name(job: Body) -> bool:
-    conditions = (job.get("status") or {}).get("conditions") or []
-    return any(condition["reason"] == "NameTaken" for condition in conditions)
 
 
 def _labels(body: Body) -> dict[str, str]:

@@ -142,13 +142,17 @@ async def finish(cluster: Stage, name: str) -> None:
             await asyncio.sleep(0)
 
 
+def finds_a_name_taken(job: Body) -> bool:
+    """Whether the job's status says so."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(condition["reason"] == "NameTaken" for condition in conditions)
+
+
 async def take_the_name(cluster: Stage) -> None:
     """Somebody else's Service has the job's name, until it is seen that this is so."""
 
     async def told() -> bool:
-        job = await read(cluster)
-        conditions = ((job or {}).get("status") or {}).get("conditions") or []
-        return any(condition["reason"] == "NameTaken" for condition in conditions)
+        return finds_a_name_taken(await read(cluster) or {})
 
     await until(told, *cluster.patience)
     found = (await cluster.list(PODS, namespace=NAMESPACE)).items

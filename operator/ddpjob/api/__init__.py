@@ -1,25 +1,8 @@
 """What users write and read: the DDPJob, its rules, and what is made of them for Kubernetes."""
 
-from ddpjob.api.failure_policy import (
-    BackoffSeconds,
-    FailurePolicy,
-    FailureRule,
-    broken_expressions,
-)
-from ddpjob.api.job import (
-    DDPJob,
-    oversize,
-    validate,
-    with_defaults,
-)
-from ddpjob.api.spec import (
-    MAX_OVERLAY_BYTES,
-    MAX_SPEC_BYTES,
-    MUTABLE_FIELDS,
-    Master,
-    Spec,
-    is_gpu,
-)
+from ddpjob.api.failure_policy import BackoffSeconds, FailurePolicy, FailureRule, broken_expressions
+from ddpjob.api.job import DDPJob, oversize, validate, with_defaults
+from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, MUTABLE_FIELDS, Master, Spec, is_gpu
 from ddpjob.api.status import (
     DURATION,
     FINISHED,

@@ -6,12 +6,7 @@ from pydantic import Field
 
 from ddpjob.api import expressions
 from ddpjob.api.explain import show
-from ddpjob.api.model import (
-    CAMEL_CASE,
-    SIGNAL,
-    Model,
-    Rule,
-)
+from ddpjob.api.model import CAMEL_CASE, SIGNAL, Model, Rule
 from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
 

@@ -11,12 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from ddpjob.api.explain import explain, show
 from ddpjob.api.failure_policy import broken_expressions
-from ddpjob.api.model import (
-    DNS_SUBDOMAIN,
-    Model,
-    Rule,
-    broken_rules,
-)
+from ddpjob.api.model import DNS_SUBDOMAIN, Model, Rule, broken_rules
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, Spec
 from ddpjob.api.status import Status, read_status
 from ddpjob.errors import InvalidJob

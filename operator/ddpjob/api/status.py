@@ -6,13 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
 
 from ddpjob import keys
-from ddpjob.api.model import (
-    DNS_SUBDOMAIN,
-    Model,
-    Short,
-    broken_rules,
-    unique,
-)
+from ddpjob.api.model import DNS_SUBDOMAIN, Model, Short, broken_rules, unique
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE, RANKS
 from ddpjob.text import printable
 from ddpjob.times import unix_seconds

@@ -21,7 +21,7 @@ _FINISHED = (
     *("completionTime", "progress", "goodput"),
 )
 """What is kept of the status of a finished job, its conditions' messages apart."""
-_SMALL = 16 * 1024  # bytes of JSON
+_LARGE = 16 * 1024  # bytes of JSON; up to 3 ms to read and 14 ms to render
 _STAND_IN = {"image": "none", "args": ["none"]}
 
 
@@ -39,11 +39,16 @@ class JobRecord:
     refused: InvalidJob | None = None
     """Why its spec is not kept, if it is too large to be read again and again."""
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it may take more than some milliseconds to read, and to render."""
+        return len(self.body) > _LARGE
+
     def parse(self) -> DDPJob:
         """The job. Raises InvalidJob."""
         if self.refused is not None:  # an error of its own, since each grows by where it passed
             raise InvalidJob(self.refused.path, self.refused.rule)
-        return (_parsed if len(self.body) <= _SMALL else _parse)(self.body)
+        return (_parse if self.is_large else _parsed)(self.body)
 
 
 def _parse(body: bytes) -> DDPJob:

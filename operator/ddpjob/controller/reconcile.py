@@ -53,8 +53,7 @@ PASSING_SECONDS = 5.0  # an error of the API server's is told once it has lasted
 _MAX_STEPS = (
     8  # a job takes four from nothing to its pods; more in one go means that something flaps
 )
-# What may take more than some milliseconds to read, to render and to plan.
-_LARGE_JOB = 16 * 1024  # bytes; up to 3 ms to read and 14 ms to render
+# What may take more than some milliseconds to plan.
 _MANY_PODS = 2000  # 2 µs each
 _MANY_FAILED = 100  # 40 µs each, for what it said
 _MINOR = ("summary", "nodes", "progress", "observed_generation", "pods")
@@ -137,7 +136,7 @@ class Reconciler:
             memory = self.memories.setdefault(record.uid, Memory())
             memory.look_at = math.inf
             try:
-                job = await aside(len(record.body) > _LARGE_JOB, record.parse)
+                job = await aside(record.is_large, record.parse)
                 step = await self._plan(job, memory, looked=looked)
                 if record.is_part and step.is_idle(job.status):
                     if not memory.strays:
@@ -243,7 +242,7 @@ class Reconciler:
             return render.pods(job, self.agent, self.settings.policy)
 
         record = self.caches.job(job.namespace, job.name)
-        large = record is None or len(record.body) > _LARGE_JOB
+        large = record is None or record.is_large
         return await aside(large or bool(job.spec.failure_policy.message_patterns()), make)
 
     async def _whole(self, job: DDPJob) -> DDPJob | None:

@@ -111,7 +111,7 @@ def _go_on(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Plan:
     if job.spec.suspend or is_suspending(status):
         return suspend(group, status)
     # It has run for as long as it may.
-    if seconds_left(job, status, now) <= 0:
+    if seconds_left(group, status) <= 0:
         return time_is_up(group, status)
     # A rank has failed, or its pod is lost.
     trouble = after_failure(group, status)
@@ -127,7 +127,7 @@ def _go_on(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Plan:
     if trouble is not None:
         step = look_again(replace(step, noise=True), trouble.look_again)
     if step.status.state in BEGUN:
-        step = look_again(step, seconds_left(job, step.status, now))
+        step = look_again(step, seconds_left(group, step.status))
     return look_again(step, left if left > 0 else None)
 
 

@@ -3,7 +3,7 @@
 import math
 
 from ddpjob import api
-from ddpjob.api import DDPJob, Status
+from ddpjob.api import Status
 from ddpjob.plan.goodput import active_seconds
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import DEADLINE
@@ -42,10 +42,10 @@ def time_is_up(group: Group, status: Status) -> Plan:
     return fail(group, status, DEADLINE, message, message)
 
 
-def seconds_left(job: DDPJob, status: Status, now: float) -> float:
+def seconds_left(group: Group, status: Status) -> float:
     """Until `activeDeadlineSeconds`; infinite without one."""
-    limit = job.spec.active_deadline_seconds
-    return math.inf if limit is None else limit - active_seconds(status, now)
+    limit = group.job.spec.active_deadline_seconds
+    return math.inf if limit is None else limit - active_seconds(status, group.now)
 
 
 def _finished(group: Group, status: Status, state: api.State, message: str) -> Status:

@@ -70,12 +70,16 @@ def _owns(
 ) -> bool:
     if table is None:
         return not status.pods and status.state in BEGUN
-    if table.uids.startswith(pod.uid_print, PRINT * pod.rank):
+    if _has_uid(table, pod):
         return True
     known = table.uids[PRINT * pod.rank : PRINT * (pod.rank + 1)]
     if known in ("", _NONE):
         known = made.get(pod.rank, "")
     return known == pod.uid_print if known else pod.root in table.roots
+
+
+def _has_uid(table: OwnPods, pod: PodRecord) -> bool:
+    return table.uids.startswith(pod.uid_print, PRINT * pod.rank)
 
 
 def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
@@ -84,7 +88,7 @@ def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
     if table is None and (status.pods or status.state not in BEGUN):
         return status
     table = table or OwnPods(attempt=status.attempt)
-    new = [pod for pod in own if not table.uids.startswith(pod.uid_print, PRINT * pod.rank)]
+    new = [pod for pod in own if not _has_uid(table, pod)]
     if not new:
         return status
     known = [table.uids[i : i + PRINT] for i in range(0, len(table.uids), PRINT)]
