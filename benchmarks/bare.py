@@ -27,7 +27,7 @@ from ddpjob.plan.decide import plan
 from ddpjob.plan.observed import Observed
 from ddpjob.plan.proof import proofs
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 
 Request = tuple[str, str, bytes]
 """(method, path, body)."""

@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks import trial
 from benchmarks.trial import Scenario
-from ddpjob import keys
+from ddpjob import names
 from tests.api.test_memory import large_job, large_pod
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
@@ -118,7 +118,7 @@ async def in_turn(works: Iterable[Coroutine[Any, Any, Any]], at_once: int) -> No
 
 async def finish(server: ApiServer, count: int) -> None:
     """Store jobs that have finished."""
-    path = f"/apis/{keys.API_VERSION}/namespaces/bench-0/{keys.PLURAL}"
+    path = f"/apis/{names.API_VERSION}/namespaces/bench-0/{names.PLURAL}"
 
     async def one(client: Client, number: int) -> None:
         body = trial._job(f"finished-{number}", 8)
@@ -133,7 +133,7 @@ async def finish(server: ApiServer, count: int) -> None:
 
 async def enlarge(server: ApiServer, count: int) -> None:
     """Store what tenants can: jobs of 1.3 MB, and pods of 1.35 MB with the operator's label."""
-    jobs = f"/apis/{keys.API_VERSION}/namespaces/bench-1/{keys.PLURAL}"
+    jobs = f"/apis/{names.API_VERSION}/namespaces/bench-1/{names.PLURAL}"
     pods = "/api/v1/namespaces/bench-1/pods"
     async with Client(server) as client:
         works = [client.request("POST", jobs, large_job(number)) for number in range(count)]

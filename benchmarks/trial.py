@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.writes import Writes, write_policy
-from ddpjob import keys
+from ddpjob import names
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
@@ -177,7 +177,7 @@ async def _create_jobs(server: ApiServer, scenario: Scenario) -> None:
         posts = (
             client.request(
                 "POST",
-                f"/apis/{keys.API_VERSION}/namespaces/{spaces[n % len(spaces)]}/{keys.PLURAL}",
+                f"/apis/{names.API_VERSION}/namespaces/{spaces[n % len(spaces)]}/{names.PLURAL}",
                 _job(f"job-{n}", scenario.nnodes),
             )
             for n in range(scenario.jobs)
@@ -188,8 +188,8 @@ async def _create_jobs(server: ApiServer, scenario: Scenario) -> None:
 def _job(name: str, nnodes: int) -> dict[str, Any]:
     """The job of the README with resources, as most have."""
     return {
-        "apiVersion": keys.API_VERSION,
-        "kind": keys.KIND,
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
         "metadata": {"name": name},
         "spec": {
             "image": "ddpjob/trainer:0.1.0",
@@ -217,7 +217,7 @@ def _kubelet(server: ApiServer) -> Iterator[None]:
 
 def _all_started(server: ApiServer, scenario: Scenario) -> bool:
     """Whether the operator says of every job what is so: all nodes run, or all are pending."""
-    found = server.request("GET", f"/apis/{keys.API_VERSION}/{keys.PLURAL}")["items"]
+    found = server.request("GET", f"/apis/{names.API_VERSION}/{names.PLURAL}")["items"]
     counter = "running" if scenario.played else "pending"
     return all(
         job.get("status", {}).get("nodes", {}).get(counter) == scenario.nnodes for job in found

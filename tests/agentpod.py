@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 import ddpjob
-from ddpjob import keys
+from ddpjob import names
 
 SOURCES = Path(ddpjob.__file__).parent
 DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
@@ -28,10 +28,10 @@ def _config_map(folder: Path) -> None:
     """The agent as the kubelet lays it down: links to `..data`, itself a link to a dated folder."""
     dated = folder / "..2027_01_15_08_00_00.1"
     (dated / "hooks").mkdir(parents=True)
-    for key, path in keys.AGENT_FILES.items():
+    for key, path in names.AGENT_FILES.items():
         shutil.copy(SOURCES / key, dated / path)
     (folder / "..data").symlink_to(dated.name)
-    for name in {path.partition("/")[0] for path in keys.AGENT_FILES.values()}:
+    for name in {path.partition("/")[0] for path in names.AGENT_FILES.values()}:
         (folder / name).symlink_to(f"..data/{name}")
 
 

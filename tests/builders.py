@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from ddpjob import api, keys
+from ddpjob import api, names
 from ddpjob.api import DDPJob
 from ddpjob.plan import decide as core
-from ddpjob.plan import step
+from ddpjob.plan import decision
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.proof import print_of, proofs
 
@@ -18,8 +18,8 @@ UID = "11111111-2222-3333-4444-555555555555"
 def job_object(name: str = "digits", **spec: Any) -> dict[str, Any]:
     """A DDPJob as YAML would give it."""
     return {
-        "apiVersion": keys.API_VERSION,
-        "kind": keys.KIND,
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
         "metadata": {"name": name},
         "spec": {"image": "trainer:1", "args": ["train.py"], **spec},
     }
@@ -45,7 +45,7 @@ IDENTITY: dict[str, Any] = {
     "resourceVersion": "3",
     "ownerReferences": [
         {
-            **{"apiVersion": keys.API_VERSION, "kind": keys.KIND, "name": "digits", "uid": UID},
+            **{"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "digits", "uid": UID},
             "controller": True,
         }
     ],
@@ -60,7 +60,7 @@ def with_status(job: DDPJob, status: api.Status) -> DDPJob:
 
 def pod(rank: int, *, attempt: int = 0, **fields: Any) -> PodRecord:
     """A pod of `job()`: pending unless told otherwise."""
-    name = keys.pod_name("digits", attempt, rank)
+    name = names.pod_name("digits", attempt, rank)
     values: dict[str, Any] = {
         "name": name,
         "namespace": "team",
@@ -80,7 +80,7 @@ STRANGERS = "of somebody else's"
 """`root` of a pod that the operator has not made."""
 
 
-def plan(job: DDPJob, observed: Observed, now: float) -> step.Plan:
+def plan(job: DDPJob, observed: Observed, now: float) -> decision.Plan:
     """`plan.plan`, of pods that the operator has made, but for those whose root is given."""
 
     def prove(pod: PodRecord) -> PodRecord:

@@ -13,8 +13,8 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from ddpjob import api, keys
-from ddpjob.api import model
+from ddpjob import api, names
+from ddpjob.api import base
 from ddpjob.ranks import RANKS
 from tests.cluster.tiers import ROOT
 
@@ -32,16 +32,16 @@ NAMES = ("a", "b", "data", "trainer", "cache", "x" * 63)
 LABELS = ("env", "team", "example.com/part", "ports", "a.b_c-d")
 # What fits each pattern of the schema; other texts are tried too.
 FITTING = {
-    model.DNS_LABEL: NAMES,
-    model.DNS_SUBDOMAIN: (*NAMES, "a.b", "x" * 253),
-    model.MOUNT_PATH: ("/data", "/x y", "/dev/shm", "/a/../b", "/checkpoints", "/" + "m" * 500),
-    model.ABSOLUTE_PATH: ("/", "/exports", "/a//b/"),
-    model.ENV_NAME: ("A", "TOKEN", "HOME", "a.b-c_d", "OMP_NUM_THREADS"),
-    model.IMAGE: ("trainer:1", "r.example.com/a/b@sha256:" + "0" * 64, "~!{{x}}%"),
-    model.CAMEL_CASE: ("OOMKilled", "Evicted", "X"),
-    model.CIDR: ("10.0.0.0/8", "0.0.0.0/0", "::/0", "fe80::1/64", "10.1.0.0/16", "1.2.3/999"),
-    model.MANAGER: ("ddpjob.dev/operator", "kueue.x-k8s.io/multikueue"),
-    model.SIGNAL: ("SIGKILL", "SIGSEGV", "SIGRTMIN+1"),
+    base.DNS_LABEL: NAMES,
+    base.DNS_SUBDOMAIN: (*NAMES, "a.b", "x" * 253),
+    base.MOUNT_PATH: ("/data", "/x y", "/dev/shm", "/a/../b", "/checkpoints", "/" + "m" * 500),
+    base.ABSOLUTE_PATH: ("/", "/exports", "/a//b/"),
+    base.ENV_NAME: ("A", "TOKEN", "HOME", "a.b-c_d", "OMP_NUM_THREADS"),
+    base.IMAGE: ("trainer:1", "r.example.com/a/b@sha256:" + "0" * 64, "~!{{x}}%"),
+    base.CAMEL_CASE: ("OOMKilled", "Evicted", "X"),
+    base.CIDR: ("10.0.0.0/8", "0.0.0.0/0", "::/0", "fe80::1/64", "10.1.0.0/16", "1.2.3/999"),
+    base.MANAGER: ("ddpjob.dev/operator", "kueue.x-k8s.io/multikueue"),
+    base.SIGNAL: ("SIGKILL", "SIGSEGV", "SIGRTMIN+1"),
     # Of status.
     api.NUMBER: ("nan", "inf", "-inf", "0.5", "1e+20", "1.234e-05"),
     api.STAMP: ("2026-01-31T12:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
@@ -49,7 +49,7 @@ FITTING = {
     api.DURATION: ("14s", "3m20s", "1d3h"),
     api.RATIO: ("0.500", "1.000"),
     RANKS: ("", "0", "0-1", "0-3,7", "0-9999", "3-1", "1,1,1"),
-    model.QUANTITY: ("1", "500m", "1Gi", "1e3", ".5", "2.", "0", "12E", "100n", "1e-2"),
+    base.QUANTITY: ("1", "500m", "1Gi", "1e3", ".5", "2.", "0", "12E", "100n", "1e-2"),
 }
 # Texts for fields of this name, where nearly all others would be refused.
 BY_NAME = {
@@ -137,8 +137,8 @@ class _Fuzz:
         if not self.chance(0.05):
             spec["args"] = ["train.py", *spec.get("args", [])]
         body: Body = {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.KIND,
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
             "metadata": {"name": name},
             "spec": spec,
         }
@@ -167,9 +167,7 @@ class _Fuzz:
         if schema.get("x-kubernetes-preserve-unknown-fields"):
             return self.overlay()
         if "anyOf" in schema or "oneOf" in schema:  # an integer or a text, such as a quantity
-            fits = (
-                FITTING[model.QUANTITY] if "pattern" in schema or "oneOf" in schema else ("auto",)
-            )
+            fits = FITTING[base.QUANTITY] if "pattern" in schema or "oneOf" in schema else ("auto",)
             return self.random.choice((1, 2, 1, *fits))
         kinds = schema.get("type", "object")
         kind = kinds[0] if isinstance(kinds, list) else kinds

@@ -20,13 +20,13 @@ import aiohttp
 import kopf
 import uvloop
 
-from ddpjob import __version__, keys, logs
+from ddpjob import __version__, logs, names
 from ddpjob.cluster.credentials import Credentials, NoCredentials
 from ddpjob.cluster.kube import KubeCluster
-from ddpjob.cluster.sound import sound_answers
 from ddpjob.controller.controller import Controller
+from ddpjob.kopf_guard import sound_answers
 from ddpjob.leader.lease import Elector
-from ddpjob.pods.policy import Policy, parse_policy
+from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.server import serve
 from ddpjob.settings import Settings
 from ddpjob.text import printable
@@ -152,7 +152,7 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
         )
         return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
 
-    @kopf.on.event(keys.GROUP, keys.VERSION, keys.PLURAL, registry=registry)
+    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
     async def seen(namespace: str | None, name: str, **_: Any) -> None:
         controllers[0].trigger(namespace or "", name)
 

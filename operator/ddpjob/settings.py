@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ddpjob import keys
+from ddpjob import names
 from tests.builders import job_object
 from tests.cluster.client import MERGE, Client
 
@@ -16,7 +16,7 @@ class Jobs:
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client, self.namespace = client, namespace
-        self.path = f"/apis/{keys.API_VERSION}/namespaces/{namespace}/{keys.PLURAL}"
+        self.path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
 
     async def create(self, name: str = "digits", **spec: Any) -> Body:
         return await self.client.request(
@@ -44,7 +44,7 @@ class Jobs:
         return await self.until(lambda job: job.get("status", {}).get("state") == state, name)
 
     async def children(self, plural: str) -> list[Body]:
-        selector = f"labelSelector={keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+        selector = f"labelSelector={names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         path = f"/api/v1/namespaces/{self.namespace}/{plural}?{selector}"
         items: list[Body] = (await self.client.request("GET", path))["items"]
         return items
@@ -55,7 +55,7 @@ class Jobs:
 
 def rank(pod: Body) -> tuple[int, int]:
     labels = pod["metadata"]["labels"]
-    return int(labels[keys.ATTEMPT_LABEL]), int(labels[keys.RANK_LABEL])
+    return int(labels[names.ATTEMPT_LABEL]), int(labels[names.RANK_LABEL])
 
 
 def conditions(job: Body) -> dict[str, tuple[str, str]]:

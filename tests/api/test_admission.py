@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.builders import job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
@@ -31,7 +31,7 @@ def policy(api_server: ApiServer, crd: None) -> Iterator[None]:
 @pytest.fixture
 async def people(api_server: ApiServer, policy: None, namespace: str) -> str:
     """A namespace in which all three may do all with DDPJobs, and one of them may create pods."""
-    grant(api_server, namespace, "jobs", keys.GROUP, "*", (JANE, POD_MAKER, CONTROLLER))
+    grant(api_server, namespace, "jobs", names.GROUP, "*", (JANE, POD_MAKER, CONTROLLER))
     grant(api_server, namespace, "pods", "", "create", (POD_MAKER,))
     async with asyncio.timeout(60):  # the API server takes up a new policy after some seconds
         while REFUSED not in apply(api_server, namespace, JANE, "probe", dry_run=True):
@@ -42,7 +42,7 @@ async def people(api_server: ApiServer, policy: None, namespace: str) -> str:
 def grant(
     server: ApiServer, namespace: str, name: str, group: str, verb: str, users: tuple[str, ...]
 ) -> None:
-    resource = f"{keys.PLURAL}.{group}" if group else "pods"
+    resource = f"{names.PLURAL}.{group}" if group else "pods"
     where = ("-n", namespace)
     server.kubectl("create", "role", name, f"--verb={verb}", f"--resource={resource}", *where)
     named = [f"--user={user}" for user in users]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddpjob import keys
+from ddpjob import names
 from tests.api.jobs import Body, Jobs, conditions
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
@@ -89,14 +89,14 @@ def own_server() -> Iterator[ApiServer]:
 async def test_a_definition_that_is_deleted_is_waited_for(
     own_server: ApiServer, tmp_path: Path
 ) -> None:
-    definition = f"customresourcedefinition/{keys.PLURAL}.{keys.GROUP}"
+    definition = f"customresourcedefinition/{names.PLURAL}.{names.GROUP}"
     own_server.create_namespace("team")
-    async with Client(own_server) as client, fake_nodes(client, "node-a") as names:
+    async with Client(own_server) as client, fake_nodes(client, "node-a") as nodes:
         jobs = Jobs(client, "team")
         with OperatorProcess(own_server, tmp_path) as operator:
             assert operator.process is not None
             await said(operator, "the definition of DDPJob is missing")
-            async with ScriptedKubelet(client, list(names)):
+            async with ScriptedKubelet(client, list(nodes)):
                 for name in ("first", "second"):
                     own_server.install_crd(CRD)
                     await jobs.create(name)

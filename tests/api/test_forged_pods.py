@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.api.jobs import Body, Jobs, conditions
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client
@@ -67,12 +67,12 @@ class Forger:
         `copy` is a pod whose labels and annotations it has too.
         """
         job = (await self.jobs.get())["metadata"]
-        labels = {keys.MANAGED_BY_LABEL: keys.MANAGED_BY, keys.JOB_UID_LABEL: job["uid"]}
+        labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY, names.JOB_UID_LABEL: job["uid"]}
         meta = copy["metadata"] if copy else {}
-        owner = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "controller": True}
+        owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "controller": True}
         body = {
             "metadata": {
-                "name": keys.pod_name(job["name"], attempt, rank),
+                "name": names.pod_name(job["name"], attempt, rank),
                 "labels": {**labels, **(meta.get("labels") or {})},
                 "annotations": {**(meta.get("annotations") or {}), FORGED: end},
                 "ownerReferences": [{**owner, "name": job["name"], "uid": job["uid"]}],
@@ -82,7 +82,7 @@ class Forger:
                 "nodeName": "node-a",
                 "restartPolicy": "Never",
                 "automountServiceAccountToken": False,
-                "containers": [{"name": keys.TRAINER_CONTAINER, "image": "forged:1"}],
+                "containers": [{"name": names.TRAINER_CONTAINER, "image": "forged:1"}],
             },
         }
         path = f"/api/v1/namespaces/{namespace or self.namespace}/pods"

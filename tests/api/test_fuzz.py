@@ -14,7 +14,7 @@ from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.controller.controller import load_agent
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from tests.cluster.apiserver import ApiError
 from tests.cluster.client import Client
 from tests.fuzz import fuzzed_job

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.api.jobs import Body, Jobs, conditions, rank
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
@@ -160,7 +160,7 @@ async def test_somebody_elses_job_gets_nothing(
             await asyncio.sleep(0.1)
     theirs = await jobs.get("theirs")
     assert "status" not in theirs
-    assert {pod["metadata"]["labels"][keys.JOB_LABEL] for pod in await jobs.children("pods")} == {
+    assert {pod["metadata"]["labels"][names.JOB_LABEL] for pod in await jobs.children("pods")} == {
         "digits"
     }
 

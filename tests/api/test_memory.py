@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.api.jobs import Body, Jobs
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiError, ApiServer
@@ -31,7 +31,7 @@ def large_pod(number: int) -> Body:
     return {
         "metadata": {
             "name": f"large-{number}",
-            "labels": {keys.MANAGED_BY_LABEL: keys.MANAGED_BY},
+            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
         },
         "spec": {
             "automountServiceAccountToken": False,

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.api.jobs import Body, Jobs, conditions, rank
 from tests.builders import job_object
 from tests.cluster import operator as operators
@@ -110,7 +110,7 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
 
     def life(pod: Body) -> Life:
         attempt, node_rank = rank(pod)
-        wait = pod["metadata"]["labels"][keys.JOB_LABEL] == "steady"
+        wait = pod["metadata"]["labels"][names.JOB_LABEL] == "steady"
         if wait:
             return Life()
         failing = attempt < 3 and node_rank == attempt
@@ -233,7 +233,7 @@ async def test_what_is_granted_is_what_is_used(
     await client.request("POST", f"/api/v1/namespaces/{namespace}/services", foreign)
 
     def script(pod: Body) -> Life:
-        stays = pod["metadata"]["labels"][keys.JOB_LABEL] in ("late", "opened")
+        stays = pod["metadata"]["labels"][names.JOB_LABEL] in ("late", "opened")
         return Life() if stays else fails_once(pod)
 
     granted = {

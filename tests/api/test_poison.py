@@ -9,7 +9,7 @@ from statistics import median, quantiles
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import Body
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiError, ApiServer
@@ -22,7 +22,7 @@ PATIENCE = 60.0  # s, for one job's pods
 
 
 def jobs_path(namespace: str, name: str = "") -> str:
-    path = f"/apis/{keys.API_VERSION}/namespaces/{namespace}/{keys.PLURAL}"
+    path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
     return f"{path}/{name}" if name else path
 
 
@@ -35,7 +35,7 @@ async def seconds_to_pods(client: Client, namespace: str, name: str) -> float:
     async with asyncio.timeout(PATIENCE):
         async for kind, pod in client.watch(path, version):
             labels = pod["metadata"].get("labels") or {}
-            seen += kind == "ADDED" and labels.get(keys.JOB_LABEL) == name
+            seen += kind == "ADDED" and labels.get(names.JOB_LABEL) == name
             if seen == NODES:
                 break
     return time.monotonic() - begin

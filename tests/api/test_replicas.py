@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.api.jobs import Body, Jobs, rank
 from tests.api.test_operator import made_a_pod, none_is_blind, raised_before_deleted
 from tests.chart.rendering import Helm, of_kind
@@ -311,26 +311,26 @@ async def test_two_that_both_lead_do_nothing_twice(
 
     def life(pod: Body) -> Life:
         attempt, node_rank = rank(pod)
-        job = pod["metadata"]["labels"][keys.JOB_LABEL]
+        job = pod["metadata"]["labels"][names.JOB_LABEL]
         if job.startswith("restarting") and attempt < 3:
             failing = node_rank == attempt
             return Life(run_seconds=0.5, end=FAILURE) if failing else Life()
         return Life() if job == "suspended" and attempt == 0 else Life(run_seconds=0.5)
 
-    names = ["plain", "suspended", *(f"restarting-{number}" for number in range(6))]
+    known = ["plain", "suspended", *(f"restarting-{number}" for number in range(6))]
     mark = api_server.audit.mark()
     with ExitStack() as stack:
         both = [started(stack, api_server, tmp_path / name) for name in ("a", "b")]
         assert all(operator.leads for operator in both)
         async with ScriptedKubelet(client, nodes, life):
-            for name in names:
+            for name in known:
                 no_pause = {"backoffSeconds": {"first": 0}}
                 await jobs.create(name, nnodes=4, failurePolicy=no_pause)
             await jobs.in_state("Running", "suspended")
             await jobs.patch("suspended", suspend=True)
             await jobs.in_state("Suspended", "suspended")
             await jobs.patch("suspended", suspend=False)
-            found = {name: await jobs.in_state("Succeeded", name) for name in names}
+            found = {name: await jobs.in_state("Succeeded", name) for name in known}
     for name, job in found.items():
         restarts = 3 if name.startswith("restarting") else 0
         attempt = 1 if name == "suspended" else restarts

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.builders import job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
@@ -22,7 +22,7 @@ JOBS, NODES = 40, 8
 async def test_forty_jobs_cost_what_one_does_forty_times(
     api_server: ApiServer, operator: OperatorProcess, client: Client, namespace: str
 ) -> None:
-    path = f"/apis/{keys.API_VERSION}/namespaces/{namespace}/{keys.PLURAL}"
+    path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
 
     async def all_succeeded() -> bool:
         found = (await client.request("GET", path))["items"]
@@ -30,7 +30,7 @@ async def test_forty_jobs_cost_what_one_does_forty_times(
 
     async def all_tidied() -> bool:
         """A finished job's ConfigMap goes after its state is stored."""
-        label = f"labelSelector={keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+        label = f"labelSelector={names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         left = await client.request("GET", f"/api/v1/namespaces/{namespace}/configmaps?{label}")
         return not left["items"]
 

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpjob import keys
+from ddpjob import names
 from tests.api.jobs import Jobs
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client
@@ -44,7 +44,7 @@ async def seconds_to_pods(client: Client, jobs: Jobs, name: str) -> float:
     """From a new job's creation until its pods are there."""
     begin = time.monotonic()
     await jobs.create(name)
-    path = f"/api/v1/namespaces/{jobs.namespace}/pods?labelSelector={keys.JOB_LABEL}={name}"
+    path = f"/api/v1/namespaces/{jobs.namespace}/pods?labelSelector={names.JOB_LABEL}={name}"
     async with asyncio.timeout(60):
         while len((await client.request("GET", path))["items"]) < 2:
             await asyncio.sleep(0.02)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.tiers import ROOT
@@ -47,7 +47,7 @@ def objects(home: str) -> dict[str, dict[str, Any]]:
 
 def jobs_of(home: str) -> str:
     """Path of the jobs that the operator of this namespace watches."""
-    return f"/apis/{keys.API_VERSION}/namespaces/{home}-jobs/{keys.PLURAL}"
+    return f"/apis/{names.API_VERSION}/namespaces/{home}-jobs/{names.PLURAL}"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddpjob import keys
+from ddpjob import names
 
 Body = dict[str, Any]
 
@@ -87,7 +87,7 @@ class Auditor:
             self._precondition(entry)
             if entry.kind == "Pod":
                 self._pod(entry)
-            elif entry.kind == keys.KIND:
+            elif entry.kind == names.KIND:
                 self._job(entry)
             self._take_in(entry)
             if entry.kind == "Pod" and _owner(entry.object) is not None:
@@ -127,7 +127,7 @@ class Auditor:
         if not entry.by_operator or entry.kind == "Event":
             return
         owner = _owner(entry.object)
-        if entry.kind != keys.KIND and not (owner and owner["kind"] == keys.KIND):
+        if entry.kind != names.KIND and not (owner and owner["kind"] == names.KIND):
             self._breach("I12", f"{entry}: not owned by a DDPJob")
         if entry.verb == "delete" and not (entry.sent.get("preconditions") or {}).get("uid"):
             self._breach("I12", f"{entry}: no uid")
@@ -170,7 +170,7 @@ class Auditor:
             self._breach("I9", f"{entry}: status.attempt is {status.get('attempt', 0)}")
         if not 0 <= rank < job["spec"]["nnodes"]:
             self._breach("I3", f"{entry}: rank {rank} of {job['spec']['nnodes']}")
-        if pod["metadata"]["labels"][keys.JOB_UID_LABEL] != uid:
+        if pod["metadata"]["labels"][names.JOB_UID_LABEL] != uid:
             self._breach("I13", f"{entry}: carries another job's uid")
         group = self._attempts[uid, attempt]
         if group and _group_env(group[0]) != _group_env(pod):
@@ -268,7 +268,7 @@ def _pod_of(body: Body, uid: str) -> bool:
 
 def _labels(pod: Body) -> tuple[int, int]:
     labels = pod["metadata"]["labels"]
-    return int(labels[keys.ATTEMPT_LABEL]), int(labels[keys.RANK_LABEL])
+    return int(labels[names.ATTEMPT_LABEL]), int(labels[names.RANK_LABEL])
 
 
 def _phase(pod: Body) -> str:
@@ -280,9 +280,9 @@ def _is_live(pod: Body) -> bool:
 
 
 def _group_env(pod: Body) -> dict[str, str]:
-    (trainer,) = (c for c in pod["spec"]["containers"] if c["name"] == keys.TRAINER_CONTAINER)
+    (trainer,) = (c for c in pod["spec"]["containers"] if c["name"] == names.TRAINER_CONTAINER)
     return {v["name"]: v.get("value") for v in trainer["env"] if v["name"] in GROUP_ENV}
 
 
 def _spec_hash(pod: Body) -> Any:
-    return pod["metadata"]["annotations"].get(keys.SPEC_HASH_ANNOTATION)
+    return pod["metadata"]["annotations"].get(names.SPEC_HASH_ANNOTATION)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Body, Listing
 from ddpjob.cluster import Resource as Kind
 from ddpjob.errors import AlreadyExists, Conflict, NotFound
@@ -167,7 +167,7 @@ class Lane:
 
     def _see(self, type_: str, body: Body) -> None:
         """Let a pod end as the script says, once its group has been whole."""
-        if body["kind"] != "Pod" or type_ == "DELETED" or keys.RANK_LABEL not in _labels(body):
+        if body["kind"] != "Pod" or type_ == "DELETED" or names.RANK_LABEL not in _labels(body):
             return
         env = {v["name"]: v.get("value") for v in body["spec"]["containers"][0]["env"]}
         group = self._groups[env["PET_RDZV_ID"]]
@@ -179,7 +179,7 @@ class Lane:
                 if pod["metadata"]["name"] in group:
                     labels = _labels(pod)
                     code = self.script(
-                        int(labels[keys.ATTEMPT_LABEL]), int(labels[keys.RANK_LABEL])
+                        int(labels[names.ATTEMPT_LABEL]), int(labels[names.RANK_LABEL])
                     )
                     if code is not None:
                         self._finish(pod["metadata"]["name"], code)

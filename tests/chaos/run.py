@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Any
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.errors import ClusterError
 from tests.chaos.auditor import FINISHED, Auditor, Breach
@@ -157,7 +157,7 @@ def end_of(lane: Lane, plan: Plan) -> str:
     job = lane.source.objects.get((DDPJOBS.plural, NAME)) or {}
     if plan.operators > 1:
         return in_brief(job.get("status"))
-    names = {
+    left = {
         resource.kind: sorted(found["metadata"]["name"] for found in lane.source.of(resource))
         # A finished job's ConfigMap is dropped on the way, or else goes with the job.
         for resource in (PODS, SERVICES, NETWORK_POLICIES)
@@ -165,10 +165,10 @@ def end_of(lane: Lane, plan: Plan) -> str:
     created = Counter(
         f"{change.body['kind']} {change.body['metadata']['name']}"
         for change in lane.source.changes
-        if change.type == "ADDED" and change.body["kind"] != keys.KIND
+        if change.type == "ADDED" and change.body["kind"] != names.KIND
     )
     status = without(job.get("status"), {*CLOCKS, *BY_NAME[plan.workload].loose})
-    return json.dumps([status, names, created], indent=1, sort_keys=True)
+    return json.dumps([status, left, created], indent=1, sort_keys=True)
 
 
 def in_brief(status: Mapping[str, Any] | None) -> str:

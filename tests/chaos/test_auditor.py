@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.chaos.auditor import Auditor, Body, Entry
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import WORKLOADS, in_state
@@ -45,7 +45,7 @@ def find(trail: Trail, verb: str, kind: str, holds: Callable[[Entry], Any] = boo
 def pod(attempt: int, rank: int) -> Callable[[Entry], bool]:
     def holds(entry: Entry) -> bool:
         labels = entry.object["metadata"]["labels"]
-        wanted = {keys.ATTEMPT_LABEL: str(attempt), keys.RANK_LABEL: str(rank)}
+        wanted = {names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: str(rank)}
         return bool(wanted.items() <= labels.items())
 
     return holds
@@ -104,7 +104,7 @@ def test_a_rank_with_another_rendezvous(good: Trail) -> None:
 
 def test_a_rank_beyond_the_group(good: Trail) -> None:
     def change(body: Body) -> None:
-        body["metadata"]["labels"][keys.RANK_LABEL] = "7"
+        body["metadata"]["labels"][names.RANK_LABEL] = "7"
 
     assert "I3" in promises(tamper(good, find(good, "create", "Pod", pod(0, 1)), change))
 
@@ -123,7 +123,7 @@ def test_a_status_that_goes_back(good: Trail, change: Callable[[Body], Any]) -> 
         assert entry.after is not None
         return bool(entry.after["status"]["state"] == "Succeeded")
 
-    last = find(good, "status", keys.KIND, succeeded)
+    last = find(good, "status", names.KIND, succeeded)
     again = replace(changed(good[last], change), before=good[last].after)
     assert "I4" in promises([*good, again])
 
@@ -133,7 +133,7 @@ def test_a_result_that_is_lost(good: Trail) -> None:
         assert entry.after is not None
         return bool(entry.after["status"]["state"] != "Succeeded")
 
-    kept = [e for e in good if e.kind != keys.KIND or e.verb != "status" or unfinished(e)]
+    kept = [e for e in good if e.kind != names.KIND or e.verb != "status" or unfinished(e)]
     assert promises(kept) == {"I5"}
 
 
@@ -147,7 +147,7 @@ def test_a_part_of_a_group_that_waits_for_the_rest(good: Trail) -> None:
     def is_start_of_rank_2(entry: Entry) -> bool:
         return entry.kind == "Pod" and entry.verb == "update" and pod(0, 2)(entry)
 
-    limited = [changed(e, limit) if e.kind == keys.KIND and e.after else e for e in good]
+    limited = [changed(e, limit) if e.kind == names.KIND and e.after else e for e in good]
     end = next(n for n, entry in enumerate(limited) if is_end(entry))
     later = [replace(e, at=e.at + 100 * (n >= end)) for n, e in enumerate(limited)]
     assert promises(later) == set()
@@ -164,18 +164,18 @@ def test_two_restarts_for_one_failure(good: Trail) -> None:
     def change(body: Body) -> None:
         body["status"]["restarts"] = 2
 
-    assert "I8" in promises(tamper(good, find(good, "status", keys.KIND, restart), change))
+    assert "I8" in promises(tamper(good, find(good, "status", names.KIND, restart), change))
 
 
 def test_a_failure_that_is_charged_twice(good: Trail) -> None:
     def change(body: Body) -> None:
         body["status"]["budget"]["charged"] = 2
 
-    assert "I8" in promises(tamper(good, find(good, "status", keys.KIND, restart), change))
+    assert "I8" in promises(tamper(good, find(good, "status", names.KIND, restart), change))
 
 
 def test_a_deletion_before_the_counter(good: Trail) -> None:
-    counter = find(good, "status", keys.KIND, restart)
+    counter = find(good, "status", names.KIND, restart)
     deletion = find(good, "delete", "Pod", pod(0, 0))
     assert counter < deletion
     early = [*good[:counter], good[deletion], *good[counter:deletion], *good[deletion + 1 :]]
@@ -184,19 +184,19 @@ def test_a_deletion_before_the_counter(good: Trail) -> None:
 
 def test_a_pod_of_another_spec(good: Trail) -> None:
     def change(body: Body) -> None:
-        body["metadata"]["annotations"][keys.SPEC_HASH_ANNOTATION] = "other"
+        body["metadata"]["annotations"][names.SPEC_HASH_ANNOTATION] = "other"
 
     assert promises(tamper(good, find(good, "create", "Pod", pod(0, 1)), change)) == {"I10"}
 
 
 def test_what_outlives_its_job(good: Trail) -> None:
-    last = next(e for e in reversed(good) if e.kind == keys.KIND)
-    gone = Entry(False, "delete", keys.KIND, {}, last.after, None)
+    last = next(e for e in reversed(good) if e.kind == names.KIND)
+    gone = Entry(False, "delete", names.KIND, {}, last.after, None)
     assert promises([*good, gone]) == {"I11"}
 
 
 def test_blind_writes_and_others_objects(good: Trail) -> None:
-    for verb, kind in (("delete", "Pod"), ("status", keys.KIND)):
+    for verb, kind in (("delete", "Pod"), ("status", names.KIND)):
         place = find(good, verb, kind)
         blind = replace(good[place], sent={"metadata": {}})
         assert promises([*good[:place], blind, *good[place + 1 :]]) == {"I12"}
@@ -208,6 +208,6 @@ def test_blind_writes_and_others_objects(good: Trail) -> None:
 
 def test_a_pod_that_names_another_job(good: Trail) -> None:
     def change(body: Body) -> None:
-        body["metadata"]["labels"][keys.JOB_UID_LABEL] = "other"
+        body["metadata"]["labels"][names.JOB_UID_LABEL] = "other"
 
     assert promises(tamper(good, find(good, "create", "Pod", pod(0, 1)), change)) == {"I13"}

@@ -11,7 +11,7 @@ import pytest
 
 from ddpjob import __version__, handlers
 from ddpjob.cli import uninstall
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from tests.chart.rendering import (
     CHART,
     ROOT,

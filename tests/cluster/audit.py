@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ddpjob.nesting import read_json
+from ddpjob.json_depth import read_json
 
 # Writes on what the operator handles are logged with both bodies, everything else without: reads
 # of many objects would fill the memory for nothing.

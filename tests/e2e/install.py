@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ddpjob import keys
+from ddpjob import names
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 
 SYSTEM = "ddpjob-system"
 CHART = ROOT / "charts" / "ddpjob"
 EXAMPLES = ROOT / "examples"
-CRD = f"{keys.PLURAL}.{keys.GROUP}"
+CRD = f"{names.PLURAL}.{names.GROUP}"
 KINDS = "ddpjobs,pods,services,configmaps,networkpolicies"
 
 Body = dict[str, Any]
@@ -88,7 +88,7 @@ class Job:
     @classmethod
     def from_spec(cls, cluster: KindCluster, namespace: str, name: str, **spec: Any) -> "Job":
         """A job of this spec."""
-        body = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "spec": spec}
+        body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "spec": spec}
         body["metadata"] = {"name": name}
         cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(body))
         return cls(cluster, namespace, name)
@@ -131,7 +131,7 @@ class Job:
 
     def pods(self) -> dict[str, Body]:
         """Its pods by name."""
-        selector = f"{keys.JOB_LABEL}={self.name}"
+        selector = f"{names.JOB_LABEL}={self.name}"
         items = self.cluster.get("pods", "-n", self.namespace, "-l", selector)["items"]
         return {pod["metadata"]["name"]: pod for pod in items}
 
@@ -169,7 +169,7 @@ def signal_rank(job: Job, pod: str, signal: str, script: str) -> None:
 
 def left_over(cluster: KindCluster, *where: str) -> list[str]:
     """`kind/name` of everything of a job's that exists, in one namespace or with -A in all."""
-    label = f"{keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+    label = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
     items = cluster.get(KINDS, *where, "-l", label)["items"]
     items += cluster.get("ddpjobs", *where)["items"]
     return sorted({f"{found['kind']}/{found['metadata']['name']}" for found in items})

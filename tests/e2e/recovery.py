@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ddpjob.api.model import quantity_value
+from ddpjob.api.base import quantity_value
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 from tests.e2e.install import SYSTEM, Job, evict, signal_rank, wait_until

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 from tests.e2e.install import (
@@ -131,4 +131,4 @@ def test_ddpjob_uninstall_delete_jobs_leaves_nothing_but_the_crd(
     everything += kind_cluster.get("secrets", "-A", "-l", "owner=helm,name=ddpjob")["items"]
     assert [f"{o['kind']}/{o['metadata']['name']}" for o in everything] == []
     crds = [o["metadata"]["name"] for o in kind_cluster.get("crds")["items"]]
-    assert [name for name in crds if name.endswith(keys.GROUP)] == [CRD]
+    assert [name for name in crds if name.endswith(names.GROUP)] == [CRD]

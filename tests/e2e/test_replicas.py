@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import CHART, SYSTEM, Job, evict, operator_pods, wait_until
 
@@ -79,7 +79,7 @@ def test_two_replicas_outlive_a_drain_and_a_death_and_become_one_again(
     assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (3, 3, 0)
     left = cluster.get("leases,poddisruptionbudgets,roles", "-n", SYSTEM)["items"]
     assert [found["metadata"]["name"] for found in left if NAME in found["metadata"]["name"]] == []
-    label = f"{keys.JOB_LABEL}={job.name}"
+    label = f"{names.JOB_LABEL}={job.name}"
     assert len(cluster.get("pods", "-n", namespace, "-l", label)["items"]) == 2
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from ddpjob.api import DDPJob
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from tests.builders import UID
 from tests.cluster.tiers import ROOT
 

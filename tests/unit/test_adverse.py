@@ -6,10 +6,10 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob, Refused
-from ddpjob.plan.removal import FENCE_SECONDS
+from ddpjob.plan.cleanup import FENCE_SECONDS
 from ddpjob.times import stamp
 from tests.builders import NOW, failed, job, plan, pod, running, succeeded, summary, with_status
-from tests.unit.test_failurepolicy import reports
+from tests.unit.test_budget import reports
 from tests.unit.test_plan import condition, ranks, see, started, write
 
 STARTED = stamp(NOW - 300)

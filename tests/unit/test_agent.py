@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob import agent, agent_counts, keys
+from ddpjob import agent, agent_counts, names
 from tests import agentpod
 
-SOURCES = [agentpod.SOURCES / name for name in keys.AGENT_FILES]
+SOURCES = [agentpod.SOURCES / name for name in names.AGENT_FILES]
 RESOLV = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local example.com\n"
 
 

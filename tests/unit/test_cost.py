@@ -18,21 +18,21 @@ from typing import Any
 import orjson
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, DDPJob, read_status, validate
-from ddpjob.api.explain import MAX_PROBLEMS
+from ddpjob.api.messages import MAX_PROBLEMS
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.reconcile import _is_long
 from ddpjob.errors import InvalidJob
-from ddpjob.nesting import LARGE, aside, read_json
+from ddpjob.json_depth import LARGE, aside, read_json
+from ddpjob.plan.budget import judge
 from ddpjob.plan.decide import plan
 from ddpjob.plan.failure import MAX_SEARCHED
-from ddpjob.plan.failurepolicy import judge
 from ddpjob.plan.observed import Observed, pod_record
-from ddpjob.plan.summary import MAX_MESSAGE, AgentReport, loads, read_summary, word_of
+from ddpjob.plan.termination import MAX_MESSAGE, AgentReport, loads, read_summary, word_of
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
 from tests.builders import IDENTITY, NOW, failed, job, job_object, running, summary
 from tests.localplay import Watched, operating, until
@@ -234,13 +234,13 @@ STATES = {
 @pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
 @pytest.mark.parametrize("phase", ["Pending", "Failed"])
 def test_a_record_keeps_little_of_what_somebody_wrote(kind: str, state: str, phase: str) -> None:
-    container = {"name": keys.TRAINER_CONTAINER, "state": STATES.get(state, {})}
+    container = {"name": names.TRAINER_CONTAINER, "state": STATES.get(state, {})}
     scheduled = {"type": "PodScheduled", "status": "False", "reason": LONG, "message": LONG}
     status = {
         **{kind: [container], "phase": phase, "conditions": [scheduled]},
         **({} if state else {"reason": LONG, "message": LONG}),
     }
-    annotations = {name: LONG for name in vars(keys).values() if isinstance(name, str)}
+    annotations = {name: LONG for name in vars(names).values() if isinstance(name, str)}
     metadata = {**IDENTITY, "annotations": annotations}
     record = pod_record({"metadata": metadata, "spec": {}, "status": status})
     assert record is not None

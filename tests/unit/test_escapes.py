@@ -13,7 +13,7 @@ import pytest
 
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from tests.builders import job
 
 AGENT = render.Agent({"agent.py": ""})

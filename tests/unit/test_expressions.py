@@ -8,9 +8,9 @@ import pytest
 from ddpjob.api import DDPJob, FailurePolicy, broken_expressions, validate, with_defaults
 from ddpjob.api.expressions import MAX_PROGRAM, compile_all
 from ddpjob.errors import InvalidJob
-from ddpjob.plan.failurepolicy import judge
+from ddpjob.plan.budget import judge
 from tests.builders import job_object
-from tests.unit.test_failurepolicy import failure, policy
+from tests.unit.test_budget import failure, policy
 
 # 256 characters each at most, as the schema has it, and all pass the API server's CEL.
 HOSTILE = {

@@ -7,7 +7,7 @@ from ddpjob.cli.validate import check
 from ddpjob.controller.controller import load_agent
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from tests.fuzz import fuzzed_job
 
 JOBS = 2000

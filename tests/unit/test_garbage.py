@@ -10,14 +10,14 @@ import orjson
 import pytest
 from aiohttp import web
 
+from ddpjob import kopf_guard as sound_module
 from ddpjob.cluster import DDPJOBS
-from ddpjob.cluster import sound as sound_module
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.informer import Informer, Store
 from ddpjob.cluster.kube import KubeCluster
-from ddpjob.cluster.sound import sound_answers
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.errors import Unavailable
+from ddpjob.kopf_guard import sound_answers
 from tests.builders import job_object
 
 JOB = {**job_object("digits"), "status": {}}

@@ -12,11 +12,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import DDPJob
 from ddpjob.api.expressions import compile_all
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from tests.builders import job
 
 Body = dict[str, Any]
@@ -137,7 +137,7 @@ def spec_of(words: dict[str, str]) -> Body:
 
 def rendered(job: DDPJob, rank: int) -> Body:
     body: Body = json.loads(render.pods(job, AGENT, POLICY).body(rank))
-    body["metadata"]["annotations"].pop(keys.SPEC_HASH_ANNOTATION)
+    body["metadata"]["annotations"].pop(names.SPEC_HASH_ANNOTATION)
     return body
 
 

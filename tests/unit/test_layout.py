@@ -5,7 +5,7 @@ import operator as standard_library
 import subprocess
 import sys
 
-from ddpjob import keys
+from ddpjob import names
 from tests.cluster.tiers import ROOT
 
 PACKAGE = ROOT / "operator" / "ddpjob"
@@ -32,11 +32,11 @@ def test_imports_go_one_way() -> None:
 
 def test_only_handlers_imports_kopf_and_the_agent_imports_nothing_of_ours() -> None:
     for path in PACKAGE.rglob("*.py"):
-        names = imported(path.read_text())
+        found = imported(path.read_text())
         if path.name != "handlers.py":
-            assert "kopf" not in names, path
-        if path.name in keys.AGENT_FILES:
-            assert names <= sys.stdlib_module_names | {"torch"}, (path, names)
+            assert "kopf" not in found, path
+        if path.name in names.AGENT_FILES:
+            assert found <= sys.stdlib_module_names | {"torch"}, (path, found)
 
 
 def imported(source: str) -> set[str]:

@@ -6,9 +6,9 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import Refused
+from ddpjob.plan.cleanup import FENCE_SECONDS, SURVIVOR_GRACE
 from ddpjob.plan.goodput import active_seconds
 from ddpjob.plan.observed import OVERDUE_SECONDS, PodRecord, Report, pod_record
-from ddpjob.plan.removal import FENCE_SECONDS, SURVIVOR_GRACE
 from ddpjob.times import stamp
 from tests.builders import (
     IDENTITY,
@@ -22,7 +22,7 @@ from tests.builders import (
     summary,
     with_status,
 )
-from tests.unit.test_failurepolicy import in_attempt, reports
+from tests.unit.test_budget import in_attempt, reports
 from tests.unit.test_plan import condition, ranks, see, started, write
 
 STARTED = "2027-01-15T07:55:00Z"  # 300 s before NOW

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import DDPJob
 from ddpjob.cluster import (
     CONFIGMAPS,
@@ -24,9 +24,9 @@ from ddpjob.cluster import (
 )
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.errors import Refused
-from ddpjob.plan.step import Note
+from ddpjob.plan.decision import Note
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
 from tests.builders import job_object
 from tests.localplay import FAST, NAMESPACE, Watched, end_pod, operating, until
@@ -311,7 +311,7 @@ async def test_deleting_a_job_leaves_nothing_and_frees_its_name() -> None:
         again = await submit(cluster)
         await in_state(cluster, "Running")
         pods = (await cluster.list(PODS, namespace=NAMESPACE)).items
-    uids = {pod["metadata"]["labels"][keys.JOB_UID_LABEL] for pod in pods}
+    uids = {pod["metadata"]["labels"][names.JOB_UID_LABEL] for pod in pods}
     assert uids == {again["metadata"]["uid"]} and len(pods) == 3
 
 

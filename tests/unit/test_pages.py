@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import nesting
+from ddpjob import json_depth
 from ddpjob.cluster import pages
 from ddpjob.cluster.pages import MAX_CHARS, read_page
 
@@ -105,11 +105,11 @@ def test_a_string_without_an_end_is_looked_through_once() -> None:
     """With a quote at each other place, one try after another took 18 s for 20,000 of them."""
     text = '{"a": "' + '\\"' * 500_000
     assert [token.group()[:4] for token in pages._TOKEN.finditer(text)] == ["{", '"a"', '"\\"\\']
-    assert len(nesting._TOKEN.findall(text.encode())) == 3
+    assert len(json_depth._TOKEN.findall(text.encode())) == 3
 
 
 async def test_large_numbers_are_those_of_the_other_reader() -> None:
     text = b'{"items": [{"a": 100000000000000000000, "b": 9007199254740993, "c": -1}]}'
     _, items = await read(text)
-    assert items == nesting.read_json(text)["items"]
+    assert items == json_depth.read_json(text)["items"]
     assert [type(value) for value in items[0].values()] == [float, int, int]

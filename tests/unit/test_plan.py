@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ddpjob.api import DDPJob, Status, Summary
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
+from ddpjob.plan.cleanup import SURVIVOR_GRACE
+from ddpjob.plan.decision import Plan
 from ddpjob.plan.failure import NOISE_SECONDS
 from ddpjob.plan.observed import Observed, PodRecord
-from ddpjob.plan.removal import SURVIVOR_GRACE
-from ddpjob.plan.step import Plan
 from ddpjob.plan.strays import SPARED_SECONDS, UNHEARD_SECONDS
 from tests.builders import (
     NOW,

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from ddpjob.controller import progress
+from ddpjob.controller import poller
 from ddpjob.controller.jobrecord import job_record
-from ddpjob.controller.progress import MAX_BYTES, Jobs, Poller, fetch
+from ddpjob.controller.poller import MAX_BYTES, Jobs, Poller, fetch
 from ddpjob.controller.reconcile import Memory
 from ddpjob.settings import Settings
 from tests.builders import job, running
@@ -76,7 +76,7 @@ async def without_end(request: web.Request) -> web.StreamResponse:
 
 
 async def asked(handler: Handler) -> Any:
-    async with agent(handler) as port, progress._session() as session:
+    async with agent(handler) as port, poller._session() as session:
         return await fetch(session, replace(running(0), ip="127.0.0.1", agent_port=port))
 
 
@@ -118,14 +118,14 @@ async def test_a_bad_answer_is_none(handler: Handler) -> None:
 async def test_nobody_waits_for_a_slow_agent(
     handler: Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(poller, "ANSWER_SECONDS", 0.3)
     async with asyncio.timeout(30):
         assert await asked(handler) is None
 
 
 async def test_an_agent_that_is_not_there() -> None:
     (port,) = free_ports(1)
-    async with progress._session() as session:
+    async with poller._session() as session:
         pod = replace(running(0), ip="127.0.0.1", agent_port=port)
         assert await fetch(session, pod) is None
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.plan.observed import pod_record
 from ddpjob.plan.own import MAX_ROOTS, is_own, sort_pods, with_own, with_root
 from ddpjob.plan.proof import Proofs, print_of, root_of
@@ -104,7 +104,7 @@ def test_a_copied_proof_is_worth_nothing_once_the_pods_own_uid_is_known() -> Non
     [
         ({}, True),
         ({"apiVersion": "evil.example.com/v1"}, False),
-        ({"apiVersion": f"{keys.GROUP}/v9"}, True),
+        ({"apiVersion": f"{names.GROUP}/v9"}, True),
         ({"uid": "x" * 200_000}, False),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import DDPJob
 from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
 from ddpjob.controller.controller import Controller, load_agent
@@ -17,7 +17,7 @@ from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.proof import Proofs
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
 from tests.builders import NOW, failed, job, job_object, plan, pod, running, succeeded, with_status
 from tests.localplay import (
@@ -157,14 +157,14 @@ def accepted(job: Body) -> Body:
     return found
 
 
-@pytest.mark.parametrize("label", [keys.RANK_LABEL, keys.ATTEMPT_LABEL, keys.JOB_LABEL])
+@pytest.mark.parametrize("label", [names.RANK_LABEL, names.ATTEMPT_LABEL, names.JOB_LABEL])
 async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> None:
     cluster = Watched()
     await cluster.create(DDPJOBS, NAMESPACE, job_object(nnodes=1))
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
         pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
-        if label == keys.JOB_LABEL:
+        if label == names.JOB_LABEL:
             del pod["metadata"]["labels"][label]
         else:
             pod["metadata"]["labels"][label] = "7"
@@ -277,10 +277,10 @@ async def test_a_pod_that_loses_its_label_and_gets_it_back_is_seen_again() -> No
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
         body = await cluster.get(PODS, NAMESPACE, "digits-0-1")
-        label = body["metadata"]["labels"].pop(keys.MANAGED_BY_LABEL)
+        label = body["metadata"]["labels"].pop(names.MANAGED_BY_LABEL)
         body = await cluster.update(PODS, NAMESPACE, body)
         await asyncio.sleep(0.3)
-        body["metadata"]["labels"][keys.MANAGED_BY_LABEL] = label
+        body["metadata"]["labels"][names.MANAGED_BY_LABEL] = label
         await cluster.update(PODS, NAMESPACE, body)
         await until(old_pods, 5.0)
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy
+from ddpjob.pods.allowlist import Policy
 from tests.builders import UID, job
 
 AGENT = render.Agent({"agent.py": "print('agent')", "agent_hooks.py": ""})
@@ -38,7 +38,7 @@ def test_every_rank_has_its_own_name_and_number() -> None:
     for rank in (0, 7, 11):
         body = json.loads(stamp.body(rank))
         assert body["metadata"]["name"] == body["spec"]["hostname"] == f"digits-0-{rank}"
-        assert body["metadata"]["labels"][keys.RANK_LABEL] == str(rank)
+        assert body["metadata"]["labels"][names.RANK_LABEL] == str(rank)
         assert env(body)["RANK"] == env(body)["PET_NODE_RANK"] == str(rank)
 
 
@@ -161,7 +161,7 @@ def test_owned_by_the_job() -> None:
 def test_the_service_is_headless_and_names_pods_before_they_are_ready() -> None:
     spec = render.service(job())["spec"]
     assert spec["clusterIP"] == "None" and spec["publishNotReadyAddresses"] is True
-    assert spec["selector"] == {keys.JOB_UID_LABEL: UID}
+    assert spec["selector"] == {names.JOB_UID_LABEL: UID}
 
 
 def test_another_agent_has_another_name() -> None:
@@ -214,7 +214,7 @@ def test_an_overlay_merges_by_the_apis_keys() -> None:
         )
     )
     assert body["metadata"]["labels"]["team"] == "vision"
-    assert body["metadata"]["labels"][keys.JOB_LABEL] == "digits"
+    assert body["metadata"]["labels"][names.JOB_LABEL] == "digits"
     assert [c["name"] for c in body["spec"]["containers"]] == ["trainer", "proxy"]
     assert env(body)["A"] == "1" and env(body)["RANK"] == "0"
     assert body["spec"]["securityContext"]["runAsUser"] == 2000
@@ -258,7 +258,7 @@ def test_an_overlay_merges_by_the_apis_keys() -> None:
             },
             "spec.containers[trainer].volumeMounts[/ddpjob/agent]",
         ),
-        ({"metadata": {"labels": {keys.RANK_LABEL: "0"}}}, f"metadata.labels[{keys.RANK_LABEL}]"),
+        ({"metadata": {"labels": {names.RANK_LABEL: "0"}}}, f"metadata.labels[{names.RANK_LABEL}]"),
         ({"metadata": {"name": "x"}}, "metadata.name"),
         ({"spec": {"volumes": [{"name": "ddpjob-run", "emptyDir": {}}]}}, "spec.volumes[0].name"),
         ({"spec": {"containers": {"name": "trainer"}}}, "spec.containers"),

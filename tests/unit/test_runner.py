@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import CONFIGMAPS, PODS, Body, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.errors import Conflict, NotFound
@@ -29,7 +29,7 @@ os.setsid()
 print(os.getpid(), flush=True)
 time.sleep(1234)
 '"""
-LABELS = {keys.JOB_LABEL: "digits", keys.JOB_UID_LABEL: "u", keys.ATTEMPT_LABEL: "0"}
+LABELS = {names.JOB_LABEL: "digits", names.JOB_UID_LABEL: "u", names.ATTEMPT_LABEL: "0"}
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Machine:
     async def run(self, script: str, *, name: str = "p", rank: str = "0", **spec: Any) -> Body:
         container = {"name": "trainer", "image": "i", "command": ["sh", "-c", script]}
         container |= spec.pop("container", {})
-        meta = {"name": name, "labels": {**LABELS, keys.RANK_LABEL: rank}}
+        meta = {"name": name, "labels": {**LABELS, names.RANK_LABEL: rank}}
         spec = {"restartPolicy": "Never", "containers": [container], **spec}
         return await self.cluster.create(PODS, "default", {"metadata": meta, "spec": spec})
 
@@ -94,7 +94,7 @@ async def playing(directory: Path, **options: Any) -> AsyncIterator[Machine]:
     runner = Runner(
         cluster,
         directory=directory,
-        on_line=lambda labels, line: lines.append((labels.get(keys.RANK_LABEL), line)),
+        on_line=lambda labels, line: lines.append((labels.get(names.RANK_LABEL), line)),
         **{"shutdown_seconds": 0.2, **options},
     )
     task = asyncio.create_task(runner.run())
@@ -425,11 +425,11 @@ async def test_a_pod_of_a_runner_that_died_is_lost(tmp_path: Path) -> None:
 
 async def test_on_one_address_the_agents_port_is_told(tmp_path: Path) -> None:
     async with playing(tmp_path, loopback=Loopback(many=False)) as machine:
-        variables = [{"name": "DDPJOB_AGENT_PORT", "value": str(keys.AGENT_PORT)}]
+        variables = [{"name": "DDPJOB_AGENT_PORT", "value": str(names.AGENT_PORT)}]
         await machine.run("echo $DDPJOB_AGENT_PORT", container={"env": variables})
         pod = await machine.until(is_ended)
-    told = pod["metadata"]["annotations"][keys.AGENT_PORT_ANNOTATION]
-    assert machine.lines == [("0", told)] and told != str(keys.AGENT_PORT)
+    told = pod["metadata"]["annotations"][names.AGENT_PORT_ANNOTATION]
+    assert machine.lines == [("0", told)] and told != str(names.AGENT_PORT)
     assert pod["status"]["podIP"] == "127.0.0.1"
 
 

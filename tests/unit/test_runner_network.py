@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddpjob.keys import AGENT_PORT
+from ddpjob.names import AGENT_PORT
 from ddpjob.runner.network import LOOPBACK, PORTS, Loopback
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, EVENTS, PODS, SERVICES, Body, Resource
 from ddpjob.errors import cluster_error
@@ -142,7 +142,7 @@ class Told(Watched):
                     ended["message"] = self.life.message
             if self.agent_port:
                 annotations = body["metadata"]["annotations"]
-                annotations[keys.AGENT_PORT_ANNOTATION] = str(self.agent_port)
+                annotations[names.AGENT_PORT_ANNOTATION] = str(self.agent_port)
                 body["status"]["podIP"] = "127.0.0.1"
         return await super().update_status(resource, namespace, body)
 

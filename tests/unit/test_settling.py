@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob import api, keys
+from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
 from ddpjob.controller.reconcile import _is_transition
 from ddpjob.errors import DDPJobError, Refused
+from ddpjob.plan.decision import Plan
 from ddpjob.plan.observed import Observed, PodRecord, Report
 from ddpjob.plan.proof import print_of
-from ddpjob.plan.step import Plan
 from ddpjob.times import stamp
 from tests.builders import NOW, job, plan, summary
 
@@ -111,7 +111,7 @@ class World:
 
     def create(self, rank: int) -> None:
         attempt = self.job.status.attempt
-        name = keys.pod_name(self.job.name, attempt, rank)
+        name = names.pod_name(self.job.name, attempt, rank)
         assert name not in self.pods
         self.made += 1
         self.pods[name] = PodRecord(

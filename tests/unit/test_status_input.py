@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import DDPJob, Status, read_status
 from ddpjob.plan.decide import plan
 from ddpjob.plan.observed import Report
@@ -16,7 +16,7 @@ from ddpjob.plan.strays import UNHEARD_SECONDS
 from ddpjob.times import stamp
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary
 from tests.fuzz import fuzzed_status
-from tests.unit.test_failurepolicy import reports
+from tests.unit.test_budget import reports
 from tests.unit.test_plan import see, started, write
 
 STATUSES = 3000
@@ -99,20 +99,20 @@ def test_what_the_operator_counts_on_has_room_above() -> None:
     ours = job(
         status={
             "state": "Running",
-            "attempt": keys.MAX_ATTEMPT,
+            "attempt": names.MAX_ATTEMPT,
             "restarts": top,
             "budget": {"charged": top, "inRow": top, "sameStepFailures": top, "highestStep": top},
             "goodput": {f"{name}Seconds": top for name in ("queued", "starting", "productive")},
         },
         failurePolicy={"maxRestarts": 1000},
     )
-    last = keys.MAX_ATTEMPT
+    last = names.MAX_ATTEMPT
     for seen in (see(failed(0, summary(), attempt=last), running(1, attempt=last)), see()):
         Status.model_validate(plan(ours, seen, NOW).status.to_json())
 
 
 def test_after_the_last_attempt_number_the_first_comes_when_the_last_is_gone() -> None:
-    last = keys.MAX_ATTEMPT
+    last = names.MAX_ATTEMPT
     ours = job(status={"state": "Running", "attempt": last, "nodes": {"desired": 2, "running": 2}})
     old = stamp(NOW - 2 * UNHEARD_SECONDS)
     pods = [running(rank, attempt=last, created_at=old) for rank in (0, 1)]

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import Attempt, Condition, Failure, Status, validate
 from ddpjob.cli.validate import check
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.plan.decide import plan
+from ddpjob.plan.decision import Note
 from ddpjob.plan.status import with_condition, with_progress
-from ddpjob.plan.step import Note
-from ddpjob.plan.summary import AgentReport
+from ddpjob.plan.termination import AgentReport
 from ddpjob.text import printable, printable_lines
 from tests.builders import NOW, failed, job_object, running, summary
 from tests.cluster.tiers import ROOT
@@ -156,7 +156,7 @@ def hostile_jobs(text: str) -> Iterator[dict[str, Any]]:
         {"priorityClassName": "system-" + text},
     )
     yield from (job_object(template={"spec": pod}) for pod in pods)
-    metadata = ({text: 1}, {"labels": {text: 1}}, {"annotations": {keys.GROUP + "/" + text: text}})
+    metadata = ({text: 1}, {"labels": {text: 1}}, {"annotations": {names.GROUP + "/" + text: text}})
     yield from (job_object(template={"metadata": part}) for part in metadata)
     yield from (job_object(template={text: 1}), job_object(master={"template": {text: 1}}))
     unknown: dict[str, Any] = {text: 1}
@@ -190,7 +190,7 @@ def test_names_of_all_kinds_are_quoted_in_complaints(text: str) -> None:
 
 
 PACKAGE = ROOT / "operator" / "ddpjob"
-IN_PODS = (*keys.AGENT_FILES, "shim.py")  # what these print is a pod's log
+IN_PODS = (*names.AGENT_FILES, "shim.py")  # what these print is a pod's log
 PRINTS = {"echo", "secho", "basicConfig", "StreamHandler", "Formatter", "Console", "addHandler"}
 WHERE = {
     "cli/say.py": {"echo"},

@@ -5,7 +5,7 @@ Structural schema, defaults, CEL rules, printer columns.
 
 from typing import Any
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api.job import NAME_RULES, DDPJob
 from ddpjob.api.spec import MUTABLE_FIELDS, Spec
 
@@ -34,21 +34,21 @@ def crd() -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{keys.PLURAL}.{keys.GROUP}"},
+        "metadata": {"name": f"{names.PLURAL}.{names.GROUP}"},
         "spec": {
-            "group": keys.GROUP,
+            "group": names.GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": keys.KIND,
-                "listKind": f"{keys.KIND}List",
-                "plural": keys.PLURAL,
-                "singular": keys.KIND.lower(),
+                "kind": names.KIND,
+                "listKind": f"{names.KIND}List",
+                "plural": names.PLURAL,
+                "singular": names.KIND.lower(),
                 "shortNames": ["ddp"],
                 "categories": ["all"],
             },
             "versions": [
                 {
-                    "name": keys.VERSION,
+                    "name": names.VERSION,
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},

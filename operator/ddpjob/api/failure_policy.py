@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from ddpjob.api import expressions
-from ddpjob.api.explain import show
-from ddpjob.api.model import CAMEL_CASE, SIGNAL, Model, Rule
+from ddpjob.api.base import CAMEL_CASE, SIGNAL, Model, Rule
+from ddpjob.api.messages import show
 from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
 

@@ -9,13 +9,13 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, ValidationError
 from pydantic.alias_generators import to_camel
 
-from ddpjob.api.explain import explain, show
+from ddpjob.api.base import DNS_SUBDOMAIN, Model, Rule, broken_rules
 from ddpjob.api.failure_policy import broken_expressions
-from ddpjob.api.model import DNS_SUBDOMAIN, Model, Rule, broken_rules
+from ddpjob.api.messages import explain, show
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, Spec
 from ddpjob.api.status import Status, read_status
 from ddpjob.errors import InvalidJob
-from ddpjob.nesting import MAX_LEVELS, is_deep
+from ddpjob.json_depth import MAX_LEVELS, is_deep
 
 MAX_NAME = 52  # leaves `-<attempt>-<rank>` 11 of the 63 characters of a hostname
 _DNS_1035 = "^[a-z]([-a-z0-9]*[a-z0-9])?$"

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from ddpjob import keys
-from ddpjob.api.model import (
+from ddpjob import names
+from ddpjob.api.base import (
     CIDR,
     ENV_NAME,
     MOUNT_PATH,
@@ -117,12 +117,12 @@ class EnvSource(Model):
 
 def is_reserved(name: str) -> bool:
     """Whether the operator sets this environment variable itself."""
-    return name in keys.RESERVED_ENV or name.startswith(keys.RESERVED_ENV_PREFIXES)
+    return name in names.RESERVED_ENV or name.startswith(names.RESERVED_ENV_PREFIXES)
 
 
 _RESERVED_CEL = " && ".join(
-    [f"!(self.name in [{', '.join(repr(name) for name in keys.RESERVED_ENV)}])"]
-    + [f"!self.name.startsWith('{prefix}')" for prefix in keys.RESERVED_ENV_PREFIXES]
+    [f"!(self.name in [{', '.join(repr(name) for name in names.RESERVED_ENV)}])"]
+    + [f"!self.name.startsWith('{prefix}')" for prefix in names.RESERVED_ENV_PREFIXES]
 )
 
 
@@ -141,8 +141,8 @@ class EnvVar(Model):
         Rule(
             _RESERVED_CEL,
             lambda self: not is_reserved(self.name),
-            f"is set by ddpjob: {', '.join(keys.RESERVED_ENV)} and all names that begin with "
-            f"{' or '.join(keys.RESERVED_ENV_PREFIXES)} are reserved",
+            f"is set by ddpjob: {', '.join(names.RESERVED_ENV)} and all names that begin with "
+            f"{' or '.join(names.RESERVED_ENV_PREFIXES)} are reserved",
             "name",
         ),
     )

@@ -5,9 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from ddpjob import keys
-from ddpjob.api.failure_policy import FailurePolicy
-from ddpjob.api.model import (
+from ddpjob import names
+from ddpjob.api.base import (
     IMAGE,
     MANAGER,
     Model,
@@ -18,6 +17,7 @@ from ddpjob.api.model import (
     quantity_value,
     unique,
 )
+from ddpjob.api.failure_policy import FailurePolicy
 from ddpjob.api.podtypes import (
     EgressRule,
     EnvFrom,
@@ -41,7 +41,7 @@ MAX_SPEC_BYTES = 64 * 1024  # of the rest of spec
 
 
 def _port(port: int) -> int:
-    if port == keys.AGENT_PORT:
+    if port == names.AGENT_PORT:
         raise broken_rules((f"{port} is the agent's", ""))
     return port
 
@@ -58,8 +58,8 @@ MasterPort = Annotated[
             "maximum": 65535,
             "x-kubernetes-validations": [
                 {
-                    "rule": f"self != {keys.AGENT_PORT}",
-                    "message": f"{keys.AGENT_PORT} is the agent's",
+                    "rule": f"self != {names.AGENT_PORT}",
+                    "message": f"{names.AGENT_PORT} is the agent's",
                 }
             ],
         }
@@ -253,7 +253,7 @@ class Spec(Model):
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """Process-group backend, given to the trainer as DDPJOB_BACKEND; `auto` is nccl with GPUs, else
     gloo."""
-    master_port: MasterPort = keys.MASTER_PORT
+    master_port: MasterPort = names.MASTER_PORT
     """Port of the rendezvous on rank 0's pod."""
     env: Annotated[list[EnvVar], Field(max_length=256), unique("name")] = []
     """As in a pod. What ddpjob sets itself (RANK, WORLD_SIZE, MASTER_*, PET_*, DDPJOB_* …) is

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
 
-from ddpjob import keys
-from ddpjob.api.model import DNS_SUBDOMAIN, Model, Short, broken_rules, unique
+from ddpjob import names
+from ddpjob.api.base import DNS_SUBDOMAIN, Model, Short, broken_rules, unique
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE, RANKS
 from ddpjob.text import printable
 from ddpjob.times import unix_seconds
@@ -55,7 +55,7 @@ Stamp = Annotated[
 Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_counted)]
 """What the operator counts: it goes on from what it reads."""
 Step = Annotated[int, Field(ge=0, le=_EXACT)]
-AttemptNumber = Annotated[int, Field(ge=0, le=keys.MAX_ATTEMPT)]
+AttemptNumber = Annotated[int, Field(ge=0, le=names.MAX_ATTEMPT)]
 Rank = Annotated[int, Field(ge=0, le=2**31 - 1)]
 NodeCount = Annotated[int, Field(ge=0, le=MAX_NNODES)]
 Number = Annotated[str, Field(max_length=32, pattern=NUMBER)]

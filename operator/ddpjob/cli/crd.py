@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from ddpjob.api.apidoc import markdown
 from ddpjob.api.crd import crd as definition
+from ddpjob.api.reference import markdown
 
 
 class _Plain(yaml.SafeDumper):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddpjob import api
-from ddpjob.api.model import quantity_value
+from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
 from ddpjob.errors import InvalidJob
 from ddpjob.runner.devices import MAKERS, Maker, Share, deal

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TextIO
 
 import typer
 
-from ddpjob import api, keys
+from ddpjob import api, names
 from ddpjob.cli.files import documents
 from ddpjob.cli.gpus import shares, told
 from ddpjob.cli.live import Display, Screen, Status, display
@@ -24,7 +24,7 @@ from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob, NotFound
 from ddpjob.plan.observed import pod_record
-from ddpjob.plan.summary import read_summary
+from ddpjob.plan.termination import read_summary
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
@@ -147,7 +147,7 @@ class Session:
                 return
 
     def _line(self, labels: Mapping[str, str], line: str) -> None:
-        if self._logs and labels.get(keys.RANK_LABEL) == "0":
+        if self._logs and labels.get(names.RANK_LABEL) == "0":
             self._show(self._display.line, "0", line)
 
     def _show(self, show: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:

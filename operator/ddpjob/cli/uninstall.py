@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import FINISHED
 from ddpjob.cli.say import say
 
-CRD_NAME = f"{keys.PLURAL}.{keys.GROUP}"
+CRD_NAME = f"{names.PLURAL}.{names.GROUP}"
 
 # Every kind that the chart makes, dependants first; one list with charts/ddpjob/templates, held by
 # a test.
@@ -190,7 +190,7 @@ class _Cluster:
         from kubernetes.dynamic.exceptions import ResourceNotFoundError
 
         try:
-            self._kind(keys.API_VERSION, keys.KIND)
+            self._kind(names.API_VERSION, names.KIND)
         except ResourceNotFoundError:
             return False
         return True
@@ -201,7 +201,7 @@ class _Cluster:
             return []
         return [
             job
-            for job in self.list(keys.API_VERSION, keys.KIND)
+            for job in self.list(names.API_VERSION, names.KIND)
             if not namespaces or job.metadata.namespace in namespaces
         ]
 
@@ -232,8 +232,8 @@ class _Cluster:
 
 def _delete_jobs(cluster: _Cluster, jobs: list[Any], timeout: float) -> None:
     for job in jobs:
-        cluster.delete(keys.API_VERSION, keys.KIND, job)
-    labels = f"{keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+        cluster.delete(names.API_VERSION, names.KIND, job)
+    labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
     kinds = [("v1", "Pod"), ("v1", "Service"), ("v1", "ConfigMap")]
     places = {job.metadata.namespace for job in jobs}
     left = _wait(
@@ -246,8 +246,8 @@ def _delete_jobs(cluster: _Cluster, jobs: list[Any], timeout: float) -> None:
         timeout,
     )
     if left:
-        names = ", ".join(f"{x.kind} {x.metadata.namespace}/{x.metadata.name}" for x in left[:5])
-        say(f"still there after {timeout:.0f} s: {names}; nothing else was removed", err=True)
+        listed = ", ".join(f"{x.kind} {x.metadata.namespace}/{x.metadata.name}" for x in left[:5])
+        say(f"still there after {timeout:.0f} s: {listed}; nothing else was removed", err=True)
         raise typer.Exit(1)
 
 

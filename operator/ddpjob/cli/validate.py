@@ -11,7 +11,7 @@ from ddpjob.cli.files import documents
 from ddpjob.cli.say import say
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
-from ddpjob.pods.policy import Policy, parse_policy
+from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.text import printable
 
 MAX_TITLE = 317  # characters, of a namespace, a slash and a name of 253

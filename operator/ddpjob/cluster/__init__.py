@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.errors import cluster_error
 
 Body = dict[str, Any]
@@ -50,7 +50,7 @@ def _name(text: str) -> str:
     return text
 
 
-DDPJOBS = Resource(keys.GROUP, keys.VERSION, keys.PLURAL, keys.KIND)
+DDPJOBS = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")

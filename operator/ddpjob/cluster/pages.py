@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from ddpjob.nesting import aside, read_json
+from ddpjob.json_depth import aside, read_json
 
 MIN_CHARS = 64 * 1024  # of a value that may not be whole yet, before it is tried again
 MAX_CHARS = 16 * 1024 * 1024  # of one value; etcd's own limit is 1.5 MiB

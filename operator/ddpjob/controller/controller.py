@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib import resources
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Informer, Store
 from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.progress import Poller
+from ddpjob.controller.poller import Poller
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Caches, Reconciler
 from ddpjob.errors import ClusterError, Refused
@@ -31,7 +31,7 @@ Key = tuple[str, str]
 def load_agent() -> Agent:
     """The agent's sources, as this version of ddpjob ships them."""
     here = resources.files("ddpjob")
-    return Agent({name: here.joinpath(name).read_text() for name in keys.AGENT_FILES})
+    return Agent({name: here.joinpath(name).read_text() for name in names.AGENT_FILES})
 
 
 class Controller:
@@ -72,7 +72,7 @@ class Controller:
         self.reconciler = Reconciler(
             cluster, caches, load_agent(), self.settings, self.poller.write_interval
         )
-        labels = f"{keys.MANAGED_BY_LABEL}={keys.MANAGED_BY}"
+        labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
         scopes: Sequence[str | None] = namespaces or [None]
         for namespace in scopes:

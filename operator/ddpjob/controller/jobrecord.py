@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ddpjob import api, keys
+from ddpjob import api, names
 from ddpjob.api import DDPJob, oversize
 from ddpjob.errors import InvalidJob
-from ddpjob.nesting import read_json, write_json
+from ddpjob.json_depth import read_json, write_json
 
 _AT_REST = ("suspend", "managedBy", "nnodes", "cleanPodPolicy", "ttlSecondsAfterFinished")
 """What is kept of the spec of a job at rest; the rest are fields that a spec must have."""
@@ -63,7 +63,7 @@ _parsed = lru_cache(maxsize=32)(_parse)
 def job_record(body: Mapping[str, Any]) -> JobRecord:
     """The record of a DDPJob, whatever stands in it."""
     found = body["metadata"]
-    metadata = {name: found[name] for name in keys.METADATA if name in found}
+    metadata = {name: found[name] for name in names.METADATA if name in found}
     spec, status = body.get("spec"), body.get("status") or {}
     is_part, refused = False, None
     if isinstance(spec, dict) and isinstance(status, dict) and _is_at_rest(spec, status):
@@ -78,7 +78,7 @@ def job_record(body: Mapping[str, Any]) -> JobRecord:
         namespace=metadata["namespace"],
         uid=metadata["uid"],
         resource_version=int(metadata["resourceVersion"]),
-        body=write_json({"apiVersion": keys.API_VERSION, "kind": keys.KIND, **kept}),
+        body=write_json({"apiVersion": names.API_VERSION, "kind": names.KIND, **kept}),
         is_part=is_part,
         refused=refused,
     )
@@ -87,7 +87,7 @@ def job_record(body: Mapping[str, Any]) -> JobRecord:
 def _is_at_rest(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     """Whether nothing is to be done about the job until somebody changes something."""
     state = status.get("state")
-    theirs = spec.get("managedBy") not in (None, keys.MANAGER)
+    theirs = spec.get("managedBy") not in (None, names.MANAGER)
     return state in api.FINISHED or state == "Suspended" and spec.get("suspend") is True or theirs
 
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from secrets import token_bytes
 from typing import Any
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import DDPJob, Status, broken_expressions, read_status
 from ddpjob.cluster import (
     CONFIGMAPS,
@@ -36,12 +36,12 @@ from ddpjob.errors import (
     Refused,
     Unavailable,
 )
-from ddpjob.nesting import aside, read_json
+from ddpjob.json_depth import aside, read_json
 from ddpjob.plan.decide import plan
+from ddpjob.plan.decision import Deletion, Note, Plan
 from ddpjob.plan.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.plan.proof import proofs
 from ddpjob.plan.status import with_condition
-from ddpjob.plan.step import Deletion, Note, Plan
 from ddpjob.plan.strays import SPARED_SECONDS
 from ddpjob.pods import render
 from ddpjob.settings import Settings
@@ -263,7 +263,7 @@ class Reconciler:
         a pod that we take for a running one may have ended, with a log to keep. The job comes last:
         one that is older than its pods would have them deleted.
         """
-        labels = f"{keys.JOB_UID_LABEL}={job.uid}"
+        labels = f"{names.JOB_UID_LABEL}={job.uid}"
         listing = await self.cluster.list(
             PODS, namespace=job.namespace, labels=labels, keep=pod_record
         )
@@ -299,8 +299,8 @@ class Reconciler:
 
     async def _write_status(self, job: DDPJob, step: Plan, memory: Memory) -> None:
         body = {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.KIND,
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
             "metadata": {
                 "name": job.name,
                 "namespace": job.namespace,
@@ -399,7 +399,7 @@ class Reconciler:
         if (network := render.network_policy(job, self.settings.policy)) is not None:
             children.append((NETWORK_POLICIES, network))
         elif job.metadata.generation > 1:  # there may be one from before an edit
-            await self._drop(job, NETWORK_POLICIES, keys.network_policy_name(job.name))
+            await self._drop(job, NETWORK_POLICIES, names.network_policy_name(job.name))
         await asyncio.gather(
             *(self._create_ours(job, resource, body, memory) for resource, body in children)
         )
@@ -440,7 +440,10 @@ class Reconciler:
         """
         text = f"{resource.kind} {name} exists and is not this job's; it is left alone"
         memory.conflicts += 1
-        ours_once = owner is None or (owner.get("kind"), owner.get("name")) == (keys.KIND, job.name)
+        ours_once = owner is None or (owner.get("kind"), owner.get("name")) == (
+            names.KIND,
+            job.name,
+        )
         if ours_once and memory.conflicts < 6:
             raise ClusterError(
                 409, "AlreadyExists", text + " while the garbage collector may take it"
@@ -491,7 +494,7 @@ class Reconciler:
             if not isinstance(error, AlreadyExists):
                 raise error
         if taken:
-            name = keys.pod_name(job.name, job.status.attempt, ranks[answers.index(taken[0])])
+            name = names.pod_name(job.name, job.status.attempt, ranks[answers.index(taken[0])])
             self._name_taken(job, PODS, name, None, memory)
 
     async def _delete_pod(self, doomed: Deletion) -> None:
@@ -531,9 +534,9 @@ class Reconciler:
 
     async def _drop_agent(self, job: DDPJob) -> None:
         """The finished job's ConfigMap. Best effort: what is missed goes with the job."""
-        names = {pod.agent_config for pod in self.caches.pods(job.namespace, job.uid)}
-        names.add(keys.agent_config_name(job.name, self.agent.digest))
-        for name in sorted(names - {""}):
+        used = {pod.agent_config for pod in self.caches.pods(job.namespace, job.uid)}
+        used.add(names.agent_config_name(job.name, self.agent.digest))
+        for name in sorted(used - {""}):
             await self._drop(job, CONFIGMAPS, name)
 
     async def _drop(self, job: DDPJob, resource: Resource, name: str) -> None:
@@ -559,8 +562,8 @@ class Reconciler:
             "kind": "Event",
             "metadata": {"name": name, "namespace": job.namespace},
             "involvedObject": {
-                "apiVersion": keys.API_VERSION,
-                "kind": keys.KIND,
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
                 "name": job.name,
                 "namespace": job.namespace,
                 "uid": job.uid,

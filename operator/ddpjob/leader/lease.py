@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import LEASES, Body, Cluster
 from ddpjob.errors import ClusterError, Conflict, NotFound
 from ddpjob.leader.election import Election, Terms
@@ -136,7 +136,7 @@ class Elector:
         """Store this spec, if the Lease is still what was seen. Raises Conflict, NotFound."""
         if (seen := self._election.lease) is not None:
             return await self._cluster.update(LEASES, self._namespace, {**seen, "spec": spec})
-        labels = {keys.MANAGED_BY_LABEL: keys.MANAGED_BY}
+        labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY}
         metadata = {"name": self._name, "namespace": self._namespace, "labels": labels}
         lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
         return await self._cluster.create(LEASES, self._namespace, {**lease, "spec": spec})

@@ -9,23 +9,23 @@ that dies between any two writes goes on where it was.
 import math
 from dataclasses import replace
 
-from ddpjob import api, keys
+from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
+from ddpjob.plan.cleanup import clean_up
+from ddpjob.plan.decision import Note, Plan, look_again
 from ddpjob.plan.failure import after_failure, restart_or_fail
 from ddpjob.plan.finish import complete, seconds_left, time_is_up
 from ddpjob.plan.goodput import booked
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.own import BEGUN, Pods, is_own, sort_pods, with_own
-from ddpjob.plan.removal import clean_up
 from ddpjob.plan.reports import with_last_word, with_report
 from ddpjob.plan.restart import with_own_root
 from ddpjob.plan.running import with_counts
 from ddpjob.plan.startup import create_missing, not_started, seconds_to_start
-from ddpjob.plan.step import Note, Plan, look_again
 from ddpjob.plan.strays import delete_strays
-from ddpjob.plan.summary import MAX_MESSAGE, final_report, word_of
 from ddpjob.plan.suspend import is_suspending, suspend
+from ddpjob.plan.termination import MAX_MESSAGE, final_report, word_of
 from ddpjob.ranks import format_ranks, parse_ranks
 
 COMPLETED = "Completed"  # as the agent calls it
@@ -37,7 +37,7 @@ def plan(job: DDPJob, observed: Observed, now: float) -> Plan:
 
     Empty (same status, nothing to do) when everything is as it should be.
     """
-    if job.spec.managed_by not in (None, keys.MANAGER):
+    if job.spec.managed_by not in (None, names.MANAGER):
         return Plan(job.status)
     pods = sort_pods(job, job.status, observed.pods, observed.made)
     step = _next_step(job, pods, observed, now)

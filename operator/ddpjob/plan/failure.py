@@ -5,23 +5,23 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from ddpjob import api, keys
+from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
-from ddpjob.plan.failurepolicy import (
+from ddpjob.plan.budget import (
     LAUNCH_FAILED,
     SAME_STEP_FAILURES,
     judge,
     reported_step,
     spend,
 )
+from ddpjob.plan.decision import Note, Plan
 from ddpjob.plan.finish import fail
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import NOT_STARTED, SAVED, PodRecord
 from ddpjob.plan.own import known_ranks
 from ddpjob.plan.restart import restart
 from ddpjob.plan.status import duration, with_condition, with_history
-from ddpjob.plan.step import Note, Plan
-from ddpjob.plan.summary import (
+from ddpjob.plan.termination import (
     HANG,
     MAX_MESSAGE,
     by_cause,
@@ -229,7 +229,7 @@ def _losses(
         for pod in sorted(lost, key=lambda pod: (not pod.disruption, pod.rank))
     ]
     for rank in gone:
-        name = keys.pod_name(group.job.name, status.attempt, rank)
+        name = names.pod_name(group.job.name, status.attempt, rank)
         words = f"pod {name} is gone, and how it ended was never seen"
         unknown = api.Failure(rank=rank, pod=name, reason="ResultUnknown", message=words, **seen)
         found.append(unknown)

@@ -4,11 +4,11 @@ import math
 
 from ddpjob import api
 from ddpjob.api import Status
+from ddpjob.plan.decision import Note, Plan
 from ddpjob.plan.goodput import active_seconds
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import DEADLINE
 from ddpjob.plan.status import count_nodes, with_condition, with_history, with_summary
-from ddpjob.plan.step import Note, Plan
 from ddpjob.times import stamp
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.errors import DDPJobError
 from ddpjob.plan.proof import print_of, root_of
 from ddpjob.times import stamp, unix_seconds
@@ -101,7 +101,7 @@ class PodRecord:
     """Why Kubernetes ended the pod, if it did: Evicted, Preempted, NodeLost or NodeRefused."""
     unreachable_since: str | None = None
     """When the node controller gave up the pod's node, while it has not come back."""
-    agent_port: int = keys.AGENT_PORT
+    agent_port: int = names.AGENT_PORT
     agent_config: str = ""
     spec_hash: str = ""
     root: str = ""
@@ -124,10 +124,10 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     owners = metadata.get("ownerReferences") or []
     owner = next((o for o in owners if o.get("controller") and _is_job(o)), None)
-    if owner is None or (place := keys.place(owner["name"], metadata["name"])) is None:
+    if owner is None or (place := names.place(owner["name"], metadata["name"])) is None:
         return None
     annotations = metadata.get("annotations") or {}
-    agent_config = annotations.get(keys.AGENT_ANNOTATION, "")
+    agent_config = annotations.get(names.AGENT_ANNOTATION, "")
     deadline = metadata.get("deletionTimestamp")
     return PodRecord(
         name=metadata["name"],
@@ -147,10 +147,12 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         started_at=status.get("startTime"),
         deadline_seconds=spec.get("activeDeadlineSeconds"),
         bare=_is_bare(status),
-        agent_port=_port(annotations.get(keys.AGENT_PORT_ANNOTATION, "")),
-        agent_config=agent_config if keys.is_agent_config_name(owner["name"], agent_config) else "",
-        spec_hash=_bounded(annotations.get(keys.SPEC_HASH_ANNOTATION, "")),
-        root=root_of(annotations.get(keys.PROOF_ANNOTATION, ""), place[1]),
+        agent_port=_port(annotations.get(names.AGENT_PORT_ANNOTATION, "")),
+        agent_config=agent_config
+        if names.is_agent_config_name(owner["name"], agent_config)
+        else "",
+        spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
+        root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),
         uid_print=print_of(metadata["uid"]),
         ended=_ended(status),
         disruption=_disruption(status),
@@ -162,7 +164,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
 def _is_job(owner: Mapping[str, Any]) -> bool:
     """Whether an owner is one of our jobs; a uid of the API server's has 36 characters."""
     group = str(owner.get("apiVersion")).partition("/")[0]
-    return (group, owner.get("kind")) == (keys.GROUP, keys.KIND) and len(owner["uid"]) <= MAX_UID
+    return (group, owner.get("kind")) == (names.GROUP, names.KIND) and len(owner["uid"]) <= MAX_UID
 
 
 def _bounded(value: Any) -> Any:
@@ -226,7 +228,7 @@ def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str |
 
 
 def _port(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else keys.AGENT_PORT
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else names.AGENT_PORT
 
 
 def _ended(status: Mapping[str, Any]) -> bool:
@@ -250,7 +252,7 @@ def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
         (
             container.get("state") or {}
             for container in status.get("containerStatuses") or []
-            if container.get("name") == keys.TRAINER_CONTAINER
+            if container.get("name") == names.TRAINER_CONTAINER
         ),
         {},
     )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ddpjob.api import Status
-from ddpjob.plan.failurepolicy import reached, regained, reported_step
+from ddpjob.plan.budget import reached, regained, reported_step
 from ddpjob.plan.goodput import with_lost_time
 from ddpjob.plan.observed import Report
 from ddpjob.plan.status import with_progress

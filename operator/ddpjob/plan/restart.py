@@ -2,15 +2,15 @@
 
 import math
 
-from ddpjob import api, keys
+from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
-from ddpjob.plan.failurepolicy import reached, reported_step
+from ddpjob.plan.budget import reached, reported_step
+from ddpjob.plan.decision import Plan
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import Observed
 from ddpjob.plan.own import with_root
 from ddpjob.plan.proof import proofs
 from ddpjob.plan.status import with_condition, with_summary
-from ddpjob.plan.step import Plan
 from ddpjob.times import stamp
 
 
@@ -43,7 +43,7 @@ def next_attempt(job: DDPJob, status: Status) -> Status:
             "progress": progress,
             "budget": budget,
             # Pods of the last number there is are unheard of, then: they go before any is made.
-            "attempt": (status.attempt + 1) % (keys.MAX_ATTEMPT + 1),
+            "attempt": (status.attempt + 1) % (names.MAX_ATTEMPT + 1),
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "succeeded_ranks": "",
         }

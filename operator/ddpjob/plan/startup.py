@@ -3,15 +3,15 @@
 import math
 from dataclasses import replace
 
-from ddpjob import api, keys
+from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
+from ddpjob.plan.cleanup import delete, grace_of, remains
+from ddpjob.plan.decision import Note, Plan, look_again
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import NOT_STARTED, Observed
-from ddpjob.plan.removal import delete, grace_of, remains
 from ddpjob.plan.restart import restart, with_own_root
 from ddpjob.plan.status import CREATING, first_stuck, with_condition, with_history, with_summary
-from ddpjob.plan.step import Note, Plan, look_again
 from ddpjob.plan.strays import UNHEARD_SECONDS, name_taken
 from ddpjob.times import seconds_since, stamp
 
@@ -50,7 +50,7 @@ def not_started(group: Group, status: Status) -> api.Failure | None:
     if pod is None and not missing:
         return None
     rank = pod.rank if pod else min(missing)
-    name = pod.name if pod else keys.pod_name(job.name, status.attempt, rank)
+    name = pod.name if pod else names.pod_name(job.name, status.attempt, rank)
     words = pod.message or pod.reason if pod else str(observed.trouble or "it was never created")
     if pod and not pod.node and not words:
         words = "no scheduler has said a word about it"

@@ -1,11 +1,11 @@
 """Pods that are not the job's own, and would be in its way. Pure."""
 
 from ddpjob.api import Status
+from ddpjob.plan.cleanup import SURVIVOR_GRACE, delete
+from ddpjob.plan.decision import Plan, look_again
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.own import Pods
-from ddpjob.plan.removal import SURVIVOR_GRACE, delete
 from ddpjob.plan.status import with_condition
-from ddpjob.plan.step import Plan, look_again
 from ddpjob.times import seconds_since
 
 SPARED_SECONDS = 60.0  # until a stray whose deletion was refused is deleted again

@@ -1,11 +1,11 @@
 """How a job is suspended. Pure."""
 
 from ddpjob.api import Status
+from ddpjob.plan.cleanup import delete, remains
+from ddpjob.plan.decision import Note, Plan
 from ddpjob.plan.group import Group
-from ddpjob.plan.removal import delete, remains
 from ddpjob.plan.restart import next_attempt
 from ddpjob.plan.status import with_condition, with_history, with_summary
-from ddpjob.plan.step import Note, Plan
 
 
 def suspend(group: Group, status: Status) -> Plan:

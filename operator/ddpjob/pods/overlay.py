@@ -7,8 +7,8 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ddpjob import keys
-from ddpjob.api.explain import show
+from ddpjob import names
+from ddpjob.api.messages import show
 from ddpjob.api.podtypes import is_reserved
 from ddpjob.errors import InvalidJob
 
@@ -200,7 +200,7 @@ def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
 
 
 def _is_own(label: str) -> bool:
-    return label == keys.MANAGED_BY_LABEL or label.partition("/")[0] == keys.GROUP
+    return label == names.MANAGED_BY_LABEL or label.partition("/")[0] == names.GROUP
 
 
 def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
@@ -209,7 +209,7 @@ def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
         if pod["spec"].get(name) != merged["spec"].get(name):
             yield f"spec.{name}", merged["spec"].get(name)
     ours, theirs = _trainer(pod), _trainer(merged)
-    where = f"spec.containers[{keys.TRAINER_CONTAINER}]"
+    where = f"spec.containers[{names.TRAINER_CONTAINER}]"
     for name in _OWN_CONTAINER_FIELDS:
         if ours.get(name) != theirs.get(name):
             yield f"{where}.{name}", theirs.get(name)
@@ -230,4 +230,4 @@ def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
 
 def _trainer(pod: Body) -> Body:
     containers: list[Body] = pod["spec"]["containers"]
-    return next(c for c in containers if c["name"] == keys.TRAINER_CONTAINER)
+    return next(c for c in containers if c["name"] == names.TRAINER_CONTAINER)

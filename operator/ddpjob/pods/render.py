@@ -16,12 +16,12 @@ from typing import Any
 import jinja2
 import orjson
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.api import DDPJob, Master
-from ddpjob.api.model import Model, quantity_value
+from ddpjob.api.base import Model, quantity_value
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import overlay
-from ddpjob.pods.policy import Policy, refusals
+from ddpjob.pods.allowlist import Policy, refusals
 
 Body = dict[str, Any]
 
@@ -77,13 +77,13 @@ def _templates() -> jinja2.Environment:
 def service(job: DDPJob) -> Body:
     """The headless Service."""
     return _render(
-        "service.json.j2", job, service=keys.service_name(job.name), uid_label=keys.JOB_UID_LABEL
+        "service.json.j2", job, service=names.service_name(job.name), uid_label=names.JOB_UID_LABEL
     )
 
 
 def config_map(job: DDPJob, agent: Agent) -> Body:
     """The ConfigMap with the agent."""
-    name = keys.agent_config_name(job.name, agent.digest)
+    name = names.agent_config_name(job.name, agent.digest)
     return _render("configmap.json.j2", job, agent_config=name, files=agent.files)
 
 
@@ -96,10 +96,10 @@ def network_policy(job: DDPJob, policy: Policy) -> Body | None:
     return _render(
         "networkpolicy.json.j2",
         job,
-        name=keys.network_policy_name(job.name),
-        own_pods={"matchLabels": {keys.JOB_UID_LABEL: job.uid}},
+        name=names.network_policy_name(job.name),
+        own_pods={"matchLabels": {names.JOB_UID_LABEL: job.uid}},
         agent_clients=policy.agent_clients,
-        agent_port=keys.AGENT_PORT,
+        agent_port=names.AGENT_PORT,
         dns_ports=policy.dns_ports,
         egress=egress,
     )
@@ -122,7 +122,7 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
             raise InvalidJob(where, error.rule, error.value) from None
     spec_hash = hashlib.sha256(orjson.dumps([first, others])).hexdigest()[:16]
     for pod in (first, others):
-        own = {keys.SPEC_HASH_ANNOTATION: spec_hash, keys.PROOF_ANNOTATION: proof}
+        own = {names.SPEC_HASH_ANNOTATION: spec_hash, names.PROOF_ANNOTATION: proof}
         pod["metadata"]["annotations"] |= own
 
     def parts(pod: Body) -> tuple[bytes, ...]:
@@ -178,14 +178,14 @@ def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
 
 def _render(template: str, job: DDPJob, **values: Any) -> Body:
     labels = {
-        keys.MANAGED_BY_LABEL: keys.MANAGED_BY,
-        keys.JOB_LABEL: job.name,
-        keys.JOB_UID_LABEL: job.uid,
+        names.MANAGED_BY_LABEL: names.MANAGED_BY,
+        names.JOB_LABEL: job.name,
+        names.JOB_UID_LABEL: job.uid,
         **values.pop("labels", {}),
     }
     owner = {
-        "apiVersion": keys.API_VERSION,
-        "kind": keys.KIND,
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
         "name": job.name,
         "uid": job.uid,
         "controller": True,
@@ -212,13 +212,13 @@ def _pod_values(job: DDPJob, agent: Agent, rank: str) -> Body:
         env.pop(variable.name, None)
     volumes, mounts = _volumes(job, agent)
     return {
-        "pod_name": keys.pod_name(job.name, attempt, rank),
-        "service": keys.service_name(job.name),
-        "labels": {keys.ATTEMPT_LABEL: str(attempt), keys.RANK_LABEL: rank},
-        "agent_annotation": keys.AGENT_ANNOTATION,
-        "agent_config": keys.agent_config_name(job.name, agent.digest),
-        "agent_port": keys.AGENT_PORT,
-        "container": keys.TRAINER_CONTAINER,
+        "pod_name": names.pod_name(job.name, attempt, rank),
+        "service": names.service_name(job.name),
+        "labels": {names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: rank},
+        "agent_annotation": names.AGENT_ANNOTATION,
+        "agent_config": names.agent_config_name(job.name, agent.digest),
+        "agent_port": names.AGENT_PORT,
+        "container": names.TRAINER_CONTAINER,
         "command": _command(job),
         "args": _args(job),
         "env": env,
@@ -236,7 +236,7 @@ def _command(job: DDPJob) -> list[str]:
     if not job.spec.has_agent:
         return []
     what = "torchrun" if job.spec.launcher == "torchrun" and not job.spec.command else "command"
-    return ["python3", "-u", f"{keys.AGENT_DIR}/agent.py", what, "--"]
+    return ["python3", "-u", f"{names.AGENT_DIR}/agent.py", what, "--"]
 
 
 def _args(job: DDPJob) -> list[str]:
@@ -268,16 +268,16 @@ def _accelerate(job: DDPJob) -> list[str]:
 
 def _environment(job: DDPJob, rank: str) -> dict[str, str]:
     spec, attempt = job.spec, job.status.attempt
-    master = f"{keys.pod_name(job.name, attempt, 0)}.{keys.service_name(job.name)}"
+    master = f"{names.pod_name(job.name, attempt, 0)}.{names.service_name(job.name)}"
     nproc = spec.processes_per_node
     env = {
-        "HOME": keys.HOME_DIR,
+        "HOME": names.HOME_DIR,
         "USER": "ddpjob",  # torch asks for the user's name, and uid 10001 has none in most images
         "LOGNAME": "ddpjob",
-        "XDG_CACHE_HOME": f"{keys.HOME_DIR}/.cache",
-        "HF_HOME": f"{keys.HOME_DIR}/.cache/huggingface",
-        "TORCHINDUCTOR_CACHE_DIR": f"{keys.HOME_DIR}/.cache/torchinductor",
-        "TRITON_CACHE_DIR": f"{keys.HOME_DIR}/.cache/triton",
+        "XDG_CACHE_HOME": f"{names.HOME_DIR}/.cache",
+        "HF_HOME": f"{names.HOME_DIR}/.cache/huggingface",
+        "TORCHINDUCTOR_CACHE_DIR": f"{names.HOME_DIR}/.cache/torchinductor",
+        "TRITON_CACHE_DIR": f"{names.HOME_DIR}/.cache/triton",
         "PYTHONUNBUFFERED": "1",
         "NCCL_DEBUG": "WARN",
     }
@@ -312,11 +312,11 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         "DDPJOB_WORLD_SIZE": str(spec.world_size),
         "DDPJOB_BACKEND": spec.process_group_backend,
         "DDPJOB_PROGRESS": spec.progress,
-        "DDPJOB_PROGRESS_FILE": keys.PROGRESS_FILE,
-        "DDPJOB_RUN_DIR": keys.RUN_DIR,
-        "DDPJOB_AGENT_PORT": str(keys.AGENT_PORT),
+        "DDPJOB_PROGRESS_FILE": names.PROGRESS_FILE,
+        "DDPJOB_RUN_DIR": names.RUN_DIR,
+        "DDPJOB_AGENT_PORT": str(names.AGENT_PORT),
         "DDPJOB_GRACE_SECONDS": str(spec.termination_grace_period_seconds),
-        "DDPJOB_TERMINATION_LOG": keys.TERMINATION_LOG,
+        "DDPJOB_TERMINATION_LOG": names.TERMINATION_LOG,
     }
     if nproc == 1:
         env["LOCAL_RANK"] = "0"
@@ -339,14 +339,14 @@ def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
         {"name": "ddpjob-home", "emptyDir": {}},
     ]
     mounts: list[Body] = [
-        {"name": "ddpjob-run", "mountPath": keys.RUN_DIR},
-        {"name": "ddpjob-home", "mountPath": keys.HOME_DIR},
+        {"name": "ddpjob-run", "mountPath": names.RUN_DIR},
+        {"name": "ddpjob-home", "mountPath": names.HOME_DIR},
     ]
     if spec.has_agent:
-        files = [{"key": key, "path": path} for key, path in keys.AGENT_FILES.items()]
-        name = keys.agent_config_name(job.name, agent.digest)
+        files = [{"key": key, "path": path} for key, path in names.AGENT_FILES.items()]
+        name = names.agent_config_name(job.name, agent.digest)
         volumes.append({"name": "ddpjob-agent", "configMap": {"name": name, "items": files}})
-        mounts.append({"name": "ddpjob-agent", "mountPath": keys.AGENT_DIR, "readOnly": True})
+        mounts.append({"name": "ddpjob-agent", "mountPath": names.AGENT_DIR, "readOnly": True})
     if spec.shm.enabled:
         limit = {"sizeLimit": spec.shm.size_limit} if spec.shm.size_limit is not None else {}
         volumes.append({"name": "ddpjob-shm", "emptyDir": {"medium": "Memory", **limit}})
@@ -421,6 +421,6 @@ def _secure(pod: Body) -> None:
             for mount in container.get("volumeMounts") or []:
                 if mount.get("name") not in volumes:
                     path = f"spec.volumeMounts[{mount.get('mountPath')}].name"
-                    if container["name"] != keys.TRAINER_CONTAINER:
+                    if container["name"] != names.TRAINER_CONTAINER:
                         path = f"spec.template.spec.{kind}[{position}].volumeMounts"
                     raise InvalidJob(path, f"no volume has the name {mount.get('name')!r}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import Body
 from ddpjob.errors import DDPJobError
 from ddpjob.runner.devices import Share
@@ -54,7 +54,7 @@ class Launch:
 def main_container(pod: Body) -> Body:
     """The container that is run: `trainer`, or the first."""
     containers: list[Body] = pod["spec"]["containers"]
-    return next((c for c in containers if c.get("name") == keys.TRAINER_CONTAINER), containers[0])
+    return next((c for c in containers if c.get("name") == names.TRAINER_CONTAINER), containers[0])
 
 
 def launch(

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from ddpjob import keys
+from ddpjob import names
 
 LOOPBACK = "127.0.0.1"
 # Below the range that Linux and macOS take outgoing ports from, or a connection could sit on one.
@@ -36,13 +36,13 @@ class Loopback:
             self._addresses[pod] = next(
                 address
                 for address in map(_address, _numbers(pod))
-                if address not in taken and _is_free(address, keys.AGENT_PORT)
+                if address not in taken and _is_free(address, names.AGENT_PORT)
             )
         return self._addresses[pod]
 
     def agent_port(self, pod: str) -> int:
         """Where the pod's agent listens: the one port, or, on a shared address, one of its own."""
-        return keys.AGENT_PORT if self.many else self.port(f"{pod}/agent")
+        return names.AGENT_PORT if self.many else self.port(f"{pod}/agent")
 
     def port(self, key: str) -> int:
         """A port that was free on every address of this machine: torch's store listens on all."""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import Body
 from ddpjob.runner.devices import Share
 from ddpjob.runner.launch import Place, main_container
@@ -40,7 +40,7 @@ def address(pod: Body, loopback: Loopback) -> str:
 def annotations(pod: Body, loopback: Loopback) -> dict[str, str]:
     """Where the pod's agent listens, if that is not the usual port."""
     port = loopback.agent_port(_key(pod))
-    return {} if port == keys.AGENT_PORT else {keys.AGENT_PORT_ANNOTATION: str(port)}
+    return {} if port == names.AGENT_PORT else {names.AGENT_PORT_ANNOTATION: str(port)}
 
 
 def _variables(pod: Body, loopback: Loopback) -> dict[str, str]:
@@ -72,7 +72,7 @@ def _defaults(pod: Body, loopback: Loopback) -> dict[str, str]:
 
 
 def _share(pod: Body, shares: Sequence[Share]) -> Share:
-    rank = (pod["metadata"].get("labels") or {}).get(keys.RANK_LABEL) or ""
+    rank = (pod["metadata"].get("labels") or {}).get(names.RANK_LABEL) or ""
     known = rank.isdecimal() and int(rank) < len(shares)
     return shares[int(rank)] if known else {}
 
@@ -80,10 +80,10 @@ def _share(pod: Body, shares: Sequence[Share]) -> Share:
 def _group(pod: Body) -> str:
     """Key of the attempt that the pod belongs to, empty for a pod of no job."""
     labels = pod["metadata"].get("labels") or {}
-    job, attempt = labels.get(keys.JOB_UID_LABEL), labels.get(keys.ATTEMPT_LABEL)
+    job, attempt = labels.get(names.JOB_UID_LABEL), labels.get(names.ATTEMPT_LABEL)
     return f"{job}/{attempt}" if job and attempt else ""
 
 
 def _key(pod: Body) -> str:
-    group, rank = _group(pod), (pod["metadata"].get("labels") or {}).get(keys.RANK_LABEL)
+    group, rank = _group(pod), (pod["metadata"].get("labels") or {}).get(names.RANK_LABEL)
     return f"{group}/{rank}" if group and rank else str(pod["metadata"]["uid"])

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import Body
 from ddpjob.runner.launch import CannotStart, main_container
 
@@ -28,7 +28,7 @@ class PodFolders:
 
     def __init__(self, root: Path, pod: Body) -> None:
         meta = pod["metadata"]
-        job = (meta.get("labels") or {}).get(keys.JOB_LABEL) or meta["name"]
+        job = (meta.get("labels") or {}).get(names.JOB_LABEL) or meta["name"]
         if not _NAME.fullmatch(job):  # a label may hold dots
             job = meta["name"]
         self.job = job_folder(root, meta["namespace"], job)
@@ -61,7 +61,7 @@ def mount(pod: Body, folders: PodFolders, config_maps: Mapping[str, Body]) -> di
     `config_maps` holds the objects by name. Raises CannotStart for what cannot be had here.
     """
     container, volumes = main_container(pod), _volumes(pod)
-    log_path = container.get("terminationMessagePath") or keys.TERMINATION_LOG
+    log_path = container.get("terminationMessagePath") or names.TERMINATION_LOG
     mounted = {log_path: folders.termination_log}
     for entry in container.get("volumeMounts") or []:
         name, path = entry["name"], entry["mountPath"].rstrip("/")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.runner import Runner
@@ -102,26 +102,26 @@ class Stage:
         """Delete the job, and end its pods now: the next ones need the cores."""
         with contextlib.suppress(Exception):
             await self.jobs.delete(job)
-        selector = f"labelSelector={keys.JOB_LABEL}={job}"
+        selector = f"labelSelector={names.JOB_LABEL}={job}"
         path = f"/api/v1/namespaces/{self.namespace}/pods?{selector}"
         await self.client.request("DELETE", path, {"gracePeriodSeconds": 0})
 
     def life(self, pod: Pod) -> Life:
         """How a pod of ours is played."""
-        kind = self.kinds.get(pod["metadata"].get("labels", {}).get(keys.JOB_LABEL))
+        kind = self.kinds.get(pod["metadata"].get("labels", {}).get(names.JOB_LABEL))
         return kind.life(pod) if kind and kind.life else Life()
 
     async def pods_run(self, job: str) -> list[Pod]:
         """The job's pods, once all run."""
         await self.jobs.in_state("Running", job)
-        selector = f"labelSelector={keys.JOB_LABEL}={job}"
+        selector = f"labelSelector={names.JOB_LABEL}={job}"
         path = f"/api/v1/namespaces/{self.namespace}/pods?{selector}"
         pods: list[Pod] = (await self.client.request("GET", path))["items"]
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
     async def pod_is_bound(self, job: str) -> Pod:
         """The job's first pod, once it has a node."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{keys.pod_name(job, 0, 0)}"
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{names.pod_name(job, 0, 0)}"
         async with asyncio.timeout(90):
             while True:
                 with contextlib.suppress(ApiError):  # not created yet

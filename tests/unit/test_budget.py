@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.api import BackoffSeconds, Budget, DDPJob, Failure, FailurePolicy, Status, validate
-from ddpjob.plan.failurepolicy import judge, regained, spend
+from ddpjob.plan.budget import judge, regained, spend
 from ddpjob.plan.observed import DISRUPTIONS, PodRecord, Report
 from tests.builders import (
     NOW,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ddpjob.api import DDPJob, validate
 from ddpjob.errors import InvalidJob
-from ddpjob.nesting import CUT_LEVELS, MAX_LEVELS, is_deep, read_json, write_json
+from ddpjob.json_depth import CUT_LEVELS, MAX_LEVELS, is_deep, read_json, write_json
 from tests.builders import job_object
 
 DEPTHS = (MAX_LEVELS, 254, 300, 1023, 1024, 1100, 9990)  # 10,000 are too many for the API server

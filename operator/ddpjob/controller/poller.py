@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.controller.reconcile import Memory, Reconciler
 from ddpjob.plan.observed import PodRecord, Report
-from ddpjob.plan.summary import AgentReport, loads
+from ddpjob.plan.termination import AgentReport, loads
 from ddpjob.settings import Settings
 
 log = logging.getLogger(__name__)

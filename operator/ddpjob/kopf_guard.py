@@ -12,12 +12,12 @@ from typing import Any, cast
 import aiohttp
 import orjson
 
-from ddpjob import keys
+from ddpjob import names
 from ddpjob.cluster import Body
 from ddpjob.cluster.kube import chunks, lines
 from ddpjob.cluster.pages import read_page
 from ddpjob.errors import Unavailable
-from ddpjob.nesting import LARGE, aside, read_json
+from ddpjob.json_depth import LARGE, aside, read_json
 
 PAUSE_SECONDS = 1.0  # kopf begins a broken watch again at once
 
@@ -27,10 +27,10 @@ async def sound_answers(
 ) -> aiohttp.ClientResponse:
     """A middleware for kopf's session. Raises ClientConnectionError, which kopf retries."""
     answer = await handler(request)
-    if answer.status == 404 and request.url.path.endswith(f"/{keys.PLURAL}"):
+    if answer.status == 404 and request.url.path.endswith(f"/{names.PLURAL}"):
         answer.close()
         await asyncio.sleep(PAUSE_SECONDS)
-        raise aiohttp.ClientConnectionError(f"there is no kind {keys.KIND}")
+        raise aiohttp.ClientConnectionError(f"there is no kind {names.KIND}")
     if answer.status >= 400:
         return answer
     if "watch" in request.url.query:
@@ -53,7 +53,7 @@ def _trigger(found: Body) -> Body:
     """What kopf needs of an object to say that it has changed."""
     metadata = found.get("metadata")
     named = metadata if isinstance(metadata, dict) else {}
-    kept = {name: named[name] for name in keys.METADATA if name in named}
+    kept = {name: named[name] for name in names.METADATA if name in named}
     return {name: found[name] for name in ("apiVersion", "kind") if name in found} | {
         "metadata": kept
     }

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ddpjob.api.model import PATTERNS
+from ddpjob.api.base import PATTERNS
 from ddpjob.errors import InvalidJob
 
 _RULES = {

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpjob.api import DDPJob, Status
+from ddpjob.plan.decision import Deletion, Plan, look_again
 from ddpjob.plan.observed import DEADLINE, OVERDUE_SECONDS, PodRecord
 from ddpjob.plan.status import with_summary
-from ddpjob.plan.step import Deletion, Plan, look_again
 from ddpjob.times import seconds_since
 
 FENCE_SECONDS = 10.0  # from the loss of a node to the forced deletion of its pods

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from ddpjob.api.explain import explain, show
-from ddpjob.api.model import Model
+from ddpjob.api.base import Model
+from ddpjob.api.messages import explain, show
 from ddpjob.errors import InvalidJob
 
 Body = Mapping[str, Any]

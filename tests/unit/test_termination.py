@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddpjob import agent
 from ddpjob.plan.observed import PodRecord, pod_record
-from ddpjob.plan.summary import (
+from ddpjob.plan.termination import (
     failure,
     final_report,
     first_cause,
