@@ -35,12 +35,12 @@ AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"  # only where pods share an addres
 
 AGENT_DIR = "/ddpjob/agent"  # where the ConfigMap with these is mounted:
 AGENT_FILES = {
-    "agent.py": "agent.py",
-    "agent_launch.py": "agent_launch.py",
-    "agent_stacks.py": "agent_stacks.py",
-    "agent_hooks.py": "hooks/sitecustomize.py",
-    "agent_ends.py": "hooks/ddpjob_ends.py",
-    "agent_counts.py": "hooks/ddpjob_counts.py",
+    "main.py": "main.py",
+    "launch.py": "launch.py",
+    "stacks.py": "stacks.py",
+    "sitecustomize.py": "hooks/sitecustomize.py",
+    "ddpjob_ends.py": "hooks/ddpjob_ends.py",
+    "ddpjob_counts.py": "hooks/ddpjob_counts.py",
 }
 RUN_DIR = "/ddpjob/run"  # emptyDir: progress file, error files, step counts
 HOME_DIR = "/ddpjob/home"  # emptyDir: HOME and caches

@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob import agent, agent_counts, names
+from ddpjob import names
+from ddpjob_agent import main as agent
+from ddpjob_agent.hooks import ddpjob_counts as agent_counts
 from tests import agentpod
 
-SOURCES = [agentpod.SOURCES / name for name in names.AGENT_FILES]
+SOURCES = [agentpod.SOURCES / name for name in names.AGENT_FILES.values()]
 RESOLV = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local example.com\n"
 
 

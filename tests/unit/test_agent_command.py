@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob import agent, agent_counts
+from ddpjob_agent import main as agent
+from ddpjob_agent.hooks import ddpjob_counts as agent_counts
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 

@@ -6,7 +6,7 @@ from textwrap import indent
 
 import pytest
 
-from ddpjob import agent
+from ddpjob_agent import main as agent
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 from tests.unit.test_agent_command import start

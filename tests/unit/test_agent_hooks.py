@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob import agent
+from ddpjob_agent import main as agent
 from tests import agentpod
 from tests.agentpod import Pods
 from tests.unit.test_agent_command import start

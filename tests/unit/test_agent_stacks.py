@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from ddpjob import agent, agent_stacks
-from ddpjob.agent_stacks import DEVICE, OWN, WAITS, Frame, Process
+from ddpjob_agent import main as agent
+from ddpjob_agent import stacks as agent_stacks
+from ddpjob_agent.stacks import DEVICE, OWN, WAITS, Frame, Process
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 from tests.unit.test_agent_command import start

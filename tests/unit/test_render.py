@@ -90,7 +90,7 @@ def test_the_agent_wraps_the_launcher(
     spec: dict[str, Any], command: list[str], args: list[str]
 ) -> None:
     container = trainer(pod(job(**spec)))
-    assert container["command"] == ["python3", "-u", "/ddpjob/agent/agent.py", *command]
+    assert container["command"] == ["python3", "-u", "/ddpjob/agent/main.py", *command]
     assert container["args"] == args
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob import agent
 from ddpjob.plan.observed import PodRecord, pod_record
 from ddpjob.plan.termination import (
     failure,
@@ -16,6 +15,7 @@ from ddpjob.plan.termination import (
     noise_failure,
     read_summary,
 )
+from ddpjob_agent import main as agent
 from tests.builders import IDENTITY, UID, failed, running, succeeded, summary
 
 

@@ -30,8 +30,9 @@ Key = tuple[str, str]
 
 def load_agent() -> Agent:
     """The agent's sources, as this version of ddpjob ships them."""
-    here = resources.files("ddpjob")
-    return Agent({name: here.joinpath(name).read_text() for name in names.AGENT_FILES})
+    here = resources.files("ddpjob_agent")
+    files = names.AGENT_FILES.items()
+    return Agent({key: here.joinpath(path).read_text() for key, path in files})
 
 
 class Controller:

@@ -236,7 +236,7 @@ def _command(job: DDPJob) -> list[str]:
     if not job.spec.has_agent:
         return []
     what = "torchrun" if job.spec.launcher == "torchrun" and not job.spec.command else "command"
-    return ["python3", "-u", f"{names.AGENT_DIR}/agent.py", what, "--"]
+    return ["python3", "-u", f"{names.AGENT_DIR}/main.py", what, "--"]
 
 
 def _args(job: DDPJob) -> list[str]:

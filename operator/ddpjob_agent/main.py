@@ -1175,7 +1175,7 @@ class Agent:
         command = self.arguments
         if self.mode == "torchrun":
             env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave the shim alone
-            command = [sys.executable, "-u", os.path.join(HERE, "agent_launch.py"), *command]
+            command = [sys.executable, "-u", os.path.join(HERE, "launch.py"), *command]
 
         def die_with_agent() -> None:  # local mode leaves no orphans even where the agent is killed
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -1271,8 +1271,8 @@ class Agent:
 
     @property
     def stacks(self) -> Any:
-        """agent_stacks.py, loaded when it is needed."""
-        name = "agent_stacks"
+        """stacks.py, loaded when it is needed."""
+        name = "stacks"
         if name not in sys.modules:
             spec = importlib.util.spec_from_file_location(name, os.path.join(HERE, name + ".py"))
             assert spec is not None and spec.loader is not None
