@@ -1,9 +1,9 @@
-"""Runs torchrun as a function: `agent_launch.py ARGS…`, in a process that the agent starts.
+"""Runs torchrun as a function: `agent.pyz launch ARGS…`, in a process that the agent starts.
 
 So its failures are data: who ended how, and why torchrun gave up, in launch.json in the run folder
 ($DDPJOB_RUN_DIR). Exit codes: 0, or 1 and launch.json says why; else torchrun's for wrong options.
 
-Mounted beside agent.py, under the same rules: standard library only, Python 3.8 or newer.
+In the agent's zip, under the same rules: standard library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -164,10 +164,7 @@ def check_script(options: Any) -> None:
 def launch_torchrun(arguments: list[str]) -> int:
     """Run torchrun in this process and keep what happens; its exit code."""
     del os.environ["DDPJOB_LAUNCHER"]  # the workers have hooks
-    # Python names this folder by its real path, and a ConfigMap's files are links into another.
-    here = os.path.dirname(os.path.abspath(__file__))
-    own = os.path.realpath(here), os.path.dirname(os.path.realpath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.realpath(path) not in own]
+    sys.path[:] = [path for path in sys.path if path != sys.argv[0]]  # the agent's zip
     sys.argv = ["torchrun", *arguments]
     launch = Launch(os.environ.get("DDPJOB_RUN_DIR", "/ddpjob/run"))
     launch.watch_workers()
@@ -175,7 +172,3 @@ def launch_torchrun(arguments: list[str]) -> int:
         return launch.run(arguments)
     finally:
         launch.write()
-
-
-if __name__ == "__main__":
-    sys.exit(launch_torchrun(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Runs inside every pod: `python3 -u agent.py torchrun -- ARGS…` or `… command -- CMD…`.
+"""Runs inside every pod: `python3 -u agent.pyz torchrun -- ARGS…` or `… command -- CMD…`.
 
 It starts the launcher at once, says what the launcher waits for, serves /progress, /metrics and
 /stacks, ends the attempt where no step is made for too long, forwards signals, reaps orphans (it is
@@ -51,6 +51,7 @@ LAST_SECONDS = 3.0  # of the grace period, kept to write the summary
 STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2))
 HERE = os.path.dirname(os.path.abspath(__file__))
 HOOKS = os.path.join(HERE, "hooks")
+HOOK_FILES = ("sitecustomize.py", "ddpjob_ends.py", "ddpjob_counts.py")
 CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
 
 
@@ -232,14 +233,14 @@ def compile_hooks(run_dir: str) -> str:
     folder = os.path.join(os.path.abspath(run_dir), "hooks")
     if os.pathsep in folder or sys.pycache_prefix is not None:  # Python has its own place for them
         return ""
+    loader: Any = globals()["__loader__"]  # the zip's
     umask, is_new = os.umask(0o022), False  # the script may be another user's
     try:
         os.makedirs(folder)  # a new one: another may be anybody's
         is_new = True
-        for name in names_in(HOOKS, r"\w+\.py"):
+        for name in HOOK_FILES:
             path = os.path.join(folder, name)
-            with open(os.path.join(HOOKS, name), "rb") as file:
-                source = file.read()
+            source = loader.get_data(os.path.join(HOOKS, name))
             cached = importlib.util.cache_from_source(path)
             os.makedirs(os.path.dirname(cached), exist_ok=True)
             for target, content in ((path, source), (cached, bytecode(source, path))):
@@ -1175,7 +1176,7 @@ class Agent:
         command = self.arguments
         if self.mode == "torchrun":
             env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave the shim alone
-            command = [sys.executable, "-u", os.path.join(HERE, "launch.py"), *command]
+            command = [sys.executable, "-u", os.path.dirname(HERE), "launch", *command]
 
         def die_with_agent() -> None:  # local mode leaves no orphans even where the agent is killed
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -1272,13 +1273,9 @@ class Agent:
     @property
     def stacks(self) -> Any:
         """stacks.py, loaded when it is needed."""
-        name = "stacks"
-        if name not in sys.modules:
-            spec = importlib.util.spec_from_file_location(name, os.path.join(HERE, name + ".py"))
-            assert spec is not None and spec.loader is not None
-            module = sys.modules[name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        return sys.modules[name]
+        from ddpjob_agent import stacks
+
+        return stacks
 
     def take_stacks(self) -> Any:
         """The stacks of this pod's processes now: a list of agent_stacks.Process."""
@@ -1399,7 +1396,7 @@ def main(argv: list[str]) -> int:
     """Entry point; the exit code."""
     try:
         if argv[:1] not in (["torchrun"], ["command"]) or argv[1:2] != ["--"] or not argv[2:]:
-            raise ConfigError(f"usage: agent.py torchrun|command -- ARGS…, got {argv}")
+            raise ConfigError(f"usage: agent.pyz torchrun|command -- ARGS…, got {argv}")
         config = Config.from_env(os.environ)
     except ConfigError as problem:
         say(f"LaunchFailed: {problem}")
@@ -1408,7 +1405,3 @@ def main(argv: list[str]) -> int:
         write_summary(path, summarize(verdict, {}))
         return USER_ERROR
     return Agent(config, argv[0], argv[2:]).run()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob import names
 from ddpjob_agent import main as agent
 from ddpjob_agent.hooks import ddpjob_counts as agent_counts
 from tests import agentpod
 
-SOURCES = [agentpod.SOURCES / name for name in names.AGENT_FILES.values()]
+SOURCES = sorted(agentpod.SOURCES.rglob("*.py"))
 RESOLV = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local example.com\n"
 
 
@@ -28,7 +27,7 @@ def config(folder: Path, **changes: str) -> agent.Config:
     return agent.Config.from_env(values | changes)
 
 
-# ---- What foreign images ask of the two mounted files
+# ---- What foreign images ask of the sources
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
@@ -44,7 +43,7 @@ def test_mounted_files_import_the_standard_library_alone(source: Path) -> None:
             names |= {alias.name.split(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             names.add((node.module or "ours").split(".")[0])
-    assert names <= set(sys.stdlib_module_names)
+    assert names <= {*sys.stdlib_module_names, "ddpjob_agent"}
 
 
 # ---- Environment
@@ -92,7 +91,7 @@ def test_a_machine_without_search_domains_keeps_the_name() -> None:
 
 def test_the_launcher_gets_our_hooks_before_the_users_path(tmp_path: Path) -> None:
     made = agent.launcher_env(config(tmp_path), {"PYTHONPATH": "/theirs"}, "")
-    assert made["PYTHONPATH"] == os.path.join(agent.HERE, "hooks") + ":/theirs"
+    assert made["PYTHONPATH"] == agent.HOOKS + ":/theirs"
 
 
 @pytest.mark.parametrize(

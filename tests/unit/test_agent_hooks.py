@@ -55,7 +55,7 @@ def test_the_hooks_run_once(pods: Pods, run: Path) -> None:
     pod = start(pods, TELL)
     assert pod.wait() == 0
     assert f"['{run}/hooks/sitecustomize.py', " in pod.log
-    assert f"'{pod.folder}/agent/hooks'" in pod.log
+    assert f"'{pod.folder}/agent/agent.pyz/ddpjob_agent/hooks'" in pod.log
 
 
 def test_a_script_that_empties_the_run_folder_keeps_its_hooks(pods: Pods, run: Path) -> None:

@@ -1,6 +1,7 @@
 """The whole loop on the embedded cluster: real controller, real caches, real status writes."""
 
 import asyncio
+import base64
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -240,7 +241,7 @@ def widened(body: Body) -> Body:
 
 def emptied(body: Body) -> Body:
     """The ConfigMap, with an agent of somebody else's."""
-    return {**body, "data": {**body["data"], "agent.py": "import theirs"}}
+    return {**body, "binaryData": {"agent.pyz": base64.b64encode(b"import theirs").decode()}}
 
 
 def unlocked(body: Body) -> Body:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 
 from ddpjob import names
@@ -17,6 +17,7 @@ from ddpjob.controller.reconcile import Caches, Reconciler
 from ddpjob.errors import ClusterError, Refused
 from ddpjob.leader.lease import Elector
 from ddpjob.plan.observed import PodRecord, pod_record
+from ddpjob.pods import agent_zip
 from ddpjob.pods.render import Agent
 from ddpjob.settings import Settings
 
@@ -28,11 +29,21 @@ Key = tuple[str, str]
 """(namespace, name) of a job."""
 
 
+@cache
 def load_agent() -> Agent:
-    """The agent's sources, as this version of ddpjob ships them."""
-    here = resources.files("ddpjob_agent")
-    files = names.AGENT_FILES.items()
-    return Agent({key: here.joinpath(path).read_text() for key, path in files})
+    """The agent, as this version of ddpjob ships it."""
+    package = resources.files(agent_zip.PACKAGE)
+    folders = {"": package, "hooks/": package / "hooks"}
+    return Agent(
+        agent_zip.pack(
+            {
+                f"{prefix}{file.name}": file.read_text("utf-8")
+                for prefix, folder in folders.items()
+                for file in folder.iterdir()
+                if file.name.endswith(".py")
+            }
+        )
+    )
 
 
 class Controller:

@@ -633,7 +633,8 @@ def _leads(found: Body, wanted: Body) -> bool:
 
 def _content(obj: Body) -> Body:
     """What an object says, without what it is."""
-    return {name: obj[name] for name in ("spec", "data", "immutable") if name in obj}
+    parts = ("spec", "data", "binaryData", "immutable")
+    return {name: obj[name] for name in parts if name in obj}
 
 
 def _is_same(found: Any, wanted: Any) -> bool:

@@ -5,7 +5,7 @@ stacks of its threads, and runs the `sitecustomize` that it hides. What is found
 in DDPJOB_RUN_DIR, which the agent reads. It never raises and never imports torch; standard
 library only, Python 3.8 or newer.
 
-The folder is one in which agent.py has compiled these files, else a read-only one.
+The folder is one in which the agent has compiled these files, else one in its zip.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from _frozen_importlib_external import PathFinder, SourceFileLoader  # importlib's cost 0.5 ms
+from _frozen_importlib_external import PathFinder  # importlib's cost 0.5 ms
 
 TYPE_CHECKING = False  # as in typing, whose import would cost every process 5 ms
 if TYPE_CHECKING:
@@ -30,12 +30,10 @@ MOUNTED = os.environ.get("DDPJOB_HOOKS", "")
 def beside(name: str) -> dict[str, Any]:
     """What module `name` beside this one defines. `sys.path` is the script's."""
     here = os.path.dirname(os.path.abspath(__file__))
-    # The script may have emptied the folder of the compiled ones: then it is the mounted one's.
-    folder = here if os.path.exists(os.path.join(here, f"{name}.py")) else MOUNTED
-    path = os.path.join(folder, f"{name}.py")
-    content: dict[str, Any] = {"__name__": name, "__file__": path}
-    code: Any = SourceFileLoader(name, path).get_code(name)  # agent.py has compiled it
-    exec(code, content)
+    # The script may have emptied the folder of the compiled ones: then it is the zip's.
+    spec: Any = PathFinder.find_spec(name, [here, MOUNTED])
+    content: dict[str, Any] = {"__name__": name, "__file__": spec.origin}
+    exec(spec.loader.get_code(name), content)
     return content
 
 
@@ -133,7 +131,7 @@ def count_steps(folder: str, recorder: Any) -> None:
 
 def run_next_sitecustomize() -> None:
     """Run the `sitecustomize` that this one hides: Debian, conda and some images ship theirs."""
-    rest = [e for e in sys.path if not os.path.exists(os.path.join(e, "ddpjob_ends.py"))]
+    rest = [e for e in sys.path if PathFinder.find_spec("ddpjob_ends", [e]) is None]
     spec = PathFinder.find_spec("sitecustomize", rest)
     if spec is None or spec.loader is None:
         return
