@@ -34,7 +34,7 @@ class Launch:
         After SIGTERM torchrun forgets its workers' exit codes. Where one has failed it signals the
         process groups of the others; before torch 2.2 it signalled the processes.
         """
-        launch, kill_group = self, os.killpg
+        launch = self
 
         class Worker(subprocess.Popen):  # type: ignore[type-arg]
             ended_at: float | None = None
@@ -61,14 +61,20 @@ class Launch:
                 if self.stopped_at is None and self.poll() is None:
                     self.stopped_at = time.time()
 
+        subprocess.Popen = Worker  # type: ignore[misc]
+        self.watch_groups()
+
+    def watch_groups(self) -> None:
+        """Remember when a worker's process group is signalled."""
+        kill_group = os.killpg
+
         def killpg(group: int, number: int) -> None:
-            for worker in launch.workers:
+            for worker in self.workers:
                 if worker.pid == group:
                     worker.note_stop()
             with contextlib.suppress(ProcessLookupError):  # it has just ended, and been reaped
                 kill_group(group, number)
 
-        subprocess.Popen = Worker  # type: ignore[misc]
         os.killpg = killpg
 
     def write(self) -> None:
@@ -164,7 +170,6 @@ def check_script(options: Any) -> None:
 def launch_torchrun(arguments: list[str]) -> int:
     """Run torchrun in this process and keep what happens; its exit code."""
     del os.environ["DDPJOB_LAUNCHER"]  # the workers have hooks
-    sys.path[:] = [path for path in sys.path if path != sys.argv[0]]  # the agent's zip
     sys.argv = ["torchrun", *arguments]
     launch = Launch(os.environ.get("DDPJOB_RUN_DIR", "/ddpjob/run"))
     launch.watch_workers()

@@ -4,8 +4,7 @@ Every Python process that ran our hooks answers a signal of its own: `faulthandl
 stacks of its threads into a memory file (memfd) that the process holds, at once, whatever it is
 doing in C. A process that does not answer is described by what /proc says of it.
 
-Beside agent.py in the pod, which loads it when stacks are wanted: standard library only, Python 3.8
-or newer, no import of ours. Linux only.
+Loaded when stacks are wanted. Linux only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-MEMORY_FILE = "ddpjob-stacks"  # as in agent_hooks.py
+from ddpjob_agent.processes import read_text
+
+MEMORY_FILE = "ddpjob-stacks"  # as in sitecustomize.py
 ANSWER_SECONDS = 4.0
 LOOK_SECONDS = 0.05
 STACK_BYTES = 64 * 1024  # of one process; faulthandler stops after 100 threads of 100 frames
@@ -174,20 +175,11 @@ def show(processes: list[Process]) -> str:
 # ---- /proc
 
 
-def read(path: str) -> str:
-    """The text in a file of /proc; empty where the process has gone."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def descendants(root: int) -> list[int]:
     """Pids of all processes below `root`, oldest first."""
     parents: dict[int, int] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         if len(words) > 1 and words[0] != "Z":
             parents[pid] = int(words[1])
     family = {root}
@@ -215,14 +207,14 @@ def memory_file(pid: int) -> str | None:
 
 def catches(pid: int, signal_number: int) -> bool:
     """Whether `pid` has a handler for this signal, which would end it otherwise."""
-    match = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status"), re.MULTILINE)
+    match = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read_text(f"/proc/{pid}/status"), re.MULTILINE)
     caught = int(match.group(1), 16) if match else 0
     return bool(caught >> (signal_number - 1) & 1)
 
 
 def is_stopped(pid: int) -> bool:
     """Whether `pid` cannot answer before somebody lets it go on."""
-    return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def threads(pid: int) -> list[str]:
@@ -231,10 +223,10 @@ def threads(pid: int) -> list[str]:
     folder = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
         for task in sorted(os.listdir(folder), key=int)[:100]:
-            status = read(f"{folder}/{task}/status")
+            status = read_text(f"{folder}/{task}/status")
             state = re.search(r"^State:\s*(.*)$", status, re.MULTILINE)
-            name = read(f"{folder}/{task}/comm").strip()
-            place = read(f"{folder}/{task}/wchan").strip("0\n")
+            name = read_text(f"{folder}/{task}/comm").strip()
+            place = read_text(f"{folder}/{task}/wchan").strip("0\n")
             text = f"{name}: state {state.group(1) if state else '?'}"
             found.append(text + (f", in {place}" if place else ""))
     return found
@@ -242,7 +234,7 @@ def threads(pid: int) -> list[str]:
 
 def ranks_of(pid: int) -> tuple[int | None, int | None]:
     """RANK and LOCAL_RANK that `pid` was started with; None without both."""
-    pairs = dict(p.partition("=")[::2] for p in read(f"/proc/{pid}/environ").split("\0"))
+    pairs = dict(p.partition("=")[::2] for p in read_text(f"/proc/{pid}/environ").split("\0"))
     rank, local_rank = pairs.get("RANK", ""), pairs.get("LOCAL_RANK", "")
     if rank.isdigit() and local_rank.isdigit():
         return int(rank), int(local_rank)
@@ -268,7 +260,7 @@ def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
     for pid in pids:
         if pid not in able and pid not in ranks:
             continue
-        command = " ".join(read(f"/proc/{pid}/cmdline").split("\0")).strip()[:200]
+        command = " ".join(read_text(f"/proc/{pid}/cmdline").split("\0")).strip()[:200]
         rank, local_rank = ranks_of(pid)
         text = texts.get(pid, "")
         rest = [] if text else threads(pid)

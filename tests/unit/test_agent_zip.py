@@ -2,6 +2,8 @@
 
 import ast
 import io
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -86,21 +88,19 @@ def test_a_body_that_is_nothing_else_keeps_its_docstring() -> None:
 def test_what_only_annotations_need_is_used_by_nothing_else() -> None:
     """The fields of a dataclass have texts for annotations: nothing looks the names up."""
     for source in SOURCES:
-        tree = ast.parse(source.read_text())
-        absent = {
-            alias.asname or alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.stmt) and for_readers(node)
-            for part in ast.walk(node)
-            if isinstance(part, ast.Import | ast.ImportFrom)
-            for alias in part.names
-        }
         running = ast.parse(compact(source.read_text()))
+        absent = imported(ast.parse(source.read_text())) - imported(running)
         for node in ast.walk(running):
             if isinstance(node, ast.AnnAssign):
                 node.annotation = ast.Constant("")
         used = {node.id for node in ast.walk(running) if isinstance(node, ast.Name)}
         assert not absent & used, source.name
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The names that a source imports, wherever it does."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {alias.asname or alias.name for node in nodes for alias in node.names}
 
 
 def test_the_zip_is_small() -> None:
@@ -114,9 +114,30 @@ def test_the_zip_is_always_the_same() -> None:
     assert pack(sources) == pack(backwards) != pack({**sources, "main.py": ""})
 
 
-def test_the_zip_has_every_source_where_python_looks_for_it() -> None:
+def test_the_zip_has_every_source_line_by_line() -> None:
     with zipfile.ZipFile(io.BytesIO(load_agent().archive)) as archive:
-        found = {member.filename for member in archive.infolist()}
+        members = {name: archive.read(name).decode() for name in archive.namelist()}
         assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-    paths = {path.relative_to(PACKAGE).as_posix() for path in SOURCES} - {"hooks/__init__.py"}
-    assert found == {"__main__.py"} | {f"ddpjob_agent/{path}" for path in paths - {"__main__.py"}}
+    words = members.pop("modules").split("\0")
+    found = dict(zip(words[::2], words[1::2], strict=True))
+    found |= {name.removeprefix("ddpjob_agent/"): text for name, text in members.items()}
+    sources = {path.relative_to(PACKAGE).as_posix(): path for path in SOURCES}
+    del sources["hooks/__init__.py"]  # a folder on PYTHONPATH, no package
+    assert found.keys() == sources.keys()
+    for name, path in sources.items():
+        assert what_runs(found[name]) == what_runs(path.read_text()), name
+
+
+def test_a_traceback_names_the_line_of_the_source(tmp_path: Path) -> None:
+    program = tmp_path / "agent.pyz"
+    sources = {
+        "__main__.py": (PACKAGE / "__main__.py").read_text(),
+        "__init__.py": "",
+        "hooks/__init__.py": "",
+        "launch.py": "# why\n\ndef launch_torchrun(arguments: list) -> int:\n    return 1 / 0\n",
+    }
+    program.write_bytes(pack(sources))
+    ended = subprocess.run(
+        [sys.executable, str(program), "launch"], capture_output=True, text=True, timeout=60
+    )
+    assert f'File "{program}/ddpjob_agent/launch.py", line 4, in launch_torchrun\n' in ended.stderr

@@ -17,7 +17,7 @@ PLACES = {"with_condition": 3, "with_history": 1, "fail": 2, "restart": 2, "Verd
 
 def said() -> Iterator[str]:
     """Reasons that are written out in a call."""
-    for path in (*(SOURCES / "plan").glob("*.py"), SOURCES.with_name("ddpjob_agent") / "main.py"):
+    for path in (*(SOURCES / "plan").glob("*.py"), *SOURCES.with_name("ddpjob_agent").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue

@@ -11,8 +11,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 
 PACKAGE = "ddpjob_agent"
-# In a pod the hooks are a folder on PYTHONPATH, so their package is none there.
-LEFT_OUT = "hooks/__init__.py"
+HOOKS = "hooks/"  # in a pod a folder on PYTHONPATH, and no package
 SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER)
 # From Python 3.12 on, the text between the braces of an f-string, whose own braces come undoubled.
 BETWEEN_BRACES = getattr(tokenize, "FSTRING_MIDDLE", None)
@@ -24,17 +23,21 @@ Position = tuple[int, int]
 def pack(sources: Mapping[str, str]) -> bytes:
     """The zip of `sources`, which are named by their paths in the package: always the same bytes.
 
-    Python runs the `__main__.py` at its top; all other files are modules of the package.
+    Python runs its `__main__.py`, which finds the other modules in one member: in members of their
+    own they would share no repetitions, and the zip would be a fifth larger.
     """
+    texts = {path: compact(source) for path, source in sorted(sources.items())}
+    members = {"__main__.py": texts.pop("__main__.py")}
+    for path in [path for path in texts if path.startswith(HOOKS)]:
+        members[f"{PACKAGE}/{path}"] = texts.pop(path)
+    del members[f"{PACKAGE}/{HOOKS}__init__.py"]
+    members["modules"] = "\0".join(part for module in texts.items() for part in module)
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for path, source in sorted(sources.items()):
-            if path == LEFT_OUT:
-                continue
-            name = path if path == "__main__.py" else f"{PACKAGE}/{path}"
+        for name, text in members.items():
             member = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             member.external_attr = 0o644 << 16
-            archive.writestr(member, compact(source), zipfile.ZIP_DEFLATED, compresslevel=9)
+            archive.writestr(member, text, zipfile.ZIP_DEFLATED, compresslevel=9)
     return content.getvalue()
 
 

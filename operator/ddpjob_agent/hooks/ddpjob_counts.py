@@ -10,12 +10,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-MAGIC = 0x31424F4A504444  # "DDPJOB1", as in agent.py, like the places of the numbers in a page:
+MAGIC = 0x31424F4A504444  # "DDPJOB1", as in progress.py, like the places of the numbers in a page:
 STEP, RANK, LOCAL_RANK, STARTED, OTHERS = 1, 2, 3, 4, 5
 PAGE_BYTES = 4096
 PROT_READ_WRITE, MAP_SHARED = 3, 1

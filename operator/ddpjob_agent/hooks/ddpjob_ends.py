@@ -1,7 +1,7 @@
 """Records how a Python process ends: its first uncaught exception, or what is said as it exits.
 
-Beside sitecustomize.py in the pod, which loads it in every process. It only records; agent.py
-judges. Standard library only, Python 3.8 or newer.
+Beside sitecustomize.py in the pod, which loads it in every process. It only records; the
+agent judges. Standard library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import sys
 import time
 from _thread import get_ident
 
-TYPE_CHECKING = False  # as in typing, whose import would cost every process 5 ms
+# The agent's zip has neither of these: to import `typing` would cost every process 5 ms.
+from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
+
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 RESERVE_BYTES = 8 * 2**20  # what a record takes at most, json and traceback imported for it
 TEXT_CHARS = 4000  # kept of a message and of a traceback; the summary has room for less

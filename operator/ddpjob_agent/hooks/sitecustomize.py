@@ -15,15 +15,16 @@ import os
 import sys
 from _frozen_importlib_external import PathFinder  # importlib's cost 0.5 ms
 
-TYPE_CHECKING = False  # as in typing, whose import would cost every process 5 ms
+# The agent's zip has neither of these: to import `typing` would cost every process 5 ms.
+from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
+
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 OPTIMIZER_MODULE = "torch.optim.optimizer"
-MEMORY_FILE = "ddpjob-stacks"  # as in agent_stacks.py
-ENDS: dict[str, Any] = {}  # what agent_ends.py defines
+MEMORY_FILE = "ddpjob-stacks"  # as in stacks.py
+ENDS: dict[str, Any] = {}  # what ddpjob_ends.py defines
 MOUNTED = os.environ.get("DDPJOB_HOOKS", "")
 
 
@@ -87,7 +88,7 @@ def answer_with_stacks(signal_number: int) -> None:
 
     It goes with the process, so nothing is left of thousands of short ones. A forked child gets a
     file of its own in the place of its parent's, unless the script has closed that: its number may
-    be of a file of the script by now. So the file's name has the number, and agent_stacks.py asks
+    be of a file of the script by now. So the file's name has the number, and the agent asks
     no process whose number stands for another file.
     """
     import faulthandler

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent import main as agent
+from ddpjob_agent.progress import read_pages
 from tests import agentpod
 from tests.agentpod import Pods
-from tests.unit.test_agent_command import start
-from tests.unit.test_agent_counts import STEP, fake_optimizers
+from tests.unit.agent.test_command import start
+from tests.unit.agent.test_counts import STEP, fake_optimizers
 
 TELL = "print([sys.modules['sitecustomize'].__file__, sys.path])\n"
 CHILD = """
@@ -97,4 +97,4 @@ def test_steps_are_counted_after_a_script_has_emptied_the_run_folder(pods: Pods,
     empties = "import shutil\nshutil.rmtree('run')\nos.mkdir('run')\n"
     pod = start(pods, empties + STEP + "step(3)\n", PYTHONPATH=fake_optimizers(pods), rank=0)
     assert pod.wait() == 0
-    assert [page.step for page in agent.read_pages(str(run))] == [3], pod.log
+    assert [page.step for page in read_pages(str(run))] == [3], pod.log
