@@ -13,16 +13,18 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from _frozen_importlib_external import PathFinder  # importlib's cost 0.5 ms
+from _frozen_importlib_external import PathFinder, SourceFileLoader  # importlib's cost 0.5 ms
 
 # The agent's zip has neither of these: to import `typing` would cost every process 5 ms.
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
+from zipimport import zipimporter
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 OPTIMIZER_MODULE = "torch.optim.optimizer"
+IN_ZIP = os.path.join("ddpjob_agent", "hooks")
 MEMORY_FILE = "ddpjob-stacks"  # as in stacks.py
 ENDS: dict[str, Any] = {}  # what ddpjob_ends.py defines
 MOUNTED = os.environ.get("DDPJOB_HOOKS", "")
@@ -30,11 +32,11 @@ MOUNTED = os.environ.get("DDPJOB_HOOKS", "")
 
 def beside(name: str) -> dict[str, Any]:
     """What module `name` beside this one defines. `sys.path` is the script's."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     # The script may have emptied the folder of the compiled ones: then it is the zip's.
-    spec: Any = PathFinder.find_spec(name, [here, MOUNTED])
-    content: dict[str, Any] = {"__name__": name, "__file__": spec.origin}
-    exec(spec.loader.get_code(name), content)
+    loader: Any = SourceFileLoader(name, path) if os.path.exists(path) else zipimporter(MOUNTED)
+    content: dict[str, Any] = {"__name__": name, "__file__": path}
+    exec(loader.get_code(name), content)
     return content
 
 
@@ -130,10 +132,17 @@ def count_steps(folder: str, recorder: Any) -> None:
     when_imported(OPTIMIZER_MODULE, register)
 
 
+def is_ours(entry: str) -> bool:
+    """Whether an entry of `sys.path` has these hooks.
+
+    The zip is known by its name, since it would compile a module that it is asked for.
+    """
+    return entry.endswith(IN_ZIP) or os.path.exists(os.path.join(entry, "ddpjob_ends.py"))
+
+
 def run_next_sitecustomize() -> None:
     """Run the `sitecustomize` that this one hides: Debian, conda and some images ship theirs."""
-    rest = [e for e in sys.path if PathFinder.find_spec("ddpjob_ends", [e]) is None]
-    spec = PathFinder.find_spec("sitecustomize", rest)
+    spec = PathFinder.find_spec("sitecustomize", [e for e in sys.path if not is_ours(e)])
     if spec is None or spec.loader is None:
         return
     from importlib.util import module_from_spec

@@ -48,6 +48,7 @@ def test_no_process_compiles_its_hooks(pods: Pods, run: Path) -> None:
             if f"code object from '{run}" in line and f"{name}." in line
         )
         assert "/hooks/__pycache__/" in loaded and loaded.endswith(".pyc'"), loaded
+    assert "import 'zlib'" not in pod.log, "nothing is unpacked from the zip"
 
 
 def test_the_hooks_run_once(pods: Pods, run: Path) -> None:
@@ -62,6 +63,14 @@ def test_a_script_that_empties_the_run_folder_keeps_its_hooks(pods: Pods, run: P
     text = "import shutil\nshutil.rmtree('run')\nos.mkdir('run')\n"
     pod = start(pods, text + CHILD)
     assert pod.wait() == 0 and records(run) == 1, pod.log
+
+
+def test_hooks_from_the_zip_do_not_look_for_themselves(pods: Pods, run: Path) -> None:
+    """A program may start its children with nothing of its environment but the path."""
+    text = "import shutil\nshutil.rmtree('run')\nenv = {'PYTHONPATH': os.environ['PYTHONPATH']}\n"
+    text += "subprocess.check_call([sys.executable, '-c', 'print(1)'], env=env)\n"
+    pod = start(pods, text)
+    assert pod.wait() == 0 and "ddpjob:" not in pod.log, pod.log
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "file"])
