@@ -107,7 +107,7 @@ class Attempt:
         return found or self.progress.source != "none"
 
     def missing(self) -> tuple[str, float]:
-        """What is waited for, and how many seconds it may take in all.
+        """The thing that is waited for, and how many seconds it may take in all.
 
         A command of the job's own may never need the name, so it is not ended for want of it.
         """
@@ -120,7 +120,7 @@ class Attempt:
         return f"the group of {config.nnodes} nodes at {where}", limit + min(30, limit)
 
     def judge(self) -> Verdict:
-        """What happened."""
+        """The verdict on this pod's part of the attempt."""
         if self.hangs.verdict is not None:
             return self.hangs.verdict
         now, launcher = time.time(), self.launcher

@@ -9,7 +9,8 @@ from typing import Mapping  # noqa: UP035 - Python 3.8
 
 # Exit codes; else 128 + signal.
 OK, USER_ERROR, SAVED, HANG, NO_RENDEZVOUS, OUT_OF_MEMORY, TERMINATED = (0, 1, 75, 76, 77, 137, 143)
-RENDEZVOUS_SECONDS = 900  # torchrun's own limit for a static rendezvous
+# torchrun's own limit for a static rendezvous.
+RENDEZVOUS_SECONDS = 900
 
 
 def say(text: str) -> None:
@@ -18,7 +19,7 @@ def say(text: str) -> None:
 
 
 class ConfigError(ValueError):
-    """What is wrong with the environment or the command line: every broken rule."""
+    """Every rule that the environment or the command line breaks."""
 
 
 class Config:

@@ -19,7 +19,8 @@ from ddpjob_agent.config import Config, say
 # for purposes of their own (submitit requeues, Kineto profiles).
 STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2))
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAM = os.path.dirname(HERE)  # the zip
+# The zip in which this package is.
+PROGRAM = os.path.dirname(HERE)
 HOOKS = os.path.join(HERE, "hooks")
 HOOK_FILES = ("sitecustomize.py", "ddpjob_ends.py", "ddpjob_counts.py")
 CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")

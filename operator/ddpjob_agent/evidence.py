@@ -9,19 +9,21 @@ from ddpjob_agent.config import Config
 from ddpjob_agent.failures import LAUNCHERS, Failure, make_failure, recorded_by_torch
 from ddpjob_agent.records import integer, objects, past
 
-PASSED_ON_SECONDS = 2.0  # from a child's end to that of a Python process that ends with its code
-TIDY_SECONDS = 10.0  # likewise of a shell
+# A Python process that passes a child's exit code on ends at most so long after the child.
+PASSED_ON_SECONDS = 2.0
+# A shell may tidy up before.
+TIDY_SECONDS = 10.0
 
 
 def ended_at(record: Mapping[str, Any], now: float) -> float:
-    """When the process of a record ended, as far as is known."""
+    """The time at which the process of a record ended, as far as is known."""
     return past(record.get("ended_at", record.get("time")), now)
 
 
 def speakers(
     records: list[dict[str, Any]], end: float, stepped: Mapping[int, tuple[int | None, float]]
 ) -> list[dict[str, Any]]:
-    """Of the records of many processes, those that explain an end at `end`.
+    """The records that explain an end at `end`, of the records of many processes.
 
     Whoever has made steps is a rank. Of the other processes of a rank the last one speaks, if it
     ended shortly before and no step followed: a probe that failed long ago was handled. `stepped`

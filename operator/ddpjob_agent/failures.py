@@ -26,11 +26,16 @@ PEER_NOISE = {
 LOGGED_NOISE = "|".join(
     (PEER_NOISE["nccl [R]"], PEER_NOISE["gloo"][4:], "Did the remote server shutdown or crash")
 )
-OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3  # the higher, the less a failure explains
-TEXT_CHARS, CAUSES = 4000, 8  # judged of a record: patterns take their time on long texts
-ESCAPES = r"\x1b\[[0-9;]*[A-Za-z]"  # colours
-PLAIN_CODES = (1, 255)  # sys.exit(1) and exit(-1): the ends of whoever gives no reason
-PARSERS = ("argparse", "click.", "typer.")  # their sentence comes last, on stderr
+# The higher, the less a failure explains.
+OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3
+# So much of a record is judged: patterns take their time on long texts.
+TEXT_CHARS, CAUSES = 4000, 8
+# Colours in a terminal.
+ESCAPES = r"\x1b\[[0-9;]*[A-Za-z]"
+# sys.exit(1) and exit(-1), with which programs end that give no reason.
+PLAIN_CODES = (1, 255)
+# Libraries whose sentence is the last one on stderr.
+PARSERS = ("argparse", "click.", "typer.")
 # Programs that only start others, as modules and as commands.
 LAUNCHERS = re.compile(
     r"torch\.distributed\.(run|launch)|torchrun|accelerate(\.commands\.\w+)?|accelerate-launch"
@@ -59,7 +64,7 @@ def one_line(exception: str, text: str) -> tuple[str, str]:
 
 @dataclass
 class Failure:
-    """How one process ended that should not have ended so."""
+    """The end of one process that failed."""
 
     message: str
     time: float  # unix seconds
@@ -71,7 +76,7 @@ class Failure:
     traceback: str = ""
     grade: int = OWN
     place: str = ""
-    """Where it waits for other ranks."""
+    """The place where the process waits for other ranks."""
     stopped: bool = False
     """By torchrun, and it had not failed before; by SIGTERM where torchrun is not ours."""
     launched: bool = True
@@ -190,7 +195,7 @@ def was_stopped(worker: Mapping[str, Any], failure: Failure, now: float) -> bool
 
 
 def recorded_by_torch(worker: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What torch's `@record` wrote, in the shape of our hook's record."""
+    """The record of torch's `@record`, in the shape of our hook's; None where there is none."""
     error = worker.get("error")
     if not isinstance(error, dict) or not isinstance(error.get("extraInfo"), dict):
         return None

@@ -17,8 +17,10 @@ from ddpjob_agent.progress import Progress, counting_pids
 from ddpjob_agent.records import integer, objects, past, read_records
 from ddpjob_agent.verdict import Verdict
 
-LINGER_SECONDS = 4.0  # after a hang, of ranks that wait for others: the others are yet to be judged
-ENDING_SECONDS = 10.0  # what a rank may take to end after its exception, before it counts as hung
+# Ranks that wait for others stay so long after a hang: the other pods are yet to be judged.
+LINGER_SECONDS = 4.0
+# A rank may take so long to end after its exception, before it counts as hung.
+ENDING_SECONDS = 10.0
 
 
 class Hangs:

@@ -20,7 +20,7 @@ from typing import Any
 
 
 class Launch:
-    """What happens in torchrun, kept in launch.json for the agent."""
+    """Keeps in launch.json, for the agent, what happens in torchrun."""
 
     def __init__(self, run_dir: str) -> None:
         self.path = os.path.join(run_dir, "launch.json")

@@ -14,9 +14,12 @@ from ddpjob_agent.config import Config, say
 from ddpjob_agent.progress import metrics_text
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-LOOK_SECONDS = 5.0  # before each look for the master's name, the first too; see MasterWatch
-SAY_SECONDS = 15.0  # between two lines that say what is waited for
-SAY_MOST_SECONDS = 1800.0  # likewise where nothing ends the wait
+# Each look for the master's name waits so long, the first one too; see MasterWatch.
+LOOK_SECONDS = 5.0
+# The time between two lines that say what is waited for.
+SAY_SECONDS = 15.0
+# The longest such time where nothing ends the wait.
+SAY_MOST_SECONDS = 1800.0
 
 
 class MasterWatch(threading.Thread):

@@ -14,7 +14,8 @@ import sys
 import time
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
-LAST_SECONDS = 3.0  # of the grace period, kept to write the summary
+# So much of the grace period is kept to write the summary.
+LAST_SECONDS = 3.0
 CGROUPS = "/sys/fs/cgroup"
 LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -30,7 +31,7 @@ def read_text(path: str) -> str:
 
 
 def memory_cgroup(v1: str, v2: str) -> str:
-    """What stands in a file of this process's memory cgroup, which has two names."""
+    """The text of a file of this process's memory cgroup, which has two names."""
     for line in read_text("/proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and "memory" not in controllers.split(","):
@@ -44,7 +45,7 @@ def memory_cgroup(v1: str, v2: str) -> str:
 
 
 def oom_kills() -> int:
-    """How many processes of this cgroup the kernel has killed for want of memory."""
+    """The number of processes of this cgroup that the kernel has killed for want of memory."""
     match = re.search(
         r"^oom_kill (\d+)$", memory_cgroup("memory.oom_control", "memory.events"), re.M
     )
@@ -58,7 +59,7 @@ def memory_limit() -> int | None:
 
 
 def started_ticks(pid: int) -> int:
-    """When a process began, by /proc: pids are used again; -1 where that is not known."""
+    """The start of a process in ticks, since pids are used again; -1 where it is not known."""
     words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(words[19]) if len(words) > 19 and words[19].isdigit() else -1
 

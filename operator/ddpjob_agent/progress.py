@@ -17,7 +17,8 @@ from ddpjob_agent.records import integer, names_in, number, past, read_bytes, re
 PROGRESS_BYTES = 16 * 1024
 METRICS, METRIC_NAME_CHARS = 32, 63
 POLL_SECONDS = 0.5
-STEPS = 2**53 - 1  # the largest integer that every JSON reader keeps
+# The largest integer that every JSON reader keeps.
+STEPS = 2**53 - 1
 
 
 def parse_progress(content: Any) -> tuple[dict[str, Any], list[str]]:
@@ -183,7 +184,7 @@ def counted_step(pages: list[Counted]) -> int | None:
 
 
 def counting_pids(folder: str) -> list[int]:
-    """Of the processes that have made optimizer steps and still live."""
+    """Pids of the processes that have made optimizer steps and still live."""
     return [page.pid for page in read_pages(folder) if started_ticks(page.pid) == page.started]
 
 

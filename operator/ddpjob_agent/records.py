@@ -10,8 +10,10 @@ import re
 import stat
 from typing import Any, Iterator  # noqa: UP035 - Python 3.8
 
-RECORD_BYTES = 128 * 1024  # of a hook's; two texts of 4000 characters, and some shorter ones
-FILES = 20_000  # of the run folder, which is the script's too
+# A hook's record has two texts of 4000 characters, and some shorter ones.
+RECORD_BYTES = 128 * 1024
+# So many files of the run folder are read, which is the script's too.
+FILES = 20_000
 
 
 def read_json(path: str, limit: int) -> Any:

@@ -19,17 +19,21 @@ from dataclasses import dataclass, field
 
 from ddpjob_agent.processes import read_text
 
-MEMORY_FILE = "ddpjob-stacks"  # as in sitecustomize.py
+# The same as in sitecustomize.py.
+MEMORY_FILE = "ddpjob-stacks"
 ANSWER_SECONDS = 4.0
 LOOK_SECONDS = 0.05
-STACK_BYTES = 64 * 1024  # of one process; faulthandler stops after 100 threads of 100 frames
-SHOWN_BYTES = 256 * 1024  # of all together
-OWN, DEVICE, WAITS = 0, 1, 2  # the higher, the less this process is what the others wait for
+# So much is read of one process; faulthandler stops after 100 threads of 100 frames.
+STACK_BYTES = 64 * 1024
+# So much is shown of all processes together.
+SHOWN_BYTES = 256 * 1024
+# The higher, the less likely the others wait for this process.
+OWN, DEVICE, WAITS = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a thread is."""
+    """The place of a thread."""
 
     file: str
     line: int
@@ -51,9 +55,9 @@ class Process:
     trains: bool
     """It is a rank, and no helper of one."""
     stacks: str
-    """What faulthandler wrote; empty where there was no answer."""
+    """The text that faulthandler wrote; empty where there was no answer."""
     threads: list[str] = field(default_factory=list)
-    """Of a process that does not answer: each thread's name, state and kernel function."""
+    """Each thread's name, state and kernel function, of a process that does not answer."""
 
     @property
     def title(self) -> str:
@@ -62,12 +66,12 @@ class Process:
 
     @property
     def frame(self) -> Frame | None:
-        """Where the main thread is."""
+        """The place of the main thread."""
         return innermost(self.stacks)
 
     @property
     def place(self) -> str:
-        """Where the main thread is, in words: in torch, also which line of the script called it."""
+        """The main thread's place in words; in torch also the line of the script that called it."""
         found = frames(self.stacks)
         callers = [frame for frame in found if "/torch/" not in frame.file]
         called = f", called by {callers[0]}" if callers and callers[0] != found[0] else ""
@@ -133,7 +137,7 @@ def classify(frame: Frame) -> int:
 
 
 def culprit(processes: list[Process]) -> Process | None:
-    """Of the ranks, the one that the others most likely wait for.
+    """The rank that the others most likely wait for.
 
     One that does not answer comes first, then one that is in no collective; of those that all wait
     one whose place it shares with the fewest; the lowest of these.
@@ -149,7 +153,7 @@ def culprit(processes: list[Process]) -> Process | None:
 
 
 def explain(process: Process, processes: list[Process]) -> str:
-    """What keeps `process`, in a few words; and where the others wait, if it waits elsewhere."""
+    """A few words on why `process` does not go on; and where the others wait, if not there."""
     if not process.stacks:
         stopped = "state T" in "".join(process.threads[:1])
         return f"{process.title} {'is stopped (SIGSTOP)' if stopped else 'does not answer'}"
@@ -269,7 +273,7 @@ def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
 
 
 def answers(asked: dict[int, tuple[str, int]]) -> dict[int, str]:
-    """What each process has written since it was asked, once it writes no more."""
+    """The text that each process has written since it was asked, once it writes no more."""
     sizes = {pid: size for pid, (_, size) in asked.items()}
     texts: dict[int, str] = {}
     looks = round(ANSWER_SECONDS / LOOK_SECONDS)

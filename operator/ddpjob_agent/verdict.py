@@ -34,14 +34,15 @@ from ddpjob_agent.failures import (
 from ddpjob_agent.processes import memory_limit
 from ddpjob_agent.records import integer
 
-SUMMARY_BYTES = 4096  # the kubelet keeps no more
+# The kubelet keeps no more of a termination message.
+SUMMARY_BYTES = 4096
 # Of a helper process.
 KILLED = re.compile(r"killed by signal: Killed|exited unexpectedly|exitcode -9|SIGKILL")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How this pod's part of the attempt ended."""
+    """The end of this pod's part of the attempt."""
 
     reason: str
     agent_exit: int

@@ -101,6 +101,31 @@ async def test_a_failed_rank_restarts_the_group_once() -> None:
     assert await pod_names(cluster) == ["digits-0-1", "digits-1-0", "digits-1-1", "digits-1-2"]
 
 
+async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pods have their own agent to the end, and none of its ConfigMaps is left."""
+    cluster = Watched()
+    await submit(cluster)
+    with monkeypatch.context() as earlier:
+        agent = render.Agent(b"of an earlier version")
+        earlier.setattr("ddpjob.controller.controller.load_agent", lambda: agent)
+        async with operating(cluster, lambda attempt, rank: None):
+            await in_state(cluster, "Running")
+            await quiet(cluster)
+    before = await cluster.list(PODS, namespace=NAMESPACE)
+    assert len((await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items) == 1
+    async with operating(cluster, lambda attempt, rank: 0):
+        job = await in_state(cluster, "Succeeded")
+        await quiet(cluster)
+    after = await cluster.list(PODS, namespace=NAMESPACE)
+    assert [p["metadata"]["uid"] for p in after.items] == [
+        p["metadata"]["uid"] for p in before.items
+    ]
+    assert job["status"]["restarts"] == 0
+    assert (await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items == []
+
+
 async def test_nothing_is_written_at_rest() -> None:
     cluster = Watched()
     await submit(cluster)

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 IN_ZIP = os.path.join("ddpjob_agent", "hooks")
-MEMORY_FILE = "ddpjob-stacks"  # as in stacks.py
-ENDS: dict[str, Any] = {}  # what ddpjob_ends.py defines
+# The same as in stacks.py.
+MEMORY_FILE = "ddpjob-stacks"
+# The names that ddpjob_ends.py defines.
+ENDS: dict[str, Any] = {}
 MOUNTED = os.environ.get("DDPJOB_HOOKS", "")
 
 
 def beside(name: str) -> dict[str, Any]:
-    """What module `name` beside this one defines. `sys.path` is the script's."""
+    """The names that module `name` beside this one defines. `sys.path` is the script's."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     # The script may have emptied the folder of the compiled ones: then it is the zip's.
     loader: Any = SourceFileLoader(name, path) if os.path.exists(path) else zipimporter(MOUNTED)
