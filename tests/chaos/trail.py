@@ -10,7 +10,7 @@ from typing import Any, cast
 import orjson
 
 from ddpjob.cluster import Body, Resource, WatchEvent
-from ddpjob.cluster.cache import Store, Stored
+from ddpjob.cluster.store import Store, Stored
 from ddpjob.errors import Unavailable, cluster_error
 from tests.chaos.auditor import Entry
 from tests.localplay import OperatorView, Watched

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from ddpjob.cluster import DDPJOBS, PODS, Body, Keep, Listing, Resource, WatchEvent, kept
-from ddpjob.cluster.cache import Store, Stored
+from ddpjob.cluster.store import Store, Stored
 from ddpjob.cluster.selector import parse_selector
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.times import written
