@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddpjob import names
+from ddpjob.json_depth import Body
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 
@@ -17,7 +18,6 @@ EXAMPLES = ROOT / "examples"
 CRD = f"{names.PLURAL}.{names.GROUP}"
 KINDS = "ddpjobs,pods,services,configmaps,networkpolicies"
 
-Body = dict[str, Any]
 T = TypeVar("T")
 
 

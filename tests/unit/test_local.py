@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, Body, Cluster, Resource, WatchEvent
-from ddpjob.cluster.store import BOOKMARK_EVERY
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, Cluster, Resource, WatchEvent
 from ddpjob.cluster.local import LocalCluster
+from ddpjob.cluster.store import BOOKMARK_EVERY
 from ddpjob.errors import Conflict, Expired, InvalidJob, NotFound, Refused
+from ddpjob.json_depth import Body
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 

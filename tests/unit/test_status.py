@@ -4,6 +4,7 @@ import pytest
 
 from ddpjob import api
 from ddpjob.plan.observed import Report
+from ddpjob.plan.reasons import ALL_NODES_RUNNING, STARTING, Reason, because
 from ddpjob.plan.status import duration, with_condition, with_progress, with_summary
 from tests.builders import NOW
 
@@ -63,12 +64,12 @@ def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
 
 
 def test_a_conditions_time_changes_with_its_truth_alone() -> None:
-    one = with_condition(api.Status(), "Running", False, "Starting", "", now=NOW)
-    two = with_condition(one, "Running", False, "ErrImagePull", "no", now=NOW + 60)
-    three = with_condition(two, "Running", True, "AllNodesRunning", "", now=NOW + 90)
+    one = with_condition(api.Status(), STARTING, "", now=NOW)
+    two = with_condition(one, because(STARTING, "ErrImagePull"), "no", now=NOW + 60)
+    three = with_condition(two, ALL_NODES_RUNNING, "", now=NOW + 90)
     times = [s.conditions[0].last_transition_time for s in (one, two, three)]
     assert times[0] == times[1] != times[2]
-    assert with_condition(three, "Running", True, "AllNodesRunning", "", now=NOW + 99) is three
+    assert with_condition(three, ALL_NODES_RUNNING, "", now=NOW + 99) is three
 
 
 def test_conditions_have_one_order_whichever_was_set_first() -> None:
@@ -77,6 +78,6 @@ def test_conditions_have_one_order_whichever_was_set_first() -> None:
     for kinds in permutations((*own, *foreign)):
         status = api.Status()
         for kind in kinds:
-            status = with_condition(status, kind, True, "Set", "", now=NOW)
+            status = with_condition(status, Reason(kind, "Set", True, ""), "", now=NOW)
         others = [kind for kind in kinds if kind in foreign]
         assert [c.type for c in status.conditions] == [*own, *others]

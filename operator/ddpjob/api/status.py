@@ -30,7 +30,7 @@ DURATION = "^[0-9]{1,16}[dhms]([0-9]{1,2}[hms])?$"
 STAMP = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
 
 
-def _counted(count: Any) -> Any:
+def _whole_number(count: Any) -> Any:
     """With room above, so that what is counted on can be written."""
     return min(count, 2**52) if isinstance(count, int) else count
 
@@ -52,7 +52,7 @@ Stamp = Annotated[
     WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 20, "pattern": STAMP}),
 ]
 """As `stamp` writes it."""
-Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_counted)]
+Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_whole_number)]
 """What the operator counts: it goes on from what it reads."""
 Step = Annotated[int, Field(ge=0, le=_EXACT)]
 AttemptNumber = Annotated[int, Field(ge=0, le=names.MAX_ATTEMPT)]
@@ -164,7 +164,7 @@ class Budget(Model):
 
     charged: Count = 0
     """Failures that count towards `maxRestarts`, since the script last got further than ever."""
-    in_row: Count = 0
+    consecutive_restarts: Count = 0
     """Restarts in a row, counted or not: what the pauses grow with."""
     highest_step: Step | None = None
     """The highest step that the script has reported in the attempts that are over."""

@@ -7,8 +7,9 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from ddpjob.cluster import DDPJOBS, Body, Cluster, Resource
+from ddpjob.cluster import DDPJOBS, Cluster, Resource
 from ddpjob.errors import ClusterError, Expired, NotFound
+from ddpjob.json_depth import Body
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Item(Protocol):
 T = TypeVar("T", bound=Item)
 
 
-class Store(Generic[T]):
+class Cache(Generic[T]):
     """Items by uid, the newest version of each.
 
     Remembers what went and when, so that the late answer to an own write revives nothing, and yet
@@ -109,7 +110,7 @@ class Informer(Generic[T]):
         self,
         cluster: Cluster,
         resource: Resource,
-        store: Store[T],
+        store: Cache[T],
         read: Callable[[Body], T | None],
         *,
         namespace: str | None,
