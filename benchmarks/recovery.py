@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from benchmarks.report import table
-from ddptrain.comparison_machine import count_cores, count_gpus, examine
+from ddptrain.compare.machine import count_cores, count_gpus, examine
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 from tests.e2e.install import install

@@ -16,7 +16,7 @@ from statistics import median, quantiles
 
 from benchmarks.report import table
 from ddpjob.json_depth import Body
-from ddptrain.comparison_machine import count_cores, count_gpus, examine
+from ddptrain.compare.machine import count_cores, count_gpus, examine
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 from tests.e2e.install import Job, install, wait_until
