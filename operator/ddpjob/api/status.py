@@ -106,9 +106,11 @@ class Metric(Model):
 class Progress(Model):
     """What the training last reported. Numbers that may be NaN or infinite are strings."""
 
+    attempt: AttemptNumber | None = None
+    """`attempt` is the attempt that has reported this. The next one may not have reported yet."""
     step: Step
     first_step: Step | None = None
-    """The first that was seen in this attempt."""
+    """`firstStep` is the first step that was seen in that attempt."""
     total_steps: Step | None = None
     epoch: Number | None = None
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
@@ -239,6 +241,15 @@ class Status(Model):
         list[Annotated[str, Field(max_length=253, pattern=DNS_SUBDOMAIN)]], Field(max_length=32)
     ] = []
     """Nodes that no further pod of the job is to run on, by `avoidNode`."""
+
+    @property
+    def current_progress(self) -> Progress | None:
+        """The progress of the current attempt; None if only an earlier one has reported."""
+        progress = self.progress
+        if progress is None or progress.attempt not in (None, self.attempt):
+            return None
+        # Earlier operators wrote no attempt, and took `firstStep` away when one ended.
+        return progress if progress.attempt is not None or progress.first_step is not None else None
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, if there is one."""

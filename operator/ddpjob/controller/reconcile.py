@@ -380,10 +380,8 @@ def _is_transition(old: Status, new: Status) -> bool:
 
 def _is_pruned(written: Body, stored: Body) -> bool:
     """Whether the API server has dropped fields that its definition of DDPJob does not know."""
-    budgets = written.get("budget") or {}, stored.get("budget") or {}
-    return (
-        bool(written.get("pods"))
-        and not stored.get("pods")
-        or bool(budgets[0].get("consecutiveRestarts"))
-        and not budgets[1].get("consecutiveRestarts")
+    return any(
+        _is_pruned(value, stored.get(name) or {}) if isinstance(value, dict) else name not in stored
+        for name, value in written.items()
+        if value not in (None, [], {})
     )

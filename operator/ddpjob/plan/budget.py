@@ -86,10 +86,8 @@ def reported_step(status: Status) -> int | None:
 
     Steps that are counted from outside begin at 0 in every process, so they show no progress.
     """
-    progress = status.progress
-    if progress is None or progress.source != "file" or progress.first_step is None:
-        return None
-    return progress.step
+    progress = status.current_progress
+    return progress.step if progress is not None and progress.source == "file" else None
 
 
 def with_refill(budget: Budget, step: int | None) -> Budget:

@@ -11,10 +11,9 @@ from ddpjob.plan.status import with_progress
 
 def with_report(status: Status, report: Report | None) -> Status:
     """Return `status` with rank 0's report; a new highest step gives the budget back."""
-    first = status.progress.first_step if status.progress else None
-    before = reported_step(status)
+    is_first, before = status.current_progress is None, reported_step(status)
     status = with_progress(status, report)
-    if first is None:
+    if is_first:
         status = with_lost_time(status)
     budget, step = status.budget, reported_step(status)
     if before is not None and step is not None and step < before:  # the script went back
@@ -34,7 +33,7 @@ def with_last_report(status: Status, report: Report | None) -> Status:
     if ended and ended[0].attempt == report.attempt and (ended[0].step or -1) < report.step:
         last = ended[0].model_copy(update={"step": report.step})
         update["history"] = [*status.history[:-1], last]
-    progress = status.progress
-    if progress and progress.first_step is None and progress.source == "file":  # that attempt's
+    progress = None if status.current_progress else status.progress
+    if progress and progress.source == "file" and progress.attempt in (None, report.attempt):
         update["progress"] = progress.model_copy(update={"step": max(progress.step, report.step)})
     return status.model_copy(update=update)

@@ -39,8 +39,9 @@ def next_attempt(job: DDPJob, status: Status) -> Status:
     """Return `status` with the next attempt's number, without the last attempt's counts."""
     progress, budget = status.progress, status.budget
     budget = with_highest_step(budget, reported_step(status))
-    if progress is not None:  # how far it got stays to be seen; when it would have ended does not
-        progress = progress.model_copy(update={"eta_seconds": None, "first_step": None})
+    if progress is not None:  # users still see how far it got, but not when it would have ended
+        attempt = progress.attempt if status.current_progress is None else status.attempt
+        progress = progress.model_copy(update={"attempt": attempt, "eta_seconds": None})
     return status.model_copy(
         update={
             "progress": progress,

@@ -44,7 +44,7 @@ def _watched(job: DDPJob, status: Status, now: float) -> Status:
         return with_condition(status, NOT_WATCHED, message, now=now)
     if not limit or status.state != "Running":
         return status
-    if status.progress is None or status.progress.first_step is None:
+    if status.current_progress is None:
         message = "no step has been seen in this attempt; hangs are judged from the first one on"
         return with_condition(status, NO_STEP, message, now=now)
     message = f"steps are made; without one for {limit} s the attempt ends"

@@ -81,9 +81,7 @@ def with_history(
 ) -> api.Status:
     """Return `status` with its attempt, which has ended, among the last ten."""
     running = status.condition("Running")
-    progress = status.progress
-    if progress is not None and progress.first_step is None:
-        progress = None  # an earlier attempt's
+    progress = status.current_progress
     ended = api.Attempt(
         attempt=status.attempt,
         start_time=running.last_transition_time if running and running.status == "True" else None,
@@ -103,9 +101,10 @@ def with_progress(status: api.Status, report: Report | None) -> api.Status:
     """Return `status` with rank 0's last report; unchanged if that is no news."""
     if report is None or report.attempt != status.attempt:
         return status
-    old = status.progress
-    known = None if old is None or old.source != report.source else old.first_step
-    first = report.step if known is None else known  # a step of another source is another count
+    old = status.current_progress
+    # A step of another source is another count.
+    first = old.first_step if old is not None and old.source == report.source else None
+    first = report.step if first is None else first
     progress = _progress(report).model_copy(update={"first_step": first})
     if progress == old:
         return status
@@ -116,6 +115,7 @@ def _progress(report: Report) -> api.Progress:
     total = report.total_steps
     eta = report.eta_seconds
     return api.Progress(
+        attempt=report.attempt,
         step=report.step,
         total_steps=total,
         epoch=_number(report.epoch),
