@@ -82,7 +82,7 @@ def record() -> Iterator[Line]:
     """The lines of one run, as they come; rank 1 is killed in the middle of it."""
     with TemporaryDirectory() as folder:
         Path(folder, "examples").symlink_to(ROOT / "examples")
-        command = [Path(sys.executable).with_name("ddpjob"), *COMMAND.split()[1:]]
+        command = [str(Path(sys.executable).with_name("ddpjob")), *COMMAND.split()[1:]]
         start, is_killed = time.monotonic(), False
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as run:
             assert run.stdout is not None
