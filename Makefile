@@ -100,7 +100,7 @@ endef
 
 ##@ Releasing
 
-.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery gpu-check upgrade-images upgrade-check lock clean
+.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery pictures gpu-check upgrade-images upgrade-check lock clean
 images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
@@ -136,6 +136,10 @@ bench-failures: $(DEV_STAMP) ## Run every kind of failure, on a real API server,
 
 bench-recovery: $(DEV_STAMP) ## From a fault to the next step, for seven faults, on kind; writes docs/recovery.md
 	$(PY) -m benchmarks.recovery --write
+
+pictures: $(DEV_STAMP) ## Record a local run whose rank is killed, and plot docs/recovery.md; writes docs/pictures
+	$(PY) -m benchmarks.session
+	$(PY) -m benchmarks.recovery_plot
 
 gpu-check: $(DEV_STAMP) ## On a machine with GPUs: NCCL, bf16, the comparison table; writes docs/gpu.md
 	$(PY) -m benchmarks.gpu
