@@ -202,7 +202,7 @@ class Children:
                 PODS, pod.namespace, pod.name, uid=pod.uid, grace_seconds=deletion.grace_seconds
             )
         except NotFound:
-            # A Conflict is no such proof; where another pod has the name by now, the watch says so.
+            # A Conflict is no such proof. If another pod has the name by now, the watch brings it.
             self.caches.remove_pod(pod.uid)
             return
         record = pod_record(left) if left else None
@@ -270,9 +270,9 @@ def _content(obj: Body) -> Body:
 
 
 def _is_same(found: Any, wanted: Any) -> bool:
-    """Whether nothing is missing and nothing more is there: a further peer lets somebody in.
+    """Whether two contents are equal. One peer more in a NetworkPolicy would let somebody in.
 
-    The API server drops empty lists, and says TCP where no protocol is named. An empty object is
+    The API server drops empty lists, and adds TCP where there is no protocol. An empty object is
     not nothing: `namespaceSelector: {}` is all namespaces.
     """
     if isinstance(wanted, dict) and isinstance(found, dict):

@@ -124,13 +124,13 @@ class Controller:
 
     @property
     def fresh(self) -> bool:
-        """Whether every watch has been heard of lately.
+        """Whether every watch has brought something lately, if only a bookmark.
 
-        A process that hears nothing should be restarted.
+        A process whose watches bring nothing should be restarted.
         """
         now = asyncio.get_running_loop().time()
         return all(
-            not informer.synced.is_set() or now - informer.last_heard < 2 * STALE_SECONDS
+            not informer.synced.is_set() or now - informer.last_event_at < 2 * STALE_SECONDS
             for informer in self.informers
         )
 

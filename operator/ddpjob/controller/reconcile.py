@@ -112,7 +112,7 @@ class Reconciler:
                 try:
                     await self._carry_out(job, decision, memory)
                 except InvalidJob as error:
-                    # The status says so by now. An edit mends it, and comes as an event.
+                    # The status has the error by now. An edit corrects it, and comes as an event.
                     log.info("job=%s/%s refused: %s", namespace, name, error)
                     return decision.requeue_after  # its deadlines go on
             # Nothing is left to do but to write counts and progress.
