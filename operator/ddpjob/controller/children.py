@@ -32,7 +32,8 @@ from ddpjob.times import seconds_since
 
 log = logging.getLogger(__name__)
 
-# Tries that find a name taken by what the garbage collector may be about to delete.
+# After so many creations in a row that find a name taken, the name counts as somebody else's. Until
+# then the garbage collector may still free it.
 MAX_CONFLICTS = 6
 
 
@@ -91,7 +92,7 @@ class Children:
         memory.prepared = (job.metadata.generation, job.status.attempt)
 
     async def create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
-        """Create these ranks' pods at once, bounded in flight.
+        """Create these ranks' pods, at most `creates_per_job` at a time.
 
         Raises the first refusal, after all requests have been answered.
         """
@@ -121,8 +122,8 @@ class Children:
 
         answers = await asyncio.gather(*map(create, ranks), return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        # A name of ours that exists already is a retried request whose answer was lost: the watch
-        # brings the pod.
+        # AlreadyExists may be our own pod, of a request whose answer was lost. The watch brings it
+        # before the next try, so other errors are raised first.
         taken = [error for error in errors if isinstance(error, AlreadyExists)]
         for error in errors:
             if not isinstance(error, AlreadyExists):
@@ -190,8 +191,9 @@ class Children:
         if resource in (NETWORK_POLICIES, CONFIGMAPS) and not _is_same(
             _content(existing), _content(body)
         ):
-            # The job was edited while it was suspended, or somebody else made this for it. No pod
-            # is there yet, so a moment without a NetworkPolicy leaves nothing open.
+            # The job was edited while it was suspended, or somebody else made this for it. There are
+            # no pods yet, unless an operator died while it created them. Then these are without a
+            # NetworkPolicy for a moment, since the operator has no right to update one.
             await self._drop(job, resource, name)
             await self.cluster.create(resource, job.namespace, body)
 
