@@ -191,8 +191,8 @@ class Children:
         if resource in (NETWORK_POLICIES, CONFIGMAPS) and not _is_same(
             _content(existing), _content(body)
         ):
-            # The job was edited while it was suspended, or somebody else made this for it. There are
-            # no pods yet, unless an operator died while it created them. Then these are without a
+            # The job was edited while it was suspended, or somebody else made this for it. No pod
+            # exists yet, unless an operator died while it created them. Then these are without a
             # NetworkPolicy for a moment, since the operator has no right to update one.
             await self._drop(job, resource, name)
             await self.cluster.create(resource, job.namespace, body)

@@ -194,8 +194,8 @@ class Reconciler:
     async def _refresh(self, job: DDPJob) -> None:
         """Put the job's pods, then the job, into the caches as the API server has them now.
 
-        Another operator may have written the status after it saw pods that our watch has not brought
-        yet. A pod that seems to run may have ended, and its log must be kept. The job is read last:
+        Another operator may have written the status after it saw pods that our watch has yet to
+        bring. A pod that seems to run may have ended, and its log must be kept. The job is read last:
         with an older job, newer pods would be deleted.
         """
         labels = f"{names.JOB_UID_LABEL}={job.uid}"

@@ -141,8 +141,8 @@ def _group(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Gro
     if is_suspending(status):  # the attempt that is being left may still end well
         succeeded |= {pod.rank for pod in former if _has_succeeded(job, pod)}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
-    # An answer of rank 0's agent is older than its final report. If its pod is gone, only the status
-    # has the latter.
+    # An answer of rank 0's agent is older than its final report. If its pod is gone, only the
+    # status has the latter.
     polled = None if 0 in succeeded else observed.report
     status = with_last_report(status, final_report(former))
     status = with_report(status, final_report(current) or polled)

@@ -117,7 +117,7 @@ def after_failure(group: Group, status: Status) -> Decision | None:
 def restart_or_fail(group: Group, status: Status, found: api.Failure) -> Decision:
     """Return the group's next attempt after the failure `found`, or the job's end."""
     policy, now = group.job.spec.failure_policy, group.now
-    # If the job has trained before, a script that is not found is missing on one node, not in the job.
+    # If the job has trained before, a script that is not found is missing on one node only.
     verdict = judge(policy, found, has_trained=status.progress is not None)
     if found.reason == RENDEZVOUS and verdict.rule is None and status.state != "Running":
         verdict = replace(verdict, counts=False)  # it waited for nodes that were never there

@@ -84,8 +84,8 @@ def not_started(group: Group, status: Status) -> api.Failure | None:
 def create_missing(group: Group, status: Status) -> Decision:
     """Return the next decision on the way to the missing pods.
 
-    Pods of older attempts are deleted and waited for, then the pause, then the job is prepared, then
-    it is Starting, then the pods are created.
+    Pods of older attempts are deleted and waited for, then the pause; then the job is prepared, is
+    Starting, and its pods are created.
     """
     job, pods, observed, now = group.job, group.pods, group.observed, group.now
     current, older = pods.current, pods.older
