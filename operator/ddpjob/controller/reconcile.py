@@ -195,8 +195,8 @@ class Reconciler:
         """Put the job's pods, then the job, into the caches as the API server has them now.
 
         Another operator may have written the status after it saw pods that our watch has yet to
-        bring. A pod that seems to run may have ended, and its log must be kept. The job is read last:
-        with an older job, newer pods would be deleted.
+        bring. A pod that seems to run may have ended, and its log must be kept. The job comes last:
+        if it were older than its pods, they would be deleted.
         """
         labels = f"{names.JOB_UID_LABEL}={job.uid}"
         listing = await self.cluster.list(
