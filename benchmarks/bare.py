@@ -23,7 +23,7 @@ from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import IN_FLIGHT
 from ddpjob.controller.controller import load_agent
-from ddpjob.plan.decide import plan
+from ddpjob.plan.decide import decide
 from ddpjob.plan.observed import Observed
 from ddpjob.plan.proof import proofs
 from ddpjob.pods import render
@@ -48,7 +48,7 @@ def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
             "resourceVersion": job.metadata.resource_version,
         },
         "spec": job.spec.to_json(),
-        "status": plan(job, ready, now).status.to_json(),
+        "status": decide(job, ready, now).status.to_json(),
     }
     own = proofs(ready.key, job.uid, job.status.attempt, job.spec.nnodes)
     bodies = (stamp.body(rank, own.of(rank)) for rank in range(job.spec.nnodes))

@@ -16,9 +16,9 @@ from statistics import mean
 from benchmarks import gpu_loop
 from benchmarks.gpu_loop import Demand
 from benchmarks.report import table
-from ddptrain import compare
-from ddptrain.comparison_machine import Machine, count_cores, count_gpus, examine
-from ddptrain.comparison_table import LEGEND
+from ddptrain.compare import main as compare
+from ddptrain.compare.machine import Machine, count_cores, count_gpus, examine
+from ddptrain.compare.table import LEGEND
 from tests.cluster.tiers import ROOT
 
 PAGE = ROOT / "docs" / "gpu.md"

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median, quantiles
-from typing import Any
 
 from benchmarks.report import table
-from ddptrain.comparison_machine import count_cores, count_gpus, examine
+from ddpjob.json_depth import Body
+from ddptrain.compare.machine import count_cores, count_gpus, examine
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 from tests.e2e.install import Job, install, wait_until
@@ -36,7 +36,6 @@ PHASES = {
     "group": "… → all ranks joined",
     "step": "… → first step done",
 }
-Body = dict[str, Any]
 Times = Mapping[str, float]
 
 

@@ -26,9 +26,10 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.report import table
-from ddptrain import checkpoint, compare, rng
-from ddptrain.comparison_machine import count_cores, count_gpus, examine
-from ddptrain.comparison_table import LEGEND
+from ddptrain import checkpoint, rng
+from ddptrain.compare import main as compare
+from ddptrain.compare.machine import count_cores, count_gpus, examine
+from ddptrain.compare.table import LEGEND
 from ddptrain.config import parse
 from ddptrain.data import Samples, epoch_order, load
 from ddptrain.dist import World, process_group

@@ -80,14 +80,14 @@ STRANGERS = "of somebody else's"
 """`root` of a pod that the operator has not made."""
 
 
-def plan(job: DDPJob, observed: Observed, now: float) -> decision.Plan:
-    """`plan.plan`, of pods that the operator has made, but for those whose root is given."""
+def decide(job: DDPJob, observed: Observed, now: float) -> decision.Decision:
+    """The decision about `job`. The operator has made its pods, but for those with a `root`."""
 
     def prove(pod: PodRecord) -> PodRecord:
         own = proofs(observed.key, job.uid, pod.attempt, job.spec.nnodes)
         return replace(pod, root=pod.root or own.root)
 
-    return core.plan(job, replace(observed, pods=tuple(map(prove, observed.pods))), now)
+    return core.decide(job, replace(observed, pods=tuple(map(prove, observed.pods))), now)
 
 
 def running(rank: int, **fields: Any) -> PodRecord:

@@ -15,10 +15,9 @@ import yaml
 
 from ddpjob import api, names
 from ddpjob.api import base
+from ddpjob.json_depth import Body
 from ddpjob.ranks import RANKS
 from tests.cluster.tiers import ROOT
-
-Body = dict[str, Any]
 
 # Texts that a template, a shell, YAML or JSON would make something of.
 HOSTILE = (

@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 
 from ddpjob import api
-from ddpjob.cluster import DDPJOBS, PODS, Body, Resource
+from ddpjob.cluster import DDPJOBS, PODS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
+from ddpjob.json_depth import Body
 from ddpjob.settings import Settings
 
 FAST = Settings(

@@ -14,6 +14,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import orjson
 
+# One object of the API, or a part of one.
+Body = dict[str, Any]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -13,11 +13,10 @@ import aiohttp
 import orjson
 
 from ddpjob import names
-from ddpjob.cluster import Body
 from ddpjob.cluster.kube import chunks, lines
 from ddpjob.cluster.pages import read_page
 from ddpjob.errors import Unavailable
-from ddpjob.json_depth import LARGE, aside, read_json
+from ddpjob.json_depth import LARGE, Body, aside, read_json
 
 PAUSE_SECONDS = 1.0  # kopf begins a broken watch again at once
 

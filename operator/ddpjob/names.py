@@ -63,7 +63,7 @@ MAX_ATTEMPT = 999_999_999  # nine digits in a pod's name
 _PLACE = re.compile(r"(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,5})", re.ASCII)
 
 
-def place(job: str, pod: str) -> tuple[int, int] | None:
+def parse_pod_name(job: str, pod: str) -> tuple[int, int] | None:
     """(attempt, node rank) of the job's pod of this name; None if `pod_name` makes no such name."""
     found = _PLACE.fullmatch(pod.removeprefix(f"{job}-")) if pod.startswith(f"{job}-") else None
     return (int(found[1]), int(found[2])) if found else None

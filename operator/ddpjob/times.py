@@ -14,7 +14,7 @@ def written(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def stamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     """Unix seconds as a time, of the years 1970 to 9999."""
     return written(datetime.fromtimestamp(min(max(0.0, seconds), _LAST), UTC))
 
@@ -37,7 +37,7 @@ def seconds_since(time: str | None, now: float) -> float:
     return 0.0 if seconds is None else now - seconds
 
 
-def restamped(time: str | None) -> str | None:
+def as_timestamp(time: str | None) -> str | None:
     """Somebody else's time as `stamp` writes it; None without one."""
     seconds = unix_seconds(time)
-    return None if seconds is None else stamp(seconds)
+    return None if seconds is None else timestamp(seconds)

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpjob import names
+from ddpjob.json_depth import Body
 from tests.builders import job_object
 from tests.cluster.client import MERGE, Client
-
-Body = dict[str, Any]
 
 
 class Jobs:

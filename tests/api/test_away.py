@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from ddpjob import names
-from tests.api.jobs import Body, Jobs, conditions
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs, conditions
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client

@@ -10,6 +10,7 @@ import yaml
 
 from ddpjob.api import with_defaults
 from ddpjob.api.crd import COLUMNS, crd
+from ddpjob.json_depth import Body
 from tests.bad_input import definition
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
@@ -18,7 +19,6 @@ JOBS = "/apis/ddpjob.dev/v1alpha1/namespaces/default/ddpjobs"
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 MAX_ANNOTATIONS = 256 * 1024  # bytes of all annotations of an object together
-Body = dict[str, Any]
 
 
 def job(name: str, **spec: Any) -> Body:

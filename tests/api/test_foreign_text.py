@@ -4,7 +4,8 @@ import asyncio
 import re
 from pathlib import Path
 
-from tests.api.jobs import Body, Jobs, conditions
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs, conditions
 from tests.builders import summary
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client

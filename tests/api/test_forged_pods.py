@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ddpjob import names
-from tests.api.jobs import Body, Jobs, conditions
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs, conditions
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client
 from tests.cluster.kubelet import ScriptedKubelet

@@ -10,9 +10,10 @@ import pytest
 
 from ddpjob import api
 from ddpjob.api import DDPJob
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Body, Resource
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Resource
 from ddpjob.controller.controller import load_agent
 from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.cluster.apiserver import ApiError

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ddpjob.api import MUTABLE_FIELDS, Spec
+from ddpjob.json_depth import Body
 from tests.bad_input import definition
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client
 
-Body = dict[str, Any]
 REFUSAL = "cannot change once the job has started; suspend it first"
 
 # Before the first pod, and when the last one is gone; Suspending is spec.suspend with pods left.

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ddpjob import names
-from tests.api.jobs import Body, Jobs, conditions, rank
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs, conditions, rank
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ddpjob import names
-from tests.api.jobs import Body, Jobs
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client

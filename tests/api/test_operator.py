@@ -10,7 +10,8 @@ from contextlib import suppress
 import pytest
 
 from ddpjob import names
-from tests.api.jobs import Body, Jobs, conditions, rank
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs, conditions, rank
 from tests.builders import job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer

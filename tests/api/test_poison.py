@@ -10,7 +10,7 @@ from statistics import median, quantiles
 import pytest
 
 from ddpjob import names
-from ddpjob.cluster import Body
+from ddpjob.json_depth import Body
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client

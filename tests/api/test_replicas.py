@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from ddpjob import names
-from tests.api.jobs import Body, Jobs, rank
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs, rank
 from tests.api.test_operator import made_a_pod, none_is_blind, raised_before_deleted
 from tests.chart.rendering import Helm, of_kind
 from tests.cluster import binaries

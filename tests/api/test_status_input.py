@@ -20,7 +20,7 @@ KNOWN = (
     {"nodes": {"desired": 2**53}},
     {"attempt": 2**53},
     {"attempt": 999_999_999},
-    {"restarts": 2**53 - 1, "budget": {"charged": 2**53 - 1, "inRow": 2**53 - 1}},
+    {"restarts": 2**53 - 1, "budget": {"charged": 2**53 - 1, "consecutiveRestarts": 2**53 - 1}},
     {"startTime": "2026-01-31T12:00:00+99:99"},
     {"goodput": {"since": "0001-01-01T00:00:00+14:00"}},
     {"progress": {"step": 1, "loss": "abc"}},

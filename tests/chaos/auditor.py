@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpjob import names
-
-Body = dict[str, Any]
+from ddpjob.json_depth import Body
 
 FINISHED = ("Succeeded", "Failed")
 # The states of docs/operations.md; a state may also stay as it is.

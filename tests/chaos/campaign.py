@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ddpjob.cluster import Body
+from ddpjob.json_depth import Body
 from tests.chaos.lane import Lane, Site
 from tests.chaos.plan import Plan
 from tests.chaos.run import BY_NAME, Verdict, run

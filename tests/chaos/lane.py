@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from ddpjob import names
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Body, Listing
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Listing
 from ddpjob.cluster import Resource as Kind
 from ddpjob.errors import AlreadyExists, Conflict, NotFound
+from ddpjob.json_depth import Body
 from tests.chaos.proxy import Faults, Proxy
 from tests.chaos.source import KINDS, Source
 from tests.chaos.workloads import finds_a_name_taken

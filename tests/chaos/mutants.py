@@ -38,11 +38,11 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "names by chance (generateName)",
-        "controller/reconcile.py",
+        "controller/children.py",
         "body = await self.cluster.create(\n"
-        "                        PODS, job.namespace, pods.body(rank, own.of(rank))\n"
+        "                        PODS, job.namespace, template.body(rank, own.of(rank))\n"
         "                    )",
-        "fresh = orjson.loads(pods.body(rank, own.of(rank)))\n"
+        "fresh = __import__('orjson').loads(template.body(rank, own.of(rank)))\n"
         "                    fresh['metadata']['name'] += f'-{time.time_ns() % 10**6}'\n"
         "                    body = await self.cluster.create(PODS, job.namespace, fresh)",
         only="succeeds or fails-once",
@@ -58,21 +58,24 @@ MUTANTS = (
     Mutant(
         "the budget in memory",
         "controller/reconcile.py",
-        "        step = await aside(_is_long(job, observed), plan, job, observed, time.time())\n",
+        "        decision = await aside(_is_long(job, observed), decide, job, observed, time.time())\n",
         "        kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
         "        own = job.status.model_copy(update={'budget': kept})\n"
-        "        step = plan(job.model_copy(update={'status': own}), observed, time.time())\n"
-        "        vars(memory)['budget'] = step.status.budget\n",
+        "        decision = decide(job.model_copy(update={'status': own}), observed, time.time())\n"
+        "        vars(memory)['budget'] = decision.status.budget\n",
         only="uses-up-its-budget",
     ),
     Mutant(
         "deletions before the counter",
         "controller/reconcile.py",
-        "                await self._write_status(job, step, memory)\n            elif look:",
-        "                if step.status.attempt > job.status.attempt:\n"
+        "                await self._write_status(job, decision, memory)\n"
+        "            # Then the API",
+        "                if decision.status.attempt > job.status.attempt:\n"
         "                    for pod in list(self.caches.pods(job.namespace, job.uid)):\n"
-        "                        await self._delete_pod(Deletion(pod))\n"
-        "                await self._write_status(job, step, memory)\n            elif look:",
+        "                        deletion = __import__('ddpjob').plan.decision.Deletion(pod)\n"
+        "                        await self.children._delete_pod(deletion)\n"
+        "                await self._write_status(job, decision, memory)\n"
+        "            # Then the API",
         only="fails-once",
     ),
     Mutant(
@@ -86,8 +89,8 @@ MUTANTS = (
     Mutant(
         "finished ranks in memory",
         "plan/decide.py",
-        'update={"succeeded_ranks": format_ranks(succeeded)})\n    # What was asked',
-        'update={"succeeded_ranks": ""})\n    # What was asked',
+        'update={"succeeded_ranks": format_ranks(succeeded)})\n    # An answer',
+        'update={"succeeded_ranks": ""})\n    # An answer',
         only="loses-a-finished-pod",
     ),
     Mutant(
@@ -99,7 +102,7 @@ MUTANTS = (
     ),
     Mutant(
         "adoption by name",
-        "controller/reconcile.py",
+        "controller/children.py",
         'if existing and owner is not None and owner.get("uid") == job.uid:',
         "if existing:\n            return\n        if existing and owner is not None:",
         only="finds-its-name-taken",
@@ -110,7 +113,7 @@ MUTANTS = (
         "        except NotFound:\n            self.caches.remove_job(job.uid)\n            return\n"
         "        memory.written_at",
         "        except NotFound:\n            self.caches.remove_job(job.uid)\n            return\n"
-        "        except Conflict:\n"
+        "        except __import__('ddpjob').errors.Conflict:\n"
         "            version = str(int(job.metadata.resource_version) + 1)\n"
         "            stored = {**body, 'metadata': {**body['metadata'], 'resourceVersion': version}}\n"
         "        memory.written_at",

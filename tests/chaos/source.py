@@ -11,7 +11,8 @@ from typing import Any
 
 import aiohttp
 
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Body, Resource
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Resource
+from ddpjob.json_depth import Body
 from tests.chaos.auditor import Entry
 from tests.cluster import audit
 from tests.cluster.client import Client

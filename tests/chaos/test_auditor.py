@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ddpjob import names
-from tests.chaos.auditor import Auditor, Body, Entry
+from ddpjob.json_depth import Body
+from tests.chaos.auditor import Auditor, Entry
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import WORKLOADS, in_state
 from tests.localplay import operating

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import orjson
 
-from ddpjob.cluster import Body, Resource, WatchEvent
-from ddpjob.cluster.cache import Store, Stored
+from ddpjob.cluster import Resource, WatchEvent
+from ddpjob.cluster.store import Store, Stored
 from ddpjob.errors import Unavailable, cluster_error
+from ddpjob.json_depth import Body
 from tests.chaos.auditor import Entry
 from tests.localplay import OperatorView, Watched
 

@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
+from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Listing, Resource
 from ddpjob.errors import Conflict, NotFound
+from ddpjob.json_depth import Body
 from tests.builders import job_object
 from tests.localplay import NAMESPACE, NO_NODE_FOR, NO_ROOM, Script, end_pod, until
 

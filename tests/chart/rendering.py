@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
+from ddpjob.json_depth import Body
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "ddpjob"
 KUBE_VERSION = "1.34.4"  # that of the Makefile
-
-Body = dict[str, Any]
 
 
 class StrictLoader(yaml.CSafeLoader):

@@ -11,11 +11,11 @@ import pytest
 
 from ddpjob import __version__, handlers
 from ddpjob.cli import uninstall
+from ddpjob.json_depth import Body
 from ddpjob.pods.allowlist import Policy
 from tests.chart.rendering import (
     CHART,
     ROOT,
-    Body,
     Helm,
     documents,
     of_kind,

@@ -1,6 +1,7 @@
 """Who may do what: the operator's rights to the letter, and those that users are given."""
 
-from tests.chart.rendering import Body, Helm, of_kind, only
+from ddpjob.json_depth import Body
+from tests.chart.rendering import Helm, of_kind, only
 
 OPERATOR = {
     ("ddpjob.dev", "ddpjobs"): {"get", "list", "watch", "delete"},

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chart.rendering import CHART, Body, Helm, documents
+from ddpjob.json_depth import Body
+from tests.chart.rendering import CHART, Helm, documents
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddpjob import names
+from ddpjob.json_depth import Body
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 
@@ -17,17 +18,18 @@ EXAMPLES = ROOT / "examples"
 CRD = f"{names.PLURAL}.{names.GROUP}"
 KINDS = "ddpjobs,pods,services,configmaps,networkpolicies"
 
-Body = dict[str, Any]
 T = TypeVar("T")
 
 
-def install(cluster: KindCluster, namespace: str = SYSTEM) -> None:
-    """Install the chart with its defaults, and wait until the operator is ready."""
+def install(
+    cluster: KindCluster, namespace: str = SYSTEM, *flags: str, chart: Path = CHART
+) -> None:
+    """Install the chart with its defaults or these flags, and wait until the operator is ready."""
     uninstall(cluster, namespace)  # a kept cluster may hold an older one
     try:
         cluster.helm(
-            *("install", "ddpjob", str(CHART), "--namespace", namespace, "--create-namespace"),
-            *("--wait", "--timeout", "120s"),
+            *("install", "ddpjob", str(chart), "--namespace", namespace, "--create-namespace"),
+            *("--wait", "--timeout", "120s", *flags),
         )
     except AssertionError as error:
         where = ("-n", namespace)

@@ -1,17 +1,15 @@
 """Two replicas of the operator, from one and back, in drains and deaths; the job runs on."""
 
-from typing import Any
-
 import pytest
 
 from ddpjob import names
+from ddpjob.json_depth import Body
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import CHART, SYSTEM, Job, evict, operator_pods, wait_until
 
 pytestmark = pytest.mark.usefixtures("installed")
 NAME = "ddpjob-operator"
 SLEEP = ["python3", "-c", "import time; time.sleep(3600)"]
-Body = dict[str, Any]
 
 
 def upgrade(cluster: KindCluster, replicas: int) -> None:

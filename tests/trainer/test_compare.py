@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from benchmarks import gpu
-from ddptrain import compare
-from ddptrain.compare import VariantFailed, run_once
-from ddptrain.comparison_machine import Machine, count_cores, cpu_model
-from ddptrain.comparison_rank import Task, Work, measure, nll_sum, share
-from ddptrain.comparison_table import (
+from ddptrain.compare import main as compare
+from ddptrain.compare.machine import Machine, count_cores, cpu_model
+from ddptrain.compare.main import VariantFailed, run_once
+from ddptrain.compare.rank import Task, Work, measure, nll_sum, share
+from ddptrain.compare.table import (
     DDP,
     PARALLEL,
     SINGLE,
@@ -341,7 +341,7 @@ def test_processes_die_with_the_command(start: Start) -> None:
     process = start(
         "-c",
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from ddptrain.compare import main; main(['--steps', '1000000'])",
+        "from ddptrain.compare.main import main; main(['--steps', '1000000'])",
     )
     children: list[psutil.Process] = []
     deadline = time.monotonic() + 60

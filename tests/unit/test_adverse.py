@@ -7,12 +7,12 @@ import pytest
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob, Refused
 from ddpjob.plan.cleanup import FENCE_SECONDS
-from ddpjob.times import stamp
-from tests.builders import NOW, failed, job, plan, pod, running, succeeded, summary, with_status
+from ddpjob.times import timestamp
+from tests.builders import NOW, decide, failed, job, pod, running, succeeded, summary, with_status
 from tests.unit.test_budget import reports
 from tests.unit.test_plan import condition, ranks, see, started, write
 
-STARTED = stamp(NOW - 300)
+STARTED = timestamp(NOW - 300)
 COMPLETED = summary(reason="Completed", exit_code=0, message="")
 
 
@@ -50,23 +50,23 @@ def test_a_step_beyond_all_still_gives_the_budget_back_after_steps_taken_again()
 
 def test_a_group_that_was_never_whole_is_not_charged_for_waiting() -> None:
     alone = failed(0, summary(reason="Rendezvous", exit_code=None, message="no group of 2 nodes"))
-    waiting = plan(started(), see(alone, pod(1, reason="Unschedulable")), NOW).status
+    waiting = decide(started(), see(alone, pod(1, reason="Unschedulable")), NOW).status
     assert waiting.attempt == 1 and waiting.budget.charged == 0
     assert waiting.failure and waiting.failure.reason == "Rendezvous"
     whole = write(started(), running(0), running(1))
-    assert plan(whole, see(alone, running(1)), NOW).status.budget.charged == 1
+    assert decide(whole, see(alone, running(1)), NOW).status.budget.charged == 1
     rules = [{"onReasons": ["Rendezvous"], "action": "Restart", "countsTowardsMax": True}]
     asked = started(failurePolicy={"rules": rules})
-    assert plan(asked, see(alone, pod(1)), NOW).status.budget.charged == 1
+    assert decide(asked, see(alone, pod(1)), NOW).status.budget.charged == 1
 
 
 def test_a_pod_of_a_rank_that_the_job_has_not_is_deleted_and_counts_for_nothing() -> None:
     stray = succeeded(7)
     ours = write(started(), running(0), running(1))
-    step = plan(ours, see(succeeded(0), running(1), stray), NOW)
+    step = decide(ours, see(succeeded(0), running(1), stray), NOW)
     assert ranks(step) == {"digits-0-7"}
-    going = replace(stray, deleting=True, deletion_deadline=stamp(NOW + 5), started_at=STARTED)
-    step = plan(ours, see(succeeded(0), running(1), going), NOW)
+    going = replace(stray, deleting=True, deletion_deadline=timestamp(NOW + 5), started_at=STARTED)
+    step = decide(ours, see(succeeded(0), running(1), going), NOW)
     assert step.status.state == "Running" and step.status.succeeded_ranks == "0"
     assert not step.delete and step.status.nodes.running == 1
 
@@ -76,36 +76,36 @@ def test_somebody_elses_limit_of_a_pod_does_not_outlive_the_jobs(limit: int, ask
     late = write(write(started(activeDeadlineSeconds=1), running(0), running(1)), now=NOW + 5)
     assert late.status.state == "Failed"
     theirs = running(0, started_at=STARTED, deadline_seconds=limit)
-    assert [p.name for p in plan(late, see(theirs), NOW).expire] == ["digits-0-0"] * asked
+    assert [p.name for p in decide(late, see(theirs), NOW).expire] == ["digits-0-0"] * asked
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
 def test_a_pod_of_a_lost_node_is_fenced_after_the_deadline_as_well(policy: str) -> None:
     ours = started(activeDeadlineSeconds=1, cleanPodPolicy=policy)
     late = write(write(ours, running(0), running(1)), now=NOW + 5)
-    lost = running(1, deleting=True, disruption="NodeLost", unreachable_since=stamp(NOW))
-    step = plan(late, see(lost), NOW + 5)
-    assert not step.delete and not step.expire and step.look_again == FENCE_SECONDS - 5
-    (fenced,) = plan(late, see(lost), NOW + FENCE_SECONDS).delete
+    lost = running(1, deleting=True, disruption="NodeLost", unreachable_since=timestamp(NOW))
+    step = decide(late, see(lost), NOW + 5)
+    assert not step.delete and not step.expire and step.requeue_after == FENCE_SECONDS - 5
+    (fenced,) = decide(late, see(lost), NOW + FENCE_SECONDS).delete
     assert fenced.grace_seconds == 0
 
 
 def test_without_an_agent_a_deleted_pods_exit_code_0_proves_nothing() -> None:
     told = succeeded(0, deleting=True, disruption="Evicted", node="node-1")
     bare = started(pod(0), nnodes=1, launcher="none")
-    status = plan(bare, see(told), NOW).status
+    status = decide(bare, see(told), NOW).status
     assert status.state == "Restarting" and status.failure and status.failure.reason == "Evicted"
     assert status.budget.charged == 0
-    assert plan(bare, see(succeeded(0)), NOW).status.state == "Succeeded"
-    assert plan(started(pod(0), nnodes=1), see(told), NOW).status.state == "Succeeded"
+    assert decide(bare, see(succeeded(0)), NOW).status.state == "Succeeded"
+    assert decide(started(pod(0), nnodes=1), see(told), NOW).status.state == "Succeeded"
 
 
 def test_an_eviction_does_not_undo_what_the_agent_says_is_done() -> None:
     ours = write(started(), running(0), running(1))
     done = failed(0, COMPLETED, exit_code=0, reason="Evicted", disruption="Evicted")
-    assert plan(ours, see(done, running(1)), NOW).status.succeeded_ranks == "0"
+    assert decide(ours, see(done, running(1)), NOW).status.succeeded_ranks == "0"
     unsaid = replace(done, message="")
-    assert plan(ours, see(unsaid, running(1)), NOW).status.attempt == 1
+    assert decide(ours, see(unsaid, running(1)), NOW).status.attempt == 1
 
 
 def test_who_resumes_does_not_wait_for_a_pause_from_before() -> None:
@@ -113,7 +113,7 @@ def test_who_resumes_does_not_wait_for_a_pause_from_before() -> None:
     ours = started(failurePolicy=policy)
     for attempt in range(2):
         ours = write(ours, failed(0, attempt=attempt), running(1, attempt=attempt))
-    assert ours.status.budget.next_restart_time == stamp(NOW + 300)
+    assert ours.status.budget.next_restart_time == timestamp(NOW + 300)
     spec = ours.spec.model_copy(update={"suspend": True})
     ours = ours.model_copy(update={"spec": spec})
     for _ in range(3):
@@ -122,7 +122,7 @@ def test_who_resumes_does_not_wait_for_a_pause_from_before() -> None:
     resumed = ours.model_copy(update={"spec": spec.model_copy(update={"suspend": False})})
     resumed = write(resumed)
     assert resumed.status.state == "Starting"
-    assert plan(resumed, see(), NOW).create == (0, 1)
+    assert decide(resumed, see(), NOW).create == (0, 1)
 
 
 def test_conditions_do_not_outlive_what_they_say() -> None:
@@ -153,19 +153,19 @@ def test_a_late_word_of_rank_0_does_not_undo_its_last() -> None:
 def test_a_restart_that_is_further_off_than_any_pause_is_a_clocks_mistake() -> None:
     ours = write(started(), failed(0), running(1))
     for seconds, waits in ((361, True), (3600, False)):
-        time = stamp(NOW + seconds)
+        time = timestamp(NOW + seconds)
         budget = ours.status.budget.model_copy(update={"next_restart_time": time})
         status = ours.status.model_copy(update={"budget": budget})
-        step = plan(with_status(ours, status), see(), NOW)
-        assert (step.look_again == seconds and not step.create) is waits, step
+        step = decide(with_status(ours, status), see(), NOW)
+        assert (step.requeue_after == seconds and not step.create) is waits, step
 
 
 def test_an_edit_that_no_pod_can_be_made_of_is_said_at_once() -> None:
     ours = write(started(), running(0), running(1))
     wrong = InvalidJob("spec.template.spec.hostNetwork", "true is not allowed")
-    (note,) = plan(ours, see(running(0), running(1), invalid=wrong), NOW).notes
+    (note,) = decide(ours, see(running(0), running(1), edit_error=wrong), NOW).events
     assert (note.reason, note.warning) == ("Invalid", True) and "hostNetwork" in note.message
-    ours = write(ours, running(0), running(1), invalid=wrong)
+    ours = write(ours, running(0), running(1), edit_error=wrong)
     accepted = ours.status.condition("Accepted")
     assert accepted and (accepted.status, accepted.reason) == ("False", "Invalid")
     assert "hostNetwork" in accepted.message and "before this edit" in accepted.message
@@ -185,9 +185,9 @@ def test_rank_0s_last_step_is_known_when_it_has_ended_and_not_before() -> None:
     assert ours.status.progress and ours.status.progress.step == 120
     again = write(ours, running(0, attempt=1), running(1, attempt=1), report=reports(110, 1))
     assert again.status.budget.charged == 1, "120 had been reached"
-    assert plan(ours, see(left, failed(1)), NOW).status == ours.status
+    assert decide(ours, see(left, failed(1)), NOW).status == ours.status
     counted = failed(0, summary(progress={**page, "source": "counted", "step": 999}))
-    assert plan(ours, see(counted, failed(1)), NOW).status == ours.status
+    assert decide(ours, see(counted, failed(1)), NOW).status == ours.status
 
 
 def test_who_resumes_has_all_nodes_again() -> None:
@@ -204,9 +204,9 @@ def test_a_refusal_is_told_once_whatever_its_words() -> None:
     ours = started(running(0))
     for count in (1, 2):
         refused = Refused(403, "Forbidden", f"exceeded quota: used {count}")
-        step = plan(ours, see(running(0), trouble=refused), NOW)
-        told = [(note.reason, note.warning) for note in step.notes]
+        step = decide(ours, see(running(0), create_error=refused), NOW)
+        told = [(note.reason, note.warning) for note in step.events]
         assert told == ([("CreateRefused", True)] if count == 1 else [])
         ours = with_status(ours, step.status)
     ours = write(ours, running(0), running(1))
-    assert plan(ours, see(running(0), running(1)), NOW).notes == ()
+    assert decide(ours, see(running(0), running(1)), NOW).events == ()

@@ -14,9 +14,10 @@ from benchmarks.report import Pair
 from benchmarks.trial import Scenario, Trial
 from benchmarks.writes import Writes
 from ddpjob.api import DDPJob
-from ddpjob.cluster import DDPJOBS, Body, Resource
+from ddpjob.cluster import DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller, load_agent
+from ddpjob.json_depth import Body
 from tests.builders import NOW, job_object
 from tests.localplay import FAST, NAMESPACE, admit, until
 
@@ -50,7 +51,7 @@ async def test_the_bare_client_sends_what_the_operator_sends() -> None:
     job = DDPJob.parse(await cluster.create(DDPJOBS, NAMESPACE, job_object(nnodes=4)))
     cluster.sent.clear()
     controller = Controller(cluster, settings=FAST)
-    controller.reconciler.key = b""  # as the bare client's
+    controller.reconciler.children.key = b""  # as the bare client's
     run = asyncio.create_task(controller.run())
     wanted = [(method, blot(body)) for method, _, body in bare.requests(job, load_agent(), NOW)]
     await until(lambda: len(cluster.sent) >= len(wanted))

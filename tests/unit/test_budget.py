@@ -5,14 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.api import BackoffSeconds, Budget, DDPJob, Failure, FailurePolicy, Status, validate
-from ddpjob.plan.budget import judge, regained, spend
-from ddpjob.plan.observed import DISRUPTIONS, PodRecord, Report
+from ddpjob.plan.budget import judge, spend, with_refill
+from ddpjob.plan.observed import PodRecord, Report
+from ddpjob.plan.reasons import UNCOUNTED
 from tests.builders import (
     NOW,
+    decide,
     failed,
     job,
     job_object,
-    plan,
     pod,
     running,
     succeeded,
@@ -37,7 +38,7 @@ def test_without_a_rule_a_failure_restarts_and_counts_and_a_disruption_does_not_
     assert judge(policy(), failure()) == judge(FailurePolicy(), failure("OOMKilled"))
     verdict = judge(policy(), failure())
     assert (verdict.action, verdict.counts, verdict.rule) == ("Restart", True, None)
-    for reason in DISRUPTIONS:
+    for reason in UNCOUNTED:
         assert judge(policy(), failure(reason)).counts is False
 
 
@@ -107,27 +108,27 @@ def test_the_first_restart_is_at_once_and_the_pauses_double_up_to_the_cap() -> N
         budget, pause = fail(budget)
         pauses.append(pause)
     assert pauses == [0, 10, 20, 40, 80, 160, 320, 360, 360]
-    assert budget.charged == budget.in_row == 9
+    assert budget.charged == budget.consecutive_restarts == 9
 
 
 def test_disruptions_do_not_count_but_pause_as_well() -> None:
     budget, _ = fail(Budget(), counts=False)
     budget, pause = fail(budget, counts=False)
-    assert (budget.charged, budget.in_row, pause) == (0, 2, 10)
+    assert (budget.charged, budget.consecutive_restarts, pause) == (0, 2, 10)
 
 
 def test_an_attempt_that_ran_for_longer_than_the_cap_ends_the_row() -> None:
-    budget = Budget(charged=2, in_row=5)
+    budget = Budget(charged=2, consecutive_restarts=5)
     budget, pause = fail(budget, ran_seconds=361.0)
-    assert (budget.charged, budget.in_row, pause) == (3, 1, 0)
+    assert (budget.charged, budget.consecutive_restarts, pause) == (3, 1, 0)
 
 
 def test_who_gets_further_than_ever_has_the_whole_budget_again() -> None:
     budget, _ = fail(Budget(), step=100)
     budget, _ = fail(budget, step=90)
     assert (budget.charged, budget.highest_step) == (2, 100)
-    assert regained(budget, 100) == budget and regained(budget, None) == budget
-    assert regained(budget, 101) == Budget(highest_step=100)
+    assert with_refill(budget, 100) == budget and with_refill(budget, None) == budget
+    assert with_refill(budget, 101) == Budget(highest_step=100)
 
 
 def test_the_same_step_is_counted_over_counted_failures_alone() -> None:
@@ -146,10 +147,10 @@ def test_the_highest_step_never_falls_and_pauses_stay_within_bounds(
 ) -> None:
     budget, highest = Budget(), -1
     for step, counts in failures:
-        budget, pause = fail(regained(budget, step), step=step, counts=counts)
+        budget, pause = fail(with_refill(budget, step), step=step, counts=counts)
         highest = max(highest, step)
         assert budget.highest_step == highest and 0 <= pause <= BACKOFF.cap
-        assert budget.charged <= budget.in_row
+        assert budget.charged <= budget.consecutive_restarts
 
 
 # What the plan makes of it
@@ -166,21 +167,21 @@ def reports(step: int, attempt: int = 0, source: str = "file") -> Report:
 
 
 def test_the_second_restart_in_a_row_waits() -> None:
-    once = in_attempt(1, budget={"charged": 1, "inRow": 1}, restarts=1)
-    step = plan(once, see(failed(0, attempt=1), running(1, attempt=1)), NOW)
+    once = in_attempt(1, budget={"charged": 1, "consecutiveRestarts": 1}, restarts=1)
+    step = decide(once, see(failed(0, attempt=1), running(1, attempt=1)), NOW)
     assert step.status.state == "Restarting" and step.status.attempt == 2
     assert step.status.budget.next_restart_time == "2027-01-15T08:00:10Z"
-    assert "created again in 10s" in step.notes[0].message
+    assert "created again in 10s" in step.events[0].message
     again = with_status(once, step.status)
-    waiting = plan(again, see(children_ready=False), NOW + 4)
-    assert not waiting.create and not waiting.prepare and waiting.look_again == pytest.approx(6)
-    assert plan(again, see(), NOW + 10).create == (0, 1)
+    waiting = decide(again, see(children_ready=False), NOW + 4)
+    assert not waiting.create and not waiting.prepare and waiting.requeue_after == pytest.approx(6)
+    assert decide(again, see(), NOW + 10).create == (0, 1)
 
 
 def test_fail_job_ends_it_at_the_first_failure() -> None:
     rules = [{"onExitCodes": [2], "action": "FailJob"}]
     ours = started(failurePolicy={"rules": rules})
-    status = plan(ours, see(failed(0, summary(exit_code=2)), running(1)), NOW).status
+    status = decide(ours, see(failed(0, summary(exit_code=2)), running(1)), NOW).status
     assert status.state == "Failed" and condition(status, "Failed") == ("True", "FailurePolicy")
     failed_condition = status.condition("Failed")
     assert failed_condition and "failurePolicy.rules[0]" in failed_condition.message
@@ -190,7 +191,7 @@ MISSING = {"reason": "LaunchFailed", "message": "no script '/app/train.py'"}
 
 
 def launch_fails(ours: DDPJob, **fields: Any) -> Status:
-    return plan(ours, see(failed(0, summary(**MISSING, **fields)), running(1)), NOW).status
+    return decide(ours, see(failed(0, summary(**MISSING, **fields)), running(1)), NOW).status
 
 
 def test_what_cannot_be_launched_is_not_tried_again() -> None:
@@ -222,7 +223,7 @@ NO_PYTHON = 'failed to create containerd task: exec: "python3": executable file 
 )
 def test_an_image_without_python_is_not_tried_again(reason: str, message: str, state: str) -> None:
     dead = failed(0, message, reason=reason, exit_code=128)
-    status = plan(started(), see(dead, running(1)), NOW).status
+    status = decide(started(), see(dead, running(1)), NOW).status
     assert status.state == state
     said = status.condition("Failed")
     assert (said is not None) == (state == "Failed")
@@ -250,11 +251,11 @@ def test_a_script_that_has_trained_before_is_missing_on_some_node_alone(source: 
 def test_an_ignored_rank_counts_as_finished() -> None:
     rules = [{"onRanks": [1], "onExitCodes": [3], "action": "Ignore"}]
     ours = started(failurePolicy={"rules": rules})
-    step = plan(ours, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW)
+    step = decide(ours, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW)
     assert step.status.succeeded_ranks == "1" and step.status.attempt == 0
-    assert [note.reason for note in step.notes] == ["Ignored"] and not step.delete
+    assert [note.reason for note in step.events] == ["Ignored"] and not step.delete
     later = with_status(ours, step.status)
-    assert plan(later, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW).delete == ()
+    assert decide(later, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW).delete == ()
 
 
 @pytest.mark.parametrize(
@@ -270,21 +271,21 @@ def test_a_lost_pod_that_is_ignored_counts_as_finished(
 ) -> None:
     rules = [{"onRanks": [1], "onReasons": [reason], "action": "Ignore"}]
     ours = started(running(0), running(1), failurePolicy={"rules": rules})
-    ours = with_status(ours, plan(ours, see(running(0), running(1)), NOW).status)
-    step = plan(ours, see(*pods), NOW)
+    ours = with_status(ours, decide(ours, see(running(0), running(1)), NOW).status)
+    step = decide(ours, see(*pods), NOW)
     assert (step.status.succeeded_ranks, step.status.attempt) == ("1", 0)
-    assert [note.reason for note in step.notes] == ["Ignored"]
+    assert [note.reason for note in step.events] == ["Ignored"]
     later = with_status(ours, step.status)
-    again = plan(later, see(*pods), NOW)
+    again = decide(later, see(*pods), NOW)
     assert not again.create and not again.delete and again.status.attempt == 0
-    assert plan(later, see(succeeded(0)), NOW).status.state == "Succeeded"
+    assert decide(later, see(succeeded(0)), NOW).status.state == "Succeeded"
 
 
 def test_a_node_to_avoid_is_remembered() -> None:
     rules = [{"onReasons": ["OOMKilled"], "action": "Restart", "avoidNode": True}]
     ours = started(failurePolicy={"rules": rules})
     dead = failed(0, exit_code=137, reason="OOMKilled", node="node-7")
-    status = plan(ours, see(dead, running(1)), NOW).status
+    status = decide(ours, see(dead, running(1)), NOW).status
     assert status.avoided_nodes == ["node-7"] and status.budget.charged == 1
 
 
@@ -305,7 +306,7 @@ def test_three_counted_failures_at_one_step_are_the_end() -> None:
 
 
 def test_progress_before_a_suspension_is_not_made_again() -> None:
-    spent = {"charged": 1, "inRow": 1, "highestStep": 50}
+    spent = {"charged": 1, "consecutiveRestarts": 1, "highestStep": 50}
     ours = in_attempt(0, budget=spent)
     pods = (running(0), running(1))
     ours = write(ours, *pods, report=reports(100, 0))
@@ -339,23 +340,31 @@ def test_an_attempt_that_reports_no_step_has_failed_at_none() -> None:
 )
 def test_what_kubernetes_does_a_pod_cannot_claim(reason: str) -> None:
     ours = started(running(0), running(1), failurePolicy={"maxRestarts": 0})
-    step = plan(ours, see(failed(0, summary(reason=reason)), running(1)), NOW)
+    step = decide(ours, see(failed(0, summary(reason=reason)), running(1)), NOW)
     assert step.status.state == "Failed" and step.status.failure
     assert step.status.failure.reason == "Error" and step.status.budget.charged == 1
 
 
 def test_counted_steps_say_nothing_of_progress() -> None:
     ours = started(failurePolicy={"maxRestarts": 10})
-    status = plan(ours, see(failed(0), running(1), report=reports(9, source="counted")), NOW).status
+    status = decide(
+        ours, see(failed(0), running(1), report=reports(9, source="counted")), NOW
+    ).status
     assert status.budget.highest_step is None and status.budget.same_step_failures == 0
 
 
 def test_progress_beyond_all_attempts_regains_the_budget_at_once() -> None:
-    spent = {"charged": 3, "inRow": 3, "highestStep": 500, "failedStep": 500, "sameStepFailures": 2}
+    spent = {
+        "charged": 3,
+        "consecutiveRestarts": 3,
+        "highestStep": 500,
+        "failedStep": 500,
+        "sameStepFailures": 2,
+    }
     ours = in_attempt(3, budget=spent, restarts=3)
     pods = (running(0, attempt=3), running(1, attempt=3))
-    assert plan(ours, see(*pods, report=reports(500, 3)), NOW).status.budget.charged == 3
-    status = plan(ours, see(*pods, report=reports(501, 3)), NOW).status
+    assert decide(ours, see(*pods, report=reports(500, 3)), NOW).status.budget.charged == 3
+    status = decide(ours, see(*pods, report=reports(501, 3)), NOW).status
     assert status.budget.charged == 0 and status.budget.highest_step == 500
 
 
@@ -369,7 +378,7 @@ def test_progress_beyond_all_attempts_regains_the_budget_at_once() -> None:
 )
 def test_a_deleted_pod_says_who_deleted_it(fields: dict[str, Any], reason: str) -> None:
     doomed: PodRecord = running(1, deleting=True, **fields)
-    status = plan(started(), see(running(0), doomed), NOW).status
+    status = decide(started(), see(running(0), doomed), NOW).status
     assert status.failure and status.failure.reason == reason
     assert (status.budget.charged, status.restarts) == (0, 1)
 
@@ -380,5 +389,5 @@ def test_history_keeps_the_last_ten() -> None:
     ]
     ours = in_attempt(10, history=past)
     seen = (running(0, attempt=10), running(1, attempt=10, deleting=True))
-    history = plan(ours, see(*seen), NOW).status.history
+    history = decide(ours, see(*seen), NOW).status.history
     assert [entry.attempt for entry in history] == list(range(1, 11))

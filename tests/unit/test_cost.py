@@ -27,10 +27,16 @@ from ddpjob.controller.reconcile import _is_long
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import LARGE, aside, read_json
 from ddpjob.plan.budget import judge
-from ddpjob.plan.decide import plan
+from ddpjob.plan.decide import decide
 from ddpjob.plan.failure import MAX_SEARCHED
 from ddpjob.plan.observed import Observed, pod_record
-from ddpjob.plan.termination import MAX_MESSAGE, AgentReport, loads, read_summary, word_of
+from ddpjob.plan.termination import (
+    MAX_MESSAGE,
+    AgentReport,
+    loads,
+    read_termination,
+    termination_of,
+)
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
@@ -209,12 +215,12 @@ PAGES = {
 def test_a_page_of_an_agent_is_read_or_not_and_that_is_all(name: str) -> None:
     text = PAGES[name]
     begin = time.perf_counter()
-    with suppress(ValueError):  # as progress.py has it, and read_summary; pydantic's is one too
+    with suppress(ValueError):  # as progress.py has it, and read_termination; pydantic's is one too
         AgentReport.model_validate(loads(text)).report()
     print(f"{len(text)} bytes: {(time.perf_counter() - begin) * 1e3:.1f} ms")
     message = text[:4096]
     pod = failed(0, message)
-    assert calls(lambda: read_summary(pod)) < 500
+    assert calls(lambda: read_termination(pod)) < 500
 
 
 def test_a_pod_that_somebody_made_is_read_whatever_it_says() -> None:
@@ -268,7 +274,7 @@ def failing(message: str) -> Callable[[], object]:
         nnodes=count, failurePolicy={"rules": rules}, status={"state": "Running", "nodes": nodes}
     )
     seen = see(*(failed(rank, message) for rank in range(count)))
-    return lambda: plan(ours, seen, NOW)
+    return lambda: decide(ours, seen, NOW)
 
 
 def rendering() -> Callable[[], object]:
@@ -311,17 +317,17 @@ def test_what_a_failed_pod_has_left_is_read_once_and_not_in_every_plan() -> None
     pods = [running(0), *(failed(rank, noise) for rank in range(1, count))]
 
     def twice() -> None:
-        assert plan(ours, see(*pods), NOW).noise
-        assert plan(ours, see(*pods, noise_seconds=60.0), NOW).status.failure
+        assert decide(ours, see(*pods), NOW).only_secondary
+        assert decide(ours, see(*pods, secondary_seconds=60.0), NOW).status.failure
 
-    assert calls_of(read_summary, twice) == count - 1
+    assert calls_of(read_termination, twice) == count - 1
 
 
 def test_little_is_kept_of_what_a_failed_pod_has_left() -> None:
     progress = {"source": "file", "step": 7, "metrics": {f"m{n}": 1.0 for n in range(32)}}
     text = summary(message="x" * 4096, traceback="y" * 4096, progress=progress)
     for rank in (0, 3):
-        word = word_of(failed(rank, text))
+        word = termination_of(failed(rank, text))
         assert word is not None and len(word.message) == MAX_MESSAGE
         assert (word.report is not None) is (rank == 0), "rank 0's alone is asked for"
         assert len(repr(replace(word, report=None))) < 2 * MAX_MESSAGE
@@ -338,7 +344,7 @@ async def test_what_takes_long_leaves_the_others_their_turn(name: str) -> None:
 
 async def test_the_reconciler_does_the_long_things_aside() -> None:
     """None of them in the loop's thread: a job of many bytes, with expressions."""
-    long = {f.__code__ for f in (render.pods, plan, judge, read_status)}
+    long = {f.__code__ for f in (render.pods, decide, judge, read_status)}
     rules = [{"onMessagePattern": "boom", "action": "Restart"}]
     cluster, seen = Watched(), set[str]()
     spec: dict[str, Any] = {"args": ["train.py", "x" * 17_000], "failurePolicy": {"rules": rules}}

@@ -7,17 +7,16 @@ own without privileges.
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import job
 
 AGENT = render.Agent(b"")
-Body = dict[str, Any]
 TOKEN = {"path": "t", "expirationSeconds": 600}
 CERTIFICATE = {"signerName": "kubernetes.io/kube-apiserver-client-pod", "keyType": "ED25519"}
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from ddpjob import kopf_guard as sound_module
 from ddpjob.cluster import DDPJOBS
 from ddpjob.cluster.credentials import Credentials
-from ddpjob.cluster.informer import Informer, Store
+from ddpjob.cluster.informer import Cache, Informer
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.errors import Unavailable
@@ -88,7 +88,7 @@ async def test_a_watch_that_brings_garbage_begins_again(garbage: bytes) -> None:
 
 async def _comes_through(lists: Sequence[bytes], watches: Sequence[bytes]) -> None:
     came = asyncio.Event()
-    store: Store[JobRecord] = Store(lambda old, new: came.set())
+    store: Cache[JobRecord] = Cache(lambda old, new: came.set())
     async with answering(lists, watches) as url:
         cluster = KubeCluster(Credentials(url))
         informer = Informer(cluster, DDPJOBS, store, job_record, namespace=None)

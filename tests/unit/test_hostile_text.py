@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from ddpjob import names
 from ddpjob.api import DDPJob
 from ddpjob.api.expressions import compile_all
+from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import job
 
-Body = dict[str, Any]
 AGENT = render.Agent(b"agent")
 POLICY = Policy(volume_types=["*"])
 LONG = 1200  # characters of up to 6 bytes, at several places; a spec has 64 KiB

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent, informer
-from ddpjob.cluster.informer import Informer, Store
+from ddpjob.cluster.informer import Cache, Informer
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.plan.observed import PodRecord, pod_record
@@ -35,24 +35,24 @@ async def test_a_silent_watch_is_taken_for_dead_and_what_it_hid_is_seen(
 ) -> None:
     monkeypatch.setattr(informer, "STALE_SECONDS", 0.3)
     cluster = Deaf()
-    store: Store[JobRecord] = Store(lambda old, new: None)
+    store: Cache[JobRecord] = Cache(lambda old, new: None)
     watching = Informer(cluster, DDPJOBS, store, job_record, namespace=NAMESPACE)
     task = asyncio.create_task(watching.run())
     try:
         await asyncio.wait_for(watching.synced.wait(), 10)
-        heard = watching.last_heard
+        heard = watching.last_event_at
         await cluster.create(DDPJOBS, NAMESPACE, job_object("unseen"))
         await until(lambda: len(store) == 1)
     finally:
         task.cancel()
         await asyncio.wait([task])
-    assert cluster.watches >= 2 and watching.last_heard > heard
+    assert cluster.watches >= 2 and watching.last_event_at > heard
 
 
 async def test_what_is_ours_no_more_is_forgotten() -> None:
     cluster = LocalCluster()
     seen: list[PodRecord | None] = []
-    pods: Store[PodRecord] = Store(lambda old, new: seen.append(new))
+    pods: Cache[PodRecord] = Cache(lambda old, new: seen.append(new))
     task = asyncio.create_task(Informer(cluster, PODS, pods, pod_record, namespace=NAMESPACE).run())
     try:
         names = {"name": "digits-0-1", "ownerReferences": IDENTITY["ownerReferences"]}

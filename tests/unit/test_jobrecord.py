@@ -6,7 +6,7 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.controller.jobrecord import job_record
-from ddpjob.plan.decide import plan
+from ddpjob.plan.decide import decide
 from ddpjob.plan.observed import Observed
 from tests.builders import NOW, UID, job_object
 
@@ -60,10 +60,10 @@ def test_a_job_at_rest_is_planned_as_if_all_of_it_were_kept(
     record = job_record(body(status, **spec))
     part = record.parse()
     assert record.is_part and len(record.body) < 1500
-    steps = [plan(job, Observed(), NOW) for job in (whole, part)]
+    steps = [decide(job, Observed(), NOW) for job in (whole, part)]
     assert steps[0].is_idle(whole.status) == steps[1].is_idle(part.status)
     assert steps[0].delete_job == steps[1].delete_job
-    assert steps[0].look_again == steps[1].look_again
+    assert steps[0].requeue_after == steps[1].requeue_after
 
 
 @pytest.mark.parametrize(

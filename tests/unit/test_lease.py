@@ -9,12 +9,13 @@ from typing import Any, NoReturn
 import pytest
 from aiohttp import web
 
-from ddpjob.cluster import DDPJOBS, LEASES, PODS, SERVICES, Body, Resource
+from ddpjob.cluster import DDPJOBS, LEASES, PODS, SERVICES, Resource
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import Unavailable
+from ddpjob.json_depth import Body
 from ddpjob.leader.election import Terms
 from ddpjob.leader.lease import ANSWER_SECONDS, Elector, new_identity
 from tests.builders import job_object

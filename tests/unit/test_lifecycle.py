@@ -9,13 +9,13 @@ from ddpjob.errors import Refused
 from ddpjob.plan.cleanup import FENCE_SECONDS, SURVIVOR_GRACE
 from ddpjob.plan.goodput import active_seconds
 from ddpjob.plan.observed import OVERDUE_SECONDS, PodRecord, Report, pod_record
-from ddpjob.times import stamp
+from ddpjob.times import timestamp
 from tests.builders import (
     IDENTITY,
     NOW,
+    decide,
     failed,
     job,
-    plan,
     pod,
     running,
     succeeded,
@@ -63,12 +63,12 @@ def test_without_a_limit_there_is_nothing_to_say_of_hangs() -> None:
 
 def test_a_loss_that_is_no_number_is_told_once() -> None:
     ours = write(started(running(0), running(1)), running(0), running(1), report=loss(0.5))
-    step = plan(ours, see(running(0), running(1), report=loss(math.nan)), NOW)
-    assert [(note.reason, note.warning) for note in step.notes] == [("LossNotFinite", True)]
+    step = decide(ours, see(running(0), running(1), report=loss(math.nan)), NOW)
+    assert [(note.reason, note.warning) for note in step.events] == [("LossNotFinite", True)]
     told = with_status(ours, step.status)
     assert told.status.progress and told.status.progress.loss == "nan"
-    assert plan(told, see(running(0), running(1), report=loss(math.inf)), NOW).notes == ()
-    assert plan(told, see(running(0), running(1), report=loss(0.4)), NOW).notes == ()
+    assert decide(told, see(running(0), running(1), report=loss(math.inf)), NOW).events == ()
+    assert decide(told, see(running(0), running(1), report=loss(0.4)), NOW).events == ()
 
 
 def loss(value: float) -> Report:
@@ -80,27 +80,27 @@ def loss(value: float) -> Report:
 
 def test_somebody_elses_job_is_left_alone() -> None:
     theirs = job(managedBy="kueue.x-k8s.io/multikueue")
-    step = plan(theirs, see(running(0)), NOW)
+    step = decide(theirs, see(running(0)), NOW)
     assert (step.status, step.create, step.prepare, step.delete) == (theirs.status, (), False, ())
-    assert plan(job(managedBy="ddpjob.dev/operator"), see(), NOW).status.state == "Starting"
+    assert decide(job(managedBy="ddpjob.dev/operator"), see(), NOW).status.state == "Starting"
 
 
 def test_with_rank0_the_job_succeeds_with_its_first_node() -> None:
     ours = started(running(0), running(1), successPolicy="Rank0")
-    assert plan(ours, see(running(0), succeeded(1)), NOW).status.state == "Running"
+    assert decide(ours, see(running(0), succeeded(1)), NOW).status.state == "Running"
     done = write(ours, succeeded(0), running(1))
     assert done.status.state == "Succeeded"
     assert condition(done.status, "Complete") == ("True", "Rank0Succeeded")
     assert done.status.nodes.running == 0
-    assert ranks(plan(done, see(succeeded(0), running(1)), NOW)) == {"digits-0-1"}
+    assert ranks(decide(done, see(succeeded(0), running(1)), NOW)) == {"digits-0-1"}
 
 
 def test_a_finished_job_is_deleted_when_its_time_is_over() -> None:
     done = write(started(ttlSecondsAfterFinished=60), succeeded(0), succeeded(1))
-    step = plan(done, see(succeeded(0), succeeded(1)), NOW + 20)
-    assert not step.delete_job and step.look_again == pytest.approx(40)
-    assert plan(done, see(), NOW + 60).delete_job
-    assert not plan(write(started(), succeeded(0), succeeded(1)), see(), NOW + 1e9).delete_job
+    step = decide(done, see(succeeded(0), succeeded(1)), NOW + 20)
+    assert not step.delete_job and step.requeue_after == pytest.approx(40)
+    assert decide(done, see(), NOW + 60).delete_job
+    assert not decide(write(started(), succeeded(0), succeeded(1)), see(), NOW + 1e9).delete_job
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_the_policy_says_which_pods_of_a_finished_job_go(policy: str, gone: set[
     pods = (succeeded(0), running(1))
     done = write(started(*pods, cleanPodPolicy=policy, successPolicy="Rank0"), *pods)
     assert done.status.state == "Succeeded"
-    assert ranks(plan(done, see(*pods), NOW)) == gone
+    assert ranks(decide(done, see(*pods), NOW)) == gone
     failing = (failed(0), running(1))
     over = started(running(0), running(1), cleanPodPolicy=policy, failurePolicy={"maxRestarts": 0})
     over = write(over, *failing)
-    assert over.status.state == "Failed" and ranks(plan(over, see(*failing), NOW)) == gone
+    assert over.status.state == "Failed" and ranks(decide(over, see(*failing), NOW)) == gone
 
 
 # activeDeadlineSeconds
@@ -137,20 +137,20 @@ def test_the_deadline_ends_pods_by_their_kubelets_and_deletes_none_with_a_log() 
     assert late.status.state == "Failed"
     assert condition(late.status, "Failed") == ("True", "DeadlineExceeded")
     assert late.status.restarts == 0 and late.status.history[-1].reason == "DeadlineExceeded"
-    step = plan(late, see(*pods), NOW)
+    step = decide(late, see(*pods), NOW)
     assert [p.name for p in step.expire] == ["digits-0-0"] and ranks(step) == {"digits-0-1"}
     asked = running(0, started_at=STARTED, deadline_seconds=300)
-    assert plan(late, see(asked), NOW).expire == () and not plan(late, see(asked), NOW).delete
+    assert decide(late, see(asked), NOW).expire == () and not decide(late, see(asked), NOW).delete
     over = failed(0, started_at=STARTED, deadline_seconds=300)
-    assert not plan(late, see(over), NOW).delete
+    assert not decide(late, see(over), NOW).delete
     bound = pod(1, node="node-2")  # it may have started meanwhile
-    step = plan(late, see(bound), NOW)
+    step = decide(late, see(bound), NOW)
     assert [p.name for p in step.expire] == ["digits-0-1"] and not step.delete
 
 
 def test_before_the_deadline_there_is_a_look_at_it() -> None:
-    step = plan(long_running(activeDeadlineSeconds=310), see(running(0), running(1)), NOW)
-    assert step.status.state == "Running" and step.look_again == pytest.approx(10)
+    step = decide(long_running(activeDeadlineSeconds=310), see(running(0), running(1)), NOW)
+    assert step.status.state == "Running" and step.requeue_after == pytest.approx(10)
 
 
 def test_suspended_time_does_not_count() -> None:
@@ -180,12 +180,12 @@ def test_pods_of_a_lost_node_are_deleted_by_force_after_the_fence() -> None:
     ours = write(started(running(0), running(1)), running(0), unreachable(1))
     assert ours.status.failure and ours.status.failure.reason == "NodeLost"
     assert (ours.status.attempt, ours.status.budget.charged) == (1, 0)
-    step = plan(ours, see(running(0), unreachable(1)), NOW)
+    step = decide(ours, see(running(0), unreachable(1)), NOW)
     assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(0, SURVIVOR_GRACE)]
-    assert step.look_again == pytest.approx(FENCE_SECONDS - 5) and not step.create
-    step = plan(ours, see(unreachable(1)), NOW + 5)
+    assert step.requeue_after == pytest.approx(FENCE_SECONDS - 5) and not step.create
+    step = decide(ours, see(unreachable(1)), NOW + 5)
     assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(1, 0)] and not step.create
-    assert plan(ours, see(), NOW + 5).create == (0, 1)
+    assert decide(ours, see(), NOW + 5).create == (0, 1)
 
 
 def test_a_pod_that_no_kubelet_has_taken_is_deleted_by_force_and_waited_for_no_longer() -> None:
@@ -194,37 +194,37 @@ def test_a_pod_that_no_kubelet_has_taken_is_deleted_by_force_and_waited_for_no_l
     assert ours.status.attempt == 1
     going: dict[str, Any] = {
         "deleting": True,
-        "deletion_deadline": stamp(NOW + 5),
+        "deletion_deadline": timestamp(NOW + 5),
         "node": "nowhere",
     }
-    step = plan(ours, see(failed(0), pod(1, **going)), NOW)
-    assert not step.delete and not step.create and step.look_again == 5 + OVERDUE_SECONDS
+    step = decide(ours, see(failed(0), pod(1, **going)), NOW)
+    assert not step.delete and not step.create and step.requeue_after == 5 + OVERDUE_SECONDS
     later = NOW + 5 + OVERDUE_SECONDS
-    step = plan(ours, see(failed(0), pod(1, **going)), later)
+    step = decide(ours, see(failed(0), pod(1, **going)), later)
     assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(1, 0)] and not step.create
     held = pod(1, **{**going, "forced": True})
-    step = plan(ours, see(failed(0), held), later)
+    step = decide(ours, see(failed(0), held), later)
     assert step.create == (0, 1) and not step.delete
-    started_there = pod(1, **going, started_at=stamp(NOW))
-    step = plan(ours, see(failed(0), started_there), later + 1000)
+    started_there = pod(1, **going, started_at=timestamp(NOW))
+    step = decide(ours, see(failed(0), started_there), later + 1000)
     assert not step.create and not step.delete, "its kubelet is to say when it has ended"
 
 
 def test_a_pod_that_is_only_unreachable_is_waited_for() -> None:
     quiet = unreachable(1, deleting=False, disruption="")
-    step = plan(started(running(0), running(1)), see(running(0), quiet), NOW + 100)
+    step = decide(started(running(0), running(1)), see(running(0), quiet), NOW + 100)
     assert step.status.attempt == 0 and not step.delete
 
 
 def test_survivors_of_an_eviction_may_save_and_those_of_a_failure_need_not() -> None:
     evicted = running(1, deleting=True, disruption="Evicted")
     ours = write(started(running(0), running(1)), running(0), evicted)
-    step = plan(ours, see(running(0), evicted), NOW)
+    step = decide(ours, see(running(0), evicted), NOW)
     assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(0, None)]
-    gone = plan(ours, see(running(0)), NOW)
+    gone = decide(ours, see(running(0)), NOW)
     assert [d.grace_seconds for d in gone.delete] == [SURVIVOR_GRACE]
     ours = write(started(running(0), running(1)), running(0), failed(1))
-    step = plan(ours, see(running(0), failed(1)), NOW)
+    step = decide(ours, see(running(0), failed(1)), NOW)
     assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(0, SURVIVOR_GRACE)]
 
 
@@ -321,11 +321,11 @@ def test_what_a_kubelet_does_not_admit_is_no_failure_of_the_training(reason: str
 def test_beside_an_eviction_a_pod_without_an_agent_has_failed_because_of_it() -> None:
     ours = started(running(0), running(1))
     evicted = running(0, deleting=True, disruption="Evicted")
-    status = plan(ours, see(evicted, failed(1)), NOW).status
+    status = decide(ours, see(evicted, failed(1)), NOW).status
     assert status.failure and status.failure.reason == "Evicted" and status.budget.charged == 0
-    status = plan(ours, see(evicted, failed(1, summary())), NOW).status
+    status = decide(ours, see(evicted, failed(1, summary())), NOW).status
     assert status.failure and status.failure.reason == "Exception" and status.budget.charged == 1
-    status = plan(ours, see(running(0, deleting=True), failed(1)), NOW).status
+    status = decide(ours, see(running(0, deleting=True), failed(1)), NOW).status
     assert status.failure and status.failure.reason == "Error" and status.budget.charged == 1
 
 
@@ -351,16 +351,16 @@ def test_a_group_that_is_scheduled_in_part_is_released_and_tried_again_later() -
     words = "0/3 nodes are available: 3 Insufficient cpu."
     stuck = pod(1, reason="Unschedulable", message=words)
     ours = waiting_job(running(0), stuck)
-    step = plan(ours, see(running(0), stuck), NOW + 59)
-    assert step.status.attempt == 0 and step.look_again == pytest.approx(1)
+    step = decide(ours, see(running(0), stuck), NOW + 59)
+    assert step.status.attempt == 0 and step.requeue_after == pytest.approx(1)
     late = write(ours, running(0), stuck, now=NOW + 60)
     found = late.status.failure
     assert found and found.reason == "StartupDeadlineExceeded" and words in found.message
     assert (late.status.attempt, late.status.budget.charged) == (1, 0)
-    step = plan(late, see(running(0), stuck), NOW + 60)
+    step = decide(late, see(running(0), stuck), NOW + 60)
     assert ranks(step) == {"digits-0-0", "digits-0-1"} and not step.create
-    assert plan(late, see(), NOW + 69).look_again == pytest.approx(1)
-    assert plan(late, see(), NOW + 70).create == (0, 1)
+    assert decide(late, see(), NOW + 69).requeue_after == pytest.approx(1)
+    assert decide(late, see(), NOW + 70).create == (0, 1)
 
 
 def test_the_time_to_start_counts_from_each_attempts_own_beginning() -> None:
@@ -370,9 +370,9 @@ def test_the_time_to_start_counts_from_each_attempts_own_beginning() -> None:
     for attempt in (1, 2, 3):
         ours = write(ours, replace(stuck, attempt=attempt - 1), now=now)
         assert ours.status.attempt == attempt
-        assert plan(ours, see(), now + 2).create == (0, 1), "not at once again"
+        assert decide(ours, see(), now + 2).create == (0, 1), "not at once again"
         waiting = replace(stuck, attempt=attempt)
-        step = plan(ours, see(pod(0, attempt=attempt), waiting), now + 59)
+        step = decide(ours, see(pod(0, attempt=attempt), waiting), now + 59)
         assert step.status.attempt == attempt
         now += 62
 
@@ -382,54 +382,54 @@ def test_the_time_to_start_begins_when_the_old_pods_are_gone() -> None:
     leaving = (running(0), running(1, deleting=True, disruption="Evicted"))
     ours = write(ours, *leaving)
     assert ours.status.attempt == 1
-    assert plan(ours, see(*leaving), NOW + 200).status.attempt == 1
-    step = plan(ours, see(), NOW + 201)
+    assert decide(ours, see(*leaving), NOW + 200).status.attempt == 1
+    step = decide(ours, see(), NOW + 201)
     assert step.create == (0, 1) and step.status.attempt == 1
-    first, last = stamp(NOW + 201), stamp(NOW + 202)
+    first, last = timestamp(NOW + 201), timestamp(NOW + 202)
     stuck = (
         pod(0, attempt=1, created_at=last),
         pod(1, attempt=1, reason="Unschedulable", created_at=first),
     )
-    assert plan(ours, see(*stuck), NOW + 261).status.attempt == 1
-    assert plan(ours, see(*stuck), NOW + 262).status.attempt == 2
+    assert decide(ours, see(*stuck), NOW + 261).status.attempt == 1
+    assert decide(ours, see(*stuck), NOW + 262).status.attempt == 2
 
 
 def test_the_time_to_start_is_not_spent_while_no_operator_is_there() -> None:
     ours = write(started(running(0), running(1), startupDeadlineSeconds=60), failed(0), running(1))
-    back = plan(ours, see(), NOW + 7200)
+    back = decide(ours, see(), NOW + 7200)
     assert back.create == (0, 1) and back.status.attempt == 1 and back.status.failure
     assert back.status.failure.reason == "Error", "the first cause is kept"
     refused = Refused(403, "Forbidden", "exceeded quota")
-    early = plan(ours, see(trouble=refused, refused_seconds=59), NOW + 7200)
+    early = decide(ours, see(create_error=refused, refused_seconds=59), NOW + 7200)
     assert early.status.attempt == 1
-    late = plan(ours, see(trouble=refused, refused_seconds=60), NOW + 7200).status
+    late = decide(ours, see(create_error=refused, refused_seconds=60), NOW + 7200).status
     assert late.attempt == 2 and late.failure and "exceeded quota" in late.failure.message
 
 
 def test_a_pod_without_its_volumes_or_network_has_not_begun_its_pull() -> None:
     ours = started(running(0), pod(1), startupDeadlineSeconds=60)
     waiting = pod(1, node="node-2", reason="ContainerCreating")
-    assert plan(ours, see(running(0), waiting), NOW + 600).status.attempt == 0, "a pull goes on"
-    late = plan(ours, see(running(0), replace(waiting, bare=True)), NOW + 600).status
+    assert decide(ours, see(running(0), waiting), NOW + 600).status.attempt == 0, "a pull goes on"
+    late = decide(ours, see(running(0), replace(waiting, without_sandbox=True)), NOW + 600).status
     assert late.failure and late.failure.reason == "StartupDeadlineExceeded"
     assert late.failure.pod == "digits-0-1" and "volumes or its network" in late.failure.message
     for value, bare in (("False", True), ("True", False)):
         said = {"type": "PodReadyToStartContainers", "status": value}
-        assert record_of({"phase": "Pending", "conditions": [said]}).bare is bare
-    assert not record_of({"phase": "Pending"}).bare
+        assert record_of({"phase": "Pending", "conditions": [said]}).without_sandbox is bare
+    assert not record_of({"phase": "Pending"}).without_sandbox
 
 
 def test_a_pull_that_goes_on_is_waited_for_and_one_that_fails_is_not() -> None:
     pulling = pod(1, node="node-1", reason="ContainerCreating")
     ours = waiting_job(running(0), pulling)
-    assert plan(ours, see(running(0), pulling), NOW + 600).status.attempt == 0
+    assert decide(ours, see(running(0), pulling), NOW + 600).status.attempt == 0
     failing = replace(pulling, reason="ImagePullBackOff", message="not found")
-    assert plan(ours, see(running(0), failing), NOW + 600).status.attempt == 1
+    assert decide(ours, see(running(0), failing), NOW + 600).status.attempt == 1
 
 
 def test_a_quota_that_lets_only_some_pods_in_releases_them() -> None:
     ours = waiting_job(running(0))
-    assert plan(ours, see(running(0)), NOW + 60).status.attempt == 1
+    assert decide(ours, see(running(0)), NOW + 60).status.attempt == 1
 
 
 # Where the time went

@@ -20,15 +20,15 @@ from ddpjob.cluster import (
     NETWORK_POLICIES,
     PODS,
     SERVICES,
-    Body,
     Resource,
 )
-from ddpjob.controller.controller import Controller, load_agent
+from ddpjob.controller.controller import load_agent
+from ddpjob.controller.events import record_event
 from ddpjob.errors import Refused
-from ddpjob.plan.decision import Note
+from ddpjob.json_depth import Body
+from ddpjob.plan.decision import Event
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
-from ddpjob.settings import Settings
 from tests.builders import job_object
 from tests.localplay import FAST, NAMESPACE, Watched, end_pod, operating, until
 
@@ -410,12 +410,11 @@ async def test_dying_before_or_after_any_write_changes_nothing() -> None:
             assert found[:5] == reference[:5], (number, when)
 
 
-async def test_an_event_that_exists_is_not_told_again() -> None:
+async def test_an_event_that_exists_is_not_created_again() -> None:
     cluster = Watched()
     job = DDPJob.parse(await submit(cluster))
-    reconciler = Controller(cluster, settings=Settings()).reconciler
     for message in ("rank 1 failed", "rank 1 failed", "rank 2 failed"):
-        await reconciler._tell(job, Note("Restarting", message))
+        await record_event(cluster, job, Event("Restarting", message))
     events = (await cluster.list(EVENTS, namespace=NAMESPACE)).items
     assert sorted(e["message"] for e in events) == ["rank 1 failed", "rank 2 failed"]
 

@@ -6,16 +6,17 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiohttp import web
 
+from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller import poller
+from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
-from ddpjob.controller.poller import MAX_BYTES, Jobs, Poller, fetch
-from ddpjob.controller.reconcile import Memory
+from ddpjob.controller.memory import Memory
+from ddpjob.controller.poller import MAX_BYTES, Poller, fetch
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports
@@ -134,22 +135,20 @@ def test_only_the_jobs_own_rank_0_is_asked() -> None:
     """Not what somebody else has named like rank 0 of a later attempt, or of another namespace."""
     record = job_record(job().model_dump(by_alias=True, mode="json", exclude_none=True))
     own, forged = running(0), running(0, attempt=9, uid="forged")
-    memories = {record.uid: Memory(head=own.uid)}
-    jobs = SimpleNamespace(
-        settings=Settings(),
-        jobs={("team", "digits"): record},
-        reconciler=SimpleNamespace(memories=memories),
-        pods_of=lambda namespace, uid: [forged, own] if namespace == "team" else [],
-    )
-    poller = Poller(cast(Jobs, jobs))
-    assert [pod.uid for _, pod in poller._targets()] == [own.uid]
+    controller = Controller(LocalCluster(), settings=Settings())
+    caches, memories = controller.reconciler.caches, controller.reconciler.memories
+    caches.put_job(record)
+    caches.put_pod(forged)
+    caches.put_pod(own)
+    memories[record.uid] = Memory(head=own.uid)
+    assert [pod.uid for _, pod in controller._heads()] == [own.uid]
     memories[record.uid].head = ""
-    assert not list(poller._targets())
+    assert not list(controller._heads())
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 10.0), (200, 10.0), (1000, 50.0)])
 def test_progress_is_written_within_its_budget(jobs: int, seconds: float) -> None:
     """Once in 10 s for one job, twenty times a second for all: docs/operations.md."""
-    poller = Poller(cast(Jobs, SimpleNamespace(settings=Settings())))
+    poller = Poller(Settings(), lambda: (), lambda record, report: None)
     poller._running = jobs
     assert poller.write_interval() == seconds

@@ -1,40 +1,64 @@
-"""Every reason that a status can give stands in docs/operations.md."""
+"""Every reason of a status stands in `plan/reasons.py`, and so in docs/operations.md."""
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 
+import pytest
+
 from ddpjob import api
-from ddpjob.plan.observed import DEADLINE, DISRUPTIONS
+from ddpjob.plan import reasons
+from tests import tables
 from tests.cluster.tiers import ROOT
 
 DOCS = ROOT / "docs"
-SOURCES = ROOT / "operator" / "ddpjob"
+SOURCES = ROOT / "operator"
 CAMEL = re.compile(r"[A-Z][a-z]+[A-Za-z0-9]*")
 # Calls that take a reason, and its place among the arguments.
-PLACES = {"with_condition": 3, "with_history": 1, "fail": 2, "restart": 2, "Verdict": 0}
+PLACES = {"with_condition": 1, "with_history": 1, "fail": 2, "restart": 2, "Verdict": 0}
+FAILURES = {name for reason in reasons.FAILURES for name in re.findall(r"\w+", reason.name)}
 
 
-def said() -> Iterator[str]:
+def literals() -> Iterator[str]:
     """Reasons that are written out in a call."""
-    for path in (*(SOURCES / "plan").glob("*.py"), *SOURCES.with_name("ddpjob_agent").glob("*.py")):
+    for path in (*SOURCES.glob("ddpjob/plan/*.py"), *AGENT):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             place = PLACES.get(node.func.id)
             if place is not None and len(node.args) > place:
-                argument = node.args[place]
-                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    yield argument.value
+                for part in ast.walk(node.args[place]):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        yield part.value
 
 
-def test_every_reason_is_explained() -> None:
-    reasons = {*said(), *DISRUPTIONS, DEADLINE, "OOMKilled", "InitContainerFailed"}
-    reasons.discard("Completed")  # the agent's word for success
-    assert {"MaxRestartsExceeded", "Rendezvous", "Suspending", "SpecChanged"} <= reasons
+AGENT = [*SOURCES.glob("ddpjob_agent/*.py")]
+
+
+def test_every_reason_is_known() -> None:
+    found = set(literals())
+    assert {"Rendezvous", "Exception"} <= found, "the agent's"
+    # Success is no failure: the agent's name for it, and that of an attempt in the history.
+    assert found - {"Completed", "Succeeded"} <= FAILURES
+
+
+def test_every_reason_of_a_condition_is_in_the_table_once() -> None:
+    made = [each for each in vars(reasons).values() if isinstance(each, reasons.Reason)]
+    assert Counter(made) == Counter(reasons.CONDITIONS)
+    names = Counter((each.condition, each.name) for each in reasons.CONDITIONS)
+    assert set(names.values()) == {1}
+
+
+def test_the_tables_are_those_of_the_page() -> None:
     text = (DOCS / "operations.md").read_text()
-    missing = sorted(reason for reason in reasons if not re.search(rf"\b{reason}\b", text))
-    assert missing == []
+    assert tables.with_tables(text) == text
+    assert "| MaxRestartsExceeded |" in text
+
+
+def test_a_table_without_a_place_is_an_error() -> None:
+    with pytest.raises(ValueError, match="conditions"):
+        tables.with_tables("no table")
 
 
 def test_every_state_and_no_other_has_a_row() -> None:

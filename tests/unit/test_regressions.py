@@ -10,16 +10,27 @@ import pytest
 
 from ddpjob import names
 from ddpjob.api import DDPJob
-from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Body, Listing, Resource
+from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Listing, Resource
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.errors import InvalidJob, cluster_error
+from ddpjob.json_depth import Body
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.proof import Proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
-from tests.builders import NOW, failed, job, job_object, plan, pod, running, succeeded, with_status
+from tests.builders import (
+    NOW,
+    decide,
+    failed,
+    job,
+    job_object,
+    pod,
+    running,
+    succeeded,
+    with_status,
+)
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -33,11 +44,11 @@ from tests.localplay import (
 
 
 def see(*pods: PodRecord) -> Observed:
-    return Observed(pods=pods, looked=True, children_ready=True, spec_hash="hash")
+    return Observed(pods=pods, confirmed=True, children_ready=True, spec_hash="hash")
 
 
 def write(current: Any, *pods: PodRecord) -> Any:
-    return with_status(current, plan(current, see(*pods), NOW).status)
+    return with_status(current, decide(current, see(*pods), NOW).status)
 
 
 def whole(**spec: Any) -> Any:
@@ -106,7 +117,7 @@ async def test_every_watched_namespace_keeps_its_jobs() -> None:
 @pytest.mark.parametrize("ended", [failed, succeeded])
 def test_a_deeply_nested_message_stops_nothing(ended: Any) -> None:
     deep = '{"version":1,"reason":"X","a":' + "[" * 3000
-    status = plan(whole(), see(ended(0, message=deep), running(1)), NOW).status
+    status = decide(whole(), see(ended(0, message=deep), running(1)), NOW).status
     assert status.attempt == 1 or status.succeeded_ranks == "0"
 
 
@@ -288,15 +299,15 @@ async def test_a_pod_that_loses_its_label_and_gets_it_back_is_seen_again() -> No
 def test_a_suspended_job_ends_sidecars_and_late_pods() -> None:
     asked = with_status(job(suspend=True), whole().status)
     leaving = write(asked, running(0), running(1))
-    step = plan(leaving, see(succeeded(0, ended=False)), NOW)
+    step = decide(leaving, see(succeeded(0, ended=False)), NOW)
     assert [d.pod.name for d in step.delete] == ["digits-0-0"]
     suspended = write(leaving)
     assert suspended.status.state == "Suspended"
-    assert [d.pod.name for d in plan(suspended, see(running(1)), NOW).delete] == ["digits-0-1"]
+    assert [d.pod.name for d in decide(suspended, see(running(1)), NOW).delete] == ["digits-0-1"]
 
 
 def test_a_failed_job_has_no_running_nodes() -> None:
-    over = plan(whole(failurePolicy={"maxRestarts": 0}), see(running(0), failed(1)), NOW).status
+    over = decide(whole(failurePolicy={"maxRestarts": 0}), see(running(0), failed(1)), NOW).status
     assert over.state == "Failed"
     assert (over.nodes.running, over.nodes.failed, over.summary.nodes) == (0, 1, "0/2")
 

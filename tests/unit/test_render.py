@@ -418,16 +418,16 @@ def test_what_master_leaves_out_is_as_for_the_others() -> None:
 
 
 def test_both_kinds_of_pods_carry_one_hash_that_knows_both() -> None:
-    def stamp(**spec: Any) -> render.PodStamp:
+    def timestamp(**spec: Any) -> render.PodTemplate:
         return render.pods(job(**spec), AGENT, Policy())
 
-    def noted(stamp: render.PodStamp, rank: int) -> str:
+    def noted(stamp: render.PodTemplate, rank: int) -> str:
         found: str = json.loads(stamp.body(rank))["metadata"]["annotations"]["ddpjob.dev/spec-hash"]
         return found
 
-    one, two = stamp(master={"image": "master:1"}), stamp(master={"image": "master:2"})
+    one, two = timestamp(master={"image": "master:1"}), timestamp(master={"image": "master:2"})
     assert noted(one, 0) == noted(one, 1) == one.spec_hash
-    assert len({one.spec_hash, two.spec_hash, stamp().spec_hash}) == 3
+    assert len({one.spec_hash, two.spec_hash, timestamp().spec_hash}) == 3
 
 
 def test_a_checkpoint_on_rank_0_is_mounted_there_alone() -> None:

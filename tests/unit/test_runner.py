@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from ddpjob import names
-from ddpjob.cluster import CONFIGMAPS, PODS, Body, Resource
+from ddpjob.cluster import CONFIGMAPS, PODS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.errors import Conflict, NotFound
+from ddpjob.json_depth import Body
 from ddpjob.runner import Runner
 from ddpjob.runner.network import Loopback
 

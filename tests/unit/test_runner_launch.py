@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.cluster import Body
+from ddpjob.json_depth import Body
 from ddpjob.runner.launch import (
     CannotStart,
     Launch,

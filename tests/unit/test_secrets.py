@@ -20,8 +20,9 @@ from aiohttp import web
 
 from ddpjob import names
 from ddpjob.cli.validate import check
-from ddpjob.cluster import DDPJOBS, EVENTS, PODS, SERVICES, Body, Resource
+from ddpjob.cluster import DDPJOBS, EVENTS, PODS, SERVICES, Resource
 from ddpjob.errors import cluster_error
+from ddpjob.json_depth import Body
 from tests.builders import job_object, summary
 from tests.fuzz import fuzzed_job
 from tests.localplay import NAMESPACE, OperatorView, Script, Watched, operating, until

@@ -15,11 +15,11 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
 from ddpjob.controller.reconcile import _is_transition
 from ddpjob.errors import DDPJobError, Refused
-from ddpjob.plan.decision import Plan
+from ddpjob.plan.decision import Decision
 from ddpjob.plan.observed import Observed, PodRecord, Report
 from ddpjob.plan.proof import print_of
-from ddpjob.times import stamp
-from tests.builders import NOW, job, plan, summary
+from ddpjob.times import timestamp
+from tests.builders import NOW, decide, job, summary
 
 ROUNDS = 8  # more in one go, and Reconciler takes it that something flaps
 NODES = 3
@@ -40,25 +40,25 @@ class World:
     exists: bool = True
     made: int = 0
 
-    def plan(self) -> Plan:
+    def decide(self) -> Decision:
         """What is to be done."""
         ready = self.prepared == (self.job.metadata.generation, self.job.status.attempt)
         observed = Observed(
             pods=tuple(self.pods.values()),
             children_ready=ready,
-            trouble=self.trouble,
-            noise_seconds=0.0 if self.noise_since is None else self.now - self.noise_since,
+            create_error=self.trouble,
+            secondary_seconds=0.0 if self.noise_since is None else self.now - self.noise_since,
             report=self.report,
             spec_hash=self.spec_hash if ready else "",
         )
-        return plan(self.job, observed, self.now)
+        return decide(self.job, observed, self.now)
 
     def write(self) -> bool:
         """One write of the plan, or all of those that it makes at once; False if there is none."""
         if not self.exists:
             return False
-        step = self.plan()
-        if step.noise and self.noise_since is None:
+        step = self.decide()
+        if step.only_secondary and self.noise_since is None:
             self.noise_since = self.now
         if _is_transition(self.job.status, step.status):
             self.store(step.status)
@@ -69,7 +69,7 @@ class World:
         elif step.status != self.job.status:
             self.store(step.status)
         else:
-            assert not step.notes and not step.drop_agent
+            assert not step.events and not step.drop_agent
             return False
         return True
 
@@ -79,7 +79,7 @@ class World:
         rounds = 0
         while self.write():
             rounds += 1
-            assert rounds <= ROUNDS, f"still writes after {ROUNDS} rounds: {self.plan()}"
+            assert rounds <= ROUNDS, f"still writes after {ROUNDS} rounds: {self.decide()}"
         assert not self.write()
         assert self.job.status.attempt <= attempt + 1
         assert self.job.status.restarts <= restarts + 1
@@ -92,7 +92,7 @@ class World:
             self.noise_since, self.report = None, None
         self.job = self.job.model_copy(update={"status": stored})
 
-    def act(self, step: Plan) -> None:
+    def act(self, step: Decision) -> None:
         for doomed in step.delete:
             pod = doomed.pod
             assert self.pods[pod.name].uid == pod.uid
@@ -187,7 +187,7 @@ Event = Callable[[World, PodRecord | None, int], None]
 
 def runs(world: World, pod: PodRecord | None, _: int) -> None:
     if pod and pod.live:
-        since = {"started_at": stamp(world.now), "node": "node-1", "ip": "10.0.0.1"}
+        since = {"started_at": timestamp(world.now), "node": "node-1", "ip": "10.0.0.1"}
         world.change(pod, running=True, reason="", message="", **since)
 
 
@@ -195,7 +195,7 @@ def ends(world: World, pod: PodRecord | None, choice: int) -> None:
     if pod and pod.live:
         fields = {"running": False, "ended": True, **ENDS[choice % len(ENDS)]}
         over = fields.get("result") is not None
-        fields |= {"finished_at": stamp(world.now)} if over else {"ended": False}
+        fields |= {"finished_at": timestamp(world.now)} if over else {"ended": False}
         world.change(pod, **fields)
 
 
@@ -203,7 +203,7 @@ def is_deleted(world: World, pod: PodRecord | None, choice: int) -> None:
     """By somebody, by a drain, or with its node."""
     reason = ("", "Evicted", "Preempted", "NodeLost")[choice % 4]
     if pod:
-        lost = stamp(world.now) if reason == "NodeLost" else None
+        lost = timestamp(world.now) if reason == "NodeLost" else None
         world.change(pod, deleting=True, disruption=reason, unreachable_since=lost)
 
 

@@ -3,9 +3,12 @@ from itertools import permutations
 import pytest
 
 from ddpjob import api
+from ddpjob.controller.reconcile import _is_pruned
 from ddpjob.plan.observed import Report
+from ddpjob.plan.reasons import ALL_NODES_RUNNING, STARTING, Reason, because
+from ddpjob.plan.restart import next_attempt
 from ddpjob.plan.status import duration, with_condition, with_progress, with_summary
-from tests.builders import NOW
+from tests.builders import NOW, job
 
 REPORT = Report(
     attempt=0, step=1240, source="file", total_steps=2260, loss=0.08314, eta_seconds=13.2
@@ -63,12 +66,12 @@ def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
 
 
 def test_a_conditions_time_changes_with_its_truth_alone() -> None:
-    one = with_condition(api.Status(), "Running", False, "Starting", "", now=NOW)
-    two = with_condition(one, "Running", False, "ErrImagePull", "no", now=NOW + 60)
-    three = with_condition(two, "Running", True, "AllNodesRunning", "", now=NOW + 90)
+    one = with_condition(api.Status(), STARTING, "", now=NOW)
+    two = with_condition(one, because(STARTING, "ErrImagePull"), "no", now=NOW + 60)
+    three = with_condition(two, ALL_NODES_RUNNING, "", now=NOW + 90)
     times = [s.conditions[0].last_transition_time for s in (one, two, three)]
     assert times[0] == times[1] != times[2]
-    assert with_condition(three, "Running", True, "AllNodesRunning", "", now=NOW + 99) is three
+    assert with_condition(three, ALL_NODES_RUNNING, "", now=NOW + 99) is three
 
 
 def test_conditions_have_one_order_whichever_was_set_first() -> None:
@@ -77,6 +80,34 @@ def test_conditions_have_one_order_whichever_was_set_first() -> None:
     for kinds in permutations((*own, *foreign)):
         status = api.Status()
         for kind in kinds:
-            status = with_condition(status, kind, True, "Set", "", now=NOW)
+            status = with_condition(status, Reason(kind, "Set", True, ""), "", now=NOW)
         others = [kind for kind in kinds if kind in foreign]
         assert [c.type for c in status.conditions] == [*own, *others]
+
+
+@pytest.mark.parametrize(
+    ("progress", "is_current"),
+    [
+        ({"step": 7, "attempt": 2, "firstStep": 5}, True),
+        ({"step": 7, "attempt": 1, "firstStep": 5}, False),
+        ({"step": 7, "firstStep": 5}, True),  # as earlier operators wrote it
+        ({"step": 7}, False),  # and as they left it when an attempt had ended
+    ],
+)
+def test_progress_is_of_the_attempt_that_reported_it(
+    progress: dict[str, int], is_current: bool
+) -> None:
+    ours = job(status={"attempt": 2, "state": "Running", "progress": progress})
+    assert (ours.status.current_progress is not None) == is_current
+    following = next_attempt(ours, ours.status)
+    assert following.progress is not None and following.progress.step == 7
+    assert following.current_progress is None
+
+
+def test_a_status_that_the_definition_prunes_is_noticed() -> None:
+    written = job(status={"attempt": 2, "progress": {"step": 7, "attempt": 2}}).status.to_json()
+    assert not _is_pruned(written, written)
+    older = {**written, "progress": {"step": 7}}
+    assert _is_pruned(written, older)
+    assert _is_pruned(written, {name: written[name] for name in written if name != "progress"})
+    assert not _is_pruned(older, written), "a default that a newer definition adds"

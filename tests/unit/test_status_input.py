@@ -10,10 +10,10 @@ import pytest
 
 from ddpjob import names
 from ddpjob.api import DDPJob, Status, read_status
-from ddpjob.plan.decide import plan
+from ddpjob.plan.decide import decide
 from ddpjob.plan.observed import Report
-from ddpjob.plan.strays import UNHEARD_SECONDS
-from ddpjob.times import stamp
+from ddpjob.plan.strays import UNBEGUN_SECONDS
+from ddpjob.times import timestamp
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary
 from tests.fuzz import fuzzed_status
 from tests.unit.test_budget import reports
@@ -49,9 +49,9 @@ def test_no_status_stops_the_reading_or_the_plan() -> None:
         status = fuzzed_status(number)
         begin = time.perf_counter()
         ours = job(status=status, **SPECS[number % len(SPECS)])
-        for looked in (False, True):
-            seen = replace(see(*PODS[number % len(PODS)], report=reports(3)), looked=looked)
-            step = plan(ours, seen, NOW)
+        for confirmed in (False, True):
+            seen = replace(see(*PODS[number % len(PODS)], report=reports(3)), confirmed=confirmed)
+            step = decide(ours, seen, NOW)
             assert len(step.create) <= 2, number
             told = step.status.to_json()
             assert len(orjson.dumps(told)) < 200_000, number
@@ -101,34 +101,39 @@ def test_what_the_operator_counts_on_has_room_above() -> None:
             "state": "Running",
             "attempt": names.MAX_ATTEMPT,
             "restarts": top,
-            "budget": {"charged": top, "inRow": top, "sameStepFailures": top, "highestStep": top},
+            "budget": {
+                "charged": top,
+                "consecutiveRestarts": top,
+                "sameStepFailures": top,
+                "highestStep": top,
+            },
             "goodput": {f"{name}Seconds": top for name in ("queued", "starting", "productive")},
         },
         failurePolicy={"maxRestarts": 1000},
     )
     last = names.MAX_ATTEMPT
     for seen in (see(failed(0, summary(), attempt=last), running(1, attempt=last)), see()):
-        Status.model_validate(plan(ours, seen, NOW).status.to_json())
+        Status.model_validate(decide(ours, seen, NOW).status.to_json())
 
 
 def test_after_the_last_attempt_number_the_first_comes_when_the_last_is_gone() -> None:
     last = names.MAX_ATTEMPT
     ours = job(status={"state": "Running", "attempt": last, "nodes": {"desired": 2, "running": 2}})
-    old = stamp(NOW - 2 * UNHEARD_SECONDS)
+    old = timestamp(NOW - 2 * UNBEGUN_SECONDS)
     pods = [running(rank, attempt=last, created_at=old) for rank in (0, 1)]
     gone = write(ours, replace(pods[0], deleting=True), pods[1])
     assert (gone.status.attempt, gone.status.state) == (0, "Restarting")
-    step = plan(gone, see(*pods), NOW)
+    step = decide(gone, see(*pods), NOW)
     assert len(step.delete) == 2 and not step.create
-    assert plan(write(gone), see(), NOW).create == (0, 1)
+    assert decide(write(gone), see(), NOW).create == (0, 1)
 
 
 def test_pods_of_a_lost_attempt_number_go_before_the_job_starts_again() -> None:
-    old = stamp(NOW - 2 * UNHEARD_SECONDS)
+    old = timestamp(NOW - 2 * UNBEGUN_SECONDS)
     pods = [running(rank, attempt=5, created_at=old) for rank in (0, 1)]
     ours = job(status={"state": "Running", "attempt": "five"})
     assert ours.status.attempt == 0
-    step = plan(ours, see(*pods), NOW)
+    step = decide(ours, see(*pods), NOW)
     assert len(step.delete) == 2 and not step.create
 
 
@@ -138,7 +143,7 @@ def test_ranks_and_nodes_of_a_status_are_no_more_than_a_job_may_have() -> None:
     ours = job(status={"state": "Running", "succeededRanks": "0-9999999", "nodes": nodes})
     tracemalloc.start()
     try:
-        step = plan(ours, see(running(0), running(1)), NOW)
+        step = decide(ours, see(running(0), running(1)), NOW)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
@@ -151,16 +156,16 @@ def test_what_rank_0_and_kubelets_may_say_can_be_written() -> None:
     said = Report(
         0, top, "file", top, huge, -huge, huge, float(top), 2.0**36 - 1, (("a", float("nan")),)
     )
-    status = plan(started(), see(running(0), running(1), report=said), NOW).status
+    status = decide(started(), see(running(0), running(1), report=said), NOW).status
     Status.model_validate(status.to_json())
     for number in (float("nan"), float("inf"), -float("inf"), 1e-320, 0.0, -0.0, 123456.0, 1e16):
         said = replace(said, loss=number, epoch=number, samples_per_second=number)
-        found = plan(started(), see(running(0), running(1), report=said), NOW).status
+        found = decide(started(), see(running(0), running(1), report=said), NOW).status
         Status.model_validate(found.to_json())
     stuck = pod(0, reason="R" * 5000, message="m" * 9000)
-    Status.model_validate(plan(started(), see(stuck, pod(1)), NOW).status.to_json())
+    Status.model_validate(decide(started(), see(stuck, pod(1)), NOW).status.to_json())
     dead = failed(0, "w" * 9000, reason="R" * 5000, finished_at="0001-01-01T00:00:00+14:00")
-    Status.model_validate(plan(started(), see(dead, pod(1)), NOW).status.to_json())
+    Status.model_validate(decide(started(), see(dead, pod(1)), NOW).status.to_json())
 
 
 def test_conditions_of_somebody_else_leave_room_for_ours() -> None:
@@ -188,6 +193,6 @@ def test_an_odd_time_of_a_pod_stops_nothing() -> None:
     for text in ("2026-13-45T00:00:00Z", "0001-01-01T00:00:00+14:00", "", "now"):
         pods = [replace(p, created_at=text, started_at=text) for p in (running(0), running(1))]
         ours = DDPJob.model_validate(started().model_dump(by_alias=True))
-        assert plan(ours, see(*pods), NOW).status.state == "Running"
+        assert decide(ours, see(*pods), NOW).status.state == "Running"
         newer = [replace(p, attempt=7, unreachable_since=text, deleting=True) for p in pods]
-        assert not plan(ours, see(*newer), NOW).create
+        assert not decide(ours, see(*newer), NOW).create

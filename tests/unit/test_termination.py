@@ -12,8 +12,8 @@ from ddpjob.plan.termination import (
     final_report,
     first_cause,
     late_failure,
-    noise_failure,
-    read_summary,
+    read_termination,
+    secondary_failure,
 )
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.verdict import Verdict, summarize
@@ -57,21 +57,21 @@ def waits(rank: int, place: str, time: float, **more: Any) -> PodRecord:
 
 def test_of_ranks_that_all_wait_the_one_in_a_place_of_its_own_is_named() -> None:
     pods = [waits(0, "backward", 10.0), waits(1, "barrier", 10.2), waits(2, "backward", 10.1)]
-    found = noise_failure(pods)
+    found = secondary_failure(pods)
     assert (found.rank, found.reason) == (1, "Hang")
     assert found.message == "rank 1 waits in barrier; node rank 0,2 in backward"
 
 
 def test_of_two_ranks_in_different_collectives_both_places_are_named() -> None:
-    found = noise_failure([waits(0, "backward", 10.0), waits(1, "barrier", 9.0)])
+    found = secondary_failure([waits(0, "backward", 10.0), waits(1, "barrier", 9.0)])
     assert found.message == "rank 1 waits in barrier; node rank 0 in backward"
-    alike = noise_failure([waits(0, "barrier", 10.0), waits(1, "barrier", 9.0)])
+    alike = secondary_failure([waits(0, "barrier", 10.0), waits(1, "barrier", 9.0)])
     assert alike.message == "rank 1 waits in barrier"
 
 
 def test_an_echo_of_the_end_of_a_hang_comes_after_those_that_hang() -> None:
     echo = failed(2, summary(peer=True, time=5.0))
-    assert noise_failure([waits(0, "barrier", 10.0), echo]).rank == 0
+    assert secondary_failure([waits(0, "barrier", 10.0), echo]).rank == 0
 
 
 def test_whoever_has_not_noticed_a_time_out_is_what_the_others_waited_for() -> None:
@@ -92,7 +92,7 @@ def test_whoever_has_not_noticed_a_time_out_is_what_the_others_waited_for() -> N
 @pytest.mark.parametrize("place", [7, "x" * 201, ["barrier"]])
 def test_a_place_that_no_agent_writes_spoils_no_judgement(place: Any) -> None:
     pod = failed(0, summary(peer=True, place=place))
-    assert read_summary(pod) is None and noise_failure([pod]).pod == pod.name
+    assert read_termination(pod) is None and secondary_failure([pod]).pod == pod.name
 
 
 def test_a_pod_without_a_summary_is_judged_by_the_kubelets_time() -> None:
@@ -119,7 +119,7 @@ def test_the_final_report_is_rank_zeros() -> None:
     ["", "{", "null", "[]", "{}", '{"version": 2, "reason": "x"}', '{"version": 1}', "[" * 5000],
 )
 def test_what_is_no_summary_is_not_believed(text: str) -> None:
-    assert read_summary(failed(0, text)) is None
+    assert read_termination(failed(0, text)) is None
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))

@@ -14,8 +14,9 @@ from ddpjob import names
 from ddpjob.api import Attempt, Condition, Failure, Status, validate
 from ddpjob.cli.validate import check
 from ddpjob.errors import InvalidJob, cluster_error
-from ddpjob.plan.decide import plan
-from ddpjob.plan.decision import Note
+from ddpjob.plan.decide import decide
+from ddpjob.plan.decision import Event
+from ddpjob.plan.reasons import Reason
 from ddpjob.plan.status import with_condition, with_progress
 from ddpjob.plan.termination import AgentReport
 from ddpjob.text import printable, printable_lines
@@ -102,7 +103,9 @@ def test_status_and_events_hold_nothing_else() -> None:
         message=ANYTHING,
         last_transition_time="2027-01-15T08:00:00Z",
     )
-    said = with_condition(Status(), "Running", None, ANYTHING, ANYTHING, now=NOW).conditions[0]
+    said = with_condition(
+        Status(), Reason("Running", ANYTHING, None, ""), ANYTHING, now=NOW
+    ).conditions[0]
     failure = Failure(
         attempt=0, signal=ANYTHING, reason=ANYTHING, exception=ANYTHING, message=ANYTHING
     )
@@ -110,7 +113,7 @@ def test_status_and_events_hold_nothing_else() -> None:
     for text in (
         *(condition.reason, condition.message, said.reason, said.message, past.reason),
         *(failure.signal, failure.reason, failure.exception, failure.message),
-        Note("Restarting", ANYTHING).message,
+        Event("Restarting", ANYTHING).message,
     ):
         assert text and is_harmless(text)
 
@@ -124,10 +127,12 @@ def test_status_and_events_hold_nothing_else() -> None:
     ],
 )
 def test_what_a_pod_says_is_quoted_and_nothing_is_lost_behind_it(message: str) -> None:
-    step = plan(started(failurePolicy={"maxRestarts": 0}), see(failed(0, message), running(1)), NOW)
+    step = decide(
+        started(failurePolicy={"maxRestarts": 0}), see(failed(0, message), running(1)), NOW
+    )
     failure, ended = step.status.failure, step.status.condition("Failed")
     assert step.status.state == "Failed" and failure and ended
-    for text in (failure.message, failure.reason, ended.message, step.notes[0].message):
+    for text in (failure.message, failure.reason, ended.message, step.events[0].message):
         assert is_harmless(text)
     assert "failurePolicy.maxRestarts is 0" in ended.message
 

@@ -1,10 +1,10 @@
 import pytest
 
-from ddpjob.times import restamped, seconds_since, stamp, unix_seconds
+from ddpjob.times import as_timestamp, seconds_since, timestamp, unix_seconds
 
 
 def test_times_are_those_of_the_api() -> None:
-    assert stamp(0) == "1970-01-01T00:00:00Z" and unix_seconds("1970-01-01T00:01:00Z") == 60
+    assert timestamp(0) == "1970-01-01T00:00:00Z" and unix_seconds("1970-01-01T00:01:00Z") == 60
     assert seconds_since("1970-01-01T00:01:00Z", 90) == 30
     assert unix_seconds("1970-01-01T01:00:00.5+01:00") == 0.5
     assert unix_seconds("1970-01-01T00:01:00") == 60, "not this machine's time"
@@ -12,7 +12,7 @@ def test_times_are_those_of_the_api() -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, 1e12, float("inf"), -1e300])
 def test_a_moment_out_of_all_years_has_a_time_too(seconds: float) -> None:
-    assert unix_seconds(stamp(seconds)) in (0, 253402300799)
+    assert unix_seconds(timestamp(seconds)) in (0, 253402300799)
 
 
 # The API server takes all but the last five for times: its check is not a parser's.
@@ -36,10 +36,10 @@ def test_what_is_no_time_counts_as_none(text: str) -> None:
     seconds = unix_seconds(text)
     assert seconds is None or abs(seconds) < 1e12
     assert isinstance(seconds_since(text, 5.0), float)
-    assert restamped(text) is None or unix_seconds(restamped(text)) is not None
+    assert as_timestamp(text) is None or unix_seconds(as_timestamp(text)) is not None
 
 
 def test_without_a_time_no_time_has_passed() -> None:
     assert seconds_since(None, 5.0) == 0.0 == seconds_since("never", 5.0)
-    assert unix_seconds(None) is None and restamped(None) is None
-    assert restamped("2026-01-31T13:00:00.25+01:00") == "2026-01-31T12:00:00Z"
+    assert unix_seconds(None) is None and as_timestamp(None) is None
+    assert as_timestamp("2026-01-31T13:00:00.25+01:00") == "2026-01-31T12:00:00Z"

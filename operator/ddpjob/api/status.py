@@ -30,7 +30,7 @@ DURATION = "^[0-9]{1,16}[dhms]([0-9]{1,2}[hms])?$"
 STAMP = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
 
 
-def _counted(count: Any) -> Any:
+def _whole_number(count: Any) -> Any:
     """With room above, so that what is counted on can be written."""
     return min(count, 2**52) if isinstance(count, int) else count
 
@@ -52,7 +52,7 @@ Stamp = Annotated[
     WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 20, "pattern": STAMP}),
 ]
 """As `stamp` writes it."""
-Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_counted)]
+Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_whole_number)]
 """What the operator counts: it goes on from what it reads."""
 Step = Annotated[int, Field(ge=0, le=_EXACT)]
 AttemptNumber = Annotated[int, Field(ge=0, le=names.MAX_ATTEMPT)]
@@ -106,9 +106,11 @@ class Metric(Model):
 class Progress(Model):
     """What the training last reported. Numbers that may be NaN or infinite are strings."""
 
+    attempt: AttemptNumber | None = None
+    """`attempt` is the attempt that has reported this. The next one may not have reported yet."""
     step: Step
     first_step: Step | None = None
-    """The first that was seen in this attempt."""
+    """`firstStep` is the first step that was seen in that attempt."""
     total_steps: Step | None = None
     epoch: Number | None = None
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
@@ -164,7 +166,7 @@ class Budget(Model):
 
     charged: Count = 0
     """Failures that count towards `maxRestarts`, since the script last got further than ever."""
-    in_row: Count = 0
+    consecutive_restarts: Count = 0
     """Restarts in a row, counted or not: what the pauses grow with."""
     highest_step: Step | None = None
     """The highest step that the script has reported in the attempts that are over."""
@@ -239,6 +241,15 @@ class Status(Model):
         list[Annotated[str, Field(max_length=253, pattern=DNS_SUBDOMAIN)]], Field(max_length=32)
     ] = []
     """Nodes that no further pod of the job is to run on, by `avoidNode`."""
+
+    @property
+    def current_progress(self) -> Progress | None:
+        """The progress of the current attempt; None if only an earlier one has reported."""
+        progress = self.progress
+        if progress is None or progress.attempt not in (None, self.attempt):
+            return None
+        # Earlier operators wrote no attempt, and took `firstStep` away when one ended.
+        return progress if progress.attempt is not None or progress.first_step is not None else None
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, if there is one."""

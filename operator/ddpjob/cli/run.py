@@ -19,12 +19,13 @@ from ddpjob.cli.gpus import shares, told
 from ddpjob.cli.live import Display, Screen, Status, display
 from ddpjob.cli.say import say
 from ddpjob.cli.validate import check
-from ddpjob.cluster import DDPJOBS, PODS, Body, Resource
+from ddpjob.cluster import DDPJOBS, PODS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob, NotFound
+from ddpjob.json_depth import Body
 from ddpjob.plan.observed import pod_record
-from ddpjob.plan.termination import read_summary
+from ddpjob.plan.termination import read_termination
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
@@ -236,7 +237,7 @@ class Session:
         name = str((self._status.get("failure") or {}).get("pod"))
         with contextlib.suppress(NotFound):
             pod = pod_record(await self._cluster.get(PODS, self.namespace, name))
-            summary = read_summary(pod) if pod else None
+            summary = read_termination(pod) if pod else None
             return summary.traceback.splitlines() if summary else []
         return []
 

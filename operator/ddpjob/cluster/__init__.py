@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from ddpjob import names
 from ddpjob.errors import cluster_error
-
-Body = dict[str, Any]
+from ddpjob.json_depth import Body
 
 
 @dataclass(frozen=True)

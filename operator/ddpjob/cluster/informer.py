@@ -7,8 +7,9 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from ddpjob.cluster import DDPJOBS, Body, Cluster, Resource
+from ddpjob.cluster import DDPJOBS, Cluster, Resource
 from ddpjob.errors import ClusterError, Expired, NotFound
+from ddpjob.json_depth import Body
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Item(Protocol):
 T = TypeVar("T", bound=Item)
 
 
-class Store(Generic[T]):
+class Cache(Generic[T]):
     """Items by uid, the newest version of each.
 
     Remembers what went and when, so that the late answer to an own write revives nothing, and yet
@@ -109,7 +110,7 @@ class Informer(Generic[T]):
         self,
         cluster: Cluster,
         resource: Resource,
-        store: Store[T],
+        store: Cache[T],
         read: Callable[[Body], T | None],
         *,
         namespace: str | None,
@@ -118,7 +119,7 @@ class Informer(Generic[T]):
         self._cluster, self._resource, self._store = cluster, resource, store
         self._read, self._namespace, self._labels = read, namespace, labels
         self.synced = asyncio.Event()
-        self.last_heard = 0.0
+        self.last_event_at = 0.0
         """Loop time of the last list, event or bookmark."""
 
     async def run(self) -> None:
@@ -152,7 +153,7 @@ class Informer(Generic[T]):
             self._resource, namespace=self._namespace, labels=self._labels, keep=self._read
         )
         self._store.replace(listing.items, int(listing.resource_version), self._namespace)
-        self._heard()
+        self._note_event()
         self.synced.set()
         return listing.resource_version
 
@@ -171,7 +172,7 @@ class Informer(Generic[T]):
                     event = await anext(events)
             except StopAsyncIteration:
                 return
-            self._heard()
+            self._note_event()
             metadata = event.object["metadata"]
             if event.type == "DELETED":
                 self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
@@ -182,5 +183,5 @@ class Informer(Generic[T]):
                     self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
             yield metadata["resourceVersion"]
 
-    def _heard(self) -> None:
-        self.last_heard = asyncio.get_running_loop().time()
+    def _note_event(self) -> None:
+        self.last_event_at = asyncio.get_running_loop().time()

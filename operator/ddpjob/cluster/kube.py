@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import orjson
 
-from ddpjob.cluster import Body, Keep, Listing, Resource, WatchEvent, kept
+from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.pages import read_page
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
-from ddpjob.json_depth import LARGE, aside, read_json
+from ddpjob.json_depth import LARGE, Body, aside, read_json
 
 CHUNK = 500  # objects in one answer to a list
 REQUEST_SECONDS = 30.0

@@ -12,10 +12,11 @@ from typing import Any
 
 import orjson
 
-from ddpjob.cluster import DDPJOBS, PODS, Body, Keep, Listing, Resource, WatchEvent, kept
-from ddpjob.cluster.cache import Store, Stored
+from ddpjob.cluster import DDPJOBS, PODS, Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.cluster.selector import parse_selector
+from ddpjob.cluster.store import Store, Stored
 from ddpjob.errors import InvalidJob, cluster_error
+from ddpjob.json_depth import Body
 from ddpjob.times import written
 
 HISTORY = 10_000  # revisions; a job of 8 ranks makes about 100
@@ -70,7 +71,7 @@ class LocalCluster:
             new.pop("status", None)
         if resource == PODS:
             self._bind(new)
-        new = self._judge(resource, new)
+        new = self._check_edit(resource, new)
         created = {"uid": str(uuid.uuid4()), "creationTimestamp": self._timestamp()}
         new["metadata"] = _without_server_fields(meta) | created | {"generation": 1}
         stored = self._store.commit(resource, new)
@@ -95,7 +96,7 @@ class LocalCluster:
         if resource in WITH_STATUS:
             new.pop("status", None)
             new |= {"status": old["status"]} if "status" in old else {}
-        new = self._judge(resource, new)
+        new = self._check_edit(resource, new)
         if resource == PODS:
             _check_pod_change(old["spec"], new["spec"])
         kept = {
@@ -210,7 +211,7 @@ class LocalCluster:
         bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self._timestamp()}
         pod["status"] = {"phase": "Pending", "conditions": [bound]}
 
-    def _judge(self, resource: Resource, body: Body) -> Body:
+    def _check_edit(self, resource: Resource, body: Body) -> Body:
         try:
             return self._admit(resource, body)
         except InvalidJob as problem:

@@ -1,22 +1,25 @@
-"""Wires events to reconcile: two caches, one queue of jobs, some workers."""
+"""Connects events to the reconciler: two caches, one queue of jobs, some workers."""
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from importlib import resources
+from secrets import token_bytes
 
 from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
-from ddpjob.cluster.informer import STALE_SECONDS, Informer, Store
+from ddpjob.cluster.informer import STALE_SECONDS, Cache, Informer
+from ddpjob.controller.children import Children
 from ddpjob.controller.jobrecord import JobRecord, job_record
+from ddpjob.controller.memory import Caches
 from ddpjob.controller.poller import Poller
 from ddpjob.controller.queue import KeyedQueue
-from ddpjob.controller.reconcile import Caches, Reconciler
+from ddpjob.controller.reconcile import Reconciler
 from ddpjob.errors import ClusterError, Refused
 from ddpjob.leader.lease import Elector
-from ddpjob.plan.observed import PodRecord, pod_record
+from ddpjob.plan.observed import PodRecord, Report, pod_record
 from ddpjob.pods import agent_zip
 from ddpjob.pods.render import Agent
 from ddpjob.settings import Settings
@@ -66,32 +69,33 @@ class Controller:
         self.jobs: dict[Key, JobRecord] = {}
         self._pods: dict[tuple[str, str], dict[str, PodRecord]] = defaultdict(dict)
         """By the namespace that they are in and the uid of the job that they name."""
-        self._job_store: Store[JobRecord] = Store(self._job_changed, self._job_news)
-        self._pod_store: Store[PodRecord] = Store(self._pod_changed, self._pod_news)
+        self._job_cache: Cache[JobRecord] = Cache(self._job_changed, self._job_news)
+        self._pod_cache: Cache[PodRecord] = Cache(self._pod_changed, self._pod_news)
         self.queue: KeyedQueue[Key] = KeyedQueue(
             first=self.settings.backoff_first, cap=self.settings.backoff_cap
         )
         caches = Caches(
             job=lambda namespace, name: self.jobs.get((namespace, name)),
             pods=self.pods_of,
-            # Whoever wrote goes on from there by himself. An echo would cut his back-off short.
-            put_job=partial(self._job_store.put, own=True),
-            put_pod=partial(self._pod_store.put, own=True),
-            remove_pod=self._pod_store.remove,
-            remove_job=self._job_store.remove,
+            # The reconciler goes on from its own writes. As events they would cut the back-off.
+            put_job=partial(self._job_cache.put, own=True),
+            put_pod=partial(self._pod_cache.put, own=True),
+            remove_pod=self._pod_cache.remove,
+            remove_job=self._job_cache.remove,
         )
-        self.poller = Poller(self)
+        self.poller = Poller(self.settings, self._heads, self._reported)
+        children = Children(cluster, caches, load_agent(), self.settings, token_bytes(32))
         self.reconciler = Reconciler(
-            cluster, caches, load_agent(), self.settings, self.poller.write_interval
+            cluster, caches, children, self.settings, self.poller.write_interval
         )
         labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
         scopes: Sequence[str | None] = namespaces or [None]
         for namespace in scopes:
             self.informers += [
-                Informer(cluster, DDPJOBS, self._job_store, job_record, namespace=namespace),
+                Informer(cluster, DDPJOBS, self._job_cache, job_record, namespace=namespace),
                 Informer(
-                    cluster, PODS, self._pod_store, pod_record, namespace=namespace, labels=labels
+                    cluster, PODS, self._pod_cache, pod_record, namespace=namespace, labels=labels
                 ),
             ]
 
@@ -105,7 +109,7 @@ class Controller:
                 tasks.create_task(informer.run())
             for informer in self.informers:
                 await informer.synced.wait()
-            log.info("caches synced jobs=%d pods=%d", len(self._job_store), len(self._pod_store))
+            log.info("caches synced jobs=%d pods=%d", len(self._job_cache), len(self._pod_cache))
             if self._elector is not None:
                 tasks.create_task(self._elector.run())
                 await self._elector.leading.wait()
@@ -117,7 +121,7 @@ class Controller:
                 tasks.create_task(self._work())
 
     def trigger(self, namespace: str, name: str) -> None:
-        """Look at this job soon. Who stands by looks at all of them when its time comes."""
+        """Have this job reconciled soon. An operator that stands by does nothing yet."""
         if self.leading:
             self.queue.add((namespace, name))
 
@@ -132,13 +136,13 @@ class Controller:
 
     @property
     def fresh(self) -> bool:
-        """Whether every watch has been heard of lately.
+        """Whether every watch has brought something lately, if only a bookmark.
 
-        A process that hears nothing should be restarted.
+        A process whose watches bring nothing should be restarted.
         """
         now = asyncio.get_running_loop().time()
         return all(
-            not informer.synced.is_set() or now - informer.last_heard < 2 * STALE_SECONDS
+            not informer.synced.is_set() or now - informer.last_event_at < 2 * STALE_SECONDS
             for informer in self.informers
         )
 
@@ -169,6 +173,24 @@ class Controller:
     def _pod_news(self, record: PodRecord) -> None:
         self.trigger(record.namespace, record.job)
 
+    def _heads(self) -> Iterator[tuple[JobRecord, PodRecord]]:
+        """The running jobs, each with rank 0's own pod of its attempt."""
+        for record in list(self.jobs.values()):
+            memory = self.reconciler.memories.get(record.uid)
+            if memory is None or not memory.head:
+                continue
+            pods = self.pods_of(record.namespace, record.uid)
+            head = next((pod for pod in pods if pod.uid == memory.head), None)
+            if head is not None and head.running and head.ip:
+                yield record, head
+
+    def _reported(self, record: JobRecord, report: Report) -> None:
+        """Keep a job's report for the next decision, and have that made if the report is news."""
+        memory = self.reconciler.memories.get(record.uid)
+        if memory is not None and report != memory.report:
+            memory.report = report
+            self.trigger(record.namespace, record.name)
+
     async def _work(self) -> None:
         while True:
             key = await self.queue.get()
@@ -183,7 +205,7 @@ class Controller:
                 pause = self.queue.retry(
                     key,
                     at_least=error.retry_after or least,
-                    at_most=self.reconciler.seconds_to_look(*key),
+                    at_most=self.reconciler.seconds_to_requeue(*key),
                 )
                 log.info("job=%s/%s retry_in=%.1fs error=%s", *key, pause, error)
             except Exception:

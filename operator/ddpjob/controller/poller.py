@@ -1,19 +1,17 @@
-"""Asks rank 0's agent of every running job how far it is.
+"""Asks rank 0's agent of every running job for progress.
 
-What comes back was written by somebody's pod.
+A pod of somebody's writes the answer, so the answer is hostile.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import aiohttp
 from pydantic import ValidationError
 
 from ddpjob.controller.jobrecord import JobRecord
-from ddpjob.controller.reconcile import Memory, Reconciler
 from ddpjob.plan.observed import PodRecord, Report
 from ddpjob.plan.termination import AgentReport, loads
 from ddpjob.settings import Settings
@@ -25,35 +23,27 @@ ANSWER_SECONDS = 2.0
 MAX_BYTES = 64 * 1024
 
 
-class Jobs(Protocol):
-    """What the poller needs of the controller."""
-
-    settings: Settings
-    jobs: dict[tuple[str, str], JobRecord]
-    reconciler: Reconciler
-
-    def pods_of(self, namespace: str, uid: str) -> Iterable[PodRecord]:
-        """Pods of this namespace that name the job with this uid as their controller."""
-        ...
-
-    def trigger(self, namespace: str, name: str) -> None:
-        """Look at this job soon."""
-        ...
-
-
 class Poller:
-    """Polls, and remembers the answers where the next plan sees them."""
+    """Asks the agents in turn, and hands over each report."""
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
+    def __init__(
+        self,
+        settings: Settings,
+        targets: Callable[[], Iterable[tuple[JobRecord, PodRecord]]],
+        deliver: Callable[[JobRecord, Report], None],
+    ) -> None:
+        """`targets` returns each running job with rank 0's pod; `deliver` takes a job's report."""
+        self._settings = settings
+        self._targets = targets
+        self._deliver = deliver
         self._running = 0
 
     def write_interval(self) -> float:
-        """Seconds between two writes of one job's progress.
+        """Return the seconds between two writes of one job's progress.
 
-        As the number of running jobs has it now.
+        The more jobs run, the longer it is: `settings.progress_writes_per_second` is for all.
         """
-        settings = self._jobs.settings
+        settings = self._settings
         return max(settings.progress_write, self._running / settings.progress_writes_per_second)
 
     async def run(self) -> None:
@@ -64,17 +54,7 @@ class Poller:
                 targets = list(self._targets())
                 self._running = len(targets)
                 await asyncio.gather(*(self._ask(session, slots, *target) for target in targets))
-                await asyncio.sleep(self._jobs.settings.progress_poll)
-
-    def _targets(self) -> Iterator[tuple[JobRecord, PodRecord]]:
-        for record in list(self._jobs.jobs.values()):
-            memory = self._jobs.reconciler.memories.get(record.uid)
-            if memory is None or not memory.head:
-                continue
-            pods = self._jobs.pods_of(record.namespace, record.uid)
-            head = next((pod for pod in pods if pod.uid == memory.head), None)
-            if head is not None and head.running and head.ip:
-                yield record, head
+                await asyncio.sleep(self._settings.progress_poll)
 
     async def _ask(
         self,
@@ -85,18 +65,14 @@ class Poller:
     ) -> None:
         async with slots:
             report = await fetch(session, pod)
-        memory: Memory | None = self._jobs.reconciler.memories.get(record.uid)
-        if report is None or memory is None:
-            return
-        if report != memory.report:
-            memory.report = report
-            self._jobs.trigger(record.namespace, record.name)
+        if report is not None:
+            self._deliver(record, report)
 
 
 async def fetch(session: aiohttp.ClientSession, pod: PodRecord) -> Report | None:
-    """What the pod's agent reports.
+    """Return the progress that the pod's agent reports.
 
-    None if it does not answer in time, or not what it should.
+    Returns None if the agent does not answer in time, or if the answer is no report of this pod.
     """
     host, port = pod.ip, pod.agent_port
     address = f"[{host}]" if ":" in host else host

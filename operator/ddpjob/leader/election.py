@@ -7,10 +7,8 @@ was stored: the difference of the two is for what is still on its way.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-Body = dict[str, Any]
-
+from ddpjob.json_depth import Body
 
 LONGEST_LEASE = 60.0  # s
 

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from ddpjob import names
-from ddpjob.cluster import LEASES, Body, Cluster
+from ddpjob.cluster import LEASES, Cluster
 from ddpjob.errors import ClusterError, Conflict, NotFound
+from ddpjob.json_depth import Body
 from ddpjob.leader.election import Election, Terms
 
 log = logging.getLogger(__name__)
@@ -64,17 +65,17 @@ class Elector:
 
     async def run(self) -> None:
         """Stand for election, and renew; until cancelled, or until what was won is lost."""
-        election, trouble = self._election, False
+        election, failing = self._election, False
         log.info("candidate=%s lease=%s", election.identity, self._place)
         while True:
             try:
                 async with asyncio.timeout(self._at_most(ANSWER_SECONDS)):
                     await self._try()
-                trouble = False
+                failing = False
             except (ClusterError, TimeoutError) as error:
-                if not trouble:
+                if not failing:
                     log.warning("lease=%s error=%s", self._place, str(error) or "no answer")
-                trouble = True
+                failing = True
             if election.lost(time.monotonic()):
                 late = f"could not be renewed for {election.terms.deadline:.0f} s"
                 taken = f"is {election.holder}'s"
@@ -96,7 +97,7 @@ class Elector:
                         log.info("released lease=%s", self._place)
                         return
                     except Conflict:  # a renewal that was cancelled, but stored
-                        await self._look()
+                        await self._refresh()
                         spec = self._election.step_down()
         except (ClusterError, TimeoutError) as error:
             log.warning("not released lease=%s error=%s", self._place, str(error) or "no answer")
@@ -113,7 +114,7 @@ class Elector:
     async def _try(self) -> None:
         """Renew what is ours, take what is free."""
         if not self._election.leads(time.monotonic()):
-            await self._look()
+            await self._refresh()
         for _ in range(2):
             asked_at = time.monotonic()
             spec = self._election.bid(asked_at, _stamp())
@@ -123,9 +124,9 @@ class Elector:
                 self._election.won(await self._write(spec), asked_at)
                 return
             except (Conflict, NotFound):  # somebody was faster, or our own last answer was lost
-                await self._look()
+                await self._refresh()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         try:
             lease = await self._cluster.get(LEASES, self._namespace, self._name)
         except NotFound:

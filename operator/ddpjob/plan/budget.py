@@ -1,4 +1,4 @@
-"""What follows from a failure: whether, when and where the group starts again. Pure."""
+"""Judges a failure by `failurePolicy`, and counts restarts. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from ddpjob.api import (
     Status,
 )
 from ddpjob.api.expressions import compile_all
-from ddpjob.plan.observed import DISRUPTIONS
+from ddpjob.plan.reasons import NOTHING_TO_LAUNCH, UNCOUNTED
 
-LAUNCH_FAILED = "LaunchFailed"  # as the agent calls it
-START_ERRORS = ("StartError", "ContainerCannotRun")  # as containerd and Docker call it, and
-# What runc says then, and crun, which puts the name in between.
+# The reason of a container that cannot start, by containerd and by Docker.
+START_ERRORS = ("StartError", "ContainerCannotRun")
+# The message of runc, and of crun, which puts the program's name in between.
 NO_PROGRAM = re.compile(r"executable file (\S{1,99} )?not found in \$PATH")
-SAME_STEP_FAILURES = 3  # in a row at one step, then a further try would end there too
+# Counted failures in a row at one step. A further try would end there too.
+SAME_STEP_FAILURES = 3
 
 
 Action = Literal["FailJob", "Restart", "Ignore"]
@@ -27,7 +28,7 @@ Action = Literal["FailJob", "Restart", "Ignore"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a policy says of one failure."""
+    """How a policy judges one failure."""
 
     action: Action
     counts: bool
@@ -38,13 +39,13 @@ class Verdict:
 
 
 def judge(policy: FailurePolicy, failure: Failure, *, has_trained: bool = False) -> Verdict:
-    """The verdict of the first rule that fits, or the built-in one.
+    """Return the verdict of the first rule that fits, or the built-in one.
 
-    A rule whose expression is none, or too large, fits nothing: the job is refused for it, but its
-    pods may be older than that. `has_trained`: a step of the job has been seen, in whatever
+    A rule with a broken or too large expression fits nothing. Such a job is refused, but its pods
+    may be older than the edit. `has_trained` says that a step of the job has been seen, in any
     attempt.
     """
-    built_in = failure.reason not in DISRUPTIONS
+    built_in = failure.reason not in UNCOUNTED
     expressions = iter(compile_all(policy.message_patterns()))
     for position, rule in enumerate(policy.rules):
         expression = next(expressions) if rule.on_message_pattern else None
@@ -56,17 +57,17 @@ def judge(policy: FailurePolicy, failure: Failure, *, has_trained: bool = False)
 
 
 def is_hopeless(failure: Failure) -> bool:
-    """Whether every further attempt would end so: no script, module or torch, a wrong option.
+    """Whether every further attempt would end in the same way.
 
-    Or no Python in the image. Where an exception ended the launcher it may have been the network,
-    or the node.
+    That is so without script, module, torch or Python in the image, and with a wrong option. If an
+    exception ended the launcher, it may have been the network's or the node's fault.
     """
     no_program = failure.reason in START_ERRORS and NO_PROGRAM.search(failure.message)
-    return failure.exception is None and (failure.reason == LAUNCH_FAILED or bool(no_program))
+    return failure.exception is None and (failure.reason == NOTHING_TO_LAUNCH or bool(no_program))
 
 
 def _fits(rule: FailureRule, expression: Any, failure: Failure) -> bool:
-    """Whether the failure is as the rule has it in every field; `expression`: by `compile_all`."""
+    """Whether the rule fits the failure; `expression` is the rule's pattern, compiled."""
     wanted = (
         (rule.on_exit_codes, failure.exit_code),
         (rule.on_signals, failure.signal),
@@ -81,27 +82,25 @@ def _fits(rule: FailureRule, expression: Any, failure: Failure) -> bool:
 
 
 def reported_step(status: Status) -> int | None:
-    """The step that the script itself last reported in this attempt.
+    """Return the step that the script itself last reported in this attempt, if it has.
 
-    Steps counted from outside begin at 0 in every process, so they tell nothing of progress.
+    Steps that are counted from outside begin at 0 in every process, so they show no progress.
     """
-    progress = status.progress
-    if progress is None or progress.source != "file" or progress.first_step is None:
-        return None
-    return progress.step
+    progress = status.current_progress
+    return progress.step if progress is not None and progress.source == "file" else None
 
 
-def regained(budget: Budget, step: int | None) -> Budget:
-    """`budget`, as new if `step` is further than any earlier attempt got."""
+def with_refill(budget: Budget, step: int | None) -> Budget:
+    """Return `budget`, full again if `step` is higher than any earlier attempt's."""
     further = step is not None and (budget.highest_step is None or step > budget.highest_step)
-    spent = budget.charged or budget.in_row or budget.same_step_failures
+    spent = budget.charged or budget.consecutive_restarts or budget.same_step_failures
     if not further or not spent:
         return budget
     return Budget(highest_step=budget.highest_step)
 
 
-def reached(budget: Budget, step: int | None) -> Budget:
-    """`budget`, with `step` among those that have been reached."""
+def with_highest_step(budget: Budget, step: int | None) -> Budget:
+    """Return `budget` with `step` as its highest step, if it is the highest."""
     if step is None or budget.highest_step is not None and step <= budget.highest_step:
         return budget
     return budget.model_copy(update={"highest_step": step})
@@ -110,12 +109,12 @@ def reached(budget: Budget, step: int | None) -> Budget:
 def spend(
     budget: Budget, step: int | None, *, counts: bool, ran_seconds: float, backoff: BackoffSeconds
 ) -> tuple[Budget, float]:
-    """The budget after a failure at `step`, and for how many seconds to pause.
+    """Return the budget after a failure at `step`, and the pause before the restart in seconds.
 
-    `ran_seconds`: for how long all nodes had run.
+    `ran_seconds` is for how long all nodes had run.
     """
-    in_row = (0 if ran_seconds > backoff.cap else budget.in_row) + 1
-    update: dict[str, int | None] = {"in_row": in_row}
+    consecutive_restarts = (0 if ran_seconds > backoff.cap else budget.consecutive_restarts) + 1
+    update: dict[str, int | None] = {"consecutive_restarts": consecutive_restarts}
     if counts:
         same = step is not None and step == budget.failed_step
         update |= {
@@ -123,6 +122,10 @@ def spend(
             "failed_step": step,
             "same_step_failures": (budget.same_step_failures if same else 0) + (step is not None),
         }
-    pause = 0.0 if in_row == 1 else min(backoff.cap, backoff.first * 2.0 ** min(in_row - 2, 32))
-    budget = reached(budget, step)
+    pause = (
+        0.0
+        if consecutive_restarts == 1
+        else min(backoff.cap, backoff.first * 2.0 ** min(consecutive_restarts - 2, 32))
+    )
+    budget = with_highest_step(budget, step)
     return budget.model_copy(update=update | {"next_restart_time": None}), pause

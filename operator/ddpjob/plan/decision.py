@@ -1,4 +1,4 @@
-"""One step of a job, as `plan` decides it and `reconcile` does it."""
+"""What `decide` answers with, and `reconcile` carries out."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,7 +7,8 @@ from ddpjob.api import Status
 from ddpjob.plan.observed import PodRecord
 from ddpjob.text import printable
 
-MAX_NOTE = 1024  # characters of an Event's message
+# Characters.
+MAX_EVENT_MESSAGE = 1024
 
 
 @dataclass(frozen=True)
@@ -21,20 +22,20 @@ class Deletion:
 
 
 @dataclass(frozen=True)
-class Note:
-    """An Event for people: CamelCase reason and a sentence, which may quote others."""
+class Event:
+    """A Kubernetes Event on the job: a CamelCase reason and a sentence, which may quote others."""
 
     reason: str
     message: str
     warning: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", printable(self.message, MAX_NOTE))
+        object.__setattr__(self, "message", printable(self.message, MAX_EVENT_MESSAGE))
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One step: the status first, then the rest."""
+class Decision:
+    """What to do next for one job: first write the status, then do the rest."""
 
     status: Status
     delete: tuple[Deletion, ...] = ()
@@ -44,29 +45,29 @@ class Plan:
     """Node ranks whose pods to create."""
     drop_agent: bool = False
     """The job has just finished: its agent's ConfigMap is of no more use."""
-    notes: tuple[Note, ...] = ()
+    events: tuple[Event, ...] = ()
     expire: tuple[PodRecord, ...] = ()
     """Pods that their kubelets are to end now, with their grace, and to keep."""
     delete_job: bool = False
     """The finished job has been there for long enough."""
-    look: bool = False
-    """What follows rests on the absence of pods: read them anew, and ask again."""
-    noise: bool = False
-    """Only peers' noise has been seen so far."""
-    look_again: float | None = None
-    """Seconds after which to plan again even if nothing happens."""
+    confirm: bool = False
+    """The decision rests on the absence of pods: read them from the API server and decide again."""
+    only_secondary: bool = False
+    """Pods have failed, but only of another pod's failure, which has not been seen yet."""
+    requeue_after: float | None = None
+    """Seconds after which to decide again even if nothing happens."""
     head: str = ""
-    """Uid of rank 0's pod of the attempt that the plan was made in, whose agent is asked."""
+    """uid of rank 0's pod in the job's attempt. The operator asks its agent for progress."""
 
     def is_idle(self, status: Status) -> bool:
-        """Whether nothing follows for a job with this status, but perhaps a look later."""
-        deeds = self.delete or self.expire or self.prepare or self.create
-        return self.status == status and not (deeds or self.delete_job or self.look)
+        """Whether a job with this status needs nothing now. A deadline may be left."""
+        actions = self.delete or self.expire or self.prepare or self.create
+        return self.status == status and not (actions or self.delete_job or self.confirm)
 
 
-def look_again(step: Plan, seconds: float | None) -> Plan:
-    """`step`, to be followed by a look after so many seconds at the latest."""
+def requeue(decision: Decision, seconds: float | None) -> Decision:
+    """`decision`, to be made again after so many seconds at the latest; None is never."""
     if seconds is None or not math.isfinite(seconds):
-        return step
-    known = step.look_again
-    return replace(step, look_again=seconds if known is None else min(seconds, known))
+        return decision
+    known = decision.requeue_after
+    return replace(decision, requeue_after=seconds if known is None else min(seconds, known))

@@ -4,64 +4,72 @@ import math
 
 from ddpjob import api
 from ddpjob.api import Status
-from ddpjob.plan.decision import Note, Plan
+from ddpjob.plan.decision import Decision, Event
 from ddpjob.plan.goodput import active_seconds
 from ddpjob.plan.group import Group
-from ddpjob.plan.observed import DEADLINE
+from ddpjob.plan.reasons import (
+    ALL_RANKS_SUCCEEDED,
+    DEADLINE_EXCEEDED,
+    FINISHED,
+    RANK0_SUCCEEDED,
+    Reason,
+)
 from ddpjob.plan.status import count_nodes, with_condition, with_history, with_summary
-from ddpjob.times import stamp
+from ddpjob.times import timestamp
 
 
-def complete(group: Group, status: Status) -> Plan:
-    """All ranks have ended well, or as many as the job asks for."""
+def complete(group: Group, status: Status) -> Decision:
+    """Return the end of a job whose ranks have ended well, or as many as it asks for."""
     job, now = group.job, group.now
-    reason, message = "AllRanksSucceeded", "all ranks have ended with exit code 0"
+    reason, message = ALL_RANKS_SUCCEEDED, "all ranks have ended with exit code 0"
     if len(group.succeeded) < job.spec.nnodes:
-        reason, message = "Rank0Succeeded", "rank 0 has ended with exit code 0"
+        reason, message = RANK0_SUCCEEDED, "rank 0 has ended with exit code 0"
     elif any(rule.action == "Ignore" for rule in job.spec.failure_policy.rules):
         message += ", or are ignored"
     status = with_history(status, "Succeeded", now)
     status = _finished(group, status, "Succeeded", message)
-    status = with_condition(status, "Complete", True, reason, message, now=now)
-    note = Note("Succeeded", message)
-    return Plan(with_summary(status), drop_agent=True, notes=(note,))
+    status = with_condition(status, reason, message, now=now)
+    event = Event("Succeeded", message)
+    return Decision(with_summary(status), drop_agent=True, events=(event,))
 
 
-def fail(group: Group, status: Status, reason: str, what: str, why: str) -> Plan:
-    """The job has failed, for good."""
+def fail(group: Group, status: Status, reason: Reason, what: str, why: str) -> Decision:
+    """Return the end of a job that has failed: `what` failed, and `why` nothing is tried again."""
     status = _finished(group, status, "Failed", what)
-    status = with_condition(status, "Failed", True, reason, why, now=group.now)
-    return Plan(with_summary(status), drop_agent=True, notes=(Note("Failed", why, warning=True),))
+    status = with_condition(status, reason, why, now=group.now)
+    return Decision(
+        with_summary(status), drop_agent=True, events=(Event("Failed", why, warning=True),)
+    )
 
 
-def time_is_up(group: Group, status: Status) -> Plan:
-    """The job has been active for as long as it may be."""
+def time_is_up(group: Group, status: Status) -> Decision:
+    """Return the end of a job that has been active for as long as it may be."""
     limit = group.job.spec.active_deadline_seconds
     message = f"active for longer than activeDeadlineSeconds, {limit}"
-    status = with_history(status, DEADLINE, group.now)
-    return fail(group, status, DEADLINE, message, message)
+    status = with_history(status, DEADLINE_EXCEEDED.name, group.now)
+    return fail(group, status, DEADLINE_EXCEEDED, message, message)
 
 
 def seconds_left(group: Group, status: Status) -> float:
-    """Until `activeDeadlineSeconds`; infinite without one."""
+    """Return the seconds until `activeDeadlineSeconds`; infinity without one."""
     limit = group.job.spec.active_deadline_seconds
     return math.inf if limit is None else limit - active_seconds(status, group.now)
 
 
 def _finished(group: Group, status: Status, state: api.State, message: str) -> Status:
-    """What both ends have in common."""
+    """Return `status` with all that both ends have in common."""
     status = status.model_copy(
         update={
             "state": state,
-            "completion_time": stamp(group.now),
+            "completion_time": timestamp(group.now),
             "nodes": _last_counts(group, status.nodes.desired),
             "pods": [],
         }
     )
-    return with_condition(status, "Running", False, "Finished", message, now=group.now)
+    return with_condition(status, FINISHED, message, now=group.now)
 
 
 def _last_counts(group: Group, desired: int) -> api.Nodes:
-    """Counts for ever: what still runs or waits ends unwatched."""
+    """Return the counts that stay for ever. Nobody watches a pod that still runs or waits."""
     nodes = count_nodes(desired, group.current, group.succeeded)
     return nodes.model_copy(update={"pending": 0, "running": 0})

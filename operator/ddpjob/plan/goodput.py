@@ -1,12 +1,12 @@
-"""Where a job's time went: waiting, starting, training, training again what was lost. Pure.
+"""Counts where a job's time went: waiting, starting, training, training lost steps again. Pure.
 
-A state's time is booked when the job leaves it, so status is not written for it alone.
+A state's time is added when the job leaves the state, so no status is written for it alone.
 """
 
 from collections.abc import Mapping
 
 from ddpjob.api import Goodput, State, Status
-from ddpjob.times import seconds_since, stamp
+from ddpjob.times import seconds_since, timestamp
 
 _ACTIVE: Mapping[State, str] = {
     "Starting": "starting_seconds",
@@ -16,22 +16,22 @@ _ACTIVE: Mapping[State, str] = {
 _BOOKS: Mapping[State, str] = {"Pending": "queued_seconds", **_ACTIVE}
 
 
-def booked(old: Status, new: Status, now: float, *, created: str | None) -> Status:
-    """`new`, with the time in the state of `old` booked if that is over.
+def with_time_booked(old: Status, new: Status, now: float, *, created: str | None) -> Status:
+    """Return `new` with the time that the job spent in the state of `old`, if it has left it.
 
-    `created`: when the job was, for its first state began then.
+    The first state began when the job was `created`.
     """
     state = old.state or "Pending"
     if new.state is None or new.state == state and old.goodput.since:
         return new
-    since, spent = old.goodput.since or created or stamp(now), new.goodput
+    since, spent = old.goodput.since or created or timestamp(now), new.goodput
     if new.state == state:
         return new.model_copy(update={"goodput": spent.model_copy(update={"since": since})})
     if book := _BOOKS.get(state):
         seconds = getattr(spent, book) + max(0, int(seconds_since(since, now)))
         spent = spent.model_copy(update={book: seconds})
     return new.model_copy(
-        update={"goodput": _rated(spent.model_copy(update={"since": stamp(now)}))}
+        update={"goodput": _rated(spent.model_copy(update={"since": timestamp(now)}))}
     )
 
 

@@ -1,4 +1,4 @@
-"""One job and its pods, as one plan sees them. Pure."""
+"""One job and its pods, as one decision sees them. Pure."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from ddpjob.plan.own import Pods
 
 @dataclass(frozen=True)
 class Group:
-    """What does not change while a plan is made; the job's status, which does, goes beside it."""
+    """The inputs of one decision. The status, which a decision changes, is passed beside it."""
 
     job: DDPJob
     pods: Pods
     succeeded: Set[int]
-    """Node ranks of the attempt that have ended well, or whose failure is ignored."""
+    """Node ranks of the attempt that have ended well, or whose failure a rule ignores."""
     observed: Observed
     now: float
     """Unix time."""

@@ -1,7 +1,4 @@
-"""What is known of a job's pods when a decision is made.
-
-Small records, made from what the API server sends.
-"""
+"""What a decision knows of a job's pods: small records of the API server's objects. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,30 +7,22 @@ from typing import Any, Literal
 from ddpjob import names
 from ddpjob.errors import DDPJobError
 from ddpjob.plan.proof import print_of, root_of
-from ddpjob.times import stamp, unix_seconds
+from ddpjob.plan.reasons import EVICTED, INIT_CONTAINER_FAILED, NODE_LOST, NODE_REFUSED, PREEMPTED
+from ddpjob.times import timestamp, unix_seconds
 
 Result = Literal["succeeded", "failed"]
 
-DEADLINE = "DeadlineExceeded"  # as Kubernetes calls it, of pods and of Jobs
-NOT_STARTED = "StartupDeadlineExceeded"
+# What a container waits for in its turn.
 UNREMARKABLE = ("", "ContainerCreating", "PodInitializing")
-"""What a container waits for in its turn."""
-SAVED = "Preempted"
-"""Also what an agent says of ranks that have saved and ended with 75."""
-DISRUPTIONS = frozenset(
-    ("Evicted", SAVED, "NodeLost", "NodeRefused", "PodDeleted", "ResultUnknown", NOT_STARTED)
-)
-"""Reasons that are no fault of the training: restarts because of them do not count."""
-
-
+# Characters of a pod's uid; longer ones are nobody's.
 MAX_UID = 64
+# Characters of a pod's text that a record keeps: a termination message has as many bytes.
 MAX_TEXT = 4096
-"""Characters of a pod's text that a record keeps: a termination message has as many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What the agent of a pod that has ended left of why; `summary` reads it."""
+class Termination:
+    """How a pod ended, as its agent wrote it; `termination` reads it."""
 
     reason: str
     rank: int | None = None
@@ -41,30 +30,33 @@ class Word:
     signal: str | None = None
     exception: str | None = None
     message: str = ""
-    """As long as status has it."""
+    """Cut to the length that the status allows."""
     timed_out: bool = False
-    """Of noise: a collective has timed out."""
-    peer: bool = False
-    suspect: bool = False
+    """A collective has timed out."""
+    secondary: bool = False
+    """Another rank's failure has caused this one."""
+    maybe_primary: bool = False
+    """It looks secondary, but may be the primary failure."""
     place: str | None = None
+    """Where a rank that hangs waits for others."""
     time: float | None = None
     report: "Report | None" = None
-    """The last one, of rank 0 alone."""
+    """The last progress report; rank 0 alone has one."""
 
 
-UNREAD = Word("unread")
-"""Stands for a termination message that nobody has asked for."""
+# Stands for a termination message that has not been read yet.
+UNREAD = Termination("unread")
 
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """One pod, as far as we care: a thousand of them must not weigh much."""
+    """One pod, with the fields that a decision needs. Thousands of them must not weigh much."""
 
     name: str
     namespace: str
     uid: str
     uid_print: str
-    """What status keeps of its uid: six characters."""
+    """Six characters of the hash of its uid; the status keeps them."""
     resource_version: int
     job: str
     owner_uid: str
@@ -73,9 +65,9 @@ class PodRecord:
     rank: int
     deleting: bool = False
     deletion_deadline: str | None = None
-    """Until when its kubelet is to have ended it, if it is being deleted."""
+    """The time by which its kubelet has to end it, if it is being deleted."""
     forced: bool = False
-    """Deleted without a grace period, and there only because of somebody's finalizer."""
+    """It was deleted without a grace period, and only a finalizer keeps it."""
     node: str = ""
     ip: str = ""
     running: bool = False
@@ -86,29 +78,29 @@ class PodRecord:
     """The whole pod has ended, sidecars included."""
     exit_code: int | None = None
     reason: str = ""
-    """The kubelet's word for how the pod or container ended, or for why it waits."""
+    """The kubelet's reason for which the pod or container ended, or waits."""
     message: str = ""
-    """The termination message, or the kubelet's sentence."""
+    """The termination message, or the kubelet's message."""
     created_at: str | None = None
     started_at: str | None = None
     """When the kubelet took the pod."""
     deadline_seconds: int | None = None
     """`spec.activeDeadlineSeconds`, from `started_at`."""
-    bare: bool = False
-    """It has a node, and not yet its volumes and its network, which come before any image."""
+    without_sandbox: bool = False
+    """It has a node, but not yet its volumes and its network, which come before any image."""
     finished_at: str | None = None
     disruption: str = ""
-    """Why Kubernetes ended the pod, if it did: Evicted, Preempted, NodeLost or NodeRefused."""
+    """The reason for which Kubernetes ended the pod, if it did: a name in `reasons`."""
     unreachable_since: str | None = None
-    """When the node controller gave up the pod's node, while it has not come back."""
+    """When the node controller gave up the pod's node, if the node has not come back."""
     agent_port: int = names.AGENT_PORT
     agent_config: str = ""
     spec_hash: str = ""
     root: str = ""
-    """Where its proof leads to; see `proof`."""
-    word: Word | None = field(default=UNREAD, init=False, repr=False, compare=False)
-    """What `summary` has read in `message`, once it was asked for: a plan asks several times, and
-    there are many plans while a group fails."""
+    """The root of its proof; see `proof`."""
+    termination: Termination | None = field(default=UNREAD, init=False, repr=False, compare=False)
+    """`message` once it has been read. There are many decisions while a group fails, and each reads
+    it several times."""
 
     @property
     def live(self) -> bool:
@@ -117,14 +109,14 @@ class PodRecord:
 
 
 def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
-    """The record of `pod`, or None if its name is not that of a pod of the DDPJob that owns it.
+    """Return the record of `pod`, or None if its name does not fit the DDPJob that owns it.
 
-    Its labels are for people, who may change them; a name stays, and is there once.
+    Users may change labels. A name never changes, and is unique.
     """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     owners = metadata.get("ownerReferences") or []
     owner = next((o for o in owners if o.get("controller") and _is_job(o)), None)
-    if owner is None or (place := names.place(owner["name"], metadata["name"])) is None:
+    if owner is None or (place := names.parse_pod_name(owner["name"], metadata["name"])) is None:
         return None
     annotations = metadata.get("annotations") or {}
     agent_config = annotations.get(names.AGENT_ANNOTATION, "")
@@ -146,7 +138,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         created_at=metadata.get("creationTimestamp"),
         started_at=status.get("startTime"),
         deadline_seconds=spec.get("activeDeadlineSeconds"),
-        bare=_is_bare(status),
+        without_sandbox=_is_without_sandbox(status),
         agent_port=_port(annotations.get(names.AGENT_PORT_ANNOTATION, "")),
         agent_config=agent_config
         if names.is_agent_config_name(owner["name"], agent_config)
@@ -162,23 +154,23 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
 
 
 def _is_job(owner: Mapping[str, Any]) -> bool:
-    """Whether an owner is one of our jobs; a uid of the API server's has 36 characters."""
+    """Whether an owner is a DDPJob. The API server's uids have 36 characters."""
     group = str(owner.get("apiVersion")).partition("/")[0]
     return (group, owner.get("kind")) == (names.GROUP, names.KIND) and len(owner["uid"]) <= MAX_UID
 
 
 def _bounded(value: Any) -> Any:
-    """`value`, a text no longer than any that a kubelet writes: others may write 1.5 MB."""
+    """Return `value`, a text cut to the longest that a kubelet writes: others may write 1.5 MB."""
     return value[:MAX_TEXT] if isinstance(value, str) else value
 
 
 # Reasons of the condition DisruptionTarget (the Pod's lifecycle, "Pod disruption conditions").
 _DISRUPTIONS = {
-    "PreemptionByScheduler": "Preempted",
-    "EvictionByEvictionAPI": "Evicted",
-    "TerminationByKubelet": "Evicted",  # node pressure, or the node shuts down in order
-    "DeletionByTaintManager": "NodeLost",
-    "DeletionByPodGC": "NodeLost",
+    "PreemptionByScheduler": PREEMPTED,
+    "EvictionByEvictionAPI": EVICTED,
+    "TerminationByKubelet": EVICTED,  # node pressure, or the node shuts down in order
+    "DeletionByTaintManager": NODE_LOST,
+    "DeletionByPodGC": NODE_LOST,
 }
 # Reasons of a pod that the kubelet would not start though it had been bound to its node.
 _REFUSED = (
@@ -189,7 +181,7 @@ _REFUSED = (
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The pod's condition of this type; empty without one."""
+    """Return the pod's condition of this type; empty without one."""
     conditions = status.get("conditions") or []
     return next((each for each in conditions if each.get("type") == kind), {})
 
@@ -197,24 +189,25 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _disruption(status: Mapping[str, Any]) -> str:
     target = _condition(status, "DisruptionTarget")
     if target.get("status") == "True":
-        return _DISRUPTIONS.get(str(target.get("reason")), "Evicted")
+        return _DISRUPTIONS.get(str(target.get("reason")), EVICTED)
     reason = str(status.get("reason", ""))
-    if reason == "Evicted":
+    if reason == EVICTED:
         return reason
-    return "NodeRefused" if reason.startswith(_REFUSED) else ""
+    return NODE_REFUSED if reason.startswith(_REFUSED) else ""
 
 
-OVERDUE_SECONDS = 20  # what a living kubelet may take to say that a pod has ended
+# The time within which a living kubelet reports that a pod has ended.
+OVERDUE_SECONDS = 20
 
 
 def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str | None:
-    """When the pod's node was lost; `deadline` is when its kubelet was to have ended it, if ever.
+    """Return when the pod's node was lost; its kubelet had to end the pod by `deadline`, if ever.
 
-    Seen in the pod, so that no rights on nodes are needed.
+    The pod shows it, so no rights on nodes are needed.
 
-    The node controller makes `Ready` False and touches nothing else; whatever else makes it False
-    makes `ContainersReady` False too, but for readiness gates. A pod that has never been ready
-    shows nothing of this: there it is the grace period that its kubelet lets pass.
+    The node controller makes `Ready` False and touches nothing else. Everything else that makes it
+    False makes `ContainersReady` False too, except readiness gates. A pod that was never ready
+    shows nothing of this; its node is lost if its kubelet lets the grace period pass.
     """
     ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
     gated = ready.get("reason") == "ReadinessGatesNotReady"
@@ -222,8 +215,8 @@ def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str |
         since = ready.get("lastTransitionTime")
         return str(since) if since else None
     ended = unix_seconds(deadline)
-    if _disruption(status) == "NodeLost" and containers.get("status") != "True" and ended:
-        return stamp(ended + OVERDUE_SECONDS)
+    if _disruption(status) == NODE_LOST and containers.get("status") != "True" and ended:
+        return timestamp(ended + OVERDUE_SECONDS)
     return None
 
 
@@ -232,7 +225,7 @@ def _port(text: str) -> int:
 
 
 def _ended(status: Mapping[str, Any]) -> bool:
-    """Whether no container runs any more; the phase says so only some time after the last ended."""
+    """Whether no container runs any more. The phase follows only some time later."""
     containers = [
         container
         for kind in ("containerStatuses", "initContainerStatuses")
@@ -243,10 +236,10 @@ def _ended(status: Mapping[str, Any]) -> bool:
 
 
 def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
-    """What the trainer container does: by its own status, without one by the pod's phase.
+    """Return the fields of a record about the trainer container.
 
-    Its own status comes first: a sidecar that still runs keeps the pod Running after the trainer
-    has ended.
+    The container's own status comes before the pod's phase, because a sidecar that still runs keeps
+    the pod Running after the trainer has ended.
     """
     state = next(
         (
@@ -284,17 +277,17 @@ def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_ended(status: Mapping[str, Any]) -> bool:
-    """Whether Kubernetes ended the pod, and not its containers themselves."""
+    """Whether Kubernetes ended the pod, rather than its containers themselves."""
     return status.get("phase") == "Failed" and bool(status.get("reason"))
 
 
-def _is_bare(status: Mapping[str, Any]) -> bool:
-    """Whether the kubelet says that no container of the pod can be started yet."""
+def _is_without_sandbox(status: Mapping[str, Any]) -> bool:
+    """Whether the kubelet cannot start any container of the pod yet."""
     return _condition(status, "PodReadyToStartContainers").get("status") == "False"
 
 
 def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Why the trainer never began, if an init container failed."""
+    """Return the fields of a trainer that never began, if an init container failed."""
     for container in status.get("initContainerStatuses") or []:
         ended = (container.get("state") or {}).get("terminated") or {}
         if code := ended.get("exitCode", 0):
@@ -302,7 +295,7 @@ def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
             words = f"init container {container.get('name')} ended with exit code {code}"
             return {
                 "exit_code": code,
-                "reason": "InitContainerFailed",
+                "reason": INIT_CONTAINER_FAILED,
                 "message": ": ".join([words, *said[-1:]]),
                 "finished_at": ended.get("finishedAt"),
             }
@@ -310,7 +303,7 @@ def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _init_waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the first init container that has not begun waits for, if it is more than its turn."""
+    """Return what the first init container waits for, if it is more than its turn."""
     for container in status.get("initContainerStatuses") or []:
         waiting: Mapping[str, Any] = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason", "") not in UNREMARKABLE:
@@ -319,14 +312,14 @@ def _init_waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _unschedulable(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scheduler's reason and message, while it has no node for the pod."""
+    """Return the scheduler's reason and message while it has no node for the pod."""
     scheduled = _condition(status, "PodScheduled")
     return scheduled if scheduled.get("status") == "False" else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What rank 0's agent last said of the training."""
+    """The last progress report of rank 0's agent."""
 
     attempt: int
     step: int
@@ -342,32 +335,32 @@ class Report:
 
 @dataclass(frozen=True)
 class Observed:
-    """All that a plan may look at besides the job itself."""
+    """All that a decision may rest on besides the job itself."""
 
     pods: tuple[PodRecord, ...] = ()
-    looked: bool = False
-    """The pods have just been read: what is absent is gone.
+    confirmed: bool = False
+    """The pods have just been read from the API server, so an absent pod is gone.
 
-    Otherwise it may be that another operator has seen more of them than this one."""
+    Otherwise another operator may have seen more of them than this one."""
     children_ready: bool = False
     """The Service and the agent's ConfigMap are known to exist and to be ours."""
-    trouble: DDPJobError | None = None
-    """What stopped the last try to create something."""
+    create_error: DDPJobError | None = None
+    """The error that stopped the last creation."""
     refused_seconds: float = 0.0
-    """For how long this has been so in this attempt."""
-    invalid: DDPJobError | None = None
-    """Why no pods could be made of the job as it has been edited, while those from before run."""
-    noise_seconds: float = 0.0
-    """For how long all that has been seen of this attempt's failure is peers' noise."""
+    """For how long creations have failed in this attempt."""
+    edit_error: DDPJobError | None = None
+    """Why no pods can be made of the edited job. The pods from before the edit run on."""
+    secondary_seconds: float = 0.0
+    """For how long only secondary failures of this attempt have been seen."""
     report: Report | None = None
     spec_hash: str = ""
-    """Of the pods as they would be rendered now."""
+    """The hash of the pods as they would be rendered now."""
     key: bytes = b""
     """The process's secret, with which it proves that pods are its own."""
     made: Mapping[int, str] = field(default_factory=dict)
-    """What status is to keep of the uids of pods that this operator has made in this attempt, by
-    node rank: it may be in no status yet."""
+    """`uid_print` of the pods that this operator has made in this attempt, by node rank. The status
+    may not have them yet."""
     strays: frozenset[str] = frozenset()
     """uids of pods of attempts that the job had not begun when both were last read."""
     spared: frozenset[str] = frozenset()
-    """uids of somebody else's pods that could not be deleted a moment ago."""
+    """uids of strays whose deletion has just failed."""

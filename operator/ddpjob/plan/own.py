@@ -1,6 +1,7 @@
-"""Which pods of a job are its own: made by the operator, and not by somebody else for it. Pure.
+"""Finds which pods of a job the operator has made, and which somebody else has. Pure.
 
-A pod of somebody else's neither succeeds nor fails a rank, whatever its name and labels say.
+A stray, a pod that somebody else has made, neither succeeds nor fails a rank, whatever its name and
+labels are.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,35 +14,36 @@ from ddpjob.plan.proof import PRINT
 
 _NONE = "." * PRINT
 _NOBODYS: Mapping[int, str] = MappingProxyType({})
-MAX_ROOTS = 4  # of operators that made pods of one attempt; more than two is a crash loop
+# Operators that made pods of one attempt; more than two is a crash loop.
+MAX_ROOTS = 4
 BEGUN = ("Starting", "Running", "Restarting")
 
 
 @dataclass(frozen=True)
 class Pods:
-    """All pods that name a job as their controller, by what they are to it."""
+    """All pods that name a job as their controller, sorted."""
 
     current: list[PodRecord]
-    """Its own, of its attempt: the only ones that can succeed or fail."""
+    """The job's own pods of its attempt. Only these can succeed or fail."""
     older: list[PodRecord]
-    """Of earlier attempts, whoever made them: what lives of them is waited for."""
+    """Pods of earlier attempts, whoever made them. The next attempt waits for the live ones."""
     ahead: list[PodRecord]
-    """Of attempts that it has not begun."""
+    """Pods of attempts that the job has not begun."""
     strays: list[PodRecord]
-    """Named like pods of its attempt, and somebody else's."""
+    """Pods that are named like pods of its attempt, but that somebody else has made."""
 
     @property
     def head(self) -> str:
-        """Uid of rank 0's pod, if its attempt has one of its own."""
+        """Rank 0's own pod of the attempt, as a uid; empty without one."""
         return next((pod.uid for pod in self.current if pod.rank == 0), "")
 
 
 def sort_pods(
     job: DDPJob, status: Status, pods: Iterable[PodRecord], made: Mapping[int, str] = _NOBODYS
 ) -> Pods:
-    """`pods` by what they are to the job. Those of other namespaces are nothing to it.
+    """Sort `pods`. Pods of other namespaces are left out.
 
-    `made` has what is known, beyond status, of the uids of this attempt's pods.
+    `made` has `uid_print` of this attempt's pods that the status does not have yet.
     """
     found, table = Pods([], [], [], []), _table(status, status.attempt)
     namespace, uid, attempt, nnodes = job.namespace, job.uid, status.attempt, job.spec.nnodes
@@ -58,9 +60,9 @@ def sort_pods(
 
 
 def is_own(status: Status, pod: PodRecord) -> bool:
-    """Whether the operator has made this pod of its job.
+    """Whether the operator has made this pod.
 
-    A job of an earlier version, which kept nothing of this, is taken as it is found.
+    A job that an earlier version began has no `status.pods`, so all its pods count as its own.
     """
     return _owns(status, _table(status, pod.attempt), pod)
 
@@ -83,7 +85,7 @@ def _has_uid(table: OwnPods, pod: PodRecord) -> bool:
 
 
 def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
-    """`status`, with the uids of the pods of its attempt, which are its own."""
+    """Return `status` with the uids of its attempt's own pods."""
     table = _table(status, status.attempt)
     if table is None and (status.pods or status.state not in BEGUN):
         return status
@@ -99,14 +101,14 @@ def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
 
 
 def known_ranks(status: Status) -> set[int]:
-    """Node ranks of this attempt whose pods have been seen: no other pod can be theirs."""
+    """Return the node ranks whose pods have been seen: no other pod can be theirs."""
     table = _table(status, status.attempt)
     uids = table.uids if table else ""
     return {i // PRINT for i in range(0, len(uids), PRINT) if uids[i : i + PRINT] != _NONE}
 
 
 def with_root(status: Status, root: str) -> Status:
-    """`status`, with what proves pods of its attempt that are made from now on."""
+    """Return `status` with the root that proves pods of its attempt from now on."""
     table = _table(status, status.attempt) or OwnPods(attempt=status.attempt)
     if root in table.roots:
         return status
@@ -118,6 +120,6 @@ def _table(status: Status, attempt: int) -> OwnPods | None:
 
 
 def _with_table(status: Status, table: OwnPods, update: dict[str, object]) -> Status:
-    """`status` with this table changed, beside that of the attempt before, whose pods end."""
+    """Return `status` with this table changed. The table before it stays while its pods end."""
     before = [each for each in status.pods if each.attempt < table.attempt][-1:]
     return status.model_copy(update={"pods": [*before, table.model_copy(update=update)]})

@@ -4,23 +4,27 @@ import math
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
-from ddpjob.plan.budget import reached, reported_step
-from ddpjob.plan.decision import Plan
+from ddpjob.plan.budget import reported_step, with_highest_step
+from ddpjob.plan.decision import Decision
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import Observed
 from ddpjob.plan.own import with_root
 from ddpjob.plan.proof import proofs
+from ddpjob.plan.reasons import RESTARTING, because
 from ddpjob.plan.status import with_condition, with_summary
-from ddpjob.times import stamp
+from ddpjob.times import timestamp
 
 
-def restart(group: Group, status: Status, reason: str, message: str, *, pause: float = 0.0) -> Plan:
-    """A new attempt, whose pods are created after `pause` seconds at the earliest."""
+def restart(
+    group: Group, status: Status, reason: str, message: str, *, pause: float = 0.0
+) -> Decision:
+    """Return the beginning of a new attempt, whose pods are created after `pause` seconds."""
     job, now = group.job, group.now
     status = next_attempt(job, status)
-    limited = job.spec.startup_deadline_seconds is not None  # it counts from there
-    start = math.ceil(now + pause) if pause else now if limited else None
-    later = {"next_restart_time": None if start is None else stamp(start)}
+    later: dict[str, str | None] = {"next_restart_time": None}
+    # The start-up deadline counts from this time, so it is set even without a pause.
+    if pause or job.spec.startup_deadline_seconds is not None:
+        later["next_restart_time"] = timestamp(math.ceil(now + pause) if pause else now)
     status = status.model_copy(
         update={
             "state": "Restarting",
@@ -28,21 +32,23 @@ def restart(group: Group, status: Status, reason: str, message: str, *, pause: f
             "budget": status.budget.model_copy(update=later),
         }
     )
-    status = with_condition(status, "Running", False, reason, message, now=now)
-    return Plan(with_summary(status))
+    status = with_condition(status, because(RESTARTING, reason), message, now=now)
+    return Decision(with_summary(status))
 
 
 def next_attempt(job: DDPJob, status: Status) -> Status:
-    """`status` with the next attempt's number, and nothing of the one that it had."""
+    """Return `status` with the next attempt's number, without the last attempt's counts."""
     progress, budget = status.progress, status.budget
-    budget = reached(budget, reported_step(status))
-    if progress is not None:  # how far it got stays to be seen; when it would have ended does not
-        progress = progress.model_copy(update={"eta_seconds": None, "first_step": None})
+    budget = with_highest_step(budget, reported_step(status))
+    if progress is not None:  # users still see how far it got, but not when it would have ended
+        attempt = progress.attempt if status.current_progress is None else status.attempt
+        progress = progress.model_copy(update={"attempt": attempt, "eta_seconds": None})
     return status.model_copy(
         update={
             "progress": progress,
             "budget": budget,
-            # Pods of the last number there is are unheard of, then: they go before any is made.
+            # After MAX_ATTEMPT comes 0. Pods of MAX_ATTEMPT are then of an attempt that has not
+            # begun: they are deleted and waited for before new ones are created.
             "attempt": (status.attempt + 1) % (names.MAX_ATTEMPT + 1),
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "succeeded_ranks": "",
@@ -51,6 +57,6 @@ def next_attempt(job: DDPJob, status: Status) -> Status:
 
 
 def with_own_root(job: DDPJob, status: Status, observed: Observed) -> Status:
-    """`status`, with what proves the pods that this operator makes of its attempt."""
+    """Return `status` with the root that proves the pods this operator makes in the attempt."""
     own = proofs(observed.key, job.uid, status.attempt, job.spec.nnodes)
     return with_root(status, own.root)

@@ -6,20 +6,32 @@ from dataclasses import replace
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
-from ddpjob.plan.cleanup import delete, grace_of, remains
-from ddpjob.plan.decision import Note, Plan, look_again
+from ddpjob.plan.cleanup import delete, grace_of, stale_pods
+from ddpjob.plan.decision import Decision, Event, requeue
 from ddpjob.plan.group import Group
-from ddpjob.plan.observed import NOT_STARTED, Observed
+from ddpjob.plan.observed import Observed
+from ddpjob.plan.reasons import (
+    ACCEPTED,
+    AGENT_RUNS,
+    CREATE_REFUSED,
+    INVALID,
+    LAUNCHER_NONE,
+    NAME_TAKEN,
+    NOT_STARTED,
+    RESUMED,
+    SPEC_CHANGED,
+    STARTING,
+)
 from ddpjob.plan.restart import restart, with_own_root
 from ddpjob.plan.status import CREATING, first_stuck, with_condition, with_history, with_summary
-from ddpjob.plan.strays import UNHEARD_SECONDS, name_taken
-from ddpjob.times import seconds_since, stamp
+from ddpjob.plan.strays import UNBEGUN_SECONDS, name_taken
+from ddpjob.times import seconds_since, timestamp
 
 
 def seconds_to_start(group: Group, status: Status) -> float:
-    """Until `startupDeadlineSeconds`; infinite without one, and where nothing is to start.
+    """Return the seconds until `startupDeadlineSeconds`, or infinity if nothing is to start.
 
-    It counts from the last pod's creation and from the first refusal of one.
+    The deadline counts from the last pod's creation, and from the first refusal of one.
     """
     observed, current, now = group.observed, group.current, group.now
     limit = group.job.spec.startup_deadline_seconds
@@ -29,32 +41,34 @@ def seconds_to_start(group: Group, status: Status) -> float:
     if limit is None or not starting:
         return math.inf
     created = [pod.created_at for pod in current if pod.created_at]
-    if not current and observed.trouble is None:
-        return math.inf  # nothing has been tried, because of old pods, a pause, or our own absence
+    if not current and observed.create_error is None:
+        return math.inf  # nothing has been tried yet: old pods, a pause, no operator
     begun = [status.goodput.since, status.budget.next_restart_time, *sorted(created)[-1:]]
     waited = [seconds_since(time, now) for time in begun if time]
-    if observed.trouble is not None:
+    if observed.create_error is not None:
         waited.append(observed.refused_seconds)
     return limit - min(waited, default=0.0)
 
 
 def not_started(group: Group, status: Status) -> api.Failure | None:
-    """The failure that a part of the group could not be started, if that is so.
+    """Return the failure that a part of the group could not be started, if there is one.
 
-    What is still pulling its image, or has it, is no such part.
+    A pod that pulls its image, or has it, counts as started.
     """
     job, observed, current = group.job, group.observed, group.current
     missing = set(range(job.spec.nnodes)) - {pod.rank for pod in current} - group.succeeded
-    bare = [pod for pod in current if pod.live and (not pod.node or pod.bare)]
-    pod = first_stuck(current) or min(bare, key=lambda pod: pod.rank, default=None)
+    early = [pod for pod in current if pod.live and (not pod.node or pod.without_sandbox)]
+    pod = first_stuck(current) or min(early, key=lambda pod: pod.rank, default=None)
     if pod is None and not missing:
         return None
     rank = pod.rank if pod else min(missing)
     name = pod.name if pod else names.pod_name(job.name, status.attempt, rank)
-    words = pod.message or pod.reason if pod else str(observed.trouble or "it was never created")
+    words = (
+        pod.message or pod.reason if pod else str(observed.create_error or "it was never created")
+    )
     if pod and not pod.node and not words:
-        words = "no scheduler has said a word about it"
-    if pod and pod.bare:
+        words = "no scheduler has reported on it"
+    if pod and pod.without_sandbox:
         words = "its volumes or its network are not there; kubectl describe pod says why"
     return api.Failure(
         attempt=status.attempt,
@@ -63,92 +77,97 @@ def not_started(group: Group, status: Status) -> api.Failure | None:
         node=pod.node or None if pod else None,
         reason=NOT_STARTED,
         message=f"not started within {job.spec.startup_deadline_seconds} s: {words}"[:4096],
-        time=stamp(group.now),
+        time=timestamp(group.now),
     )
 
 
-def create_missing(group: Group, status: Status) -> Plan:
-    """Create what is missing, once nothing of another attempt can still run."""
+def create_missing(group: Group, status: Status) -> Decision:
+    """Return the next decision on the way to the missing pods.
+
+    Pods of older attempts are deleted and waited for, then the pause; then the job is prepared, is
+    Starting, and its pods are created.
+    """
     job, pods, observed, now = group.job, group.pods, group.observed, group.now
     current, older = pods.current, pods.older
-    step = delete(Plan(status), remains(status, older), grace_of(status, older), now)
+    decision = delete(Decision(status), stale_pods(status, older), grace_of(status, older), now)
     present = {pod.rank for pod in current} | group.succeeded
     missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
     if not missing:
-        if observed.invalid is not None:
-            words = f"{observed.invalid}; the pods were made before this edit"
-            status = with_condition(status, "Accepted", False, "Invalid", words, now=now)
-            return replace(step, status=status)
-        return replace(step, status=_accepted(job, status, now))
+        if observed.edit_error is not None:
+            words = f"{observed.edit_error}; the pods were made before this edit"
+            status = with_condition(status, INVALID, words, now=now)
+            return replace(decision, status=status)
+        return replace(decision, status=_accepted(job, status, now))
     if any(pod.live for pod in older):
-        return step
+        return decision
     if early := [pod for pod in pods.ahead if pod.live]:
         words = "is of an attempt that this job has not begun, and is deleted once it is "
-        words += f"{UNHEARD_SECONDS:.0f} s old"
-        return replace(step, status=name_taken(status, early[0], words, now))
+        words += f"{UNBEGUN_SECONDS:.0f} s old"
+        return replace(decision, status=name_taken(status, early[0], words, now))
     if taken := [pod for pod in pods.strays if pod.rank in missing]:
         words = "is not this job's own, and is deleted"
-        return replace(step, status=name_taken(status, taken[0], words, now))
+        return replace(decision, status=name_taken(status, taken[0], words, now))
     wait = -seconds_since(status.budget.next_restart_time, now)
     backoff = job.spec.failure_policy.backoff_seconds
-    if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # beyond that some clock has been wrong
-        return look_again(step, wait)
-    if observed.trouble is not None:
+    if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # only a wrong clock wrote a longer one
+        return requeue(decision, wait)
+    if observed.create_error is not None:
         status = _refused(status, observed, now)
     if not observed.children_ready:
-        return replace(step, status=with_summary(status), prepare=True)
+        return replace(decision, status=with_summary(status), prepare=True)
     if any(pod.spec_hash != observed.spec_hash for pod in current):
         message = "the job was edited while its pods were being created"
-        note = Note("Restarting", message)
-        status = with_history(status, "SpecChanged", now)
-        return replace(restart(group, status, "SpecChanged", message), notes=(note,))
+        event = Event("Restarting", message)
+        status = with_history(status, SPEC_CHANGED, now)
+        return replace(restart(group, status, SPEC_CHANGED, message), events=(event,))
+    # Another operator may have begun this attempt. Then this one's root is written first.
     known = with_own_root(job, status, observed)
     if status.state not in ("Starting", "Restarting"):
-        return replace(step, status=_starting(job, known, now))
-    return replace(step, status=known, create=missing if known == status else ())
+        return replace(decision, status=_starting(job, known, now))
+    return replace(decision, status=known, create=missing if known == status else ())
 
 
 def _starting(job: DDPJob, status: Status, now: float) -> Status:
-    """Starting.
+    """Return `status` as Starting.
 
-    From here on the spec cannot change, so all pods of the attempt are made from one.
+    From here on the spec cannot change, so all pods of the attempt are made from one spec.
     """
     status = status.model_copy(
         update={
             "state": "Starting",
             "world_size": job.spec.world_size,
-            "start_time": status.start_time or stamp(now),
+            "start_time": status.start_time or timestamp(now),
             "nodes": status.nodes.model_copy(update={"desired": job.spec.nnodes}),
         }
     )
     status = _accepted(job, status, now)
     if status.condition("Suspended"):
         message = "spec.suspend is false"
-        status = with_condition(status, "Suspended", False, "Resumed", message, now=now)
-    status = with_condition(status, "Running", False, "Starting", CREATING, now=now)
+        status = with_condition(status, RESUMED, message, now=now)
+    status = with_condition(status, STARTING, CREATING, now=now)
     return with_summary(status)
 
 
 def _accepted(job: DDPJob, status: Status, now: float) -> Status:
     message = "the job can be rendered and its names are free"
-    status = with_condition(status, "Accepted", True, "Accepted", message, now=now)
+    status = with_condition(status, ACCEPTED, message, now=now)
     if job.spec.has_agent:
         if status.condition("AgentAbsent"):
             message = "ddpjob's agent runs what the pods run"
-            status = with_condition(status, "AgentAbsent", False, "AgentRuns", message, now=now)
+            status = with_condition(status, AGENT_RUNS, message, now=now)
         return status
     message = (
         "launcher none without command runs the image's own entry point, without ddpjob's agent: "
         "no progress, no first cause of a failure"
     )
-    return with_condition(status, "AgentAbsent", True, "LauncherNone", message, now=now)
+    return with_condition(status, LAUNCHER_NONE, message, now=now)
 
 
 def _refused(status: Status, observed: Observed, now: float) -> Status:
-    """Say why nothing can be created, in the words of whoever refused it."""
-    trouble = observed.trouble
-    if isinstance(trouble, InvalidJob):
-        return with_condition(status, "Accepted", False, "Invalid", str(trouble), now=now)
-    if isinstance(trouble, AlreadyExists):
-        return with_condition(status, "Accepted", False, "NameTaken", trouble.message, now=now)
-    return with_condition(status, "Running", False, "CreateRefused", str(trouble), now=now)
+    """Return `status` with the error that stopped the last creation."""
+    error = observed.create_error
+    if isinstance(error, InvalidJob):
+        return with_condition(status, INVALID, str(error), now=now)
+    if isinstance(error, AlreadyExists):
+        return with_condition(status, NAME_TAKEN, error.message, now=now)
+    return with_condition(status, CREATE_REFUSED, str(error), now=now)

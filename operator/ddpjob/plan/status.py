@@ -1,7 +1,4 @@
-"""Status as a function of the job and what is observed.
-
-Counts, conditions, progress, the strings of the columns.
-"""
+"""Parts of the status: counts, conditions, history, progress and the printed columns. Pure."""
 
 import math
 from collections import Counter
@@ -9,51 +6,48 @@ from collections.abc import Sequence, Set
 
 from ddpjob import api
 from ddpjob.plan.observed import UNREMARKABLE, PodRecord, Report
-from ddpjob.times import stamp
+from ddpjob.plan.reasons import CONDITIONS, Reason
+from ddpjob.times import timestamp
 
 CREATING = "pods are being created"
-OWN_CONDITIONS = (
-    *("Accepted", "AgentAbsent", "Running", "Suspended", "Stalled", "Complete", "Failed"),
-)
+OWN_CONDITIONS = tuple(dict.fromkeys(reason.condition for reason in CONDITIONS))
 
 
-def with_condition(
-    status: api.Status, kind: str, value: bool | None, reason: str, message: str, *, now: float
-) -> api.Status:
-    """`status` with this condition; its transition time changes only if its truth does.
+def with_condition(status: api.Status, reason: Reason, message: str, *, now: float) -> api.Status:
+    """Return `status` with this reason of its condition.
 
-    A `value` of None is Unknown.
+    The transition time changes only if the condition's truth does. `now` is Unix time.
     """
-    old = status.condition(kind)
-    truth: api.Truth = "Unknown" if value is None else "True" if value else "False"
+    old = status.condition(reason.condition)
+    truth: api.Truth = "Unknown" if reason.value is None else "True" if reason.value else "False"
     new = api.Condition(
-        type=kind,
+        type=reason.condition,
         status=truth,
-        reason=reason[: api.MAX_REASON],
+        reason=reason.name[: api.MAX_REASON],
         message=message,
         last_transition_time=(
-            old.last_transition_time if old and old.status == truth else stamp(now)
+            old.last_transition_time if old and old.status == truth else timestamp(now)
         ),
         observed_generation=status.observed_generation,
     )
     if old and old.model_copy(update={"observed_generation": new.observed_generation}) == new:
         return status  # a generation alone is no news
-    others = [c for c in status.conditions if c.type != kind]
+    others = [c for c in status.conditions if c.type != new.type]
     if len(others) == api.MAX_CONDITIONS:  # no room is left by conditions of somebody else's
         others.remove(next(c for c in others if c.type not in OWN_CONDITIONS))
     # In one order, so that the same end has the same status, however it came.
-    return status.model_copy(update={"conditions": sorted([*others, new], key=_place)})
+    return status.model_copy(update={"conditions": sorted([*others, new], key=_position)})
 
 
-def _place(condition: api.Condition) -> int:
+def _position(condition: api.Condition) -> int:
     own = condition.type in OWN_CONDITIONS
     return OWN_CONDITIONS.index(condition.type) if own else len(OWN_CONDITIONS)
 
 
 def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: Set[int]) -> api.Nodes:
-    """How many nodes of the current attempt do what.
+    """Return how many nodes of the attempt are pending, running, succeeded and failed.
 
-    Those that have ended well count without a pod too.
+    A node that has ended well counts even if its pod is gone.
     """
     found = Counter(
         pod.result or ("running" if pod.running else "pending")
@@ -69,17 +63,8 @@ def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: Set[int])
     )
 
 
-def waiting_reason(current: Sequence[PodRecord]) -> tuple[str, str] | None:
-    """(reason, message) of the first pod that waits for more than its turn.
-
-    Image pull, scheduling.
-    """
-    stuck = first_stuck(current)
-    return (stuck.reason, f"pod {stuck.name}: {stuck.message or stuck.reason}") if stuck else None
-
-
 def first_stuck(current: Sequence[PodRecord]) -> PodRecord | None:
-    """The pod of lowest rank that something keeps from starting; a pull that goes on does not."""
+    """Return the pod of lowest rank that cannot start. One that is pulling its image can."""
     stuck = [
         pod for pod in current if pod.live and not pod.running and pod.reason not in UNREMARKABLE
     ]
@@ -94,15 +79,13 @@ def with_history(
     found: api.Failure | None = None,
     charged: bool = False,
 ) -> api.Status:
-    """`status` with its attempt, which is over, among the last ten."""
+    """Return `status` with its attempt, which has ended, among the last ten."""
     running = status.condition("Running")
-    progress = status.progress
-    if progress is not None and progress.first_step is None:
-        progress = None  # an earlier attempt's
+    progress = status.current_progress
     ended = api.Attempt(
         attempt=status.attempt,
         start_time=running.last_transition_time if running and running.status == "True" else None,
-        end_time=stamp(now),
+        end_time=timestamp(now),
         reason=reason,
         charged=charged,
         first_step=progress.first_step if progress else None,
@@ -115,12 +98,13 @@ def with_history(
 
 
 def with_progress(status: api.Status, report: Report | None) -> api.Status:
-    """`status` with what rank 0 last reported; unchanged if that is no news."""
+    """Return `status` with rank 0's last report; unchanged if that is no news."""
     if report is None or report.attempt != status.attempt:
         return status
-    old = status.progress
-    known = None if old is None or old.source != report.source else old.first_step
-    first = report.step if known is None else known  # a step of another source is another count
+    old = status.current_progress
+    # A step of another source is another count.
+    first = old.first_step if old is not None and old.source == report.source else None
+    first = report.step if first is None else first
     progress = _progress(report).model_copy(update={"first_step": first})
     if progress == old:
         return status
@@ -131,6 +115,7 @@ def _progress(report: Report) -> api.Progress:
     total = report.total_steps
     eta = report.eta_seconds
     return api.Progress(
+        attempt=report.attempt,
         step=report.step,
         total_steps=total,
         epoch=_number(report.epoch),
@@ -139,18 +124,18 @@ def _progress(report: Report) -> api.Progress:
         loss=_number(report.loss),
         samples_per_second=_number(report.samples_per_second),
         source=report.source,
-        updated_at=stamp(report.updated_at) if report.updated_at else None,
+        updated_at=timestamp(report.updated_at) if report.updated_at else None,
         metrics=[api.Metric(name=n, value=_number(v) or "") for n, v in report.metrics],
     )
 
 
 def _number(value: float | None) -> str | None:
-    """Four significant digits; NaN and infinity have words of their own."""
+    """Return four significant digits, or `nan` or `inf`."""
     return None if value is None else f"{value:.4g}"
 
 
 def with_summary(status: api.Status) -> api.Status:
-    """`status` with the strings that `kubectl get` shows."""
+    """Return `status` with the strings that `kubectl get` shows."""
     nodes, progress = status.nodes, status.progress
     step = eta = loss = None
     if progress:
@@ -168,7 +153,7 @@ def with_summary(status: api.Status) -> api.Status:
 
 
 def duration(seconds: float) -> str:
-    """Two units at most, as kubectl writes an age: `14s`, `3m20s`, `2h5m`, `1d3h`."""
+    """Return two units at most, as kubectl writes an age: `14s`, `3m20s`, `2h5m`, `1d3h`."""
     whole = math.ceil(seconds)
     units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
     for position, (name, size) in enumerate(units):

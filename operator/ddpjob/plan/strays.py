@@ -2,39 +2,45 @@
 
 from ddpjob.api import Status
 from ddpjob.plan.cleanup import SURVIVOR_GRACE, delete
-from ddpjob.plan.decision import Plan, look_again
+from ddpjob.plan.decision import Decision, requeue
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.own import Pods
+from ddpjob.plan.reasons import NAME_TAKEN
 from ddpjob.plan.status import with_condition
 from ddpjob.times import seconds_since
 
-SPARED_SECONDS = 60.0  # until a stray whose deletion was refused is deleted again
-UNHEARD_SECONDS = 60.0  # beyond any delay of a watch, and of clocks
-STRAY_SECONDS = 5.0  # as long as another operator may need to be heard of
+# Until a stray whose deletion was refused is deleted again.
+SPARED_SECONDS = 60.0
+# Until a pod of an attempt that has not begun is deleted: beyond any delay of a watch, and of
+# clocks.
+UNBEGUN_SECONDS = 60.0
+# Until another stray is deleted: another operator's write may take so long to arrive here.
+STRAY_SECONDS = 5.0
 
 
-def delete_strays(status: Status, pods: Pods, observed: Observed, now: float) -> Plan:
-    """Delete what is not the job's own, and would be in its way.
+def delete_strays(status: Status, pods: Pods, observed: Observed, now: float) -> Decision:
+    """Return the deletion of pods that are not the job's own and would be in its way.
 
-    Pods of attempts that it has not begun are somebody else's, or its status has been put back,
-    from a backup say. But none that is new, for another operator may just have made it.
+    A pod of an attempt that has not begun is somebody else's, or the job's status has been put
+    back, from a backup for example. New pods stay for now, since another operator may have just
+    made them.
     """
-    step, ripe = Plan(status), list[PodRecord]()
-    for pods_of, seconds in ((pods.ahead, UNHEARD_SECONDS), (pods.strays, STRAY_SECONDS)):
+    decision, ripe = Decision(status), list[PodRecord]()
+    for pods_of, seconds in ((pods.ahead, UNBEGUN_SECONDS), (pods.strays, STRAY_SECONDS)):
         for pod in pods_of:
             wait = seconds - seconds_since(pod.created_at, now) if pod.created_at else 0.0
             if wait > 0 and not pod.deleting:
-                step = look_again(step, wait)
+                decision = requeue(decision, wait)
             elif pod.uid in observed.spared:
-                step = look_again(step, SPARED_SECONDS)
+                decision = requeue(decision, SPARED_SECONDS)
             else:
                 ripe.append(pod)
-    return delete(step, ripe, SURVIVOR_GRACE, now)
+    return delete(decision, ripe, SURVIVOR_GRACE, now)
 
 
 def name_taken(status: Status, stray: PodRecord, words: str, now: float) -> Status:
-    """Say that somebody else's pod is in the way; `words`: what it is, and what becomes of it."""
+    """Return `status`, not accepted because of a stray; `words` describe the stray."""
     words = f"pod {stray.name} {words}"
     if stray.forced:
         words += "; a finalizer of somebody else's keeps it"
-    return with_condition(status, "Accepted", False, "NameTaken", words, now=now)
+    return with_condition(status, NAME_TAKEN, words, now=now)

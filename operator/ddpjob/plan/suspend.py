@@ -1,30 +1,35 @@
 """How a job is suspended. Pure."""
 
 from ddpjob.api import Status
-from ddpjob.plan.cleanup import delete, remains
-from ddpjob.plan.decision import Note, Plan
+from ddpjob.plan.cleanup import delete, stale_pods
+from ddpjob.plan.decision import Decision, Event
 from ddpjob.plan.group import Group
+from ddpjob.plan.reasons import NOT_RUNNING_SUSPENDED, SUSPENDED, SUSPENDING
 from ddpjob.plan.restart import next_attempt
 from ddpjob.plan.status import with_condition, with_history, with_summary
 
 
-def suspend(group: Group, status: Status) -> Plan:
-    """Leave the attempt, then end its pods with their full grace, then say Suspended."""
+def suspend(group: Group, status: Status) -> Decision:
+    """Return the next decision of a suspension.
+
+    First the attempt ends in the status, then its pods end with their full grace period, then the
+    job is Suspended.
+    """
     job, pods, now = group.job, group.pods, group.now
     started = status.state not in ("Pending", "Suspended")
     if started and not is_suspending(status):
         ranks = {"succeeded_ranks": status.succeeded_ranks}
-        status = next_attempt(job, with_history(status, "Suspended", now))
+        status = next_attempt(job, with_history(status, SUSPENDED.name, now))
         status = status.model_copy(update=ranks)  # while the rest ends
         message = "spec.suspend is true; ranks have their grace period to save"
-        status = with_condition(status, "Suspended", False, "Suspending", message, now=now)
-        return Plan(with_summary(status), notes=(Note("Suspending", message),))
+        status = with_condition(status, SUSPENDING, message, now=now)
+        return Decision(with_summary(status), events=(Event(SUSPENDING.name, message),))
     # Also a pod that came after the job was suspended: its creation was under way. And those that
     # saved and ended by themselves, since others had their SIGTERM first.
-    if left := remains(status, [*pods.current, *pods.older]):
-        return delete(Plan(with_summary(status)), left, None, now)
-    if started and not group.observed.looked:
-        return Plan(job.status, look=True)
+    if left := stale_pods(status, [*pods.current, *pods.older]):
+        return delete(Decision(with_summary(status)), left, None, now)
+    if started and not group.observed.confirmed:
+        return Decision(job.status, confirm=True)
     budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
     update = {
         "state": "Suspended",
@@ -34,12 +39,12 @@ def suspend(group: Group, status: Status) -> Plan:
     }
     status = status.model_copy(update=update)
     message = "spec.suspend is true" if job.spec.suspend else "spec.suspend was true"
-    status = with_condition(status, "Suspended", True, "Suspended", message, now=now)
-    status = with_condition(status, "Running", False, "Suspended", message, now=now)
-    return Plan(with_summary(status))
+    status = with_condition(status, SUSPENDED, message, now=now)
+    status = with_condition(status, NOT_RUNNING_SUSPENDED, message, now=now)
+    return Decision(with_summary(status))
 
 
 def is_suspending(status: Status) -> bool:
-    """Whether the job is leaving its attempt, which is brought to its end in any case."""
+    """Whether the job is leaving its attempt. It goes on leaving even if it is resumed."""
     leaving = status.condition("Suspended")
-    return leaving is not None and leaving.reason == "Suspending"
+    return leaving is not None and leaving.reason == SUSPENDING.name

@@ -1,7 +1,7 @@
-"""Reads what the agent left in termination messages; finds the first cause of several failures.
+"""Reads the agents' termination messages, and finds the first cause of several failures. Pure.
 
-A pod's message is written by whatever ran in it, so everything here treats it as hostile: strict
-types, bounded sizes, and a fallback that knows the kubelet's words alone.
+Any process in a pod may write its termination message, so the message is hostile: types are strict,
+sizes are bounded, and a message that is not the agent's is read as the kubelet's.
 """
 
 import json
@@ -15,25 +15,27 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpjob.api import MAX_REASON, Failure
-from ddpjob.plan.observed import DISRUPTIONS, SAVED, UNREAD, PodRecord, Report, Word
+from ddpjob.plan.observed import UNREAD, PodRecord, Report, Termination
+from ddpjob.plan.reasons import HANG, NODE_REFUSED, PREEMPTED, UNCOUNTED
 from ddpjob.ranks import format_ranks
 from ddpjob.text import printable
-from ddpjob.times import restamped, stamp, unix_seconds
+from ddpjob.times import as_timestamp, timestamp, unix_seconds
 
-MAX_MESSAGE = 1024  # characters of a failure's message that go into status
-HANG = "Hang"  # as the agent calls it
+# Characters of a failure's message that go into status.
+MAX_MESSAGE = 1024
 _TIMEOUT = re.compile(r"(?i)timed? ?out")
-_EARLY = 4102444800.0  # 2100-01-01: sorts failures without a time behind those with one
+# 2100-01-01: sorts failures without a time behind those with one.
+_LATE = 4102444800.0
 
 MAX_NAME = 63
 Name = Annotated[str, Field(max_length=MAX_NAME)]
 
 
-_OF_WHOM = ("namespace", "job", "node_rank")
+_POD_FIELDS = ("namespace", "job", "node_rank")
 
 
 class AgentReport(BaseModel):
-    """`/progress` of the agent, and `progress` of its summary.
+    """The agent's answer at `/progress`, and `progress` of its termination message.
 
     NaN and infinite losses are legal.
     """
@@ -55,22 +57,22 @@ class AgentReport(BaseModel):
     metrics: Annotated[dict[Name, float], Field(max_length=32)] = {}
 
     def is_of(self, pod: PodRecord) -> bool:
-        """Whether it speaks of this pod: on a node's own network another one may answer for it."""
+        """Whether it is this pod's. On a node's own network another pod may have answered."""
         of = (self.attempt, self.node_rank) == (pod.attempt, pod.rank)
         return of and self.job in (None, pod.job) and self.namespace in (None, pod.namespace)
 
     def report(self) -> Report | None:
-        """The report, or None if nothing has been reported yet."""
+        """Return the report, or None if there is nothing to report yet."""
         if self.step is None or self.source == "none":
             return None
-        fields = self.model_dump(exclude={"metrics", "source", "step", *_OF_WHOM})
+        fields = self.model_dump(exclude={"metrics", "source", "step", *_POD_FIELDS})
         shown = {printable(name, MAX_NAME): value for name, value in self.metrics.items()}
         metrics = tuple(shown.items())
         return Report(step=self.step, source=self.source, metrics=metrics, **fields)
 
 
-class AgentSummary(BaseModel):
-    """What the agent writes when it ends."""
+class TerminationMessage(BaseModel):
+    """What the agent writes into the pod's termination message when it ends."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -82,8 +84,9 @@ class AgentSummary(BaseModel):
     exception: Annotated[str, Field(max_length=253)] | None = None
     message: Annotated[str, Field(max_length=4096)] = ""
     peer: bool = False
+    """The failure is secondary: another rank's failure has caused it."""
     suspect: bool = False
-    """Of a peer's noise: it may as well be what the others tell of."""
+    """The failure looks secondary, but it may be the primary one."""
     place: Annotated[str, Field(max_length=200)] | None = None
     """Where a rank that hangs waits for others."""
     time: Annotated[float, Field(ge=0, lt=2**36)] | None = None
@@ -92,47 +95,47 @@ class AgentSummary(BaseModel):
     """Its end, where it is long."""
 
 
-def read_summary(pod: PodRecord) -> AgentSummary | None:
-    """The agent's summary in the pod's termination message, or None if there is none.
+def read_termination(pod: PodRecord) -> TerminationMessage | None:
+    """Return the agent's termination message, or None if the pod has none.
 
-    A kubelet keeps 12 KiB of all containers' messages together: of a pod with more than three,
-    each may lose its end.
+    A kubelet keeps 12 KiB of all containers' messages together, so in a pod of more than three
+    containers each may lose its end.
     """
     if not pod.message.startswith("{"):
         return None
     kept = (pod.message.rpartition(f',"{name}":')[0] for name in ("traceback", "progress"))
     for text in (pod.message, *(start + "}" for start in kept if start)):
         with suppress(ValueError, ValidationError):
-            return AgentSummary.model_validate(loads(text))
+            return TerminationMessage.model_validate(loads(text))
     return None
 
 
-def word_of(pod: PodRecord) -> Word | None:
-    """What the pod's summary says of its end, read once for each record; None without one."""
-    if pod.word is UNREAD:
+def termination_of(pod: PodRecord) -> Termination | None:
+    """Return how the pod ended by its agent's message, read once for each record, or None."""
+    if pod.termination is UNREAD:
         # Not a change: it follows from the message. By two threads at once it is read twice.
-        object.__setattr__(pod, "word", _word(pod))
-    return pod.word
+        object.__setattr__(pod, "termination", _termination(pod))
+    return pod.termination
 
 
-def _word(pod: PodRecord) -> Word | None:
-    """Little, since the records of thousands of pods are kept: no traceback, of rank 0 a report."""
-    summary = read_summary(pod)
-    if summary is None:
+def _termination(pod: PodRecord) -> Termination | None:
+    """Little is kept, since there are thousands of records: no traceback, and rank 0's report."""
+    message = read_termination(pod)
+    if message is None:
         return None
-    said = summary.progress if pod.rank == 0 else None
-    return Word(
-        reason=summary.reason,
-        rank=summary.rank,
-        exit_code=summary.exit_code,
-        signal=summary.signal,
-        exception=summary.exception,
-        message=_clip(summary.message),
-        timed_out=summary.reason != HANG and _TIMEOUT.search(summary.message) is not None,
-        peer=summary.peer,
-        suspect=summary.suspect,
-        place=summary.place,
-        time=summary.time,
+    said = message.progress if pod.rank == 0 else None
+    return Termination(
+        reason=message.reason,
+        rank=message.rank,
+        exit_code=message.exit_code,
+        signal=message.signal,
+        exception=message.exception,
+        message=_clip(message.message),
+        timed_out=message.reason != HANG and _TIMEOUT.search(message.message) is not None,
+        secondary=message.peer,
+        maybe_primary=message.suspect,
+        place=message.place,
+        time=message.time,
         report=said.report() if said else None,
     )
 
@@ -146,64 +149,63 @@ def loads(text: str | bytes) -> Any:
 
 
 def final_report(pods: Iterable[PodRecord]) -> Report | None:
-    """The last report of node rank 0, from its summary."""
+    """Return the last report of node rank 0, from its termination message."""
     for pod in pods:
         if pod.rank == 0 and pod.result:
-            word = word_of(pod)
-            return word.report if word else None
+            termination = termination_of(pod)
+            return termination.report if termination else None
     return None
 
 
-def is_noise(pod: PodRecord) -> bool:
-    """Whether this pod failed only because another had failed before it.
-
-    By its agent's judgement.
-    """
-    word = word_of(pod)
-    return word is not None and word.peer
+def is_secondary(pod: PodRecord) -> bool:
+    """Whether this pod failed because another pod had failed, as its agent judges."""
+    termination = termination_of(pod)
+    return termination is not None and termination.secondary
 
 
 def first_cause(pods: Iterable[PodRecord]) -> PodRecord:
-    """Of several failed pods, the one that began it."""
+    """Return the failed pod that began it."""
     return by_cause(pods)[0]
 
 
 def by_cause(pods: Iterable[PodRecord]) -> list[PodRecord]:
-    """Failed pods by how near they are to the cause.
+    """Return failed pods in order, the nearest to the cause first.
 
-    Own failures before noise, a suspect before mere echoes, then the earliest: an agent learns of
-    an abort by the process's end, which peers have told of by then. Of those that hang and all wait
-    for others, the one that waits where the fewest do.
+    Primary failures come before secondary ones, and a secondary one that may be primary before the
+    others; then the earliest. (An agent learns of an abort by the process's end, and other ranks
+    may have reported before.) Of ranks that hang and all wait for others, the one comes first that
+    waits where the fewest do.
     """
     pods = list(pods)
     shared = Counter(places(pods).values())
 
     def order(pod: PodRecord) -> tuple[bool, bool, float, float, int]:
-        word = word_of(pod)
-        if word is None:
+        termination = termination_of(pod)
+        if termination is None:
             return (False, False, 0, _seconds(pod.finished_at), pod.rank)
-        time = word.time if word.time is not None else _seconds(pod.finished_at)
-        is_echo = word.peer and not word.suspect
-        rarity = shared.get(word.place or "", math.inf) if is_echo else 0
-        return (word.peer, is_echo, rarity, time, pod.rank)
+        time = termination.time if termination.time is not None else _seconds(pod.finished_at)
+        is_certain = termination.secondary and not termination.maybe_primary
+        rarity = shared.get(termination.place or "", math.inf) if is_certain else 0
+        return (termination.secondary, is_certain, rarity, time, pod.rank)
 
     return sorted(pods, key=order)
 
 
 def places(pods: Iterable[PodRecord]) -> dict[int, str]:
-    """Where pods that hang wait for others, by node rank."""
-    words = {pod.rank: word_of(pod) for pod in pods}
-    return {rank: word.place for rank, word in words.items() if word and word.place}
+    """Return where pods that hang wait for others, by node rank."""
+    terminations = {pod.rank: termination_of(pod) for pod in pods}
+    return {rank: found.place for rank, found in terminations.items() if found and found.place}
 
 
 def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Failure | None:
-    """The one pod that the others waited for in vain, where all that failed tell of others.
+    """Return the failure of the one pod that the others waited for in vain, if there is one.
 
-    Whoever has not noticed the others' end, although their collectives timed out, is in none.
+    All that failed have failed secondarily. A rank that does not notice the others' end, although
+    their collectives timed out, is in no collective.
     """
     if len(live) != 1 or not live[0].running or not any(map(is_timeout, failed)):
         return None
-    late, told = live[0], failure(first_cause(failed))
+    late, reported = live[0], failure(first_cause(failed))
     words = f"the others waited for node rank {late.rank} in vain, which has not failed"
     return Failure(
         attempt=late.attempt,
@@ -211,15 +213,15 @@ def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Fail
         node=late.node or None,
         rank=late.rank,
         reason=HANG,
-        message=_clip(f"{words}: {told.message}"),
-        time=told.time,
+        message=_clip(f"{words}: {reported.message}"),
+        time=reported.time,
     )
 
 
-def noise_failure(failed: Sequence[PodRecord]) -> Failure:
-    """What `status.failure` says where all that failed only tell of others.
+def secondary_failure(failed: Sequence[PodRecord]) -> Failure:
+    """Return `status.failure` of a group in which all failures are secondary.
 
-    Of ranks that wait in different collectives both places are named.
+    If ranks wait in different collectives, the message names both places.
     """
     first = first_cause(failed)
     found, where = failure(first), places(failed)
@@ -233,48 +235,48 @@ def noise_failure(failed: Sequence[PodRecord]) -> Failure:
 
 
 def is_timeout(pod: PodRecord) -> bool:
-    """Whether this pod's noise is that of a collective that timed out."""
-    word = word_of(pod)
-    return word is not None and word.timed_out
+    """Whether this pod failed because a collective timed out."""
+    termination = termination_of(pod)
+    return termination is not None and termination.timed_out
 
 
 def failure(pod: PodRecord) -> Failure:
-    """What `status.failure` says of this pod."""
-    word = word_of(pod)
+    """Return `status.failure` of this pod."""
+    termination = termination_of(pod)
     where: dict[str, Any] = {"attempt": pod.attempt, "pod": pod.name, "node": pod.node or None}
-    if word is None:
-        lines = [line for line in pod.message.strip().splitlines() if line.strip()]
+    if termination is None:
         return Failure(
             **where,
             rank=pod.rank,
             exit_code=pod.exit_code,
             reason=pod.disruption or pod.reason[:MAX_REASON] or "Error",
-            message=_clip(_in_its_words(pod, lines[-1].strip() if lines else _no_words(pod))),
-            time=restamped(pod.finished_at),
+            message=_clip(_kubelet_message(pod)),
+            time=as_timestamp(pod.finished_at),
         )
     return Failure(
         **where,
-        rank=word.rank if word.rank is not None else pod.rank,
-        exit_code=word.exit_code,
-        signal=word.signal,
-        reason=pod.disruption or _own_reason(word.reason),
-        exception=word.exception,
-        message=word.message,
-        time=stamp(word.time) if word.time else restamped(pod.finished_at),
+        rank=termination.rank if termination.rank is not None else pod.rank,
+        exit_code=termination.exit_code,
+        signal=termination.signal,
+        reason=pod.disruption or _own_reason(termination.reason),
+        exception=termination.exception,
+        message=termination.message,
+        time=timestamp(termination.time) if termination.time else as_timestamp(pod.finished_at),
     )
 
 
 def _own_reason(reason: str) -> str:
-    """What only Kubernetes can know, a pod cannot claim: it would not count."""
-    return "Error" if reason in DISRUPTIONS - {SAVED} else reason
+    """Return the agent's reason, unless only Kubernetes can know it: it would not be counted."""
+    return "Error" if reason in UNCOUNTED - {PREEMPTED} else reason
 
 
-def _in_its_words(pod: PodRecord, message: str) -> str:
-    """Where our reason stands for several of Kubernetes' own, that one too."""
-    return f"{pod.reason}: {message}" if pod.disruption == "NodeRefused" else message
-
-
-def _no_words(pod: PodRecord) -> str:
+def _kubelet_message(pod: PodRecord) -> str:
+    """Return the last line of a message that is not the agent's, or the exit code."""
+    lines = [line for line in pod.message.strip().splitlines() if line.strip()]
+    if lines:
+        message = lines[-1].strip()
+        # Our reason stands for several of Kubernetes', so that one is named too.
+        return f"{pod.reason}: {message}" if pod.disruption == NODE_REFUSED else message
     return (
         "" if pod.exit_code is None else f"ended with exit code {pod.exit_code}, without a message"
     )
@@ -286,4 +288,4 @@ def _clip(text: str) -> str:
 
 def _seconds(time: str | None) -> float:
     seconds = unix_seconds(time)
-    return _EARLY if seconds is None else seconds
+    return _LATE if seconds is None else seconds

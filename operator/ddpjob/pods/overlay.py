@@ -11,8 +11,7 @@ from ddpjob import names
 from ddpjob.api.messages import show
 from ddpjob.api.podtypes import is_reserved
 from ddpjob.errors import InvalidJob
-
-Body = dict[str, Any]
+from ddpjob.json_depth import Body
 
 # Merge keys of the lists in a pod (`patchMergeKey` in the API); every other list is replaced as a
 # whole.

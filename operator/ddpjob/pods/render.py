@@ -21,10 +21,9 @@ from ddpjob import names
 from ddpjob.api import DDPJob, Master
 from ddpjob.api.base import Model, quantity_value
 from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import Body
 from ddpjob.pods import overlay
 from ddpjob.pods.allowlist import Policy, refusals
-
-Body = dict[str, Any]
 
 LOST_NODE_SECONDS = 5  # a node's pods stay so long after it has been given up (40 s of silence)
 MAX_TERMS = 64  # of an overlay's node affinity, with nodes to avoid
@@ -49,7 +48,7 @@ class Agent:
 
 
 @dataclass(frozen=True)
-class PodStamp:
+class PodTemplate:
     """The pods of an attempt, all but their ranks."""
 
     first: tuple[bytes, ...]
@@ -113,7 +112,7 @@ def network_policy(job: DDPJob, policy: Policy) -> Body | None:
     )
 
 
-def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
+def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     """The pods of the job's current attempt.
 
     Raises InvalidJob where the overlay or the volumes ask for what ddpjob sets itself or `policy`
@@ -136,7 +135,7 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodStamp:
     def parts(pod: Body) -> tuple[bytes, ...]:
         return tuple(orjson.dumps(pod).split(mark.encode()))
 
-    return PodStamp(parts(first), parts(others), proof.encode(), spec_hash)
+    return PodTemplate(parts(first), parts(others), proof.encode(), spec_hash)
 
 
 def _for_rank_0(job: DDPJob) -> DDPJob:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ddpjob.cluster import PODS, Body, Cluster, WatchEvent
+from ddpjob.cluster import PODS, Cluster, WatchEvent
 from ddpjob.errors import Expired, Unavailable
+from ddpjob.json_depth import Body
 from ddpjob.runner.devices import Share
 from ddpjob.runner.network import Loopback
 from ddpjob.runner.pod import Node, OnLine, PodRun

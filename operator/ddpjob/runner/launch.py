@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob import names
-from ddpjob.cluster import Body
 from ddpjob.errors import DDPJobError
+from ddpjob.json_depth import Body
 from ddpjob.runner.devices import Share
 from ddpjob.runner.devices import variables as device_variables
 

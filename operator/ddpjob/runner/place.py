@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ddpjob import names
-from ddpjob.cluster import Body
+from ddpjob.json_depth import Body
 from ddpjob.runner.devices import Share
 from ddpjob.runner.launch import Place, main_container
 from ddpjob.runner.network import LOOPBACK, Loopback

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ddpjob.cluster import Body, Cluster
+from ddpjob.cluster import Cluster
+from ddpjob.json_depth import Body
 from ddpjob.runner import status
 from ddpjob.runner.devices import Share
 from ddpjob.runner.launch import CannotStart, Launch, config_map_names, launch, main_container

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from ddpjob.cluster import Body
+from ddpjob.json_depth import Body
 from ddpjob.times import written
 
 MESSAGE_BYTES = 4096  # a kubelet reads no more of a termination message

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from ddpjob.cluster import CONFIGMAPS, PODS, Body, Cluster
+from ddpjob.cluster import CONFIGMAPS, PODS, Cluster
 from ddpjob.errors import Conflict, NotFound, Unavailable
+from ddpjob.json_depth import Body
 
 RETRY_SECONDS = 1.0  # while the API server does not answer
 

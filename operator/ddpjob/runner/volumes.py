@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ddpjob import names
-from ddpjob.cluster import Body
+from ddpjob.json_depth import Body
 from ddpjob.runner.launch import CannotStart, main_container
 
 SHARED_MEMORY = "/dev/shm"  # this machine's own will do

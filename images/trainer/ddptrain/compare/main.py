@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
-from ddptrain import comparison_rank
-from ddptrain.comparison_machine import Machine, count_cores, count_gpus, examine
-from ddptrain.comparison_rank import ERROR, OUT_OF_MEMORY, Work
-from ddptrain.comparison_table import (
+from ddptrain.compare import rank as rank_process
+from ddptrain.compare.machine import Machine, count_cores, count_gpus, examine
+from ddptrain.compare.rank import ERROR, OUT_OF_MEMORY, Work
+from ddptrain.compare.table import (
     LEGEND,
     Measurement,
     Scale,
@@ -104,7 +104,7 @@ def run_once(work: Work) -> Measurement | None:
     count = work.variant.processes
     with TemporaryDirectory(prefix="ddptrain-compare-") as folder:
         context = start_processes(  # type: ignore[no-untyped-call]
-            comparison_rank.main,
+            rank_process.main,
             args=(work, free_port(), folder),
             nprocs=count,
             join=False,
@@ -264,7 +264,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(as_json(options, results, machine, command))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

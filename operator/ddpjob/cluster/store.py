@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from ddpjob.cluster import Body, Resource, WatchEvent
+from ddpjob.cluster import Resource, WatchEvent
 from ddpjob.cluster.selector import Selector
 from ddpjob.errors import cluster_error
+from ddpjob.json_depth import Body
 
 # A quiet watch is told where it stands after so many revisions that it has not seen, or so long.
 BOOKMARK_EVERY = 500

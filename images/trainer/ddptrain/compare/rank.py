@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from ddptrain.comparison_table import DDP, PARALLEL, Measurement, Variant, bus_bandwidth
+from ddptrain.compare.table import DDP, PARALLEL, Measurement, Variant, bus_bandwidth
 from ddptrain.dist import World, barrier, process_group
 from ddptrain.gpt import GPT, GPT2, loss_sum, synthetic_tokens
 from ddptrain.memory import is_out_of_memory

@@ -1,0 +1,286 @@
+"""Creates and deletes what a job owns: its Service, ConfigMap, NetworkPolicy and pods."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import zip_longest
+from typing import Any
+
+from ddpjob import names
+from ddpjob.api import DDPJob, broken_expressions
+from ddpjob.cluster import (
+    CONFIGMAPS,
+    DDPJOBS,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    Cluster,
+    Resource,
+)
+from ddpjob.controller.memory import Caches, Memory
+from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
+from ddpjob.json_depth import Body, aside
+from ddpjob.plan.decision import Decision, Deletion
+from ddpjob.plan.observed import PodRecord, pod_record
+from ddpjob.plan.proof import proofs
+from ddpjob.plan.strays import SPARED_SECONDS
+from ddpjob.pods import render
+from ddpjob.settings import Settings
+from ddpjob.times import seconds_since
+
+log = logging.getLogger(__name__)
+
+# After so many creations in a row that find a name taken, the name counts as somebody else's. Until
+# then the garbage collector may still free it.
+MAX_CONFLICTS = 6
+
+
+class Children:
+    """Does for each job what was decided about the objects that the job owns."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        agent: render.Agent,
+        settings: Settings,
+        key: bytes,
+    ) -> None:
+        """`key` is this process's secret, which proves that it created a pod."""
+        self.cluster = cluster
+        self.caches = caches
+        self.agent = agent
+        self.settings = settings
+        self.key = key
+
+    async def render(self, job: DDPJob) -> render.PodTemplate:
+        """Return the job's pods, ready to be created.
+
+        Raises InvalidJob where no pods can be made, or an expression of `failurePolicy` is broken.
+        """
+
+        def make() -> render.PodTemplate:
+            for problem in broken_expressions(job.spec.failure_policy):
+                raise problem
+            return render.pods(job, self.agent, self.settings.policy)
+
+        record = self.caches.job(job.namespace, job.name)
+        large = record is None or record.is_large
+        return await aside(large or bool(job.spec.failure_policy.message_patterns()), make)
+
+    async def prepare(self, job: DDPJob, memory: Memory) -> None:
+        """Create the Service, the ConfigMap and the NetworkPolicy.
+
+        The pods are rendered first, so that nothing is created for a job that cannot have pods.
+        Raises InvalidJob, and ClusterError where something cannot be created.
+        """
+        memory.template = await self.render(job)
+        memory.edit_error = job.metadata.generation, None
+        children = [
+            (SERVICES, render.service(job)),
+            (CONFIGMAPS, render.config_map(job, self.agent)),
+        ]
+        if (network := render.network_policy(job, self.settings.policy)) is not None:
+            children.append((NETWORK_POLICIES, network))
+        elif job.metadata.generation > 1:  # there may be one from before an edit
+            await self._drop(job, NETWORK_POLICIES, names.network_policy_name(job.name))
+        await asyncio.gather(
+            *(self._create_child(job, resource, body, memory) for resource, body in children)
+        )
+        memory.prepared = (job.metadata.generation, job.status.attempt)
+
+    async def create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
+        """Create these ranks' pods, at most `creates_per_job` at a time.
+
+        Raises the first refusal, after all requests have been answered.
+        """
+        assert memory.template is not None
+        template = memory.template
+        own = proofs(self.key, job.uid, job.status.attempt, job.spec.nnodes)
+        if memory.made[0] != job.status.attempt:
+            memory.made = job.status.attempt, {}
+        made = memory.made[1]
+        slots = asyncio.Semaphore(self.settings.creates_per_job)
+        refused: list[int] = []
+
+        async def create(rank: int) -> None:
+            async with slots:
+                if refused:
+                    return  # as the others would be
+                try:
+                    body = await self.cluster.create(
+                        PODS, job.namespace, template.body(rank, own.of(rank))
+                    )
+                except Refused:
+                    refused.append(rank)
+                    raise
+            if (record := pod_record(body)) is not None:
+                made[rank] = record.uid_print
+                self.caches.put_pod(record)
+
+        answers = await asyncio.gather(*map(create, ranks), return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        # AlreadyExists may be our own pod, of a request whose answer was lost. The watch brings it
+        # before the next try, so other errors are raised first.
+        taken = [error for error in errors if isinstance(error, AlreadyExists)]
+        for error in errors:
+            if not isinstance(error, AlreadyExists):
+                raise error
+        if taken:
+            name = names.pod_name(job.name, job.status.attempt, ranks[answers.index(taken[0])])
+            _raise_name_taken(job, PODS, name, None, memory)
+
+    async def end_pods(self, job: DDPJob, decision: Decision, memory: Memory) -> None:
+        """Delete the pods of `decision.delete`, and have kubelets end those of `expire`.
+
+        Raises ClusterError, but not for a stray: nothing waits for its deletion.
+        """
+        answers = await asyncio.gather(
+            *(self._delete_pod(deletion) for deletion in decision.delete),
+            *(self._expire_pod(pod) for pod in decision.expire),
+            return_exceptions=True,
+        )
+        for error, deletion in zip_longest(answers, decision.delete):
+            if deletion and deletion.stray and isinstance(error, ClusterError):
+                log.warning("stray stays job=%s/%s error=%s", job.namespace, job.name, error)
+                memory.spared[deletion.pod.uid] = time.monotonic() + SPARED_SECONDS
+            elif error:
+                raise error
+
+    async def delete_job(self, job: DDPJob) -> None:
+        """Delete the job itself. Kubernetes' garbage collector deletes all that the job owns."""
+        try:
+            await self.cluster.delete(DDPJOBS, job.namespace, job.name, uid=job.uid)
+        except NotFound:
+            self.caches.remove_job(job.uid)
+
+    async def drop_agent(self, job: DDPJob) -> None:
+        """Delete the finished job's ConfigMaps. What an error leaves over goes with the job."""
+        used = {pod.agent_config for pod in self.caches.pods(job.namespace, job.uid)}
+        used.add(names.agent_config_name(job.name, self.agent.digest))
+        for name in sorted(used - {""}):
+            await self._drop(job, CONFIGMAPS, name)
+
+    async def _create_child(
+        self, job: DDPJob, resource: Resource, body: Body, memory: Memory
+    ) -> None:
+        """Create it, or find that it exists and is the job's. Raises AlreadyExists if it is not."""
+        name = body["metadata"]["name"]
+        try:
+            await self.cluster.create(resource, job.namespace, body)
+            return
+        except AlreadyExists:
+            existing = await self._get(resource, job.namespace, name)
+        owner = _controller(existing) if existing else None
+        if existing and owner is not None and owner.get("uid") == job.uid:
+            await self._keep_or_replace(job, resource, existing, body)
+            return
+        _raise_name_taken(job, resource, name, owner, memory)
+
+    async def _keep_or_replace(
+        self, job: DDPJob, resource: Resource, existing: Body, body: Body
+    ) -> None:
+        """Make sure that the job's own object, which exists, is as it would be created now."""
+        name = body["metadata"]["name"]
+        if resource == SERVICES and not _selects_the_same(existing["spec"], body["spec"]):
+            # The operator has no right to delete any Service.
+            text = f"Service {name} was edited and does not lead to the job's pods any more"
+            raise AlreadyExists(409, "Edited", f"{text}: delete it, and it is made again")
+        if resource in (NETWORK_POLICIES, CONFIGMAPS) and not _is_same(
+            _content(existing), _content(body)
+        ):
+            # The job was edited while it was suspended, or somebody else made this for it. No pod
+            # exists yet, unless an operator died while it created them. Then these are without a
+            # NetworkPolicy for a moment, since the operator has no right to update one.
+            await self._drop(job, resource, name)
+            await self.cluster.create(resource, job.namespace, body)
+
+    async def _delete_pod(self, deletion: Deletion) -> None:
+        pod = deletion.pod
+        try:
+            left = await self.cluster.delete(
+                PODS, pod.namespace, pod.name, uid=pod.uid, grace_seconds=deletion.grace_seconds
+            )
+        except NotFound:
+            # A Conflict is no such proof. If another pod has the name by now, the watch brings it.
+            self.caches.remove_pod(pod.uid)
+            return
+        record = pod_record(left) if left else None
+        if record is not None:
+            self.caches.put_pod(record)
+        else:
+            self.caches.remove_pod(pod.uid)
+
+    async def _expire_pod(self, pod: PodRecord) -> None:
+        """Have the pod's kubelet end it: `activeDeadlineSeconds` becomes the pod's age."""
+        seconds = max(1, int(seconds_since(pod.started_at, time.time())))
+        body = {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": seconds}}
+        try:
+            stored = await self.cluster.patch(PODS, pod.namespace, pod.name, body)
+        except NotFound:
+            self.caches.remove_pod(pod.uid)
+            return
+        if (record := pod_record(stored)) is not None:
+            self.caches.put_pod(record)
+
+    async def _drop(self, job: DDPJob, resource: Resource, name: str) -> None:
+        """Delete the object of this name, if it exists and the job owns it."""
+        existing = await self._get(resource, job.namespace, name)
+        owner = _controller(existing) if existing else None
+        if existing and owner and owner.get("uid") == job.uid:
+            with suppress(NotFound, Conflict):
+                uid = existing["metadata"]["uid"]
+                await self.cluster.delete(resource, job.namespace, name, uid=uid)
+
+    async def _get(self, resource: Resource, namespace: str, name: str) -> Body | None:
+        try:
+            return await self.cluster.get(resource, namespace, name)
+        except NotFound:
+            return None
+
+
+def _raise_name_taken(
+    job: DDPJob, resource: Resource, name: str, owner: Body | None, memory: Memory
+) -> None:
+    """Raise AlreadyExists; at first ClusterError, if an earlier job of this name may have left it.
+
+    The garbage collector deletes such an object soon, so the creation is worth another try.
+    """
+    text = f"{resource.kind} {name} exists and is not this job's; it is left alone"
+    memory.conflicts += 1
+    leftover = owner is None or (owner.get("kind"), owner.get("name")) == (names.KIND, job.name)
+    if leftover and memory.conflicts < MAX_CONFLICTS:
+        raise ClusterError(409, "AlreadyExists", text + " while the garbage collector may take it")
+    raise AlreadyExists(409, "AlreadyExists", text)
+
+
+def _controller(obj: Body) -> Body | None:
+    owners: Iterable[Body] = obj["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _selects_the_same(found: Body, wanted: Body) -> bool:
+    """Whether two headless Services lead to the same pods. Their ports do nothing."""
+    return all(found.get(name) == value for name, value in wanted.items() if name != "ports")
+
+
+def _content(obj: Body) -> Body:
+    """The part of an object that a user could edit."""
+    return {name: obj[name] for name in ("spec", "data", "binaryData", "immutable") if name in obj}
+
+
+def _is_same(found: Any, wanted: Any) -> bool:
+    """Whether two contents are equal. One peer more in a NetworkPolicy would let somebody in.
+
+    The API server drops empty lists, and adds TCP where there is no protocol. An empty object is
+    not nothing: `namespaceSelector: {}` is all namespaces.
+    """
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        default = {"protocol": "TCP"} if {"port", "protocol"} & (wanted.keys() | found) else {}
+        one, two = ({**default, **each} for each in (found, wanted))
+        return all(_is_same(one.get(name), two.get(name)) for name in one.keys() | two.keys())
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(_is_same, found, wanted))
+    return found == wanted or [found, wanted] in ([[], None], [None, []])

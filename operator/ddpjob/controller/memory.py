@@ -1,0 +1,73 @@
+"""What the reconciler keeps between two decisions about a job, and the caches that it reads."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ddpjob.controller.jobrecord import JobRecord
+from ddpjob.errors import DDPJobError, InvalidJob
+from ddpjob.plan.observed import PodRecord, Report
+from ddpjob.pods.render import PodTemplate
+
+
+@dataclass
+class Memory:
+    """What this process remembers of one job. No decision needs it to be right."""
+
+    prepared: tuple[int, int] | None = None
+    """(generation, attempt) whose Service and ConfigMap are known to exist."""
+    template: PodTemplate | None = None
+    """The pods of `prepared`, as they are created."""
+    create_error: DDPJobError | None = None
+    """Why the last creation failed, once this is to stand in the status."""
+    create_error_at: float | None = None
+    """Monotonic time of the first failed creation in this attempt."""
+    conflicts: int = 0
+    """Creations in a row that found their name taken."""
+    edit_error: tuple[int, InvalidJob | None] = (0, None)
+    """Generation of a running job, and why no pods can be made of that generation."""
+    secondary_at: float | None = None
+    """Monotonic time at which only secondary failures were seen first."""
+    report: Report | None = None
+    """The last progress report of rank 0."""
+    head: str = ""
+    """uid of rank 0's pod of this attempt, whose agent is asked for progress."""
+    made: tuple[int, dict[int, str]] = (-1, {})
+    """An attempt, and by node rank `uid_print` of each pod that this process created in it."""
+    strays: frozenset[str] = frozenset()
+    """uids of pods of attempts that the job had not begun when both were last read."""
+    spared: dict[str, float] = field(default_factory=dict)
+    """uids of strays that could not be deleted, and the monotonic time of the next try."""
+    version: str = ""
+    """resourceVersion of the job as this process last wrote it."""
+    written_at: float = float("-inf")
+    """Monotonic time of the last status write."""
+    progress_at: float = float("-inf")
+    """Monotonic time of the last status write that changed progress alone."""
+    requeue_at: float = math.inf
+    """Monotonic time at which the job is decided on again even if nothing happens."""
+
+    def begin_attempt(self) -> None:
+        """Forget what belongs to the attempt that has just ended."""
+        self.secondary_at = self.create_error = self.create_error_at = None
+        self.report = self.template = self.prepared = None
+
+
+@dataclass
+class Caches:
+    """The controller's caches: read by the reconciler, which also stores its writes' answers."""
+
+    job: Callable[[str, str], JobRecord | None]
+    """(namespace, name) → the job."""
+    pods: Callable[[str, str], Iterable[PodRecord]]
+    """(namespace, uid) of a job → the pods that name it as their controller."""
+    put_job: Callable[[JobRecord], None]
+    put_pod: Callable[[PodRecord], None]
+    remove_pod: Callable[[str], None]
+    remove_job: Callable[[str], None]
+
+
+def elapsed(moment: float | None) -> float:
+    """Seconds since a monotonic time; 0 without one."""
+    return 0.0 if moment is None else time.monotonic() - moment

@@ -1,0 +1,301 @@
+"""Every reason that a status can give, once: its condition, its meaning, and what to do. Pure.
+
+The tables of docs/operations.md are generated from here (`make generate`).
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason of a condition of `status.conditions`."""
+
+    condition: str
+    name: str
+    value: bool | None
+    """The condition's truth; None is Unknown."""
+    means: str
+    do: str = ""
+
+
+@dataclass(frozen=True)
+class FailureReason:
+    """A reason of `status.failure`."""
+
+    name: str
+    means: str
+    counts: bool = True
+    """Whether such a failure counts towards `maxRestarts`, unless a rule decides otherwise."""
+    exception: str = ""
+    """When the opposite holds, if ever."""
+    loss: str = ""
+    """How a pod or its node gets lost so, if it is a loss and no failure of the training."""
+    follows: str = ""
+    """What the operator does then."""
+
+
+ACCEPTED = Reason("Accepted", "Accepted", True, "The job can be rendered and its names are free.")
+INVALID = Reason(
+    "Accepted",
+    "Invalid",
+    False,
+    "The job is too large (64 KiB as JSON beside `template` and `master.template`, 32 KiB for each "
+    "of these two), or the overlay, a mount, an expression or the installation's allow-list "
+    "forbids it. The message names the field. While a job runs, the reason is about an edit: the "
+    "pods run on, but the next attempt cannot start.",
+    "Correct the job, or have `policy.*` of the chart changed.",
+)
+NAME_TAKEN = Reason(
+    "Accepted",
+    "NameTaken",
+    False,
+    "A Service, ConfigMap, NetworkPolicy or pod of that name does not belong to this job, and the "
+    "operator never adopts it. A pod that names this job as its owner, but that the operator has "
+    "not made, is deleted (a pod of an attempt that has not begun: once it is 60 s old). If "
+    "a finalizer keeps it, the message names that. Or somebody edited the job's own Service.",
+    "Delete or rename one of the two. The job goes on by itself.",
+)
+LAUNCHER_NONE = Reason(
+    "AgentAbsent",
+    "LauncherNone",
+    True,
+    "The image's entry point runs without the agent.",
+    "Set `command`, to get progress and first causes.",
+)
+AGENT_RUNS = Reason("AgentAbsent", "AgentRuns", False, "Since an edit the agent runs again.")
+STARTING = Reason("Running", "Starting", False, "Pods are being created.")
+ALL_NODES_RUNNING = Reason("Running", "AllNodesRunning", True, "Every node runs or has ended well.")
+CREATE_REFUSED = Reason(
+    "Running",
+    "CreateRefused",
+    False,
+    "The API server refuses pods: by a quota, an admission policy or Pod Security. The message has "
+    "its text. Or it has failed to create them for 5 s, for example because a webhook does not "
+    "answer.",
+    "Lift the refusal. The operator tries again with growing pauses, 60 s at most.",
+)
+UNSCHEDULABLE = Reason(
+    "Running",
+    "Unschedulable",
+    False,
+    "No node has room. The message is the scheduler's.",
+    "Wait, ask for less, or set `startupDeadlineSeconds`.",
+)
+IMAGE_PULL = Reason(
+    "Running",
+    "ErrImagePull, ImagePullBackOff",
+    False,
+    "A kubelet cannot pull the image. The message is the kubelet's.",
+    "Correct `spec.image`: suspend the job first, edit it, resume it.",
+)
+RESTARTING = Reason(
+    "Running",
+    "*reason of a failure*",
+    False,
+    "The group starts again. The next table has these reasons.",
+)
+NOT_RUNNING_SUSPENDED = Reason("Running", "Suspended", False, "The job is suspended.")
+FINISHED = Reason("Running", "Finished", False, "The job has succeeded or failed.")
+SUSPENDING = Reason(
+    "Suspended", "Suspending", False, "Pods have their grace period to save; then they are gone."
+)
+SUSPENDED = Reason("Suspended", "Suspended", True, "No pod runs.")
+RESUMED = Reason("Suspended", "Resumed", False, "`suspend` was set to false.")
+NO_STEP = Reason(
+    "Stalled",
+    "NoStep",
+    None,
+    "`hangTimeoutSeconds` is set, but no step of this attempt has been seen, so nothing can hang "
+    "yet.",
+    "If no step ever comes, see [troubleshooting](troubleshooting.md).",
+)
+PROGRESS = Reason("Stalled", "Progress", False, "The training makes steps.")
+NOT_WATCHED = Reason("Stalled", "NotWatched", False, "Since an edit `hangTimeoutSeconds` is 0.")
+STALLED = Reason(
+    "Stalled",
+    "Hang",
+    True,
+    "A hang has ended the attempt, or the job. The condition stays True until the next attempt "
+    "makes a step.",
+    "`status.failure` names the rank, and the log of its pod has the stacks.",
+)
+ALL_RANKS_SUCCEEDED = Reason(
+    "Complete", "AllRanksSucceeded", True, "All ranks have ended with exit code 0."
+)
+RANK0_SUCCEEDED = Reason(
+    "Complete",
+    "Rank0Succeeded",
+    True,
+    "Rank 0 has ended with exit code 0, and `successPolicy` is `Rank0`.",
+)
+MAX_RESTARTS_EXCEEDED = Reason(
+    "Failed",
+    "MaxRestartsExceeded",
+    True,
+    "One failure more than `maxRestarts` was counted. The message has the last one.",
+)
+NO_PROGRESS = Reason(
+    "Failed",
+    "NoProgress",
+    True,
+    "Three counted failures in a row happened at one step, whatever `maxRestarts` is. A failure "
+    "before any step begins the row anew.",
+    "Look at what that step does.",
+)
+FAILURE_POLICY = Reason(
+    "Failed", "FailurePolicy", True, "A rule has `action: FailJob`. The message names the rule."
+)
+LAUNCH_FAILED = Reason(
+    "Failed",
+    "LaunchFailed",
+    True,
+    "There is nothing to launch, so every attempt would fail in the same way. The next table "
+    "has more.",
+    "Correct the job or its image, and create the job anew.",
+)
+DEADLINE_EXCEEDED = Reason(
+    "Failed",
+    "DeadlineExceeded",
+    True,
+    "The job was active for longer than `activeDeadlineSeconds`.",
+)
+
+CONDITIONS = (
+    *(ACCEPTED, INVALID, NAME_TAKEN, LAUNCHER_NONE, AGENT_RUNS),
+    *(STARTING, ALL_NODES_RUNNING, CREATE_REFUSED, UNSCHEDULABLE, IMAGE_PULL, RESTARTING),
+    *(NOT_RUNNING_SUSPENDED, FINISHED, SUSPENDING, SUSPENDED, RESUMED),
+    *(NO_STEP, PROGRESS, NOT_WATCHED, STALLED),
+    *(ALL_RANKS_SUCCEEDED, RANK0_SUCCEEDED),
+    *(MAX_RESTARTS_EXCEEDED, NO_PROGRESS, FAILURE_POLICY, LAUNCH_FAILED, DEADLINE_EXCEEDED),
+)
+"""Every reason of a condition. Those of a failure and of a kubelet stand for many."""
+
+
+def because(reason: Reason, name: str) -> Reason:
+    """Return `reason` under another name: that of a failure, or one that a kubelet gave."""
+    return replace(reason, name=name)
+
+
+# The agent's names; it writes them into termination messages.
+HANG = "Hang"
+RENDEZVOUS = "Rendezvous"
+NOTHING_TO_LAUNCH = "LaunchFailed"
+# Kubernetes' names.
+PREEMPTED = "Preempted"
+EVICTED = "Evicted"
+# Ours.
+NODE_LOST = "NodeLost"
+NODE_REFUSED = "NodeRefused"
+POD_DELETED = "PodDeleted"
+RESULT_UNKNOWN = "ResultUnknown"
+NOT_STARTED = "StartupDeadlineExceeded"
+SPEC_CHANGED = "SpecChanged"
+INIT_CONTAINER_FAILED = "InitContainerFailed"
+
+FAILURES = (
+    FailureReason(
+        "Exception",
+        "The script ended with an uncaught exception. `exception` is its type, and `message` is "
+        "its last line.",
+    ),
+    FailureReason(
+        "ExitCode",
+        "A rank ended with `exitCode`, without an exception. The message has what `sys.exit` or "
+        "argparse printed.",
+    ),
+    FailureReason("Signal", "`signal` ended a rank."),
+    FailureReason(
+        "OOMKilled",
+        "The memory limit was reached. The kernel counts the end of one process, and the kubelet "
+        "reports that of a whole container. Raise `resources.limits.memory`, and remember that "
+        "/dev/shm counts against it.",
+    ),
+    FailureReason(
+        HANG,
+        "No step was made for `hangTimeoutSeconds`. The message has the last step, and the place "
+        "of the rank that the others wait for.",
+    ),
+    FailureReason(
+        RENDEZVOUS,
+        "The group did not come together in 15 minutes. The message has the address that the "
+        "nodes waited for.",
+        exception="not if some node never ran",
+    ),
+    FailureReason(
+        NOTHING_TO_LAUNCH,
+        "The launcher could not start the script: the file or module does not exist, the image "
+        'has no torch or no python3 (`StartError` with "executable file not found in $PATH"), '
+        "or an option is wrong. The job fails at once. It restarts if a step of it was seen "
+        "before, because then the script is missing on some node alone. It restarts too if an "
+        "exception ended the launcher, which may be the network's (`exception` names it). A rule "
+        "with this reason in `onReasons` and `action: Restart` has every launch tried again; "
+        "`avoidNode: true` helps against one bad node.",
+    ),
+    FailureReason(
+        INIT_CONTAINER_FAILED,
+        "An init container failed. The message has its name, its exit code and its last line.",
+    ),
+    FailureReason(
+        "Error, StartError …",
+        "The kubelet's reason, where the agent left none: see `kubectl describe pod`.",
+    ),
+    FailureReason(
+        PREEMPTED,
+        "A pod of higher priority took the node. Or the ranks were asked to end, saved, and ended "
+        "with exit code 75.",
+        counts=False,
+        loss="A pod is preempted, or its ranks saved and ended with exit code 75",
+        follows="The group restarts. The other ranks have their grace period to save with it.",
+    ),
+    FailureReason(
+        EVICTED,
+        "Kubernetes evicted the pod.",
+        counts=False,
+        loss="A pod is evicted",
+        follows="The group restarts. The other ranks have their grace period to save with it.",
+    ),
+    FailureReason(
+        POD_DELETED,
+        "Somebody deleted the pod.",
+        counts=False,
+        loss="Somebody deletes a pod",
+        follows="The group restarts. The other ranks have their grace period to save with it.",
+    ),
+    FailureReason(
+        NODE_LOST,
+        "The pod's node no longer answers.",
+        counts=False,
+        loss="A node no longer answers",
+        follows="After about 50 s (Kubernetes waits for 40 s, and the pods tolerate the loss for "
+        "5 s) the group restarts. 10 s after the loss is known the pod is deleted by force.",
+    ),
+    FailureReason(
+        NODE_REFUSED,
+        "A kubelet refused the pod that was bound to its node.",
+        counts=False,
+        loss="A kubelet refuses a pod that was bound to its node",
+        follows="The group restarts.",
+    ),
+    FailureReason(
+        RESULT_UNKNOWN,
+        "The pod is gone, and the operator has not seen how it ended.",
+        counts=False,
+        loss="A pod is gone before the operator has seen how it ended",
+        follows="The group restarts.",
+    ),
+    FailureReason(
+        NOT_STARTED,
+        "A part of the group did not start within `startupDeadlineSeconds`. The message has the "
+        "reason.",
+        counts=False,
+    ),
+    FailureReason(
+        SPEC_CHANGED,
+        "`template` was edited while pods were being created, so all pods are made anew.",
+        counts=False,
+    ),
+)
+"""Every reason of a failure. A kubelet has more."""
+
+UNCOUNTED = frozenset(reason.name for reason in FAILURES if not reason.counts)
+"""Failures that are not the training's fault, so restarts because of them do not count."""

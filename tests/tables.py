@@ -1,0 +1,66 @@
+"""`python -m tests.tables FILE`: FILE with the tables of reasons written anew.
+
+A table stands between two comments, `<!-- reasons: NAME -->` and `<!-- end -->`. Prints the file.
+Exits with 1 if one of the tables has no place in it.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ddpjob.plan.reasons import CONDITIONS, FAILURES
+
+
+def conditions() -> Iterable[tuple[str, ...]]:
+    """A row for each reason of a condition; the condition's name stands in its first row."""
+    yield "condition", "reason", "is", "meaning", "what to do"
+    last = ""
+    for reason in CONDITIONS:
+        value = "Unknown" if reason.value is None else str(reason.value)
+        kind = reason.condition if reason.condition != last else ""
+        last = reason.condition
+        yield kind, reason.name, value, reason.means, reason.do
+
+
+def failures() -> Iterable[tuple[str, ...]]:
+    """A row for each reason of a failure."""
+    yield "reason of a failure", "meaning, what to do", "counts"
+    for reason in FAILURES:
+        counts = "yes" if reason.counts else "no"
+        yield reason.name, reason.means, f"{counts}, {reason.exception}".rstrip(", ")
+
+
+def losses() -> Iterable[tuple[str, ...]]:
+    """A row for each way to lose a pod."""
+    yield "what happens", "reason", "what follows"
+    for reason in FAILURES:
+        if reason.loss:
+            yield reason.loss, f"`{reason.name}`", reason.follows
+
+
+TABLES: dict[str, Callable[[], Iterable[tuple[str, ...]]]] = {
+    "conditions": conditions,
+    "failures": failures,
+    "losses": losses,
+}
+
+
+def with_tables(text: str) -> str:
+    """`text` with each table written anew. Raises ValueError where a table has no place."""
+    for name, rows in TABLES.items():
+        head, *body = ("| " + " | ".join(row) + " |" for row in rows())
+        head += "\n" + "| --- " * (head.count("|") - 1) + "|"
+        table = "\n".join([head, *(re.sub(r"(?<=\|) +(?=\|)", " ", row) for row in body)])
+        place = re.compile(rf"(<!-- reasons: {name} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+        text, found = place.subn(lambda m, table=table: m[1] + table + m[2], text)  # type: ignore[misc]
+        if found != 1:
+            raise ValueError(f"table {name}: its comments must stand there once, not {found} times")
+    return text
+
+
+if __name__ == "__main__":
+    try:
+        print(with_tables(Path(sys.argv[1]).read_text()), end="")
+    except ValueError as error:
+        sys.exit(f"error: {sys.argv[1]}: {error}")
