@@ -19,7 +19,7 @@ from tests.cluster.tiers import ROOT
 
 HERE = Path(__file__).parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
-AGENT = render.Agent({"agent.py": "# the agent\n", "agent_hooks.py": "# its hooks\n"})
+AGENT = render.Agent(b"the agent")
 
 
 def rendered(path: Path) -> list[dict[str, Any]]:

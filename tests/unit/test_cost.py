@@ -46,7 +46,7 @@ from tests.unit.test_loop import stored, submit
 from tests.unit.test_plan import see
 
 OBJECT = 1_400_000  # bytes; etcd takes 1.5 MiB
-AGENT = render.Agent({"agent.py": "pass"})
+AGENT = render.Agent(b"pass")
 
 
 def calls(work: Callable[[], object]) -> int:

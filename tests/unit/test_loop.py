@@ -1,6 +1,7 @@
 """The whole loop on the embedded cluster: real controller, real caches, real status writes."""
 
 import asyncio
+import base64
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -98,6 +99,31 @@ async def test_a_failed_rank_restarts_the_group_once() -> None:
     assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (1, 1, 1)
     assert status["failure"]["pod"] == "digits-0-1"
     assert await pod_names(cluster) == ["digits-0-1", "digits-1-0", "digits-1-1", "digits-1-2"]
+
+
+async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pods have their own agent to the end, and none of its ConfigMaps is left."""
+    cluster = Watched()
+    await submit(cluster)
+    with monkeypatch.context() as earlier:
+        agent = render.Agent(b"of an earlier version")
+        earlier.setattr("ddpjob.controller.controller.load_agent", lambda: agent)
+        async with operating(cluster, lambda attempt, rank: None):
+            await in_state(cluster, "Running")
+            await quiet(cluster)
+    before = await cluster.list(PODS, namespace=NAMESPACE)
+    assert len((await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items) == 1
+    async with operating(cluster, lambda attempt, rank: 0):
+        job = await in_state(cluster, "Succeeded")
+        await quiet(cluster)
+    after = await cluster.list(PODS, namespace=NAMESPACE)
+    assert [p["metadata"]["uid"] for p in after.items] == [
+        p["metadata"]["uid"] for p in before.items
+    ]
+    assert job["status"]["restarts"] == 0
+    assert (await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items == []
 
 
 async def test_nothing_is_written_at_rest() -> None:
@@ -240,7 +266,7 @@ def widened(body: Body) -> Body:
 
 def emptied(body: Body) -> Body:
     """The ConfigMap, with an agent of somebody else's."""
-    return {**body, "data": {**body["data"], "agent.py": "import theirs"}}
+    return {**body, "binaryData": {"agent.pyz": base64.b64encode(b"import theirs").decode()}}
 
 
 def unlocked(body: Body) -> Body:

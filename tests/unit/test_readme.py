@@ -30,7 +30,7 @@ def test_the_first_job_is_the_first_example() -> None:
 
 
 def test_the_tree_has_the_objects_of_the_first_job() -> None:
-    job, agent = first_job(), render.Agent({"agent.py": ""})
+    job, agent = first_job(), render.Agent(b"")
     pods = render.pods(job, agent, Policy())
     objects = [
         render.service(job),
