@@ -20,10 +20,13 @@ Body = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_LEVELS = 100  # of a job; a pod has about 15
-CUT_LEVELS = 128  # of what is read; orjson writes 254 and reads 1024
+# Levels of a job. A pod has about 15.
+MAX_LEVELS = 100
+# Levels that are read. orjson writes 254 and reads 1024.
+CUT_LEVELS = 128
 
-LARGE = 64 * 1024  # bytes of JSON that may take longer than others should wait
+# Bytes of JSON that may take longer to read than other tasks should wait.
+LARGE = 64 * 1024
 
 # A string may lack its end; the marks are possessive, so that each character is seen once.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)

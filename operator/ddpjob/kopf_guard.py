@@ -18,7 +18,8 @@ from ddpjob.cluster.pages import read_page
 from ddpjob.errors import Unavailable
 from ddpjob.json_depth import LARGE, Body, aside, read_json
 
-PAUSE_SECONDS = 1.0  # kopf begins a broken watch again at once
+# The pause before kopf begins a broken watch again. Without it kopf does so at once.
+PAUSE_SECONDS = 1.0
 
 
 async def sound_answers(
@@ -42,8 +43,8 @@ async def sound_answers(
         page = await read_page(chunks(answer.content), lambda item: items.append(_trigger(item)))
     except ValueError as error:
         answer.close()
-        told = f"{request.url.path}: no answer of an API server: {error}"
-        raise aiohttp.ClientConnectionError(told) from error
+        message = f"{request.url.path}: no answer of an API server: {error}"
+        raise aiohttp.ClientConnectionError(message) from error
     answer._body = orjson.dumps(page | ({"items": items} if page.get("items") == [] else {}))
     return answer
 

@@ -13,28 +13,27 @@ from ddpjob.json_depth import Body
 
 log = logging.getLogger(__name__)
 
-STALE_SECONDS = (
-    150.0  # bookmarks come every minute or so; a watch silent for longer is taken for dead
-)
+# Bookmarks come about every minute. A watch without an event for longer is taken for broken.
+STALE_SECONDS = 150.0
 _TOMBSTONES = 10_000
 
 
 class Item(Protocol):
-    """What a store keeps of an object."""
+    """The part of an object that a cache keeps."""
 
     @property
     def uid(self) -> str:
-        """What tells it from all other objects, past ones included."""
+        """Return the object's uid, which no other object has or has had."""
         ...
 
     @property
     def namespace(self) -> str:
-        """Where it is."""
+        """Return the object's namespace."""
         ...
 
     @property
     def resource_version(self) -> int:
-        """Which of two versions is the newer."""
+        """Return the object's version. A newer version has a higher number."""
         ...
 
 

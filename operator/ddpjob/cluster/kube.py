@@ -15,13 +15,20 @@ from ddpjob.cluster.pages import read_page
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
 from ddpjob.json_depth import LARGE, Body, aside, read_json
 
-CHUNK = 500  # objects in one answer to a list
+# Objects in one answer to a list.
+CHUNK = 500
 REQUEST_SECONDS = 30.0
-WATCH_SECONDS = 300  # the server ends a watch after so long; a fresh one goes on where it ended
-TOKEN_SECONDS = 60.0  # bound tokens rotate; the file is read again this often
-MAX_RETRY_AFTER = 60.0  # s; nothing a server asks for keeps us away for longer
-IN_FLIGHT = 64  # more is slower: measured 16 → 64 → 256 at 2.5k, 3.2k, 2.7k pods per CPU second
-MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event; etcd's own limit is 1.5 MiB
+# The server ends a watch after so long. A new one continues where it ended.
+WATCH_SECONDS = 300
+# The time after which the token's file is read again, because bound tokens rotate.
+TOKEN_SECONDS = 60.0
+# The longest pause in seconds that a server can ask for.
+MAX_RETRY_AFTER = 60.0
+# Requests at the same time. More are slower: with 16, 64 and 256 a CPU second created 2.5k, 3.2k
+# and 2.7k pods.
+IN_FLIGHT = 64
+# Bytes of one watch event. etcd's own limit is 1.5 MiB.
+MAX_LINE = 16 * 1024 * 1024
 
 
 class KubeCluster:
@@ -205,8 +212,8 @@ class KubeCluster:
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise Unavailable(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
             except ValueError as error:
-                told = f"{verb} {path}: the answer cannot be read: {error}"
-                raise Unavailable(answer.status, "Garbled", told) from error
+                message = f"{verb} {path}: the answer cannot be read: {error}"
+                raise Unavailable(answer.status, "Garbled", message) from error
             finally:
                 key = (verb, resource.plural, code)
                 self.requests[key] = self.requests.get(key, 0) + 1

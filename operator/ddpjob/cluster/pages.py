@@ -14,8 +14,10 @@ import orjson
 
 from ddpjob.json_depth import aside, read_json
 
-MIN_CHARS = 64 * 1024  # of a value that may not be whole yet, before it is tried again
-MAX_CHARS = 16 * 1024 * 1024  # of one value; etcd's own limit is 1.5 MiB
+# Characters of an incomplete value that must arrive before it is parsed again.
+MIN_CHARS = 64 * 1024
+# Characters of one value. etcd's own limit is 1.5 MiB.
+MAX_CHARS = 16 * 1024 * 1024
 _BLANKS = re.compile(r"[ \t\n\r]*")
 # A string may lack its end; the marks are possessive, so that each character is seen once.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)

@@ -7,7 +7,8 @@ from ddpjob.errors import cluster_error
 
 Selector = Callable[[Mapping[str, str]], bool]
 
-_COMMA = re.compile(r",(?![^(]*\))")  # one that separates requirements, not values in brackets
+# A comma between requirements, not one between values in parentheses.
+_COMMA = re.compile(r",(?![^(]*\))")
 _REQUIREMENT = re.compile(
     r"(?P<absent>!)?(?P<key>[\w./-]+)"
     r"(?:\s*(?P<operator>==|=|!=)\s*(?P<value>[\w.-]*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"

@@ -16,12 +16,14 @@ from ddpjob.cluster.selector import Selector
 from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
 
-# A quiet watch is told where it stands after so many revisions that it has not seen, or so long.
+# A watch gets a bookmark after so many revisions without an event, or after so many seconds.
 BOOKMARK_EVERY = 500
 BOOKMARK_SECONDS = 60.0
 
-Key = tuple[str, str]  # namespace, name
-Owner = tuple[str, str]  # namespace, uid: in another namespace nobody owns an object
+# Namespace and name.
+Key = tuple[str, str]
+# Namespace and uid. Objects have no owners in other namespaces.
+Owner = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -132,18 +134,18 @@ class Store:
         self, resource: Resource, namespace: str | None, selector: Selector, revision: int
     ) -> AsyncIterator[WatchEvent]:
         """What matches after `revision`, until `end_watches`. Raises Expired (410)."""
-        stream, told = self._streams, revision
+        stream, sent = self._streams, revision
         while stream == self._streams:
             changed = self._changed
             while revision < self.revision:
                 revision += 1
                 event = self._change(revision).seen_by(resource, namespace, selector)
                 if event:
-                    told = revision
+                    sent = revision
                     yield event
-            if revision - told < BOOKMARK_EVERY and await _happens(changed):
+            if revision - sent < BOOKMARK_EVERY and await _happens(changed):
                 continue
-            told = revision
+            sent = revision
             meta = {"resourceVersion": str(revision)}
             yield WatchEvent("BOOKMARK", {"kind": resource.kind, "metadata": meta})
 
@@ -155,8 +157,8 @@ class Store:
     def _change(self, revision: int) -> Change:
         forgotten = self.revision - len(self._history)
         if revision <= forgotten:
-            told = f"too old resource version: {revision - 1} ({forgotten})"
-            raise cluster_error(410, "Expired", told)
+            message = f"too old resource version: {revision - 1} ({forgotten})"
+            raise cluster_error(410, "Expired", message)
         return self._history[revision - forgotten - 1]
 
     def _wake(self) -> None:

@@ -25,7 +25,8 @@ class Maker:
 
 
 NVIDIA = Maker("nvidia.com", "CUDA_VISIBLE_DEVICES", "")
-AMD = Maker("amd.com", "HIP_VISIBLE_DEVICES", "-1")  # ROCm takes an empty value for none at all
+# ROCm ignores an empty value, so -1 hides all devices.
+AMD = Maker("amd.com", "HIP_VISIBLE_DEVICES", "-1")
 MAKERS = (NVIDIA, AMD)
 
 Share = Mapping[Maker, Sequence[str]]

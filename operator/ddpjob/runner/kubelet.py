@@ -14,7 +14,8 @@ from ddpjob.runner.devices import Share
 from ddpjob.runner.network import Loopback
 from ddpjob.runner.pod import Node, OnLine, PodRun
 
-WATCH_AGAIN_SECONDS = 0.05  # between two streams, for a server that ends them at once
+# The pause between two watches, for a server that ends them at once.
+WATCH_AGAIN_SECONDS = 0.05
 
 
 class Runner:

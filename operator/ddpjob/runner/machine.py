@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ddpjob.runner.devices import NVIDIA, Maker, named, visible
 
-LISTING_SECONDS = 20.0  # nvidia-smi takes some on a machine of eight GPUs without persistence mode
+# nvidia-smi takes seconds on a machine of eight GPUs without persistence mode.
+LISTING_SECONDS = 20.0
 _UUID = re.compile(r"(GPU \d+:|\s+MIG) .*\(UUID: ((?:GPU|MIG)-[^\s()]+)\)\s*")
 
 

@@ -5,8 +5,10 @@ from datetime import datetime
 from ddpjob.json_depth import Body
 from ddpjob.times import written
 
-MESSAGE_BYTES = 4096  # a kubelet reads no more of a termination message
-LOST = 137  # exit code of a container whose process is not to be found, the kubelet's choice
+# A kubelet reads no more bytes of a termination message.
+MESSAGE_BYTES = 4096
+# The kubelet's exit code for a container whose process it cannot find.
+LOST = 137
 
 
 def waiting(status: Body, container: Body, *, reason: str, message: str, now: datetime) -> Body:
@@ -54,7 +56,7 @@ def _started_at(status: Body) -> str | None:
 
 def _status(status: Body, container: Body, phase: str, state: Body, *, now: datetime) -> Body:
     ready = "running" in state
-    told = {
+    container_status = {
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": "",
@@ -73,7 +75,7 @@ def _status(status: Body, container: Body, phase: str, state: Body, *, now: date
     return status | {
         "phase": phase,
         "startTime": status.get("startTime") or written(now),
-        "containerStatuses": [told],
+        "containerStatuses": [container_status],
         "conditions": _merge(status.get("conditions") or [], conditions),
     }
 

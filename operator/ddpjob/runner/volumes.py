@@ -10,10 +10,14 @@ from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.runner.launch import CannotStart, main_container
 
-SHARED_MEMORY = "/dev/shm"  # this machine's own will do
-LOGS, SHARED = "logs", "volumes"  # folders of a job
-TERMINATION_LOG = ".termination-log"  # no volume's name begins with a dot
-OWN = ("emptyDir", "configMap", "ephemeral")  # kinds of which every pod has its own
+# Pods share this machine's own /dev/shm.
+SHARED_MEMORY = "/dev/shm"
+# Folders of a job.
+LOGS, SHARED = "logs", "volumes"
+# No volume's name begins with a dot.
+TERMINATION_LOG = ".termination-log"
+# Kinds of volume of which each pod has its own.
+OWN = ("emptyDir", "configMap", "ephemeral")
 UNKNOWN = ("secret", "projected", "downwardAPI", "image")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
