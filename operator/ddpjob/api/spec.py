@@ -44,7 +44,7 @@ MAX_SPEC_BYTES = 64 * 1024
 
 def _port(port: int) -> int:
     if port == names.AGENT_PORT:
-        raise broken_rules((f"{port} is the agent's", ""))
+        raise broken_rules((f"{port} is the port of ddpjob's agent", ""))
     return port
 
 
@@ -61,7 +61,7 @@ MasterPort = Annotated[
             "x-kubernetes-validations": [
                 {
                     "rule": f"self != {names.AGENT_PORT}",
-                    "message": f"{names.AGENT_PORT} is the agent's",
+                    "message": f"{names.AGENT_PORT} is the port of ddpjob's agent",
                 }
             ],
         }
