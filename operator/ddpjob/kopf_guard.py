@@ -25,7 +25,10 @@ PAUSE_SECONDS = 1.0
 async def sound_answers(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """A middleware for kopf's session. Raises ClientConnectionError, which kopf retries."""
+    """Return the answer to a request of kopf's; a middleware.
+
+    Raises ClientConnectionError, which kopf retries, for an answer that would end kopf.
+    """
     answer = await handler(request)
     if answer.status == 404 and request.url.path.endswith(f"/{names.PLURAL}"):
         answer.close()
@@ -69,7 +72,7 @@ class _Events:
         return getattr(self._stream, name)
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """Whole events. Raises ClientPayloadError at the first that is none."""
+        """Yield whole events. Raises ClientPayloadError at the first broken one."""
         try:
             async for line in lines(self._stream):
                 event = await aside(len(line) > LARGE, _json, line)

@@ -1,4 +1,4 @@
-"""A cache of one kind of object that is right again after any gap: list, replace, watch."""
+"""Keeps a cache of one kind of object by list and watch. It is right again after any gap."""
 
 import asyncio
 import logging
@@ -74,7 +74,7 @@ class Cache(Generic[T]):
             self._news(item)
 
     def remove(self, uid: str, resource_version: float = math.inf) -> None:
-        """Forget the item: for good, or up to this version of it."""
+        """Remove the item: for good, or up to this version of it."""
         self._gone[uid] = resource_version
         while len(self._gone) > _TOMBSTONES:
             del self._gone[next(iter(self._gone))]

@@ -61,11 +61,11 @@ class KubeCluster:
     async def create(
         self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]
     ) -> Body:
-        """POST."""
+        """POST, and return the stored object."""
         return await self._call("POST", resource, resource.path(namespace), body)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body:
-        """GET."""
+        """GET and return one object."""
         return await self._call("GET", resource, resource.path(namespace, name))
 
     async def delete(
@@ -96,18 +96,18 @@ class KubeCluster:
     async def patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
     ) -> Body:
-        """PATCH."""
+        """PATCH, and return the stored object."""
         return await self._call("PATCH", resource, resource.path(namespace, name), body)
 
     async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
-        """PUT."""
+        """PUT, and return the stored object."""
         path = resource.path(namespace, body["metadata"]["name"])
         return await self._call("PUT", resource, path, body)
 
     async def update_status(
         self, resource: Resource, namespace: str, body: Mapping[str, Any]
     ) -> Body:
-        """PUT on /status."""
+        """PUT on /status, and return the stored object."""
         path = resource.path(namespace, body["metadata"]["name"], "status")
         return await self._call("PUT", resource, path, body)
 
@@ -145,7 +145,7 @@ class KubeCluster:
         labels: str = "",
         resource_version: str,
     ) -> AsyncIterator[WatchEvent]:
-        """WATCH with bookmarks, until the server ends it."""
+        """Yield the events of a WATCH, with bookmarks, until the server ends it."""
         params = {
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -237,7 +237,7 @@ async def _object(answer: aiohttp.ClientResponse) -> Body:
 
 
 async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines of any length up to MAX_LINE; StreamReader's own stop at its buffer's size.
+    """Yield whole lines up to MAX_LINE; StreamReader's own lines end at its buffer's size.
 
     What comes after the last line's end is no line: a stream that was cut.
     """
@@ -254,7 +254,7 @@ async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def chunks(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """What arrives, with a turn for others after each piece, however fast it comes."""
+    """Yield what arrives. After each chunk other tasks have a turn, however fast chunks come."""
     async for chunk in stream.iter_any():
         yield chunk
         await asyncio.sleep(0)

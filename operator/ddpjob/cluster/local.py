@@ -84,7 +84,7 @@ class LocalCluster:
         return stored.body
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body:
-        """One object. Raises NotFound."""
+        """Return one object. Raises NotFound."""
         await self._arrive()
         return self._find(resource, namespace, name).body
 
@@ -114,7 +114,7 @@ class LocalCluster:
     async def patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
     ) -> Body:
-        """Merge into all but the status. Raises Conflict if `body` carries another uid."""
+        """Merge `body` into all but the status. Raises Conflict if it has another uid."""
         old = await self.get(resource, namespace, name)
         return await self.update(resource, namespace, _merged(old, body))
 
@@ -163,7 +163,7 @@ class LocalCluster:
         labels: str = "",
         keep: Keep | None = None,
     ) -> Listing:
-        """All objects that match, ordered by namespace and name."""
+        """Return all objects that match, ordered by namespace and name."""
         await self._arrive()
         found = self._store.select(resource, namespace, parse_selector(labels))
         return Listing(kept((stored.body for stored in found), keep), str(self._store.revision))
@@ -171,7 +171,7 @@ class LocalCluster:
     def watch(
         self, resource: Resource, *, namespace: str | None, labels: str = "", resource_version: str
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after `resource_version`, until `end_watches`. Raises Expired."""
+        """Yield changes after `resource_version`, until `end_watches`. Raises Expired."""
         if not resource_version.isdecimal():
             message = f"resourceVersion: must be a number, got {resource_version!r}"
             raise cluster_error(400, "BadRequest", message)
@@ -183,7 +183,7 @@ class LocalCluster:
         self._store.end_watches()
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing, because there are no connections."""
 
     def _remove(self, resource: Resource, body: Body, grace_seconds: int | None) -> Body | None:
         grace = _grace(body, grace_seconds) if resource == PODS else 0

@@ -16,7 +16,7 @@ _REQUIREMENT = re.compile(
 
 
 def parse_selector(text: str) -> Selector:
-    """Whether labels match `a=b,c!=d,e,!f,g in (h,i),j notin (k)`; nothing asked matches all.
+    """Return a function that tests labels by a selector such as `a=b,c!=d,e,!f,g in (h,i)`.
 
     Raises Refused (400) for a selector that cannot be read.
     """

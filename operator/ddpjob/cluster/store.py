@@ -38,7 +38,7 @@ class Stored:
 
     @classmethod
     def of(cls, body: Body) -> "Stored":
-        """The frozen form of `body`."""
+        """Return the frozen form of `body`."""
         meta = body["metadata"]
         key = (meta["namespace"], meta["name"])
         named = meta.get("ownerReferences") or ()
@@ -47,12 +47,12 @@ class Stored:
 
     @property
     def owner(self) -> Owner:
-        """As what it owns others."""
+        """Return the key by which other objects name this one as their owner."""
         return self.key[0], self.uid
 
     @property
     def body(self) -> Body:
-        """A copy that the reader may change."""
+        """Return a copy of the object, which the reader may change."""
         body: Body = orjson.loads(self.text)
         return body
 
@@ -69,7 +69,7 @@ class Change:
     def seen_by(
         self, resource: Resource, namespace: str | None, selector: Selector
     ) -> WatchEvent | None:
-        """The event of a watch, for which an object that leaves its selection is deleted."""
+        """Return the event of a watch, or None. An object that leaves the selection is DELETED."""
         if resource != self.resource or namespace not in (None, self.final.key[0]):
             return None
         was = self.before is not None and selector(self.before.labels)
@@ -91,17 +91,17 @@ class Store:
         self._changed = asyncio.Event()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Stored | None:
-        """The object as it is now."""
+        """Return the object as it is now, or None."""
         return self._objects.get(resource, {}).get((namespace, name))
 
     def select(self, resource: Resource, namespace: str | None, selector: Selector) -> list[Stored]:
-        """Objects that match, ordered by namespace and name."""
+        """Return the objects that match, ordered by namespace and name."""
         objects = self._objects.get(resource, {}).values()
         found = [s for s in objects if namespace in (None, s.key[0]) and selector(s.labels)]
         return sorted(found, key=lambda stored: stored.key)
 
     def commit(self, resource: Resource, body: Body, *, delete: bool = False) -> Stored:
-        """The one way to write: `body` stored, or dropped, as the next revision."""
+        """Store or drop `body` as the next revision. All writes go through here."""
         self.revision += 1
         meta = {**body["metadata"], "resourceVersion": str(self.revision)}
         final = Stored.of({**body, "metadata": meta})
@@ -118,11 +118,11 @@ class Store:
         return final
 
     def is_orphan(self, stored: Stored) -> bool:
-        """Whether it was owned, and none of its owners lives."""
+        """Return whether the object had owners, and none of them is left."""
         return bool(stored.owners) and self._owners.isdisjoint(stored.owners)
 
     def orphans_of(self, owner: Owner) -> list[tuple[Resource, Stored]]:
-        """Objects that `owner` owned and that no living object owns."""
+        """Return the objects that `owner` owned and that no object owns now."""
         return [
             (resource, stored)
             for resource, objects in self._objects.items()
@@ -133,7 +133,7 @@ class Store:
     async def watch(
         self, resource: Resource, namespace: str | None, selector: Selector, revision: int
     ) -> AsyncIterator[WatchEvent]:
-        """What matches after `revision`, until `end_watches`. Raises Expired (410)."""
+        """Yield events after `revision`, until `end_watches`. Raises Expired (410)."""
         stream, sent = self._streams, revision
         while stream == self._streams:
             changed = self._changed

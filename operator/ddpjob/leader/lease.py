@@ -65,7 +65,7 @@ class Elector:
             self._leave(f"a write without the lease {self._place}")
 
     async def run(self) -> None:
-        """Stand for election, and renew; until cancelled, or until what was won is lost."""
+        """Run for election and renew the Lease, until cancelled or until the Lease is lost."""
         election, failing = self._election, False
         log.info("candidate=%s lease=%s", election.identity, self._place)
         while True:
@@ -88,7 +88,7 @@ class Elector:
             await asyncio.sleep(self._at_most(election.terms.retry))
 
     async def release(self) -> None:
-        """Leave the Lease to the other replica now. Best effort: it would have it in 15 s."""
+        """End the leadership now, if possible. Otherwise another replica gets the Lease in 15 s."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 spec = self._election.step_down()

@@ -64,7 +64,7 @@ class Runner:
         self._pods: dict[str, tuple[PodRun, asyncio.Task[None]]] = {}  # by uid
 
     async def run(self) -> None:
-        """Play pods until cancelled; then every process of theirs has ended."""
+        """Run pods until cancelled, and return when all their processes have ended."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 try:

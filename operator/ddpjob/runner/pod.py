@@ -62,7 +62,7 @@ class PodRun:
             self._process.kill()
 
     async def live(self, before: set[asyncio.Task[None]]) -> None:
-        """From what the API shows to the pod's end, after `before`: pods of the same name.
+        """Run the pod until its end, after the tasks `before`, of pods with the same name.
 
         Cancelled, it ends the processes, and leaves the API alone.
         """

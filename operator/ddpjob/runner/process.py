@@ -62,16 +62,16 @@ class PodProcess:
 
     @property
     def tail(self) -> str:
-        """The last lines of the output, at most 2 KiB."""
+        """Return the last lines of the output, at most 2 KiB."""
         return "\n".join(self._log.tail).encode()[-TAIL_BYTES:].decode(errors="replace")
 
     @property
     def pid(self) -> int:
-        """Process id of the shim, whose child is the pod's main process."""
+        """Return the process id of the shim, whose child is the pod's main process."""
         return self._process.pid
 
     def terminate(self) -> None:
-        """SIGTERM to the main process alone, as a kubelet does."""
+        """Send SIGTERM to the main process alone, as a kubelet does."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
@@ -82,7 +82,7 @@ class PodProcess:
             self._control = -1
 
     async def wait(self) -> int:
-        """Exit code, or minus a signal's number, once no process is left and the log is whole."""
+        """Return the exit code, or minus a signal's number, when no process is left."""
         code = await self._process.wait()
         await asyncio.wait({self._log.complete}, timeout=DRAIN_SECONDS)
         self._log.close()

@@ -12,13 +12,13 @@ LOST = 137
 
 
 def waiting(status: Body, container: Body, *, reason: str, message: str, now: datetime) -> Body:
-    """A container that cannot be created yet."""
+    """Return the status of a pod whose container cannot be created yet."""
     state = {"waiting": {"reason": reason, "message": message}}
     return _status(status, container, "Pending", state, now=now)
 
 
 def running(status: Body, container: Body, *, address: str, host: str, now: datetime) -> Body:
-    """A container that has started and is ready."""
+    """Return the status of a pod whose container has started and is ready."""
     state = {"running": {"startedAt": written(now)}}
     new = _status(status, container, "Running", state, now=now)
     addresses = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": host}
@@ -28,7 +28,10 @@ def running(status: Body, container: Body, *, address: str, host: str, now: date
 def terminated(
     status: Body, container: Body, *, code: int, message: str, now: datetime, reason: str = ""
 ) -> Body:
-    """A container that has ended: `code` is its exit code, or minus the number of a signal."""
+    """Return the status of a pod whose container has ended.
+
+    `code` is the exit code, or minus the number of a signal.
+    """
     ended: Body = {"exitCode": code if code >= 0 else 128 - code}
     if code < 0:
         ended["signal"] = -code
@@ -42,7 +45,7 @@ def terminated(
 
 
 def deadline_exceeded(status: Body) -> Body:
-    """A pod that was ended by its activeDeadlineSeconds."""
+    """Return the status of a pod that its activeDeadlineSeconds has ended."""
     message = "Pod was active on the node longer than the specified deadline"
     return status | {"phase": "Failed", "reason": "DeadlineExceeded", "message": message}
 

@@ -42,7 +42,7 @@ class PodView:
 
     @property
     def ends(self) -> bool:
-        """Whether the pod is being deleted, or is gone."""
+        """Return whether the pod is being deleted, or is gone."""
         return self.gone or bool(self.pod["metadata"].get("deletionTimestamp"))
 
     async def news(

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 def job_folder(root: Path, namespace: str, job: str) -> Path:
-    """`root/<job>`; a namespace other than `default` stands before the name, with a dot."""
+    """Return the job's folder: `root/<job>`, or `root/<namespace>.<job>` if not `default`."""
     return (root / (job if namespace == "default" else f"{namespace}.{job}")).absolute()
 
 
@@ -54,13 +54,13 @@ class PodFolders:
 
 
 def config_map_volumes(pod: Body) -> list[tuple[str, bool]]:
-    """ConfigMaps that are volumes of `pod`, and whether each may be missing."""
+    """Return the ConfigMaps that are volumes of `pod`, and whether each may be missing."""
     sources = [volume["configMap"] for volume in _volumes(pod).values() if "configMap" in volume]
     return [(source["name"], bool(source.get("optional"))) for source in sources]
 
 
 def mount(pod: Body, folders: PodFolders, config_maps: Mapping[str, Body]) -> dict[str, Path]:
-    """Mount path -> folder for the main container; folders and files are made.
+    """Return the folder of each mount path, and make the folders and files.
 
     `config_maps` holds the objects by name. Raises CannotStart for what cannot be had here.
     """
