@@ -1,31 +1,32 @@
-"""Everything ddpjob raises on purpose.
+"""All errors that ddpjob raises on purpose.
 
 DDPJobError
-├── InvalidJob          what a user wrote breaks a rule (also a ValueError): field, value, rule
-└── ClusterError        what the API server, real or local, answered: code, reason, message
+├── InvalidJob          a user's file breaks a rule (also a ValueError): field, value, rule
+└── ClusterError        an error answer of the API server, real or local: code, reason, message
     ├── NotFound        404
     ├── Conflict        409: a precondition failed, or the object has changed since it was read
     │   └── AlreadyExists   the name is taken
     ├── Expired         410: the watch has to start again from a list
     ├── Refused         400, 403, 413, 422 …: the same request will be refused again
-    └── Unavailable     408, 429, 5xx, no answer: worth another try
+    └── Unavailable     408, 429, 5xx, no answer: another try may succeed
 """
 
 from typing import Any
 
 from ddpjob.text import printable
 
-MAX_PATH, MAX_RULE, MAX_ANSWER = 512, 2048, 4096  # characters of a message: conditions have 4096
+# Characters of the parts of a message. The message of a condition has 4096.
+MAX_PATH, MAX_RULE, MAX_ANSWER = 512, 2048, 4096
 
 
 class DDPJobError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """The base of all errors that this package raises on purpose."""
 
 
 class InvalidJob(DDPJobError, ValueError):
-    """One broken rule: `spec.nnodes: must be at least 1, got 0`.
+    """A field breaks a rule: `spec.nnodes: must be at least 1, got 0`.
 
-    Path and rule may hold what a user has written, so they are made printable here.
+    Path and rule may have text of a user, so they are made printable here.
     """
 
     def __init__(self, path: str, rule: str, value: Any = None) -> None:
@@ -40,8 +41,8 @@ class InvalidJob(DDPJobError, ValueError):
 class ClusterError(DDPJobError):
     """The API server's answer to a request that failed.
 
-    `code` is the HTTP status, 0 without an answer. The words are the server's, or a webhook's that
-    it quotes, so they are made printable here.
+    `code` is the HTTP status, or 0 without an answer. The text is the server's or a webhook's, so
+    it is made printable here.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class NotFound(ClusterError):
 class Conflict(ClusterError):
     """A precondition (uid) failed, or the object has changed since it was read.
 
-    Also a quota's, for which many requests contend.
+    A quota for which many requests contend answers so too.
     """
 
 
@@ -68,7 +69,7 @@ class AlreadyExists(Conflict):
 
 
 class Expired(ClusterError):
-    """The resource version is too old to watch from."""
+    """The server no longer has the history after the resource version of a watch."""
 
 
 class Refused(ClusterError):
@@ -78,14 +79,14 @@ class Refused(ClusterError):
 class Unavailable(ClusterError):
     """The server is overloaded, failing or out of reach.
 
-    `retry_after` is in seconds where it said so.
+    `retry_after` is the pause in seconds that the server asks for, or None.
     """
 
 
 def cluster_error(
     code: int, reason: str, message: str, retry_after: float | None = None
 ) -> ClusterError:
-    """The class of error that stands for HTTP status `code`."""
+    """Return the error of the class that stands for HTTP status `code`."""
     kinds: dict[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 410: Expired}
     transient = code in (0, 401, 408, 429) or code >= 500
     kind = kinds.get(code, Unavailable if transient else Refused)

@@ -1,8 +1,8 @@
 """The operator process: `python -m ddpjob.handlers`.
 
-kopf does what it is good at: the process's life, login, the stream of DDPJob events, clean-up. Its
-events are triggers and never data; nothing of kopf's is stored on any object (null storages), so it
-makes no write of its own.
+It runs the controller, which makes the pods of DDPJobs. kopf starts and ends the process, logs in,
+and streams the events of DDPJobs. These events are triggers and never data. kopf stores nothing on
+any object (its storages are null), so it makes no write of its own.
 """
 
 import argparse
@@ -35,10 +35,10 @@ log = logging.getLogger("ddpjob")
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """kopf compares nothing: saves a copy of every object and an annotation on it."""
+    """A storage without diffs, so that kopf keeps no copy of an object and no annotation on it."""
 
     def build(self, **_: Any) -> Any:
-        """Nothing to compare."""
+        """Return nothing to compare."""
         return {}
 
     def fetch(self, **_: Any) -> Any:
@@ -50,7 +50,7 @@ class NoDiffs(kopf.DiffBaseStorage):
 
 
 class NoProgress(kopf.ProgressStorage):
-    """kopf remembers nothing: an event handler has no progress."""
+    """A storage without progress, because an event handler has none."""
 
     def fetch(self, **_: Any) -> Any:
         """Nothing was stored."""
@@ -88,9 +88,9 @@ class Backoffs(Collection[float]):
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """Make kopf an event source and nothing else.
+    """Turn kopf into an event source and nothing else.
 
-    The reasons with figures are in docs/design.md.
+    The reasons are in docs/design.md, with figures.
     """
     settings.peering.standalone = True
     settings.scanning.disabled = True
@@ -107,7 +107,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
 
 
 def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
-    """The handlers, bound to one controller that starts and ends with kopf."""
+    """Return the handlers, bound to one controller that starts and ends with kopf."""
     registry = kopf.OperatorRegistry()
     credentials = Credentials.find()
     stack = AsyncExitStack()
@@ -116,7 +116,7 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure(settings)
-        own = KubeCluster(credentials)  # renewals must not stand in line behind writes
+        own = KubeCluster(credentials)  # renewals must not wait behind writes
         stack.push_async_callback(own.close)
         elector = Elector(own, *options.lease) if options.lease else None
         cluster = KubeCluster(credentials, fence=elector.check if elector else None)
@@ -178,31 +178,36 @@ def _die_with(task: asyncio.Task[None]) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m ddpjob.handlers", description=__doc__)
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ddpjob.handlers", description="Run the ddpjob operator until SIGTERM."
+    )
     parser.add_argument(
         "--namespace",
         action="append",
-        help="watch this namespace; may be given several times; without it, all of them",
+        help="watch the DDPJobs of this namespace (repeatable; default: all namespaces)",
     )
     parser.add_argument(
-        "--listen", default=":8080", help="[HOST]:PORT of /healthz, /readyz, /metrics (:8080)"
+        "--listen",
+        default=":8080",
+        help="serve /healthz, /readyz and /metrics on [HOST]:PORT (default: :8080)",
     )
     parser.add_argument(
         "--lease",
         type=lease_name,
         metavar="NAMESPACE/NAME",
-        help="of all processes with this Lease one works, the others stand by; without it, this "
-        "process is alone",
+        help="elect a leader by this Lease; other replicas stand by (default: no election)",
     )
-    parser.add_argument("--policy", type=Path, help="JSON file with the allow-list for pods")
+    parser.add_argument(
+        "--policy", type=Path, help="read the allow-list for pods from this JSON file"
+    )
     parser.add_argument("--verbose", action="store_true", help="log debug messages")
     parser.add_argument("--version", action="version", version=__version__)
     return parser.parse_args(arguments)
 
 
 def lease_name(text: str) -> tuple[str, str]:
-    """Namespace and name. Raises ArgumentTypeError."""
+    """Return the namespace and the name of a Lease. Raises ArgumentTypeError."""
     namespace, _, name = text.partition("/")
     if not (namespace and name) or "/" in name:
         raise argparse.ArgumentTypeError(f"must be NAMESPACE/NAME, got {text!r}")
@@ -210,7 +215,7 @@ def lease_name(text: str) -> tuple[str, str]:
 
 
 def load_policy(path: Path | None) -> Policy:
-    """The allow-list in the file. Raises SystemExit, with the field, if it is wrong."""
+    """Return the allow-list in the file. Raises SystemExit, with the field, if it is invalid."""
     if path is None:
         return Policy()
     try:
@@ -222,20 +227,23 @@ def load_policy(path: Path | None) -> Policy:
 
 
 def kopf_identity() -> Any:
-    """A name for peering, which is off: kopf's own asks for a user that uid 10001 has not."""
+    """Return a name for kopf's peering, which is off.
+
+    kopf's own name needs the name of the user, and uid 10001 has none.
+    """
     return "ddpjob"
 
 
 def main() -> None:
-    """Run until SIGTERM."""
+    """Run the operator until SIGTERM."""
     options = parse()
     logs.configure(
         logging.DEBUG if options.verbose else logging.INFO,
         "%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     policy = load_policy(options.policy)
-    # An API server stores 10,000 objects within each other, and kopf ends where it cannot read one.
-    # Python's reader takes 1.5 MB of stack for that, of 8 in this thread.
+    # An API server stores 10,000 nested objects, and kopf ends if it cannot read one. Python's
+    # reader takes 1.5 MB of stack for that, of 8 in this thread.
     sys.setrecursionlimit(20_000)
     try:
         registry = build(options, policy)

@@ -1,8 +1,8 @@
-"""Objects within objects within objects: how deep is still a job, and how to read what is deeper.
+"""Reads and writes JSON whose objects are nested too deeply, and bounds the depth of a job.
 
-An API server stores 10,000 levels, in the open subtrees of a DDPJob's spec too. Our readers and
-writers of JSON stop far earlier, and one such object must not stop them for all the others. So
-what is too deep is cut off where it is still too deep for a job, which is refused for that.
+An API server stores 10,000 levels, in the open subtrees of a DDPJob's spec too. The readers and
+writers of JSON here stop far earlier, and one such object must not stop them for all the others. So
+deep parts are cut off. The rest is still too deep for a job, so the job is refused.
 """
 
 import asyncio
@@ -20,17 +20,20 @@ Body = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_LEVELS = 100  # of a job; a pod has about 15
-CUT_LEVELS = 128  # of what is read; orjson writes 254 and reads 1024
+# Levels of a job. A pod has about 15.
+MAX_LEVELS = 100
+# Levels that are read. orjson writes 254 and reads 1024.
+CUT_LEVELS = 128
 
-LARGE = 64 * 1024  # bytes of JSON that may take longer than others should wait
+# Bytes of JSON that may take longer to read than other tasks should wait.
+LARGE = 64 * 1024
 
 # A string may lack its end; the marks are possessive, so that each character is seen once.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 
 def is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
-    """Whether there are more than so many objects or lists within each other."""
+    """Return whether objects or lists are nested in more than so many levels."""
     layer = [value]
     for _ in range(levels + 1):
         layer = [
@@ -45,7 +48,7 @@ def is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
 
 
 def read_json(text: bytes) -> Any:
-    """`text` as Python has it, without what lies too deep. Raises orjson.JSONDecodeError."""
+    """Return the parsed `text` without its too deep parts. Raises orjson.JSONDecodeError."""
     if len(text) <= LARGE:
         return _parsed(text)
     with _uncollected():
@@ -60,9 +63,9 @@ def _parsed(text: bytes) -> Any:
 
 
 async def aside(large: bool, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """What `work` returns; if it may take long, from a thread, so that the others have their turn.
+    """Return what `work` returns. If it is `large`, it runs in a thread, so others have a turn.
 
-    Python's threads change every 5 ms, but for what is a single call into a library.
+    Python changes threads every 5 ms, except within a single call of a library.
     """
     return await asyncio.to_thread(work, *args, **options) if large else work(*args, **options)
 
@@ -83,7 +86,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def write_json(value: Any) -> bytes:
-    """`value` as JSON, without what lies too deep."""
+    """Return `value` as JSON without its too deep parts."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:

@@ -18,13 +18,17 @@ from ddpjob.cluster.pages import read_page
 from ddpjob.errors import Unavailable
 from ddpjob.json_depth import LARGE, Body, aside, read_json
 
-PAUSE_SECONDS = 1.0  # kopf begins a broken watch again at once
+# The pause before kopf begins a broken watch again. Without it kopf does so at once.
+PAUSE_SECONDS = 1.0
 
 
 async def sound_answers(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """A middleware for kopf's session. Raises ClientConnectionError, which kopf retries."""
+    """Return the answer to a request of kopf's; a middleware.
+
+    Raises ClientConnectionError, which kopf retries, for an answer that would end kopf.
+    """
     answer = await handler(request)
     if answer.status == 404 and request.url.path.endswith(f"/{names.PLURAL}"):
         answer.close()
@@ -42,8 +46,8 @@ async def sound_answers(
         page = await read_page(chunks(answer.content), lambda item: items.append(_trigger(item)))
     except ValueError as error:
         answer.close()
-        told = f"{request.url.path}: no answer of an API server: {error}"
-        raise aiohttp.ClientConnectionError(told) from error
+        message = f"{request.url.path}: no answer of an API server: {error}"
+        raise aiohttp.ClientConnectionError(message) from error
     answer._body = orjson.dumps(page | ({"items": items} if page.get("items") == [] else {}))
     return answer
 
@@ -68,7 +72,7 @@ class _Events:
         return getattr(self._stream, name)
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """Whole events. Raises ClientPayloadError at the first that is none."""
+        """Yield whole events. Raises ClientPayloadError at the first broken one."""
         try:
             async for line in lines(self._stream):
                 event = await aside(len(line) > LARGE, _json, line)

@@ -1,7 +1,4 @@
-"""Every name that more than one module or an outside reader must agree on.
-
-Labels, environment, paths, derived names.
-"""
+"""The names that several modules or outside readers share: labels, variables, paths, objects."""
 
 import re
 
@@ -19,24 +16,38 @@ METADATA = (
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "ddpjob"
-MANAGER = f"{GROUP}/operator"  # spec.managedBy of jobs that are ours
-JOB_LABEL = f"{GROUP}/job"  # the job's name
-JOB_UID_LABEL = f"{GROUP}/job-uid"  # the job's uid: tells two jobs of one name apart
-ATTEMPT_LABEL = f"{GROUP}/attempt"  # 0, 1, …: status.attempt when the pod was created
-RANK_LABEL = f"{GROUP}/rank"  # the pod's node rank, 0 … nnodes-1
-AGENT_ANNOTATION = f"{GROUP}/agent"  # name of the ConfigMap that holds the pod's agent
-PROOF_ANNOTATION = f"{GROUP}/proof"  # that the operator has made the pod; see proof.py
-SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"  # all pods of an attempt carry the same one
+# `spec.managedBy` of the jobs that the operator runs.
+MANAGER = f"{GROUP}/operator"
+# The job's name.
+JOB_LABEL = f"{GROUP}/job"
+# The job's uid. Two jobs of one name have different uids.
+JOB_UID_LABEL = f"{GROUP}/job-uid"
+# The `status.attempt` for which the pod was created: 0, 1, …
+ATTEMPT_LABEL = f"{GROUP}/attempt"
+# The pod's node rank, from 0 to nnodes - 1.
+RANK_LABEL = f"{GROUP}/rank"
+# The name of the ConfigMap with the pod's agent.
+AGENT_ANNOTATION = f"{GROUP}/agent"
+# The proof that the operator has created the pod; see plan/proof.py.
+PROOF_ANNOTATION = f"{GROUP}/proof"
+# The hash of the pods of an attempt. All pods of the attempt have the same one.
+SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"
 
 TRAINER_CONTAINER = "trainer"
-MASTER_PORT = 29500  # torchrun's own default
+# torchrun's own default.
+MASTER_PORT = 29500
 AGENT_PORT = 29499
-AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"  # only where pods share an address
+# The agent's port. Only pods that share an address have this annotation.
+AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"
 
-AGENT_DIR = "/ddpjob/agent"  # where the ConfigMap with the agent is mounted
-AGENT_ZIP = "agent.pyz"  # its only key
-RUN_DIR = "/ddpjob/run"  # emptyDir: progress file, error files, step counts
-HOME_DIR = "/ddpjob/home"  # emptyDir: HOME and caches
+# The folder at which the ConfigMap with the agent is mounted.
+AGENT_DIR = "/ddpjob/agent"
+# The only key of that ConfigMap.
+AGENT_ZIP = "agent.pyz"
+# An emptyDir with the progress file, error files and step counts.
+RUN_DIR = "/ddpjob/run"
+# An emptyDir with HOME and caches.
+HOME_DIR = "/ddpjob/home"
 PROGRESS_FILE = f"{RUN_DIR}/progress.json"
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -55,36 +66,37 @@ RESERVED_ENV_PREFIXES = ("PET_", "DDPJOB_")
 
 
 def pod_name(job: str, attempt: int, rank: int | str) -> str:
-    """Name, and hostname, of the pod of node rank `rank` in attempt `attempt`."""
+    """Return the name, and hostname, of the pod of node rank `rank` in attempt `attempt`."""
     return f"{job}-{attempt}-{rank}"
 
 
-MAX_ATTEMPT = 999_999_999  # nine digits in a pod's name
+# An attempt has at most nine digits in a pod's name.
+MAX_ATTEMPT = 999_999_999
 _PLACE = re.compile(r"(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,5})", re.ASCII)
 
 
 def parse_pod_name(job: str, pod: str) -> tuple[int, int] | None:
-    """(attempt, node rank) of the job's pod of this name; None if `pod_name` makes no such name."""
+    """Return (attempt, node rank) of a pod of the job; None if `pod_name` makes no such name."""
     found = _PLACE.fullmatch(pod.removeprefix(f"{job}-")) if pod.startswith(f"{job}-") else None
     return (int(found[1]), int(found[2])) if found else None
 
 
 def service_name(job: str) -> str:
-    """Name of the headless Service, which is the subdomain of the job's pods."""
+    """Return the name of the headless Service, which is the subdomain of the job's pods."""
     return job
 
 
 def network_policy_name(job: str) -> str:
-    """Name of the NetworkPolicy."""
+    """Return the name of the NetworkPolicy."""
     return job
 
 
 def agent_config_name(job: str, digest: str) -> str:
-    """Name of the immutable ConfigMap with the agent whose zip hashes to `digest`."""
+    """Return the name of the ConfigMap with the agent whose zip has this digest."""
     return f"{job}-agent-{digest[:8]}"
 
 
 def is_agent_config_name(job: str, name: str) -> bool:
-    """Whether `agent_config_name` makes such a name: an annotation may say anything."""
+    """Return whether `agent_config_name` makes such a name: an annotation may have any text."""
     digest = name.removeprefix(f"{job}-agent-")
     return len(digest) < len(name) and re.fullmatch("[0-9a-f]{8}", digest) is not None

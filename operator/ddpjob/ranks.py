@@ -1,4 +1,4 @@
-"""How many ranks a job may have, and sets of them as people write them: `0-3,7`."""
+"""The limits of ranks, and sets of ranks as text such as `0-3,7`."""
 
 import re
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ MAX_NNODES = 5000
 MAX_NPROC = 128
 MAX_WORLD_SIZE = MAX_NNODES * MAX_NPROC
 PART = "[0-9]{1,4}(-[0-9]{1,4})?"
+# The texts that `format_ranks` writes, for up to 5000 nodes.
 RANKS = f"^({PART}(,{PART})*)?$"
-"""What `format_ranks` writes, for up to 5000 nodes."""
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Compact and sorted: {0, 1, 2, 7} is `0-2,7`."""
+    """Return the ranks as a short sorted text: {0, 1, 2, 7} is `0-2,7`."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):
         if parts and parts[-1][1] == rank - 1:
@@ -23,9 +23,9 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def parse_ranks(text: str, nnodes: int) -> set[int]:
-    """The ranks below `nnodes` in what `format_ranks` wrote; nothing in what it did not write.
+    """Return the ranks below `nnodes` in a text of `format_ranks`; none of any other text.
 
-    Each rank is looked at once, however often a text that somebody else wrote has it.
+    The cost of a rank does not grow with the number of times that the text has it.
     """
     if not re.fullmatch(RANKS, text, re.ASCII):
         return set()

@@ -1,4 +1,4 @@
-"""The operator's own HTTP: /healthz, /readyz, /metrics."""
+"""The operator's HTTP server: /healthz, /readyz and /metrics."""
 
 import asyncio
 import resource
@@ -14,20 +14,21 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.controller import Controller
 
-LAG_SECONDS = 5.0  # an event loop later than this is stuck
+# An event loop that is later than this is stuck.
+LAG_SECONDS = 5.0
 
 
 class Metrics:
-    """Reads the controller's state when it is asked; nothing is counted twice."""
+    """A collector that reads the controller's state at each scrape."""
 
     def __init__(self, controller: Controller, cluster: KubeCluster) -> None:
         self._controller, self._cluster = controller, cluster
 
     def collect(self) -> Iterator[Metric]:
-        """Called by prometheus_client for each scrape."""
+        """Yield all metrics. prometheus_client calls this for each scrape."""
         requests = CounterMetricFamily(
             "ddpjob_api_requests",
-            "Requests to the API server; code 0 means no answer.",
+            "Requests to the API server. Code 0 is a request without an answer.",
             labels=["verb", "resource", "code"],
         )
         for (verb, plural, code), count in sorted(self._cluster.requests.items()):
@@ -41,7 +42,7 @@ class Metrics:
         )
         yield GaugeMetricFamily(
             "ddpjob_leader",
-            "1 where jobs are worked on, 0 where a replica stands by.",
+            "1 if this replica reconciles jobs, 0 if it stands by.",
             value=int(self._controller.leading),
         )
         # Peak, in bytes; Linux counts in KiB, macOS in bytes.
@@ -56,7 +57,7 @@ class Metrics:
 async def serve(
     host: str | None, port: int, controller: Controller, cluster: KubeCluster
 ) -> AsyncIterator[None]:
-    """Answer on `host`, None for all addresses, and `port` while the block runs."""
+    """Serve on `host` (None: all addresses) and `port` while the block runs."""
     registry = CollectorRegistry()
     registry.register(Metrics(controller, cluster))
     lag = _Lag()
@@ -73,11 +74,12 @@ async def serve(
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4"})
 
     app = web.Application()
-    # Liveness means that the watches are heard: a process that answers but hears nothing must be
-    # restarted.
-    alive = check(lambda: lag.seconds < LAG_SECONDS and controller.fresh, "watches are silent\n")
+    # Liveness includes the watches: a process that answers but gets no events must be restarted.
+    alive = check(
+        lambda: lag.seconds < LAG_SECONDS and controller.fresh, "the watches are silent\n"
+    )
     app.router.add_get("/healthz", alive)  # type: ignore[arg-type]
-    ready = check(lambda: controller.ready, "caches are being filled\n")
+    ready = check(lambda: controller.ready, "the caches are being filled\n")
     app.router.add_get("/readyz", ready)  # type: ignore[arg-type]
     app.router.add_get("/metrics", metrics)
     runner = web.AppRunner(app, access_log=None)
@@ -92,7 +94,7 @@ async def serve(
 
 
 class _Lag:
-    """How late the event loop is."""
+    """Measures how late the event loop is."""
 
     seconds = 0.0
 

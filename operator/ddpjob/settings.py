@@ -1,4 +1,4 @@
-"""The controller's numbers, in one place. Local mode shortens some of them."""
+"""The controller's settings. Local mode shortens some of them."""
 
 from dataclasses import dataclass, field
 
@@ -7,24 +7,29 @@ from ddpjob.pods.allowlist import Policy
 
 @dataclass(frozen=True)
 class Settings:
-    """How often, how many, how long; times are in seconds."""
+    """The settings of a controller. All times are in seconds."""
 
     policy: Policy = field(default_factory=Policy)
-    """What jobs may ask of their pods."""
+    """The allow-list for pods of jobs."""
     workers: int = 16
-    """Jobs that are reconciled at the same time."""
+    """The number of jobs that are reconciled at the same time."""
     creates_per_job: int = 32
-    """Pods of one job that are created at the same time: one wide job must not hold all
-    connections."""
+    """The number of pods of one job that are created at the same time.
+
+    It is limited, because one wide job must not hold all connections."""
     minor_status: float = 1.0
-    """Counts and progress alone are written at most this often for one job; transitions at once."""
+    """The time between two writes of one job's status if only counts and progress have changed.
+
+    Transitions are written at once."""
     progress_poll: float = 5.0
-    """How often rank 0's agent is asked."""
+    """The time between two requests to the agent of rank 0."""
     progress_write: float = 10.0
-    """Progress alone is written at most this often for one job …"""
+    """The time between two writes of one job's status if only progress has changed."""
     progress_writes_per_second: float = 20.0
-    """… and so often for all jobs together: the interval stretches with their number."""
+    """The number of writes per second, for all jobs together, if only progress has changed.
+
+    With many jobs it makes `progress_write` longer."""
     backoff_first: float = 0.5
-    """After an error a job is tried again after this, then twice as long …"""
+    """The pause before a job is tried again after its first error. It doubles with each error."""
     backoff_cap: float = 60.0
-    """… up to this."""
+    """The longest pause before a job is tried again after an error."""

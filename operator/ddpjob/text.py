@@ -1,4 +1,4 @@
-"""Text of others, made fit to be printed: one line, nothing hidden in it, and not too long.
+"""Makes text of others printable: one line, without hidden characters, and not too long.
 
 Others are users (names of fields, values), pods and their scripts, the API server and webhooks.
 Their text could end a line of a log and begin one of its own, move a terminal's cursor, or turn the
@@ -14,10 +14,10 @@ _UNSEEN = re.compile(
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """`text` with every character that cannot be seen written as Python escapes it.
+    """Return `text` with every invisible character escaped as Python does.
 
-    With a `limit`, at most so many characters of the result, the last of which is an ellipsis where
-    something is left out. Printing the result again changes nothing.
+    With a `limit` the result has at most so many characters, and ends with an ellipsis if a part is
+    left out. A second call with the result changes nothing.
     """
     if limit is not None and len(text) > limit:
         text = text[:limit] + "…"
@@ -27,9 +27,9 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def printable_lines(text: str, limit: int | None = None, *, indent: str = "") -> str:
-    """Like `printable`, but lines stay lines; those after the first begin with `indent`.
+    """Return a traceback made printable: lines and tabs stay.
 
-    Tabs stay too. For tracebacks.
+    Lines after the first begin with `indent`.
     """
     if limit is not None:
         text = text[:limit]

@@ -5,22 +5,24 @@ What is read may be anybody's text: what is no time counts as none.
 
 from datetime import UTC, datetime
 
-MAX_TEXT = 64  # characters of a time, a long fraction included
-_LAST = 253402300799.0  # 9999-12-31T23:59:59Z
+# Characters of a time, with a long fraction.
+MAX_TEXT = 64
+# 9999-12-31T23:59:59Z.
+_LAST = 253402300799.0
 
 
 def written(moment: datetime) -> str:
-    """`2026-01-31T12:00:00Z`; the moment is in UTC."""
+    """Return a moment in UTC as text, such as `2026-01-31T12:00:00Z`."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def timestamp(seconds: float) -> str:
-    """Unix seconds as a time, of the years 1970 to 9999."""
+    """Return Unix seconds as a time, of the years 1970 to 9999."""
     return written(datetime.fromtimestamp(min(max(0.0, seconds), _LAST), UTC))
 
 
 def unix_seconds(time: str | None) -> float | None:
-    """A time as Unix seconds; None without one, and for a text that is none."""
+    """Return a time as Unix seconds; None without one, and for a text that is not a time."""
     if not time or len(time) > MAX_TEXT:
         return None
     try:
@@ -32,12 +34,12 @@ def unix_seconds(time: str | None) -> float | None:
 
 
 def seconds_since(time: str | None, now: float) -> float:
-    """Seconds from a time to `now`, negative if that is to come; 0 without one."""
+    """Return the seconds from a time to `now`: negative for a later time, 0 without one."""
     seconds = unix_seconds(time)
     return 0.0 if seconds is None else now - seconds
 
 
 def as_timestamp(time: str | None) -> str | None:
-    """Somebody else's time as `stamp` writes it; None without one."""
+    """Return somebody else's time as `timestamp` writes it; None without one."""
     seconds = unix_seconds(time)
     return None if seconds is None else timestamp(seconds)

@@ -146,7 +146,7 @@ def test_kubectl_explain_describes_the_fields(server: ApiServer, field: str) -> 
 
 
 def test_every_field_of_the_spec_is_explained(server: ApiServer) -> None:
-    assert "Number of nodes: one pod each." in server.kubectl("explain", "ddpjob.spec.nnodes")
+    assert "Each node is one pod." in server.kubectl("explain", "ddpjob.spec.nnodes")
     schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     fields = schema["properties"]["spec"]["properties"]
     assert [name for name, field in fields.items() if not field.get("description")] == []

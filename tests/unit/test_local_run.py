@@ -238,7 +238,7 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     with running(tmp_path, spec, "--grace", "600") as process:
         process.send_signal(signal.SIGINT)
         assert process.stdout
-        while "once more kills" not in process.stdout.readline():
+        while "second signal kills" not in process.stdout.readline():
             pass
         process.send_signal(signal.SIGINT)
     assert process.returncode == 130

@@ -129,11 +129,11 @@ def test_a_long_value_is_cut() -> None:
     ("content", "problem"),
     [
         (None, "(file): cannot be read: No such file or directory"),
-        (b"a: \xff\n", "byte 3: no YAML: must be text in UTF-8"),
-        (b"a: \x07\n", "(file): no YAML: unacceptable character #x0007"),
-        (b"[" * 5000, "(file): no YAML for us: nested too deeply"),
-        (b"? [a]\n: b\n", "line 1, column 3: no YAML: a key must be a text"),
-        (b"a: !!binary aGk=\n", "line 1, column 4: no YAML: could not determine a constructor"),
+        (b"a: \xff\n", "byte 3: not YAML: must be text in UTF-8"),
+        (b"a: \x07\n", "(file): not YAML: unacceptable character #x0007"),
+        (b"[" * 5000, "(file): must not be nested so deeply"),
+        (b"? [a]\n: b\n", "line 1, column 3: not YAML: a key must be a text"),
+        (b"a: !!binary aGk=\n", "line 1, column 4: not YAML: could not determine a constructor"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(
@@ -155,7 +155,7 @@ def test_a_label_may_be_called_like_a_list_of_the_pod() -> None:
 
 def test_two_jobs_of_one_name_are_one_too_many() -> None:
     ended = validate("-", stdin=f"{GOOD}---\n{GOOD}---\n{GOOD}")
-    assert ended.stderr == "-: digits: metadata.name: stands twice in this file\n"
+    assert ended.stderr == "-: digits: metadata.name: duplicate in this file\n"
     elsewhere = GOOD.replace("name: digits", "name: digits\n  namespace: other")
     assert elsewhere != GOOD
     assert validate("-", stdin=f"{GOOD}---\n{elsewhere}").exit_code == 0

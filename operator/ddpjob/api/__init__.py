@@ -1,4 +1,4 @@
-"""What users write and read: the DDPJob, its rules, and what is made of them for Kubernetes."""
+"""The models of a DDPJob, their rules, and the CustomResourceDefinition that is made of them."""
 
 from ddpjob.api.failure_policy import BackoffSeconds, FailurePolicy, FailureRule, broken_expressions
 from ddpjob.api.job import DDPJob, oversize, validate, with_defaults

@@ -1,7 +1,7 @@
 """The base of every model of the API: closed, camelCase in JSON, with rules over several fields.
 
-A rule stands once, as a CEL expression for the API server and as a predicate for checks without
-one, so that both refuse the same files.
+Each rule is a CEL expression for the API server and a predicate for checks without an API server.
+Both stand side by side, so that both refuse the same files.
 """
 
 import re
@@ -17,9 +17,10 @@ from pydantic_core import PydanticCustomError
 
 @dataclass(frozen=True)
 class Rule:
-    """`cel` as the API server runs it on the model, `holds` the same in Python.
+    """A rule over several fields of a model.
 
-    `field` is what the message is about.
+    The API server runs `cel` on the model, and `holds` is the same rule in Python. `message` is
+    about `field`, or about the whole model if `field` is empty.
     """
 
     cel: str
@@ -29,12 +30,15 @@ class Rule:
 
 
 def broken_rules(*broken: tuple[str, str]) -> PydanticCustomError:
-    """What a validator raises: messages, each with the field below the value that it is about."""
+    """Return the error that a validator raises for these (message, field) pairs.
+
+    The field is a path below the value that is validated.
+    """
     return PydanticCustomError("rules", "broken rules", {"broken": list(broken)})
 
 
 class Model(BaseModel):
-    """Closed and frozen; JSON keys are the camelCase of the attribute names."""
+    """The base of all models. It is closed and frozen, and its JSON has camelCase keys."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -55,7 +59,7 @@ class Model(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
-        """Carry the rules into the JSON schema, where `crd` finds them."""
+        """Return the JSON schema with the rules, where `crd` finds them."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         if cls.checks:
             schema["x-kubernetes-validations"] = [
@@ -66,11 +70,14 @@ class Model(BaseModel):
         return schema
 
     def to_json(self) -> dict[str, Any]:
-        """As the API server stores it: camelCase, defaults filled in, absent fields left out."""
+        """Return the model as the API server stores it.
+
+        Keys are camelCase, defaults are filled in, and absent fields are left out.
+        """
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
-# No sign, since no amount in a pod is below zero; an exponent that a float can hold.
+# There is no sign, because no amount in a pod is below zero. A float can hold the exponent.
 QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[mkMGTPEnu]|[eE][+-]?[0-9]{1,2})?$"
 
 
@@ -83,6 +90,7 @@ def _quantity(value: Any) -> Any:
     return value
 
 
+# An amount as Kubernetes writes it: an integer, or a string such as `500m` or `1Gi`.
 Quantity = Annotated[
     int | str,
     BeforeValidator(_quantity),
@@ -96,7 +104,6 @@ Quantity = Annotated[
         }
     ),
 ]
-"""An amount as Kubernetes writes it: an integer or a string such as `500m` or `1Gi`."""
 
 _SUFFIXES = {suffix: 10 ** (3 * power) for power, suffix in enumerate("kMGTPE", start=1)}
 _SUFFIXES |= {f"{suffix}i": 1024**power for power, suffix in enumerate("KMGTPE", start=1)}
@@ -104,7 +111,7 @@ _SUFFIXES |= {"m": 1e-3, "u": 1e-6, "n": 1e-9, "": 1}
 
 
 def quantity_value(quantity: int | str) -> float:
-    """The number that a Kubernetes quantity stands for.
+    """Return the number that a Kubernetes quantity stands for.
 
     `500m` is 0.5, `1Ki` is 1024, `1e3` is 1000.
     """
@@ -123,10 +130,11 @@ CAMEL_CASE = r"^[A-Z][A-Za-z0-9]*$"
 CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 MANAGER = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 SIGNAL = r"^SIG[A-Z0-9+-]+$"
+# The rule that each pattern of the schema stands for, as messages have it.
 PATTERNS = {
-    DNS_LABEL: "must be lower-case letters, digits and '-', with neither end a '-'",
-    DNS_SUBDOMAIN: "must be lower-case letters, digits, '-' and '.', each part with neither end a "
-    "'-'",
+    DNS_LABEL: "must be lower-case letters, digits and '-', and must not begin or end with '-'",
+    DNS_SUBDOMAIN: "must be lower-case letters, digits, '-' and '.', and no part between dots may "
+    "begin or end with '-'",
     ABSOLUTE_PATH: "must begin with '/' and have no ':'",
     MOUNT_PATH: "must begin with '/', have no ':' and no '//', and not end in '/'",
     ENV_NAME: "must be letters, digits, '_', '-' and '.', not beginning with a digit",
@@ -136,7 +144,6 @@ PATTERNS = {
     MANAGER: "must be <domain>/<name>, such as kueue.x-k8s.io/multikueue",
     SIGNAL: "must be a signal's name, such as SIGSEGV",
 }
-"""What each pattern of the schema means, for messages."""
 
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
 DnsSubdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
@@ -146,7 +153,10 @@ Short = Annotated[str, Field(max_length=253)]
 
 
 def unique(*keys: str) -> Any:
-    """A list whose items differ in these fields: `listType: map` in the schema."""
+    """Return the annotation of a list whose items differ in these fields.
+
+    In the schema it is `listType: map`.
+    """
 
     def check(items: list[Any]) -> list[Any]:
         seen: set[Hashable] = set()
@@ -168,7 +178,7 @@ def _snake(name: str) -> str:
 
 
 class _Unique:
-    """Annotation behind `unique`: the check, and the two keys of the schema."""
+    """The annotation that `unique` returns: a check, and two keys of the schema."""
 
     def __init__(self, check: Callable[[list[Any]], list[Any]], names: list[str]) -> None:
         self.check, self.names = check, names

@@ -11,26 +11,39 @@ from ddpjob.api.spec import MUTABLE_FIELDS, Spec
 
 Schema = dict[str, Any]
 
-_DROPPED = {
-    "title",
-    "$defs",
-    "const",
-}  # words of JSON schema that a structural schema does not know
-_INT64 = 2**53  # JSON readers keep integers exact up to here
+# Words of JSON schema that a structural schema does not have.
+_DROPPED = {"title", "$defs", "const"}
+# JSON readers keep integers exact up to here.
+_INT64 = 2**53
 
 COLUMNS = (
-    ("State", "string", ".status.state", "What the job is doing"),
-    ("Nodes", "string", ".status.summary.nodes", "Nodes that run or have ended well, of all"),
-    ("Step", "string", ".status.summary.step", "Step of all steps"),
-    ("Loss", "string", ".status.summary.loss", "Last reported loss"),
-    ("ETA", "string", ".status.summary.eta", "Time that is left"),
-    ("Restarts", "integer", ".status.restarts", "Times that the group was started again"),
-    ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created"),
+    ("State", "string", ".status.state", "State is the job's state in one word."),
+    (
+        "Nodes",
+        "string",
+        ".status.summary.nodes",
+        "Nodes is the number of nodes that run or have succeeded, of all nodes.",
+    ),
+    ("Step", "string", ".status.summary.step", "Step is the last reported step, of all steps."),
+    ("Loss", "string", ".status.summary.loss", "Loss is the last reported loss."),
+    ("ETA", "string", ".status.summary.eta", "ETA is the time that is left."),
+    (
+        "Restarts",
+        "integer",
+        ".status.restarts",
+        "Restarts is the number of times that the group was started again.",
+    ),
+    (
+        "Age",
+        "date",
+        ".metadata.creationTimestamp",
+        "Age is the time since the job was created.",
+    ),
 )
 
 
 def crd() -> Schema:
-    """The whole definition, as `charts/ddpjob/files/crd.yaml` holds it."""
+    """Return the whole definition, as `charts/ddpjob/files/crd.yaml` has it."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -64,12 +77,13 @@ def crd() -> Schema:
 
 
 def openapi_schema() -> Schema:
-    """The structural schema of one DDPJob."""
+    """Return the structural schema of one DDPJob."""
     document = DDPJob.model_json_schema(by_alias=True)
     root = _structural(document, document["$defs"])
     root["properties"]["apiVersion"] = {"type": "string", "maxLength": 64}
     root["properties"]["kind"] = {"type": "string", "maxLength": 64}
-    # The API server knows the rest; of the metadata, rules can name only what stands here.
+    # The API server adds the rest of the metadata, but rules can read only the fields that are
+    # here.
     root["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     root["required"] = ["spec"]
     root["properties"]["status"].pop("default", None)
@@ -86,17 +100,18 @@ def _immutable_fields() -> list[str]:
 
 
 def _immutable(name: str) -> Schema:
-    """The field may change only while nothing of the job runs: Pending, or Suspended.
+    """Return the rule that this field of the spec changes only while no pods run.
 
-    The rule stands at the root, where `status` can be seen, and since a rule on the field itself
-    is not run when the field comes or goes.
+    That is while the job is Pending or Suspended. The rule stands at the root, because only there
+    it can read `status`, and because a rule on the field itself does not run when the field is
+    added or removed.
     """
     free = (
         "!has(oldSelf.status) || !has(oldSelf.status.state) || "
         "oldSelf.status.state in ['Pending', 'Suspended']"
     )
     same = _same(f"spec.{name}")
-    if name == "master":  # its template is open: what the API server cannot compare, it must not
+    if name == "master":  # its template is open, and the API server cannot compare open subtrees
         parts = " && ".join(_same(f"spec.master.{part}") for part in ("image", "resources"))
         has, had = "has(self.spec.master)", "has(oldSelf.spec.master)"
         same = f"{has} == {had} && (!{has} || {parts})"
@@ -110,16 +125,16 @@ def _immutable(name: str) -> Schema:
 
 
 def _same(path: str) -> str:
-    """CEL: this field is as it was, or is as absent as it was."""
+    """Return the CEL expression that this field has not changed, been added or been removed."""
     here, there = f"self.{path}", f"oldSelf.{path}"
     return f"has({here}) == has({there}) && (!has({here}) || {here} == {there})"
 
 
 def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
-    """`schema` with references put in place, nulls left out, and every integer bounded."""
+    """Return `schema` with references resolved, without nulls, and with a bound on all integers."""
     if "$ref" in schema:
         target = definitions[schema["$ref"].removeprefix("#/$defs/")]
-        # What the field says of itself comes before what its type says.
+        # A field's own keywords win over those of its type.
         return _structural(
             {**target, **{k: v for k, v in schema.items() if k != "$ref"}}, definitions
         )

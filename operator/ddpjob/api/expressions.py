@@ -1,8 +1,8 @@
-r"""RE2 expressions of users, small ones: what they may cost the operator is bounded.
+r"""Compiles users' RE2 expressions, and refuses those that would cost the operator too much.
 
-RE2's search takes linear time, but what it takes for a character grows with the expression's
-program, and `a\pL{441}` is a program of half a million instructions. So all expressions of a job
-share a number of instructions.
+RE2's search takes linear time, but the time for a character grows with the expression's program,
+and `a\pL{441}` is a program of half a million instructions. So all expressions of a job share a
+number of instructions.
 """
 
 import re
@@ -12,20 +12,24 @@ from typing import Any
 
 import re2
 
-MAX_PROGRAM = 2000  # RE2's instructions in all expressions of a job together
-MAX_CLASSES = 16  # \p and \P in them together: to read a single one takes RE2 up to 0.3 ms
-_MEMORY = 256 * 1024  # bytes of one expression: some 2700 instructions, and what a search caches
+# RE2's instructions in all expressions of a job together.
+MAX_PROGRAM = 2000
+# \p and \P in all expressions of a job together. RE2 takes up to 0.3 ms to read one of them.
+MAX_CLASSES = 16
+# Bytes of one expression: some 2700 instructions, and the cache of a search.
+_MEMORY = 256 * 1024
 
 _SHARED = "in all expressions of a job together"
 _LARGE = f"must be smaller: RE2 may make at most {MAX_PROGRAM} instructions {_SHARED}"
 _CLASSES = f"must have fewer Unicode classes: at most {MAX_CLASSES} of \\p and \\P {_SHARED}"
 
 
-@lru_cache(maxsize=1)  # one job's, for all failures of one look; 8 MiB at most
+# One entry holds one job's expressions, for all failures of one decision: 8 MiB at most.
+@lru_cache(maxsize=1)
 def compile_all(texts: tuple[str, ...]) -> tuple[Any, ...]:
-    """Each expression, compiled, or the rule that it breaks, a str.
+    """Return each expression compiled, or the rule that it breaks, as a str.
 
-    The first one that is too large, and all that come after it, are not compiled.
+    The first expression that is too large is not compiled, and neither are those after it.
     """
     options = re2.Options()
     options.log_errors = False
@@ -47,7 +51,7 @@ def compile_all(texts: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def broken(texts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """(position, rule) of every expression that is none, and of the first that is too large."""
+    """Yield (position, rule) of each expression that is not RE2, and of the first too large one."""
     for position, found in enumerate(compile_all(texts)):
         if isinstance(found, str):
             yield position, found
@@ -59,9 +63,9 @@ def _compile(text: str, options: Any) -> Any:
     try:
         return re2.compile(text, options)
     except re2.error as error:
-        said = error.args[0].decode(errors="replace")
-        # What RE2 says where the memory does not do.
-        return _LARGE if "too large" in said else f"must be an RE2 expression: {said}"
+        message = error.args[0].decode(errors="replace")
+        # RE2's message if the memory is not enough.
+        return _LARGE if "too large" in message else f"must be an RE2 expression: {message}"
 
 
 def _size(compiled: Any) -> int:

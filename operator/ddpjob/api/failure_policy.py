@@ -1,4 +1,4 @@
-"""What a job says of failures: models of `spec.failurePolicy`."""
+"""The models of `spec.failurePolicy`."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -11,17 +11,23 @@ from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
 
 MessagePattern = Annotated[str, Field(min_length=1, max_length=256)]
+# CEL's expressions are RE2's too. An expression that does not compile is an error, which `?:` hands
+# on.
 _PATTERN_CEL = "!has(self.onMessagePattern) || (''.matches(self.onMessagePattern) ? true : true)"
-"""CEL's expressions are RE2's too; one that does not compile is an error, which `?:` hands on."""
 
 
 class BackoffSeconds(Model):
-    """Pauses before restarts in a row: none, `first`, twice that, and so on up to `cap`."""
+    """`backoffSeconds` are the pauses before restarts in a row.
+
+    There is no pause, then `first`, then twice `first`, and so on up to `cap`.
+    """
 
     first: Annotated[int, Field(ge=0, le=3600)] = 10
-    """Seconds before the second restart in a row; the first is at once."""
+    """`first` is the pause in seconds before the second restart in a row. The first restart has no
+    pause. Each later pause is twice as long as the one before."""
     cap: Annotated[int, Field(ge=0, le=86400)] = 360
-    """At most so many seconds. A row ends with progress, or with an attempt that ran for longer."""
+    """`cap` is the longest pause in seconds. A row of restarts ends with progress, or with an
+    attempt that ran for longer than `cap`."""
     checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "self.cap >= self.first",
@@ -36,13 +42,13 @@ Reason = Annotated[str, Field(max_length=63, pattern=CAMEL_CASE)]
 
 
 class FailureRule(Model):
-    """What a failure must be, in every field that is there, and what follows from it."""
+    """A rule fits a failure if all its `on…` fields fit. `action` decides what follows then."""
 
     on_exit_codes: (
         Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(min_length=1, max_length=64)]
         | None
     ) = None
-    """The worker's own exit code is one of these."""
+    """`onExitCodes` fits if the worker's own exit code is one of these."""
     on_signals: (
         Annotated[
             list[Annotated[str, Field(max_length=16, pattern=SIGNAL)]],
@@ -50,9 +56,9 @@ class FailureRule(Model):
         ]
         | None
     ) = None
-    """The worker was ended by one of these, such as SIGSEGV."""
+    """`onSignals` fits if one of these signals, such as SIGSEGV, ended the worker."""
     on_reasons: Annotated[list[Reason], Field(min_length=1, max_length=32)] | None = None
-    """`status.failure.reason` is one of these, such as OOMKilled or Evicted."""
+    """`onReasons` fits if `status.failure.reason` is one of these, such as OOMKilled or Evicted."""
     on_ranks: (
         Annotated[
             list[Annotated[int, Field(ge=0, le=MAX_WORLD_SIZE - 1)]],
@@ -60,18 +66,20 @@ class FailureRule(Model):
         ]
         | None
     ) = None
-    """The global rank of the worker is one of these."""
+    """`onRanks` fits if the global rank of the worker is one of these."""
     on_message_pattern: MessagePattern | None = None
-    """An RE2 expression that is found in `status.failure.message`. All expressions of a job
-    together may have 2000 instructions as RE2 compiles them, about as many as characters (but
-    `.{100}` has 800), and 16 Unicode classes such as `\\pL`."""
+    """`onMessagePattern` is an RE2 expression. It fits if it is found in `status.failure.message`.
+    All expressions of a job together may have 2000 instructions and 16 Unicode classes such as
+    `\\pL`. An expression has about as many instructions as characters, but `.{100}` has 800."""
     action: Literal["FailJob", "Restart", "Ignore"]
-    """`FailJob`: no restart. `Restart`: the whole group. `Ignore`: the pod counts as finished."""
+    """`action` is what follows. `FailJob` fails the job without a restart. `Restart` starts the
+    whole group again. `Ignore` counts the pod as finished."""
     counts_towards_max: bool | None = None
-    """Whether a restart counts towards `maxRestarts`; absent: it does, unless the pod was deleted,
-    evicted, preempted or lost with its node, or the group could not be started."""
+    """`countsTowardsMax` decides whether the restart counts towards `maxRestarts`. If it is absent,
+    the restart counts, unless the pod was deleted, evicted, preempted or lost with its node, or the
+    group could not be started."""
     avoid_node: bool = False
-    """Keep all later pods of the job off the node of the failed one."""
+    """`avoidNode` keeps all later pods of the job off the node of the failed pod."""
     checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.onExitCodes) || has(self.onSignals) || has(self.onReasons) || "
@@ -106,27 +114,35 @@ class FailureRule(Model):
 
 
 class FailurePolicy(Model):
-    """What happens when a rank fails: the whole group starts again, as a new attempt."""
+    """`failurePolicy` decides what happens when a rank fails.
+
+    By default the whole group restarts as a new attempt.
+    """
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
-    """So many failures are followed by a restart; the next one fails the job. Deleted,
-    evicted, preempted and lost pods and groups that cannot be started do not count, and a job whose
-    script reports a step that none of its attempts had reached has all of them again. Three counted
-    failures in a row at one reported step fail it in any case."""
+    """`maxRestarts` is the number of counted failures that are followed by a restart. The next
+    counted failure fails the job. A restart because a pod was deleted, evicted, preempted or lost
+    does not count, and a restart because the group could not be started does not count. The count
+    is 0 again when the script reports a step that no earlier attempt has reached. Three counted
+    failures in a row at one reported step fail the job in any case."""
     backoff_seconds: BackoffSeconds = BackoffSeconds()
-    """How long to wait before a restart."""
+    """`backoffSeconds` are the pauses before restarts."""
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []
-    """The first that fits decides; without one the group restarts. But a job of which no step was
-    ever seen fails at once where there is nothing to launch (LaunchFailed): no such script, module
-    or option, no torch."""
+    """`rules` are compared with a failure in their order. The first rule that fits decides. If no
+    rule fits, the group restarts, with one exception: if there is nothing to launch (no such
+    script, module or option, or no torch), a job that has never made a step fails at once with
+    reason LaunchFailed."""
 
     def message_patterns(self) -> tuple[str, ...]:
-        """The expressions of the rules, in their order."""
+        """Return the expressions of the rules, in their order."""
         return tuple(rule.on_message_pattern for rule in self.rules if rule.on_message_pattern)
 
 
 def broken_expressions(policy: FailurePolicy) -> list[InvalidJob]:
-    """What is wrong with the expressions of the rules. No part of parsing: it compiles them."""
+    """Return an InvalidJob for each broken expression of the rules.
+
+    This is no part of parsing, because it compiles the expressions.
+    """
     places = [place for place, rule in enumerate(policy.rules) if rule.on_message_pattern]
     texts = policy.message_patterns()
     return [

@@ -1,4 +1,4 @@
-"""The DDPJob as a whole: its model, its bounds, and every check of a file."""
+"""The model of a whole DDPJob, its bounds, and every check of a file."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,9 +17,12 @@ from ddpjob.api.status import Status, read_status
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import MAX_LEVELS, is_deep
 
-MAX_NAME = 52  # leaves `-<attempt>-<rank>` 11 of the 63 characters of a hostname
+# A hostname has 63 characters, so `-<attempt>-<rank>` may have 11.
+MAX_NAME = 52
 _DNS_1035 = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
+# The rules for a job's name; `holds` takes the name. Their CEL stands at the root of the schema,
+# because only there a rule can read the metadata.
 NAME_RULES = (
     Rule(
         f"size(self.metadata.name) <= {MAX_NAME}",
@@ -35,8 +38,6 @@ NAME_RULES = (
         "metadata.name",
     ),
 )
-"""What a job's name must be; `holds` takes the name. In CEL they stand at the root of the schema,
-which alone can see the metadata."""
 
 
 def _name(name: str) -> str:
@@ -46,7 +47,10 @@ def _name(name: str) -> str:
 
 
 _LABEL = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
-_LABEL_RULE = "must be at most 63 letters, digits, '-', '_' and '.', neither end a mark"
+_LABEL_RULE = (
+    "must be at most 63 letters, digits, '-', '_' and '.', and must begin and end with a letter or "
+    "a digit"
+)
 
 
 def _keys(annotations: dict[str, str]) -> dict[str, str]:
@@ -60,12 +64,12 @@ def _keys(annotations: dict[str, str]) -> dict[str, str]:
 def _labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in _keys(labels).items():
         if not re.fullmatch(f"({_LABEL})?", value):
-            raise broken_rules((f"{key}: {_LABEL_RULE}, is {value!r}", ""))
+            raise broken_rules((f"the value of {key} {_LABEL_RULE}, got {value!r}", ""))
     return labels
 
 
 class Metadata(Model):
-    """The part of an object's metadata that we read."""
+    """The part of an object's metadata that ddpjob reads."""
 
     model_config = {"extra": "ignore"}
 
@@ -84,7 +88,7 @@ _METADATA_READ = tuple(to_camel(name) for name in Metadata.model_fields)
 
 
 class DDPJob(Model):
-    """A distributed PyTorch training: `spec.nnodes` pods, each running torchrun."""
+    """A DDPJob is a distributed PyTorch training on `spec.nnodes` pods, which run torchrun."""
 
     api_version: Literal["ddpjob.dev/v1alpha1"]
     kind: Literal["DDPJob"]
@@ -94,22 +98,22 @@ class DDPJob(Model):
 
     @property
     def name(self) -> str:
-        """The job's name."""
+        """Return the job's name."""
         return self.metadata.name
 
     @property
     def namespace(self) -> str:
-        """The job's namespace."""
+        """Return the job's namespace."""
         return self.metadata.namespace
 
     @property
     def uid(self) -> str:
-        """What tells this job from an earlier one of the same name."""
+        """Return the job's uid. An earlier job of the same name had another uid."""
         return self.metadata.uid
 
     @classmethod
     def parse(cls, obj: Mapping[str, Any]) -> "DDPJob":
-        """The job that `obj` (parsed YAML or JSON) describes, defaults filled in.
+        """Return the job that `obj` (parsed YAML or JSON) describes, with all defaults.
 
         Raises the first InvalidJob of `validate`.
         """
@@ -123,10 +127,13 @@ class DDPJob(Model):
 
 
 def validate(obj: Any) -> list[InvalidJob]:
-    """Every rule that `obj` breaks; empty for a job that the API server accepts."""
+    """Return an InvalidJob for each rule that `obj` breaks.
+
+    The list is empty for a job that the API server accepts.
+    """
     if not isinstance(obj, Mapping):
         return [InvalidJob("(file)", f"must be a DDPJob object, got {show(obj)}", obj)]
-    # All else takes longer, and more of it, the larger the object is.
+    # All other checks take longer for larger objects, so they come after the checks of the size.
     if problems := list(oversize(obj)) or list(_too_deep(obj)):
         return problems
     problems = [*_unknown_metadata(obj.get("metadata")), *_unknown_nulls(obj)]
@@ -138,7 +145,7 @@ def validate(obj: Any) -> list[InvalidJob]:
 
 
 def with_defaults(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """`obj` as the API server would store it. Raises InvalidJob."""
+    """Return `obj` as the API server would store it. Raises InvalidJob."""
     job = DDPJob.parse(obj)
     for problem in broken_expressions(job.spec.failure_policy):
         raise problem
@@ -153,7 +160,10 @@ _METADATA_FIELDS = {
 
 
 def _unknown_metadata(metadata: Any) -> list[InvalidJob]:
-    """Fields that no object has. The models read past them: a later Kubernetes may have more."""
+    """Return the fields that no object has.
+
+    The models ignore them, because a later Kubernetes may have more fields.
+    """
     unknown = set(metadata) - _METADATA_FIELDS if isinstance(metadata, Mapping) else set()
     return [
         InvalidJob(f"metadata.{name}", f"unknown field, got {show(metadata[name])}", metadata[name])
@@ -162,7 +172,7 @@ def _unknown_metadata(metadata: Any) -> list[InvalidJob]:
 
 
 def _unknown_nulls(obj: Mapping[str, Any]) -> list[InvalidJob]:
-    """Unknown fields without a value: the API server looks for them before it drops nulls."""
+    """Return unknown fields that are null: the API server refuses them before it drops nulls."""
     try:
         DDPJob.model_validate(obj)
     except ValidationError as error:
@@ -172,7 +182,7 @@ def _unknown_nulls(obj: Mapping[str, Any]) -> list[InvalidJob]:
 
 
 def oversize(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
-    """Parts of the spec with more bytes than are worth a look."""
+    """Yield an InvalidJob for each part of the spec that has too many bytes."""
     spec = obj.get("spec")
     if not isinstance(spec, Mapping):
         return
@@ -192,7 +202,7 @@ def _larger(path: str, part: Any, most: int, what: str) -> Iterator[InvalidJob]:
     try:
         size = len(orjson.dumps(part))
     except orjson.JSONEncodeError as error:
-        if not is_deep(part):  # which comes next
+        if not is_deep(part):  # the next check finds deep parts
             yield InvalidJob(path, f"must be JSON ({error}), got {show(part)}", part)
         return
     if size > most:
@@ -200,7 +210,7 @@ def _larger(path: str, part: Any, most: int, what: str) -> Iterator[InvalidJob]:
 
 
 def _too_deep(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
-    """Parts with more objects within each other than can be dealt with, safely, at every place."""
+    """Yield an InvalidJob for each part whose objects are nested too deeply."""
     if is_deep(obj):
         spec = obj.get("spec")
         parts = spec.items() if isinstance(spec, Mapping) else ()
@@ -210,7 +220,7 @@ def _too_deep(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
 
 
 def _read(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """`obj` as the models read it: of the metadata only what they have, without nulls."""
+    """Return `obj` as the models read it: without nulls, and with the metadata that they have."""
     found = {
         name: part if name == "metadata" else _without_nulls(part) for name, part in obj.items()
     }
@@ -220,9 +230,10 @@ def _read(obj: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The API server drops nulls before it looks at defaults; so do we.
+    """Return `value` without nulls, which the API server drops before it fills in defaults.
 
-    In the overlay too, where it keeps them: what ddpjob sets for safety cannot be taken away.
+    The API server keeps nulls in the overlay. They are dropped there too, so that an overlay cannot
+    delete fields that ddpjob sets for safety.
     """
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}

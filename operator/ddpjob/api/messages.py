@@ -1,7 +1,4 @@
-"""Turns the model's complaints into messages that name field, value and rule.
-
-In the API's words.
-"""
+"""Turns pydantic's errors into messages that name the field, the value and the rule."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -33,11 +30,12 @@ _RULES = {
 }
 
 
-MAX_PROBLEMS = 100  # who has so many reads no more
+# Nobody reads more messages than this.
+MAX_PROBLEMS = 100
 
 
 def explain(error: ValidationError, *, most: int = MAX_PROBLEMS) -> list[InvalidJob]:
-    """One InvalidJob for each thing that is wrong, in the order of the fields; `most` of them."""
+    """Return an InvalidJob for each broken rule, in the order of the fields, at most `most`."""
     problems = (p for detail in error.errors(include_url=False) for p in _problems(detail))
     found: dict[str, InvalidJob] = {}
     for problem in problems:
@@ -72,7 +70,7 @@ def _problem(path: str, rule: str, value: Any) -> InvalidJob:
 
 
 def _at(value: Any, field: str) -> Any:
-    """What stands at `field`, such as `name` or `[1].name`, in `value`; None where nothing does."""
+    """Return the part of `value` at `field`, such as `name` or `[1].name`; None if it is absent."""
     for part in field.replace("[", ".").replace("]", "").split("."):
         if part.isdigit() and isinstance(value, list):
             value = value[int(part)]
@@ -81,15 +79,15 @@ def _at(value: Any, field: str) -> Any:
     return value
 
 
-# What stands here may hold a secret; a variable's name does not.
+# The values of these fields may hold a secret. A variable's name does not.
 _SECRET = re.compile(r"[.](args|command|volumeAttributes)\b|[.]env(\[[^]]*])?([.]value|[.]name)?$")
 
 
 def show(value: Any, path: str = "") -> str:
-    """A value as a message quotes it: one line, at most 80 characters, YAML's words.
+    """Return `value` as a message quotes it: one line of at most 80 characters.
 
-    Of an object the names of its fields alone, and of texts in commands and environments not even
-    that: what is in them may be a secret, and messages stand in logs and Events.
+    Of an object it has the names of its fields alone. It has nothing of the texts in commands and
+    environments, because they may be secrets, and messages are written to logs and Events.
     """
     if value and _SECRET.search(path):
         if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The parts of a pod that a DDPJob names directly, closed and bounded.
+"""The models of the parts of a pod that `spec` has itself, closed and bounded.
 
 Everything else of a pod goes through `template`.
 """
@@ -41,6 +41,8 @@ def _mount_path(path: str) -> str:
     return path
 
 
+# The path at which a container sees a volume. Each path has one spelling, so that two can be
+# compared.
 MountPath = Annotated[
     str,
     Field(max_length=512, pattern=MOUNT_PATH),
@@ -60,19 +62,18 @@ MountPath = Annotated[
         }
     ),
 ]
-"""Where a container sees a volume: one spelling of each path, so that two can be compared."""
 
 FileMode = Annotated[int, Field(ge=0, le=0o777)]
 
 
 class LocalReference(Model):
-    """An object of the same namespace."""
+    """A reference names an object of the same namespace."""
 
     name: DnsSubdomain
 
 
 class KeyReference(Model):
-    """One key of a ConfigMap or Secret of the same namespace."""
+    """The value is one key of a ConfigMap or Secret of the same namespace."""
 
     name: DnsSubdomain
     key: Annotated[str, Field(min_length=1, max_length=253)]
@@ -80,14 +81,14 @@ class KeyReference(Model):
 
 
 class FieldReference(Model):
-    """A field of the pod, such as `status.hostIP`."""
+    """The value is a field of the pod, such as `status.hostIP`."""
 
     api_version: Short | None = None
     field_path: Annotated[str, Field(min_length=1, max_length=512)]
 
 
 class ResourceFieldReference(Model):
-    """A limit or request of a container, such as `limits.memory`."""
+    """The value is a limit or request of a container, such as `limits.memory`."""
 
     container_name: DnsLabel | None = None
     resource: Annotated[str, Field(min_length=1, max_length=253)]
@@ -95,12 +96,12 @@ class ResourceFieldReference(Model):
 
 
 def _one_of(*fields: str) -> str:
-    """CEL: exactly one of these fields is set."""
+    """Return the CEL expression that exactly one of these fields is set."""
     return f"[{', '.join(f'has(self.{field})' for field in fields)}].filter(x, x).size() == 1"
 
 
 class EnvSource(Model):
-    """Where a variable's value comes from: exactly one of these."""
+    """The variable's value comes from exactly one of these sources."""
 
     field_ref: FieldReference | None = None
     resource_field_ref: ResourceFieldReference | None = None
@@ -116,7 +117,7 @@ class EnvSource(Model):
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the operator sets this environment variable itself."""
+    """Return whether the operator sets this environment variable itself."""
     return name in names.RESERVED_ENV or name.startswith(names.RESERVED_ENV_PREFIXES)
 
 
@@ -127,7 +128,7 @@ _RESERVED_CEL = " && ".join(
 
 
 class EnvVar(Model):
-    """One environment variable, as in a pod."""
+    """An entry is one environment variable, as in a pod."""
 
     name: Annotated[str, Field(max_length=253, pattern=ENV_NAME)]
     value: Text | None = None
@@ -149,14 +150,14 @@ class EnvVar(Model):
 
 
 class EnvFromReference(Model):
-    """A ConfigMap or Secret of the same namespace, all of whose keys become variables."""
+    """All keys of a ConfigMap or Secret of the same namespace become variables."""
 
     name: DnsSubdomain
     optional: bool | None = None
 
 
 class EnvFrom(Model):
-    """Variables from a ConfigMap or a Secret: exactly one of them."""
+    """The variables come from exactly one ConfigMap or Secret."""
 
     prefix: Short | None = None
     config_map_ref: EnvFromReference | None = None
@@ -171,22 +172,25 @@ class EnvFrom(Model):
 
 
 class ResourceClaim(Model):
-    """A claim of `template.spec.resourceClaims` (dynamic resource allocation)."""
+    """An entry names a claim of `template.spec.resourceClaims` (dynamic resource allocation)."""
 
     name: DnsLabel
     request: DnsLabel | None = None
 
 
 class Resources(Model):
-    """Requests and limits of one pod's trainer container."""
+    """`resources` are the requests and limits of one pod's trainer container."""
 
     limits: Annotated[dict[str, Quantity], Field(max_length=32)] | None = None
+    """`limits` are the most that the container may use, such as `{nvidia.com/gpu: 8}`."""
     requests: Annotated[dict[str, Quantity], Field(max_length=32)] | None = None
+    """`requests` are the amounts that the scheduler reserves. By default they are the limits."""
     claims: Annotated[list[ResourceClaim], Field(max_length=16), unique("name")] | None = None
+    """`claims` are the resource claims that the container uses."""
 
 
 class KeyToPath(Model):
-    """One key of a ConfigMap or Secret and the file it becomes."""
+    """One key of a ConfigMap or Secret becomes the file `path`."""
 
     key: Annotated[str, Field(min_length=1, max_length=253)]
     path: Annotated[str, Field(min_length=1, max_length=512)]
@@ -197,14 +201,14 @@ Items = Annotated[list[KeyToPath], Field(max_length=128)]
 
 
 class EmptyDir(Model):
-    """A folder that lives and dies with the pod."""
+    """The volume is an empty folder that is deleted with the pod."""
 
     medium: Literal["", "Memory", "HugePages"] | None = None
     size_limit: Quantity | None = None
 
 
 class ConfigMapSource(Model):
-    """Files from a ConfigMap."""
+    """The keys of a ConfigMap become files."""
 
     name: DnsSubdomain
     items: Items | None = None
@@ -213,7 +217,7 @@ class ConfigMapSource(Model):
 
 
 class SecretSource(Model):
-    """Files from a Secret."""
+    """The keys of a Secret become files."""
 
     secret_name: DnsSubdomain
     items: Items | None = None
@@ -222,14 +226,14 @@ class SecretSource(Model):
 
 
 class ClaimSource(Model):
-    """A PersistentVolumeClaim of the same namespace."""
+    """The volume is a PersistentVolumeClaim of the same namespace."""
 
     claim_name: DnsSubdomain
     read_only: bool | None = None
 
 
 class DownwardFile(Model):
-    """A file with a field of the pod in it."""
+    """The file `path` holds a field of the pod."""
 
     path: Annotated[str, Field(min_length=1, max_length=512)]
     field_ref: FieldReference | None = None
@@ -238,14 +242,14 @@ class DownwardFile(Model):
 
 
 class DownwardSource(Model):
-    """Files with fields of the pod in them."""
+    """Fields of the pod become files."""
 
     items: Annotated[list[DownwardFile], Field(max_length=64)] | None = None
     default_mode: FileMode | None = None
 
 
 class ProjectedConfigMap(Model):
-    """Keys of a ConfigMap within a projected volume."""
+    """Keys of a ConfigMap or Secret become files of the projected volume."""
 
     name: DnsSubdomain
     items: Items | None = None
@@ -253,15 +257,15 @@ class ProjectedConfigMap(Model):
 
 
 class ProjectedDownward(Model):
-    """Fields of the pod within a projected volume."""
+    """Fields of the pod become files of the projected volume."""
 
     items: Annotated[list[DownwardFile], Field(max_length=64)] | None = None
 
 
 class ProjectedToken(Model):
-    """A token of the pod's service account.
+    """A token of the pod's service account becomes the file `path`.
 
-    Needs `serviceAccountToken` among the allowed volume types.
+    The installation must allow the service account.
     """
 
     audience: Short | None = None
@@ -270,7 +274,7 @@ class ProjectedToken(Model):
 
 
 class Projection(Model):
-    """One source of a projected volume."""
+    """An entry is one source of the projected volume."""
 
     config_map: ProjectedConfigMap | None = None
     secret: ProjectedConfigMap | None = None
@@ -279,14 +283,14 @@ class Projection(Model):
 
 
 class ProjectedSource(Model):
-    """Several sources in one folder."""
+    """Several sources become the files of one folder."""
 
     sources: Annotated[list[Projection], Field(max_length=16)] | None = None
     default_mode: FileMode | None = None
 
 
 class CsiSource(Model):
-    """An inline volume of a CSI driver."""
+    """The volume is an inline volume of a CSI driver."""
 
     driver: Annotated[str, Field(min_length=1, max_length=63)]
     fs_type: Short | None = None
@@ -296,14 +300,14 @@ class CsiSource(Model):
 
 
 class ClaimResources(Model):
-    """What a claim asks for."""
+    """The claim asks for the amount of storage in `requests`."""
 
     requests: Annotated[dict[str, Quantity], Field(max_length=8)]
     limits: Annotated[dict[str, Quantity], Field(max_length=8)] | None = None
 
 
 class ClaimSpec(Model):
-    """The claim that is made for each pod."""
+    """A PersistentVolumeClaim with this spec is created for each pod."""
 
     access_modes: Annotated[
         list[Literal["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]],
@@ -315,34 +319,34 @@ class ClaimSpec(Model):
 
 
 class ClaimMetadata(Model):
-    """Labels and annotations of the claim that is made for each pod."""
+    """The claim that is created for each pod has these labels and annotations."""
 
     labels: Annotated[dict[str, Short], Field(max_length=32)] | None = None
     annotations: Annotated[dict[str, Text], Field(max_length=32)] | None = None
 
 
 class ClaimTemplate(Model):
-    """A PersistentVolumeClaim that is made for each pod and goes with it."""
+    """A PersistentVolumeClaim is created for each pod, and deleted with it."""
 
     metadata: ClaimMetadata | None = None
     spec: ClaimSpec
 
 
 class EphemeralSource(Model):
-    """A volume of a storage class that lives and dies with the pod."""
+    """The volume is created from a storage class, and deleted with the pod."""
 
     volume_claim_template: ClaimTemplate
 
 
 class ImageSource(Model):
-    """The files of an OCI image, read-only."""
+    """The volume has the files of an OCI image. It is read-only."""
 
     reference: Annotated[str, Field(min_length=1, max_length=1024)]
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
 
 
 class NfsSource(Model):
-    """An NFS export; needs `nfs` among the allowed volume types."""
+    """The volume is an NFS export. The installation must allow the volume type `nfs`."""
 
     server: Annotated[str, Field(min_length=1, max_length=253)]
     path: AbsolutePath
@@ -350,7 +354,7 @@ class NfsSource(Model):
 
 
 class HostPathSource(Model):
-    """A folder of the node; needs `hostPath` among the allowed volume types."""
+    """The volume is a path of the node. The installation must allow the volume type `hostPath`."""
 
     path: Annotated[str, Field(min_length=1, max_length=512)]
     type: Short | None = None
@@ -372,7 +376,7 @@ VOLUME_SOURCES = [
 
 
 class VolumeSource(Model):
-    """What a volume is made of: exactly one of these, as in a pod."""
+    """A volume has exactly one of these sources, as in a pod."""
 
     empty_dir: EmptyDir | None = None
     config_map: ConfigMapSource | None = None
@@ -395,7 +399,7 @@ class VolumeSource(Model):
 
 
 class Volume(VolumeSource):
-    """A volume that `volumeMounts` can name."""
+    """A volume is mounted by its name in `volumeMounts`."""
 
     name: DnsLabel
     checks: ClassVar[tuple[Rule, ...]] = (
@@ -410,7 +414,7 @@ class Volume(VolumeSource):
 
 
 class VolumeMount(Model):
-    """Where the trainer container sees a volume."""
+    """The trainer container sees the volume `name` at `mountPath`."""
 
     name: DnsLabel
     mount_path: MountPath
@@ -433,23 +437,25 @@ _Networks = Annotated[
 
 
 class IPBlock(Model):
-    """Addresses of a network."""
+    """Traffic may go to the addresses of a network."""
 
     cidr: Annotated[str, Field(max_length=64, pattern=CIDR)]
+    """`cidr` is the network, such as 10.0.0.0/8."""
     excluded: Annotated[_Networks | None, Field(alias="except")] = None
-    """Networks within it that are left out."""
+    """`except` are networks within `cidr` that are left out."""
 
 
 class LabelSelector(Model):
-    """All these labels; without any, everything."""
+    """The selector fits objects that have all labels of `matchLabels`."""
 
     match_labels: Annotated[
         dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)
     ] = {}
+    """`matchLabels` are the labels that an object must have. Without labels every object fits."""
 
 
 class NetworkPeer(Model):
-    """Where traffic may go: a network, or pods by their labels and their namespaces' labels."""
+    """A peer is a network, or pods that are selected by labels of pods and of namespaces."""
 
     ip_block: IPBlock | None = None
     namespace_selector: LabelSelector | None = None
@@ -467,11 +473,14 @@ class NetworkPeer(Model):
 
 
 class NetworkPort(Model):
-    """A port, or all up to `endPort`."""
+    """An entry is one port, or all ports from `port` to `endPort`."""
 
     protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
+    """`protocol` is the protocol of the ports."""
     port: Annotated[int, Field(ge=1, le=65535)]
+    """`port` is the port, or the first port of a range."""
     end_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """`endPort` is the last port of a range. By default there is no range."""
     checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!has(self.endPort) || self.endPort >= self.port",
@@ -483,7 +492,9 @@ class NetworkPort(Model):
 
 
 class EgressRule(Model):
-    """As in a NetworkPolicy: any of `to`, on any of `ports`; one that is absent means all."""
+    """A rule lets traffic out to each of `to` on each of `ports`, as in a NetworkPolicy."""
 
     to: Annotated[list[NetworkPeer], Field(min_length=1, max_length=32)] | None = None
+    """`to` are the peers that traffic may go to. If it is absent, the rule allows all peers."""
     ports: Annotated[list[NetworkPort], Field(min_length=1, max_length=32)] | None = None
+    """`ports` are the ports that traffic may go to. If it is absent, the rule allows all ports."""

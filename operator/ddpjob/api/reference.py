@@ -1,4 +1,4 @@
-"""docs/api.md, made from the schema: every field with type, default, bounds and purpose."""
+"""Makes docs/api.md from the schema: every field with type, default, bounds and description."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
 
 Schema = dict[str, Any]
 
-# Objects with such a field are as in a pod, and would be three times the length of the rest.
+# Objects with such a field are as in a pod. Their fields would be three times as long as the rest.
 _PARTS_OF_A_POD = {"persistentVolumeClaim", "secretKeyRef", "secretRef"}
 
 _HEAD = f"""\
@@ -27,11 +27,13 @@ ddpjob.spec --recursive` prints the fields too.
 
 
 def markdown() -> str:
-    """The reference as one page."""
+    """Return the reference of the API as one page of Markdown."""
     schema = openapi_schema()
     parts = [_HEAD]
     for section in ("spec", "status"):
-        parts.append(f"## {section}\n\n| field | type | default | |\n|---|---|---|---|\n")
+        parts.append(
+            f"## {section}\n\n| field | type | default | description |\n|---|---|---|---|\n"
+        )
         parts += _rows(schema["properties"][section], section)
         parts.append("\n")
     rules = [*_rules(schema, "")]

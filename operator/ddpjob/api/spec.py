@@ -1,4 +1,4 @@
-"""What a job asks for: the model of `spec`."""
+"""The model of `spec`: all that a user asks of a job."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
@@ -31,18 +31,20 @@ from ddpjob.api.podtypes import (
 )
 from ddpjob.ranks import MAX_NNODES, MAX_NPROC
 
+# Extended resources that count as GPUs: these names, and all names that begin with one that ends in
+# - or /.
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
-"""What counts as a GPU among a container's limits: these names, and all that begin with one that
-ends in - or /."""
 
-# As JSON, without blanks. Neither schema nor CEL can bound an open subtree, or a whole spec.
-MAX_OVERLAY_BYTES = 32 * 1024  # of spec.template, and of spec.master.template
-MAX_SPEC_BYTES = 64 * 1024  # of the rest of spec
+# The largest spec.template, and the largest spec.master.template, as JSON without blanks. Neither
+# the schema nor CEL can bound an open subtree, or a whole spec.
+MAX_OVERLAY_BYTES = 32 * 1024
+# The rest of spec.
+MAX_SPEC_BYTES = 64 * 1024
 
 
 def _port(port: int) -> int:
     if port == names.AGENT_PORT:
-        raise broken_rules((f"{port} is the agent's", ""))
+        raise broken_rules((f"{port} is the port of ddpjob's agent", ""))
     return port
 
 
@@ -59,7 +61,7 @@ MasterPort = Annotated[
             "x-kubernetes-validations": [
                 {
                     "rule": f"self != {names.AGENT_PORT}",
-                    "message": f"{names.AGENT_PORT} is the agent's",
+                    "message": f"{names.AGENT_PORT} is the port of ddpjob's agent",
                 }
             ],
         }
@@ -104,48 +106,56 @@ NprocPerNode = Annotated[
 
 
 class Shm(Model):
-    """/dev/shm: data-loader workers and NCCL share memory through it."""
+    """`shm` describes /dev/shm, through which data-loader workers and NCCL share memory."""
 
     enabled: bool = True
-    """Mount a memory-backed /dev/shm. Without it the container runtime's own applies, often 64
-    MiB."""
+    """`enabled` mounts a memory-backed /dev/shm. If it is false, the pods have the container
+    runtime's own /dev/shm, which often has 64 MiB."""
     size_limit: Quantity | None = None
-    """At most so much. What is in it counts against the container's memory limit."""
+    """`sizeLimit` is the largest size of /dev/shm. The container's memory limit includes the files
+    in it. By default Kubernetes sets the size."""
 
 
 class Checkpoint(Model):
-    """Where checkpoints go."""
+    """`checkpoint` is a volume for checkpoints."""
 
     volume: VolumeSource
-    """A volume source without a name, such as `{persistentVolumeClaim: {claimName: ckpt}}`."""
+    """`volume` is a volume source without a name, such as `{persistentVolumeClaim: {claimName:
+    ckpt}}`."""
     mount_path: MountPath = "/checkpoints"
-    """Where it is mounted; DDPJOB_CHECKPOINT_DIR says so to the trainer."""
+    """`mountPath` is the path at which the volume is mounted. The trainer gets the path as
+    DDPJOB_CHECKPOINT_DIR."""
     mount_on: Literal["All", "Rank0"] = "All"
-    """`All`: every pod mounts it, so across nodes it must be ReadWriteMany. `Rank0`: that pod
-    alone, so ReadWriteOnce will do; the trainer must hand on what it loads, as ddptrain does, and
-    the job cannot survive the loss of the volume's node."""
+    """`mountOn` chooses the pods that mount the volume. `All` is every pod, so a volume of several
+    nodes must be ReadWriteMany. `Rank0` is the pod of rank 0 alone, so ReadWriteOnce is enough.
+    With `Rank0` the trainer must send the loaded checkpoint to the other ranks, as ddptrain does,
+    and the job cannot survive the loss of the volume's node."""
 
 
 class Data(Model):
-    """Where the training data are; every rank mounts it read-only."""
+    """`data` is a volume with training data. Every pod mounts it read-only."""
 
     volume: VolumeSource
-    """A volume source without a name, such as `{persistentVolumeClaim: {claimName: data}}`."""
+    """`volume` is a volume source without a name, such as `{persistentVolumeClaim: {claimName:
+    data}}`."""
     mount_path: MountPath = "/data"
-    """Where it is mounted; DDPJOB_DATA_DIR says so to the trainer."""
+    """`mountPath` is the path at which the volume is mounted. The trainer gets the path as
+    DDPJOB_DATA_DIR."""
 
 
 class NetworkPolicy(Model):
-    """Who may talk to the job's pods, where the cluster's network enforces NetworkPolicies.
+    """`networkPolicy` describes the NetworkPolicy of the job's pods.
 
-    Rendezvous and collectives know no authentication: whoever reaches them can join, or worse.
+    Rendezvous and collectives have no authentication, so whoever reaches them can join the group.
     """
 
     enabled: bool = True
-    """Let in the job's own pods on all ports, and on the agent's the operator and whoever else the
-    installation names; nobody else."""
+    """`enabled` creates a NetworkPolicy for the job's pods. It lets in the job's own pods on all
+    ports. On the agent's port it lets in the operator and the clients that the installation names.
+    It lets in nobody else. The cluster's network must enforce NetworkPolicies."""
     egress: Annotated[list[EgressRule], Field(max_length=32)] | None = None
-    """Let out to these, the job's own pods and DNS alone; absent: everywhere."""
+    """`egress` lets traffic out to the peers of these rules, to the job's own pods and to DNS, and
+    to nobody else. If it is absent, traffic may go everywhere."""
     checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "self.enabled || !has(self.egress)",
@@ -160,21 +170,23 @@ Image = Annotated[str, Field(max_length=1024, pattern=IMAGE)]
 
 
 class Master(Model):
-    """What is different for the pod of rank 0; what is absent is as for the others."""
+    """`master` overrides fields for the pod of rank 0. Absent fields are as in the other pods."""
 
     image: Image | None = None
-    """The image of rank 0."""
+    """`image` is the image of rank 0's trainer container."""
     resources: Resources | None = None
-    """Of rank 0's trainer container, with as many GPUs as the others have."""
+    """`resources` are the requests and limits of rank 0's trainer container. Its limits must have
+    as many GPUs as those of the other pods."""
     template: Overlay | None = None
-    """Pod overlay of rank 0, merged after `spec.template`; at most 32 KiB."""
+    """`template` is an overlay for the pod of rank 0. It is merged after `spec.template`, and has
+    at most 32 KiB as JSON."""
 
 
 Argument = Annotated[list[Text], Field(max_length=1024)]
 
 
 def _gpus_cel(resources: str) -> str:
-    """CEL: `gpus` of the resources at this path."""
+    """Return the CEL expression for `gpus` of the resources at this path."""
     names = " || ".join(
         f"r.startsWith('{name}')" if name[-1] in "-/" else f"r == '{name}'"
         for name in GPU_RESOURCES
@@ -224,91 +236,112 @@ def _begins_with_a_script(spec: "Spec") -> bool:
 
 
 class Spec(Model):
-    """What to train, on how many nodes, and what to do when something fails.
+    """`spec` describes the program to train, its nodes, and what happens when a rank fails.
 
-    At most 64 KiB as JSON, beside `template` and `master.template`.
+    It has at most 64 KiB as JSON, without `template` and `master.template`.
     """
 
     image: Image
-    """The trainer image, for all ranks. It needs `python3` and torch, nothing of ours."""
+    """`image` is the image of the trainer container in all pods. It needs `python3` and torch, and
+    nothing of ddpjob."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """As in a pod."""
+    """`imagePullPolicy` decides when a kubelet pulls the image, as in a pod. If it is absent,
+    Kubernetes chooses it by the image's tag."""
     image_pull_secrets: (
         Annotated[list[LocalReference], Field(max_length=16), unique("name")] | None
     ) = None
-    """As in a pod."""
+    """`imagePullSecrets` names Secrets of the namespace with which kubelets pull the image, as in a
+    pod."""
     launcher: Literal["torchrun", "accelerate", "python", "none"] = "torchrun"
-    """What runs `args`: `torchrun`; `accelerate launch`; `python`, one process a pod, for scripts
-    that use `env://` or start their processes themselves. `none`: the environment is set and
-    nothing else is ours."""
+    """`launcher` is the program that runs `args`. `torchrun` and `accelerate` (`accelerate launch`)
+    start `nprocPerNode` processes in each pod. `python` starts one process in each pod, for scripts
+    that use `env://` or start their processes themselves. `none` sets the environment, and starts
+    `command` or the image's entry point."""
     command: Argument | None = None
-    """Replaces the launcher's whole command. With launcher `none` and no command, the image's entry
-    point runs."""
+    """`command` replaces the launcher's whole command. If `launcher` is `none` and `command` is
+    absent, the image's entry point runs, without ddpjob's agent."""
     args: Argument | None = None
-    """What the launcher runs: a script or `-m module`, then its arguments."""
+    """`args` are the arguments of the launcher: a script or `-m module`, then the script's own
+    arguments."""
     nnodes: Annotated[int, Field(ge=1, le=MAX_NNODES)] = 1
-    """Number of nodes: one pod each."""
+    """`nnodes` is the number of nodes. Each node is one pod."""
     nproc_per_node: NprocPerNode = "auto"
-    """Processes in each pod; `auto` is the number of GPUs in `resources.limits`, else 1."""
+    """`nprocPerNode` is the number of processes in each pod. `auto` is the number of GPUs in
+    `resources.limits`, or 1 without GPUs."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """Process-group backend, given to the trainer as DDPJOB_BACKEND; `auto` is nccl with GPUs, else
-    gloo."""
+    """`backend` is the backend of the process group. The trainer gets it as DDPJOB_BACKEND. `auto`
+    is `nccl` with GPUs, and `gloo` without GPUs."""
     master_port: MasterPort = names.MASTER_PORT
-    """Port of the rendezvous on rank 0's pod."""
+    """`masterPort` is the port of rank 0's pod at which the ranks meet for the rendezvous."""
     env: Annotated[list[EnvVar], Field(max_length=256), unique("name")] = []
-    """As in a pod. What ddpjob sets itself (RANK, WORLD_SIZE, MASTER_*, PET_*, DDPJOB_* …) is
-    refused."""
+    """`env` are environment variables of the trainer container, as in a pod. Variables that ddpjob
+    sets itself are refused, such as RANK, WORLD_SIZE, MASTER_ADDR, PET_* and DDPJOB_*."""
     env_from: Annotated[list[EnvFrom], Field(max_length=32)] = []
-    """As in a pod."""
+    """`envFrom` names ConfigMaps and Secrets whose keys become environment variables of the trainer
+    container, as in a pod."""
     resources: Resources = Resources()
-    """Of each pod's trainer container."""
+    """`resources` are the requests and limits of the trainer container in each pod."""
     volumes: Annotated[list[Volume], Field(max_length=32), unique("name")] = []
-    """As in a pod; the installation decides which sources are allowed."""
+    """`volumes` are volumes that each pod gets, as in a pod. The installation decides which sources
+    are allowed."""
     volume_mounts: Annotated[list[VolumeMount], Field(max_length=64), unique("mountPath")] = []
-    """As in a pod, for the trainer container."""
+    """`volumeMounts` mount volumes into the trainer container, as in a pod."""
     network_policy: NetworkPolicy = NetworkPolicy()
-    """A NetworkPolicy for the job's pods, on by default."""
+    """`networkPolicy` describes the NetworkPolicy of the job's pods. By default there is one,
+    because rendezvous and collectives have no authentication."""
     shm: Shm = Shm()
-    """Memory-backed /dev/shm, on by default; it counts against the container's memory limit."""
+    """`shm` describes /dev/shm, through which data-loader workers and NCCL share memory. By default
+    it is memory-backed, and counts against the container's memory limit."""
     checkpoint: Checkpoint | None = None
-    """A volume for checkpoints."""
+    """`checkpoint` is a volume for checkpoints. By default there is none."""
     data: Data | None = None
-    """A volume with training data, read-only."""
+    """`data` is a volume with training data. Every pod mounts it read-only. By default there is
+    none."""
     template: Overlay | None = None
-    """Pod overlay (`metadata` labels and annotations, `spec`), merged as Kubernetes merges; at most
-    32 KiB."""
+    """`template` is an overlay for all pods. It may have `spec`, and `metadata` with labels and
+    annotations. It is merged into each pod by Kubernetes' merge keys, and has at most 32 KiB as
+    JSON."""
     master: Master | None = None
-    """Overrides for rank 0."""
+    """`master` overrides `image` and `resources` for the pod of rank 0, and adds an overlay."""
     progress: Literal["auto", "file"] = "auto"
-    """`auto`: the script's progress file, else optimizer steps counted from outside. `file`: the
-    file alone."""
+    """`progress` is the source of the progress report. `auto` is the script's progress file, or the
+    optimizer steps that the agent counts if the script writes no file. `file` is the file alone."""
     failure_policy: FailurePolicy = FailurePolicy()
-    """What happens when a rank fails."""
+    """`failurePolicy` decides what happens when a rank fails. By default the whole group is
+    restarted up to three times."""
     success_policy: Literal["All", "Rank0"] = "All"
-    """`All`: the job has succeeded when every node has. `Rank0`: when that one has."""
+    """`successPolicy` decides when the job has succeeded. `All` waits until every node has
+    succeeded. `Rank0` waits for the node of rank 0 alone."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
-    """If pods cannot be created, scheduled or given their image within so long, all of them are
-    deleted and tried again later, as often as it takes, so that a part of a group does not hold
-    nodes for nothing. A pull that goes on is waited for."""
+    """`startupDeadlineSeconds` is the time in seconds within which every pod must be created, be
+    scheduled and have its image. After this time all pods are deleted and created again later, as
+    often as it takes, so that a part of a group does not hold nodes for nothing. A pod that is
+    still pulling its image is waited for. By default there is no deadline."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=315360000)] | None = None
-    """The job fails after so many seconds of starting and running, all attempts together. Pods end
-    with their grace period and keep their logs; suspended time does not count."""
+    """`activeDeadlineSeconds` is the time in seconds that the job may spend starting and running,
+    in all attempts together. After this time the job fails. Its pods end with their grace period
+    and keep their logs. Suspended time does not count. By default there is no deadline."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315360000)] | None = None
-    """The finished job is deleted after so long, with all that is left of it."""
+    """`ttlSecondsAfterFinished` is the time in seconds after which a finished job is deleted, with
+    its pods and its other objects. By default the job stays."""
     managed_by: Annotated[str, Field(max_length=63, pattern=MANAGER)] | None = None
-    """Another value than ddpjob.dev/operator: somebody else's controller runs the job."""
+    """`managedBy` names the controller that runs the job. The operator leaves the job alone if the
+    value is not `ddpjob.dev/operator`. By default the operator runs the job."""
     hang_timeout_seconds: Annotated[int, Field(ge=0, le=604800)] = 0
-    """No new step for so long, while all nodes run: the stacks of all ranks go into the pods' logs,
-    and the attempt has failed with reason Hang. Longer than the longest pause between two steps,
-    such as an evaluation or a checkpoint; judged from the first step on, reported or counted. 0:
-    off."""
+    """`hangTimeoutSeconds` is the longest time in seconds without a new step while all nodes run.
+    After this time the stacks of all ranks are written to the pods' logs, and the attempt fails
+    with reason Hang. The value must exceed the longest pause between two steps, such as an
+    evaluation or a checkpoint. The time before an attempt's first step, reported or counted, does
+    not count. 0 turns the check off."""
     suspend: bool = False
-    """True: no pods, until it is false again."""
+    """If `suspend` is true, the job's pods end with their grace period, and no pods are created
+    until it is false again."""
     clean_pod_policy: Literal["Running", "None", "All"] = "Running"
-    """Which pods to delete when the job is finished: those still running, none, or all."""
+    """`cleanPodPolicy` decides which pods are deleted when the job is finished. `Running` deletes
+    the pods that still run, `None` deletes no pod, and `All` deletes all pods."""
     termination_grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 60
-    """How long ranks may take to save and end after SIGTERM; torchrun's own time-out is set 10 s
-    below."""
+    """`terminationGracePeriodSeconds` is the time in seconds in which ranks may save and exit after
+    SIGTERM. The timeout of torchrun itself is 10 s shorter."""
 
     checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -405,51 +438,51 @@ class Spec(Model):
 
     @property
     def gpus(self) -> int:
-        """GPUs in each pod's limits."""
+        """Return the number of GPUs in each pod's limits."""
         return gpus(self.resources)
 
     @property
     def processes_per_node(self) -> int:
-        """Processes in each pod: `nprocPerNode`, resolved."""
+        """Return the number of processes in each pod, with `auto` resolved."""
         if self.nproc_per_node == "auto":
             return max(1, self.gpus)
         return int(self.nproc_per_node)
 
     @property
     def world_size(self) -> int:
-        """Processes in all."""
+        """Return the number of processes in all pods together."""
         return self.nnodes * self.processes_per_node
 
     @property
     def process_group_backend(self) -> str:
-        """`nccl` or `gloo`: `backend`, resolved."""
+        """Return `nccl` or `gloo`, with `auto` resolved."""
         if self.backend == "auto":
             return "nccl" if self.gpus else "gloo"
         return self.backend
 
     @property
     def has_agent(self) -> bool:
-        """Whether the agent wraps what runs in the pods."""
+        """Return whether the agent starts the pods' command."""
         return self.launcher != "none" or bool(self.command)
 
 
 def gpus(resources: Resources) -> int:
-    """GPUs among the limits."""
+    """Return the number of GPUs in the limits."""
     limits = resources.limits or {}
     return sum(int(quantity_value(limits[name])) for name in limits if is_gpu(name))
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether this extended resource counts as a GPU."""
+    """Return whether this extended resource counts as a GPU."""
     return any(
         resource.startswith(name) if name[-1] in "-/" else resource == name
         for name in GPU_RESOURCES
     )
 
 
+# Fields of the spec that may change at any time. `template` may too: it is open, so CEL cannot
+# compare it.
 MUTABLE_FIELDS = (
     *("suspend", "failurePolicy", "cleanPodPolicy"),
     *("activeDeadlineSeconds", "ttlSecondsAfterFinished"),
 )
-"""Fields of the spec that may change at any time. `template` cannot be compared by the API server
-(it is open)."""

@@ -1,4 +1,4 @@
-"""What the operator says of a job: the model of `status`, and how a strange one is read."""
+"""The model of `status`, and a reader that leaves out whatever breaks its rules."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from ddpjob.times import unix_seconds
 
 
 def _printable(limit: int) -> BeforeValidator:
-    """Text that is shown to people, cut and escaped as it enters the status."""
+    """Return a validator that cuts and escapes a text that people will read."""
     return BeforeValidator(lambda text: printable(text, limit) if isinstance(text, str) else text)
 
 
@@ -22,7 +22,8 @@ Truth = Literal["True", "False", "Unknown"]
 FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
 MAX_REASON = 1024
 MAX_CONDITIONS = 16
-_EXACT = 2**53 - 1  # JSON readers keep integers exact up to here
+# JSON readers keep integers exact up to here.
+_EXACT = 2**53 - 1
 NUMBER = r"^(nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]{2,3})?)$"
 RATIO = r"^[01]\.[0-9]{3}$"
 TALLY = "^[0-9]{1,16}(/[0-9]{1,16})?$"
@@ -31,7 +32,7 @@ STAMP = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
 
 
 def _whole_number(count: Any) -> Any:
-    """With room above, so that what is counted on can be written."""
+    """Return `count` with room above it, so that the next number can be written too."""
     return min(count, 2**52) if isinstance(count, int) else count
 
 
@@ -42,209 +43,278 @@ def _time(text: str) -> str:
 
 
 Bounded = Annotated[str, Field(max_length=1024)]
+# A reason of a pod, of Kubernetes or of a webhook. It may quote anybody.
 Words = Annotated[str, Field(max_length=1024), _printable(1024)]
-"""Of a pod, of Kubernetes, of whoever refused something: they may quote anybody."""
 Message = Annotated[str, Field(max_length=4096), _printable(4096)]
+# A time as `times.timestamp` writes it.
 Stamp = Annotated[
     str,
     Field(max_length=20, pattern=STAMP),
     AfterValidator(_time),
     WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 20, "pattern": STAMP}),
 ]
-"""As `stamp` writes it."""
+# A number that the operator reads and raises.
 Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_whole_number)]
-"""What the operator counts: it goes on from what it reads."""
 Step = Annotated[int, Field(ge=0, le=_EXACT)]
 AttemptNumber = Annotated[int, Field(ge=0, le=names.MAX_ATTEMPT)]
 Rank = Annotated[int, Field(ge=0, le=2**31 - 1)]
 NodeCount = Annotated[int, Field(ge=0, le=MAX_NNODES)]
+# A number that may be NaN or infinite. JSON has no such numbers, so it is a string.
 Number = Annotated[str, Field(max_length=32, pattern=NUMBER)]
-"""What may be NaN or infinite, which JSON has no numbers for."""
 
 
 class Summary(Model):
-    """Ready-made strings for the columns of `kubectl get`."""
+    """`summary` holds the strings that `kubectl get` prints as columns."""
 
     nodes: Annotated[str, Field(max_length=33, pattern=TALLY)] | None = None
-    """Running or finished nodes of all, such as `2/2`."""
+    """`nodes` is the number of nodes that run or have succeeded, of all nodes, such as `2/2`."""
     step: Annotated[str, Field(max_length=33, pattern=TALLY)] | None = None
-    """Step of all steps, such as `1240/2260`."""
+    """`step` is the last reported step, of all steps if their number is known, such as
+    `1240/2260`."""
     loss: Number | None = None
-    """Last loss, four significant digits."""
+    """`loss` is the last reported loss, with four significant digits."""
     eta: Annotated[str, Field(max_length=32, pattern=DURATION)] | None = None
-    """Time that is left, such as `14s`."""
+    """`eta` is the time that is left while the job is Running, such as `14s`."""
 
 
 class Condition(Model):
-    """One aspect of the job's state, as in all of Kubernetes."""
+    """A condition is one aspect of the job's state, as in other objects of Kubernetes."""
 
     type: Annotated[str, Field(max_length=316)]
+    """`type` is the name of the condition, such as Running."""
     status: Truth
+    """`status` is True, False or Unknown."""
     reason: Words
+    """`reason` is the reason of the condition's status, one word in CamelCase."""
     message: Message
+    """`message` describes the reason in words."""
     last_transition_time: Stamp
+    """`lastTransitionTime` is the time at which `status` last changed."""
     observed_generation: Count | None = None
+    """`observedGeneration` is the `metadata.generation` for which the condition was set."""
 
 
 class Nodes(Model):
-    """Nodes of the current attempt by what they do; each is one pod."""
+    """`nodes` counts the nodes of the current attempt. Each node is one pod."""
 
     desired: NodeCount = 0
+    """`desired` is the number of nodes that the attempt needs."""
     pending: NodeCount = 0
+    """`pending` is the number of nodes whose trainer container has not started."""
     running: NodeCount = 0
+    """`running` is the number of nodes whose trainer container runs."""
     succeeded: NodeCount = 0
+    """`succeeded` is the number of nodes that have exited with code 0, or whose failure a rule
+    ignores."""
     failed: NodeCount = 0
+    """`failed` is the number of nodes that have failed."""
 
 
 class Metric(Model):
-    """One of the script's own figures."""
+    """A metric is one of the numbers that the script itself reports."""
 
     name: Annotated[str, Field(max_length=63)]
+    """`name` is the name that the script gave to the metric."""
     value: Number
+    """`value` is a string, because it may be NaN or infinite."""
 
 
 class Progress(Model):
-    """What the training last reported. Numbers that may be NaN or infinite are strings."""
+    """`progress` is the last report of rank 0. Numbers that may be NaN or infinite are strings."""
 
     attempt: AttemptNumber | None = None
-    """`attempt` is the attempt that has reported this. The next one may not have reported yet."""
+    """`attempt` is the number of the attempt that made the report. A later attempt may not have
+    reported yet."""
     step: Step
+    """`step` is the number of finished optimizer steps. Counted steps begin at 0 in each
+    attempt."""
     first_step: Step | None = None
-    """`firstStep` is the first step that was seen in that attempt."""
+    """`firstStep` is the first step that was seen in `attempt`."""
     total_steps: Step | None = None
+    """`totalSteps` is the number of steps of the whole training, if the script reports it."""
     epoch: Number | None = None
+    """`epoch` is the epoch that the script reports."""
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    """`percent` is the part of `totalSteps` that is done, from 0 to 100."""
     eta_seconds: Step | None = None
+    """`etaSeconds` is the time in seconds that the remaining steps take, at the mean rate of
+    `attempt`."""
     loss: Number | None = None
+    """`loss` is the loss that the script reports, with four significant digits."""
     samples_per_second: Number | None = None
+    """`samplesPerSecond` is the rate that the script reports, of all ranks together."""
     source: Literal["file", "counted"] = "file"
+    """`source` is `file` if the script's progress file has these numbers, and `counted` if the
+    agent counts the optimizer steps."""
     updated_at: Stamp | None = None
+    """`updatedAt` is the time of the report."""
     metrics: Annotated[list[Metric], Field(max_length=32), unique("name")] = []
+    """`metrics` are further numbers that the script reports."""
 
 
 class Failure(Model):
-    """The first cause of the last failure: of all ranks' failures, the one that began it."""
+    """`failure` is the primary failure of the last attempt that failed.
+
+    The failures of other ranks follow from it.
+    """
 
     attempt: AttemptNumber
+    """`attempt` is the number of the attempt that failed."""
     rank: Rank | None = None
-    """Global rank of the process, where the agent knows it; else the pod's node rank."""
+    """`rank` is the global rank of the process. It is the pod's node rank if the agent does not
+    know the process."""
     pod: Short | None = None
+    """`pod` is the name of the pod that failed."""
     node: Short | None = None
+    """`node` is the name of the Kubernetes node on which the pod ran."""
     exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
-    """The worker's own exit code."""
+    """`exitCode` is the worker's own exit code."""
     signal: Annotated[str, Field(max_length=63), _printable(63)] | None = None
+    """`signal` is the name of the signal that ended the worker, such as SIGKILL."""
     reason: Words
+    """`reason` is the reason of the failure, such as Exception, OOMKilled or Evicted."""
     exception: Annotated[str, Field(max_length=253), _printable(253)] | None = None
-    """Type of the uncaught exception."""
+    """`exception` is the type of the uncaught exception."""
     message: Message = ""
+    """`message` describes the failure in words."""
     time: Stamp | None = None
+    """`time` is the time of the failure."""
 
 
 class Attempt(Model):
-    """An attempt that is over."""
+    """An entry describes one attempt that is over."""
 
     attempt: AttemptNumber
+    """`attempt` is the number of the attempt."""
     start_time: Stamp | None = None
-    """When all of its nodes ran; absent if they never did."""
+    """`startTime` is the time from which all nodes of the attempt ran. It is absent if they never
+    all ran."""
     end_time: Stamp
+    """`endTime` is the time at which the attempt was over."""
     reason: Words
-    """Of its failure, or `Succeeded`, `Suspended`, `SpecChanged`, `DeadlineExceeded`."""
+    """`reason` is the reason of the attempt's failure, or Succeeded, Suspended, SpecChanged or
+    DeadlineExceeded."""
     charged: bool = False
-    """Whether it counts towards `failurePolicy.maxRestarts`."""
+    """`charged` is true if the failure counts towards `failurePolicy.maxRestarts`."""
     rank: Rank | None = None
-    """Of the first cause, as in `failure`."""
+    """`rank` is the rank of the primary failure, as in `status.failure`."""
     pod: Short | None = None
+    """`pod` is the name of the pod that failed."""
     node: Short | None = None
+    """`node` is the name of the Kubernetes node on which the pod ran."""
     first_step: Step | None = None
-    """The first that was seen, and"""
+    """`firstStep` is the first step that was seen in the attempt."""
     step: Step | None = None
-    """the last."""
+    """`step` is the last step that was seen in the attempt."""
 
 
 class Budget(Model):
-    """What `failurePolicy` has to remember."""
+    """`budget` holds the counts by which `failurePolicy` judges the next failure."""
 
     charged: Count = 0
-    """Failures that count towards `maxRestarts`, since the script last got further than ever."""
+    """`charged` is the number of failures that count towards `maxRestarts`. It is 0 again when the
+    script reports a step that no earlier attempt has reached."""
     consecutive_restarts: Count = 0
-    """Restarts in a row, counted or not: what the pauses grow with."""
+    """`consecutiveRestarts` is the number of restarts in a row, counted or not. The pauses of
+    `backoffSeconds` grow with it."""
     highest_step: Step | None = None
-    """The highest step that the script has reported in the attempts that are over."""
+    """`highestStep` is the highest step that the script has reported in the attempts that are
+    over."""
     failed_step: Step | None = None
-    """The last that it had reported at the last counted failure."""
+    """`failedStep` is the step that the script had reported when the last counted failure
+    happened."""
     same_step_failures: Count = 0
-    """Counted failures in a row at that step."""
+    """`sameStepFailures` is the number of counted failures in a row at `failedStep`."""
     next_restart_time: Stamp | None = None
-    """Pods of the current attempt are not created before."""
+    """`nextRestartTime` is the time before which no pods of the current attempt are created."""
 
 
 class Goodput(Model):
-    """Where the time went, in seconds; the current state's is booked when it ends."""
+    """`goodput` divides the job's time by its use.
+
+    The time of a state is added when the state ends.
+    """
 
     queued_seconds: Count = 0
-    """Before the first pods."""
+    """`queuedSeconds` is the time in seconds before the job's first pods were created."""
     starting_seconds: Count = 0
-    """From the first pod of an attempt until all nodes run, pauses between attempts included."""
+    """`startingSeconds` is the time in seconds in which pods were started, until all nodes ran. It
+    includes the pauses between attempts."""
     productive_seconds: Count = 0
-    """All nodes ran, and what they did was kept."""
+    """`productiveSeconds` is the time in seconds in which all nodes ran and their work was kept."""
     lost_seconds: Count = 0
-    """All nodes ran, and the next attempt had to do it again. By the steps that the script
-    reports; without them it stays 0."""
+    """`lostSeconds` is the time in seconds in which all nodes ran, but the next attempt had to
+    repeat their work. It is computed from the steps that the script reports, and is 0 without
+    them."""
     ratio: Annotated[str, Field(max_length=8, pattern=RATIO)] | None = None
-    """Productive of starting, productive and lost."""
+    """`ratio` is `productiveSeconds` divided by the sum of `startingSeconds`, `productiveSeconds`
+    and `lostSeconds`."""
     since: Stamp | None = None
-    """From then on nothing is booked yet."""
+    """`since` is the time at which the current state began. The time after it has not been added
+    yet."""
 
 
 class OwnPods(Model):
-    """What tells the operator's own pods of an attempt from those that somebody else has made."""
+    """An entry proves which pods of an attempt the operator itself has created."""
 
     attempt: AttemptNumber
+    """`attempt` is the number of the attempt."""
     roots: Annotated[
         list[Annotated[str, Field(max_length=22, pattern="^[A-Za-z0-9_-]{22}$")]],
         Field(max_length=4),
     ] = []
-    """Roots of hash trees: pods prove by an annotation that they belong to one."""
+    """`roots` are roots of hash trees. A pod proves by an annotation that it belongs to one of
+    them."""
     uids: Annotated[
         str, Field(max_length=6 * MAX_NNODES, pattern=r"^([A-Za-z0-9_-]{6}|[.]{6})*$")
     ] = ""
-    """Six characters of a hash of each pod's uid, in the order of node ranks."""
+    """`uids` holds six characters of the hash of each pod's uid, in the order of node ranks."""
 
 
 class Status(Model):
-    """What the operator has seen and decided."""
+    """`status` holds the operator's observations of the job and its decisions."""
 
     observed_generation: Count | None = None
+    """`observedGeneration` is the latest `metadata.generation` that the operator has seen."""
     state: State | None = None
+    """`state` is the job's state in one word. `conditions` has the reasons."""
     summary: Summary = Summary()
     conditions: Annotated[list[Condition], Field(max_length=MAX_CONDITIONS), unique("type")] = []
+    """`conditions` are the aspects of the job's state, one for each type."""
     attempt: AttemptNumber = 0
-    """Number of the current attempt, from 0; pods and rendezvous carry it."""
+    """`attempt` is the number of the current attempt, beginning at 0. It is part of the names of
+    the attempt's pods and of its rendezvous."""
     restarts: Count = 0
-    """How often the group was started again after it had failed or lost a pod."""
+    """`restarts` is the number of times that the group was started again after a failure, the loss
+    of a pod or an edit of `template`."""
     nodes: Nodes = Nodes()
     world_size: Annotated[int, Field(ge=0, le=MAX_WORLD_SIZE)] | None = None
-    """Processes in all."""
+    """`worldSize` is the number of processes in all pods together."""
     start_time: Stamp | None = None
+    """`startTime` is the time at which the operator began to create the job's first pods."""
     completion_time: Stamp | None = None
+    """`completionTime` is the time at which the job succeeded or failed."""
     progress: Progress | None = None
     failure: Failure | None = None
     history: Annotated[list[Attempt], Field(max_length=10)] = []
-    """The last ten attempts that are over, the latest last."""
+    """`history` has the last ten attempts that are over, the latest one last."""
     budget: Budget = Budget()
     goodput: Goodput = Goodput()
     succeeded_ranks: Annotated[str, Field(max_length=20000, pattern=RANKS)] = ""
-    """Node ranks of this attempt that have ended well, or whose end is ignored, such as `0-3,7`."""
+    """`succeededRanks` are the node ranks of the current attempt that have exited with code 0, or
+    whose failure a rule ignores, such as `0-3,7`."""
     pods: Annotated[list[OwnPods], Field(max_length=2)] = []
-    """Which pods the operator has made, of this attempt and the one before; no other counts."""
+    """`pods` proves which pods of the current attempt and of the one before it the operator has
+    created. Other pods do not count."""
     avoided_nodes: Annotated[
         list[Annotated[str, Field(max_length=253, pattern=DNS_SUBDOMAIN)]], Field(max_length=32)
     ] = []
-    """Nodes that no further pod of the job is to run on, by `avoidNode`."""
+    """`avoidedNodes` are the nodes that later pods of the job must not run on, because of
+    `avoidNode`."""
 
     @property
     def current_progress(self) -> Progress | None:
-        """The progress of the current attempt; None if only an earlier one has reported."""
+        """Return the progress of the current attempt, or None if it has not reported yet."""
         progress = self.progress
         if progress is None or progress.attempt not in (None, self.attempt):
             return None
@@ -252,19 +322,20 @@ class Status(Model):
         return progress if progress.attempt is not None or progress.first_step is not None else None
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of this type, if there is one."""
+        """Return the condition of this type, or None if there is none."""
         return next((c for c in self.conditions if c.type == kind), None)
 
 
-_READS = 8  # a status is four levels deep; each read may leave a level to be dropped
+# A status is four levels deep, and each read may leave a level to be dropped.
+_READS = 8
 
 
 def read_status(status: Any) -> "Status":
-    """`status` as far as it can be read: a part that breaks a rule is left out, alone.
+    """Return the parts of `status` that break no rule.
 
-    Whoever may write a status of the namespace may write anything there, and an older schema let
-    more in. A lost `attempt` is 0: pods of other attempts are deleted as ones that nobody has
-    begun, and the job starts again.
+    Whoever may write a status in the namespace may write anything there, and an older schema let
+    more in. An `attempt` that is left out is 0. Pods of other attempts are then deleted, because
+    the job has not begun those attempts, and the job starts again.
     """
     if isinstance(status, Status):
         return status
@@ -283,7 +354,7 @@ def read_status(status: Any) -> "Status":
 def _without(
     value: Any, wrong: set[tuple[int | str, ...]], path: tuple[int | str, ...] = ()
 ) -> Any:
-    """`value` without what stands at these places; an empty object for one that is wrong itself."""
+    """Return `value` without the parts at the paths `wrong`; {} if `value` itself is wrong."""
     if path in wrong:
         return {}
     pairs = value.items() if isinstance(value, Mapping) else enumerate(value)

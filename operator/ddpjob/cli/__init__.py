@@ -42,6 +42,6 @@ def options(
 
 
 def main() -> None:
-    """Entry point of the console scripts."""
+    """Run the command line: the entry point of the console scripts."""
     logs.configure(logging.WARNING, "%(message)s")
     app()

@@ -10,7 +10,7 @@ from ddpjob.api.reference import markdown
 
 
 class _Plain(yaml.SafeDumper):
-    """No anchors: a reader should not have to follow them, and they would hide what repeats."""
+    """A dumper without anchors, so that a reader need not follow them."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Reads job files: YAML or JSON, one or several documents, with the place of what is wrong."""
+"""Reads job files: YAML or JSON, with one or several documents. Errors name the line."""
 
 import re
 import sys
@@ -10,7 +10,8 @@ import yaml
 
 from ddpjob.errors import InvalidJob
 
-MAX_NODES = 100_000  # of a document, aliases followed: nine lines can stand for a billion
+# Nodes of a document, with aliases followed. Nine lines can stand for a billion.
+MAX_NODES = 100_000
 
 _BOOLS = {"y": True, "yes": True, "on": True, "true": True}
 _BOOLS |= {"n": False, "no": False, "off": False, "false": False}
@@ -19,10 +20,10 @@ _FLOAT = r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as kubectl and the API server read it, whose mixture of 1.1 and 1.2 PyYAML's is not.
+    """A loader that reads YAML as kubectl and the API server do.
 
-    `1e-3` is a number and `1:30` a text, `2.0` is the integer 2, `y` is true, a date is a text, and
-    no key stands twice.
+    They mix YAML 1.1 and 1.2 in another way than PyYAML. `1e-3` is a number and `1:30` a text,
+    `2.0` is the integer 2, `y` is true, a date is a text, and no key may appear twice.
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -32,13 +33,13 @@ class _Loader(yaml.SafeLoader):
             name = self._key(key)
             if name in items:
                 line = key.start_mark.line + 1
-                raise InvalidJob(f"line {line}", f"the key {name!r} stands here twice")
+                raise InvalidJob(f"line {line}", f"duplicate key {name!r}")
             items[name] = key, value
         node.value = list(items.values())
         return node
 
     def _key(self, node: yaml.Node) -> str:
-        """A key as JSON has it, where all are texts; the node becomes one."""
+        """Return the key as JSON has it, where all keys are texts. The node becomes a text too."""
         if not isinstance(node, yaml.ScalarNode) or node.tag == _tag("null"):
             raise _misread("a key must be a text", node)
         if node.tag != _tag("merge"):
@@ -49,7 +50,7 @@ class _Loader(yaml.SafeLoader):
         return str(node.value)
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """An integer where JSON would show one, as Go writes 2.0 and 1e3."""
+        """Return a number: an integer if Go would write it as one, such as 2.0 and 1e3."""
         text = str(self.construct_scalar(node))
         plain = text.replace("_", "")
         if re.fullmatch(r"[-+]?0[0-7]+", plain):
@@ -65,14 +66,14 @@ class _Loader(yaml.SafeLoader):
         return int(number) if number == int(number) else number
 
     def construct_bool(self, node: yaml.ScalarNode) -> bool:
-        """True or false, by any of their names."""
+        """Return the boolean that one of its names stands for."""
         try:
             return _BOOLS[str(self.construct_scalar(node)).lower()]
         except KeyError:
-            raise _misread("no boolean", node) from None
+            raise _misread("not a boolean", node) from None
 
     def refuse_number(self, node: yaml.ScalarNode) -> Any:
-        """Infinity and its like."""
+        """Refuse infinity and NaN."""
         raise _misread("JSON has no such number", node)
 
 
@@ -84,7 +85,7 @@ def _float(text: str, node: yaml.Node) -> float:
     try:
         return float(text)
     except ValueError:
-        raise _misread("no number", node) from None
+        raise _misread("not a number", node) from None
 
 
 def _misread(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
@@ -112,9 +113,9 @@ for _name, _pattern, _first in (
 
 
 def documents(path: str) -> Iterator[Any]:
-    """The documents in the file, `-` for standard input; empty ones are left out.
+    """Yield the documents in the file; `-` is standard input. Empty documents are left out.
 
-    Raises InvalidJob where the file cannot be read or is no YAML.
+    Raises InvalidJob if the file cannot be read or is not YAML.
     """
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
@@ -129,19 +130,19 @@ def documents(path: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"
-        raise InvalidJob(where, f"no YAML: {error.problem}") from None
+        raise InvalidJob(where, f"not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise InvalidJob("(file)", f"no YAML: {' '.join(str(error).split())}") from None
+        raise InvalidJob("(file)", f"not YAML: {' '.join(str(error).split())}") from None
     except OSError as error:
         raise InvalidJob("(file)", f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise InvalidJob(f"byte {error.start}", "no YAML: must be text in UTF-8") from None
+        raise InvalidJob(f"byte {error.start}", "not YAML: must be text in UTF-8") from None
     except RecursionError:
-        raise InvalidJob("(file)", "no YAML for us: nested too deeply") from None
+        raise InvalidJob("(file)", "must not be nested so deeply") from None
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Number of nodes below and with this one. Raises MarkedYAMLError where aliases run away."""
+    """Return the number of nodes in this node. Raises MarkedYAMLError if there are too many."""
     if id(node) not in known:
         known[id(node)] = MAX_NODES  # until it is counted, so that a loop is too large
         parts = node.value if isinstance(node, yaml.CollectionNode) else []

@@ -12,9 +12,9 @@ from ddpjob.runner.machine import gpus
 
 
 def shares(job: api.DDPJob, environment: Mapping[str, str], root: Path = Path("/")) -> list[Share]:
-    """The GPUs of each node, by its rank.
+    """Return the GPUs of each node, by its rank.
 
-    Raises InvalidJob where the nodes ask for more than this machine has.
+    Raises InvalidJob if the nodes ask for more GPUs than this machine has.
     """
     spec = job.spec
     first = spec.master and spec.master.resources or spec.resources
@@ -36,8 +36,8 @@ def shares(job: api.DDPJob, environment: Mapping[str, str], root: Path = Path("/
     return [{maker: parts[rank] for maker, parts in dealt.items()} for rank in range(spec.nnodes)]
 
 
-def told(dealt: Sequence[Share]) -> str:
-    """Who got which, in a sentence; empty where no node has a GPU."""
+def describe(dealt: Sequence[Share]) -> str:
+    """Return the GPUs of each node as a line of text; empty if no node has a GPU."""
     nodes = [
         f"node {rank} has {','.join(names)}"
         for rank, share in enumerate(dealt)
@@ -48,7 +48,7 @@ def told(dealt: Sequence[Share]) -> str:
 
 
 def _wanted(resources: Resources) -> dict[str, int]:
-    """How many GPUs a node asks for, by the name of the resource."""
+    """Return the number of GPUs that a node asks for, by the name of the resource."""
     limits = resources.limits or {}
     counts = {name: int(quantity_value(limits[name])) for name in limits if api.is_gpu(name)}
     return {name: count for name, count in counts.items() if count > 0}

@@ -15,34 +15,36 @@ from ddpjob.text import printable
 
 Status = dict[str, Any]
 COLOURS = {"Running": "green", "Succeeded": "green", "Restarting": "yellow", "Failed": "red"}
-PROGRESS_SECONDS = 5.0  # between two lines that differ in progress alone
-REFRESHES = 4  # of the table, a second
+# Between two lines that differ in progress alone.
+PROGRESS_SECONDS = 5.0
+# Refreshes of the table in a second.
+REFRESHES = 4
 
 
 class Screen(Console):
-    """Standard output. Raises BrokenPipeError where nobody reads, for the caller to end well."""
+    """Standard output. Raises BrokenPipeError if nobody reads it, so that the caller can end."""
 
     def on_broken_pipe(self) -> None:
-        """Not rich's way, which is to exit within whatever task is printing."""
+        """Raise BrokenPipeError; rich would exit within the task that prints."""
         raise BrokenPipeError
 
 
 class Display(Protocol):
-    """What a run is shown on."""
+    """A place where a run is shown."""
 
     def status(self, status: Status) -> None:
-        """The job's status has changed."""
+        """Show the job's new status."""
 
     def line(self, node: str, line: str) -> None:
-        """A pod has printed a line."""
+        """Show a line that a pod has printed, as it is."""
 
     def note(self, *lines: str) -> None:
-        """Something to know. The lines may quote anybody; those of `line` are the job's own."""
+        """Show lines of ddpjob itself. They may quote anybody, so they are made printable."""
 
 
 @contextmanager
 def display(name: str, console: Console) -> Iterator[Display]:
-    """The fitting display for `console`, as long as the job runs."""
+    """Return the display that fits `console`, for as long as the job runs."""
     if not console.is_terminal:
         yield PlainDisplay(name, console)
         return
@@ -61,21 +63,21 @@ class LiveDisplay:
         self._since = time.monotonic()
 
     def status(self, status: Status) -> None:
-        """Show it at the next refresh."""
+        """Show the new status at the next refresh."""
         self._status = status
 
     def line(self, node: str, line: str) -> None:
-        """Print above the table, with the colours that it has."""
+        """Print the line above the table, with its own colours."""
         text = Text(f"[node {node}] ", style="dim") + Text.from_ansi(line)
         self._console.print(text, soft_wrap=True)
 
     def note(self, *lines: str) -> None:
-        """Print above the table."""
+        """Print the lines above the table."""
         for line in lines:
             self._console.print(Text(printable(line)), soft_wrap=True)
 
     def table(self) -> Table:
-        """One row, the columns of `kubectl get ddpjob`."""
+        """Return one row with the columns of `kubectl get ddpjob`."""
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
         state = self._status.get("state") or "Pending"
         cells = {"NAME": Text(self._name), "STATE": Text(state, style=COLOURS.get(state, ""))}
@@ -93,24 +95,24 @@ class PlainDisplay:
     def __init__(self, name: str, console: Console) -> None:
         self._name, self._console = name, console
         self._last: tuple[str, ...] = ()
-        self._told = -PROGRESS_SECONDS
+        self._printed_at = -PROGRESS_SECONDS
 
     def status(self, status: Status) -> None:
-        """A line if the state has changed, or the figures, for those not too often."""
+        """Print a line if the state has changed; for new figures alone, not too often."""
         figures, now = _figures(status), time.monotonic()
         step = (status.get("state") or "Pending", figures["nodes"], figures["restarts"])
         shown = [f"{name} {text}" for name, text in figures.items() if text not in ("", "-")]
-        if step == self._last and now < self._told + PROGRESS_SECONDS:
+        if step == self._last and now < self._printed_at + PROGRESS_SECONDS:
             return
-        self._last, self._told = step, now
+        self._last, self._printed_at = step, now
         self.note("  ".join([self._name, step[0], *shown]))
 
     def line(self, node: str, line: str) -> None:
-        """Print it as it is."""
+        """Print the line as it is."""
         self._print(f"[node {node}] {line}")
 
     def note(self, *lines: str) -> None:
-        """Print them at once."""
+        """Print the lines at once."""
         for line in lines:
             self._print(printable(line))
 
@@ -120,7 +122,7 @@ class PlainDisplay:
 
 
 def _figures(status: Status) -> dict[str, str]:
-    """The columns between state and age."""
+    """Return the columns between state and age."""
     summary = status.get("summary") or {}
     figures = {name: str(summary.get(name) or "-") for name in ("nodes", "step", "loss", "eta")}
     return figures | {"restarts": str(status.get("restarts") or 0)}

@@ -1,4 +1,4 @@
-"""`ddpjob run --local`: the operator's own controller, an embedded cluster, processes for pods."""
+"""`ddpjob run --local`: the operator's controller on an embedded cluster, with local processes."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ import typer
 
 from ddpjob import api, names
 from ddpjob.cli.files import documents
-from ddpjob.cli.gpus import shares, told
+from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Screen, Status, display
 from ddpjob.cli.say import say
 from ddpjob.cli.validate import check
@@ -30,42 +30,47 @@ from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
 
-# Nobody else is polled or written to, so progress may be fresh.
+# There is one job and no network, so progress can be polled and written often.
 SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
 IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master")
-LOCK = ".ddpjob-lock"  # held while the job runs; its presence says whose the folder is
+# This file is locked while the job runs. A folder that has it is ddpjob's.
+LOCK = ".ddpjob-lock"
 BAD_INPUT = 2
 
 P = ParamSpec("P")
 
 
 def run(
-    file: Annotated[str, typer.Argument(help="Job file; - for standard input.")],
+    file: Annotated[str, typer.Argument(help="Job file, YAML or JSON. - is standard input.")],
     local: Annotated[
-        bool, typer.Option("--local", help="On this machine, with processes for pods.")
+        bool, typer.Option("--local", help="Run the pods as processes of this machine.")
     ] = False,
-    name: Annotated[str | None, typer.Option(help="Another name for the job.")] = None,
+    name: Annotated[str | None, typer.Option(help="Run the job under this name.")] = None,
     logs: Annotated[
-        bool, typer.Option("--logs/--quiet", help="Print what rank 0 prints, or nothing.")
+        bool, typer.Option("--logs/--quiet", help="Print the output of rank 0, or do not.")
     ] = True,
     directory: Annotated[
-        Path, typer.Option(help="Where logs, and folders in place of volumes, go.")
+        Path, typer.Option(help="Folder for logs, and for the folders that stand in for volumes.")
     ] = Path(".ddpjob"),
     grace: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to save and end after Ctrl-C or SIGTERM.")
+        float,
+        typer.Option(
+            min=0.0, help="Seconds in which the ranks may save and exit after Ctrl-C or SIGTERM."
+        ),
     ] = 10.0,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the pods' own folders (HOME, caches) afterwards.")
+        bool,
+        typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
     ] = False,
 ) -> None:
-    """Run a job on this machine, without a cluster: restarts, progress and exit codes as there.
+    """Run a job on this machine, with the restarts and the progress that it has on a cluster.
 
-    Exit code 0: succeeded. 1: failed. 2: the file is not right, or asks for GPUs that this machine
-    does not have. 130, 143: interrupted, by Ctrl-C or SIGTERM; a second one does not wait, and
-    nothing of the job runs on.
+    The exit code is 0 if the job succeeded, and 1 if it failed. It is 2 if the file is invalid, or
+    asks for GPUs that this machine does not have. It is 130 after Ctrl-C, and 143 after SIGTERM. A
+    second Ctrl-C kills all processes at once.
     """
     if not local:
-        say(f"say --local, or give the job to a cluster: kubectl apply -f {file}", err=True)
+        say(f"--local is missing; to run the job on a cluster: kubectl apply -f {file}", err=True)
         raise typer.Exit(BAD_INPUT)
     with contextlib.ExitStack() as held:
         try:
@@ -90,7 +95,7 @@ def _refuse(file: str, *problems: Exception) -> NoReturn:
 
 
 class Session:
-    """One job from its creation to its end, on a cluster of its own."""
+    """One run of a job, from its creation to its end, on a cluster of its own."""
 
     def __init__(self, job: Body, directory: Path, *, logs: bool, grace: float) -> None:
         self._job, self._logs = job, logs
@@ -112,10 +117,10 @@ class Session:
         self._stop = asyncio.Event()
         self._display: Display
         self._status: Status = {}
-        self._traceback: list[str] = []  # of the first cause of the last failure
+        self._traceback: list[str] = []  # of the primary failure
 
     async def run(self) -> int:
-        """The exit code, once nothing of the job runs any more."""
+        """Run the job, and return the exit code once no process of it runs any more."""
         with self._signal_handlers() as stop, display(self.name, Screen()) as self._display:
             self._show(self._display.note, self._introduction())
             follow = asyncio.create_task(self._follow())
@@ -135,7 +140,7 @@ class Session:
         return self._end()
 
     async def _follow(self) -> None:
-        """Until the job is finished, or cannot go on."""
+        """Create the job, and show its changes until it is finished or cannot go on."""
         await self._cluster.create(DDPJOBS, self.namespace, self._job)
         async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
             before, self._status = self._status, event.object.get("status") or {}
@@ -152,7 +157,7 @@ class Session:
             self._show(self._display.line, "0", line)
 
     def _show(self, show: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
-        """Call `show`; where nobody reads any more (`| head`), end as after SIGPIPE."""
+        """Call `show`; if nobody reads any more (`| head`), end as after SIGPIPE."""
         try:
             show(*args, **options)
         except BrokenPipeError:
@@ -166,12 +171,12 @@ class Session:
             lines.append(f"of no effect on this machine: {', '.join(ignored)}")
         if "resources" in self._job["spec"]:
             lines.append("resources set the number of threads, and are not enforced")
-        gpus = told(self._shares)
+        gpus = describe(self._shares)
         return "; ".join([*lines, gpus] if gpus else lines)
 
     @contextlib.contextmanager
     def _signal_handlers(self) -> Iterator[asyncio.Event]:
-        """The event that stops the session, which SIGINT and SIGTERM set."""
+        """Yield the event that stops the session. SIGINT and SIGTERM set it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
@@ -182,16 +187,16 @@ class Session:
                 loop.remove_signal_handler(number)
 
     def _interrupt(self, number: int) -> None:
-        """Stop; whoever asks twice does not want to wait."""
+        """Stop the session; at the second signal, kill its processes."""
         self._signals.append(number)
         self._stop.set()
         if len(self._signals) > 1:
             self._runner.kill()
         else:
-            self._show(self._display.note, "stopping; once more kills at once")
+            self._show(self._display.note, "stopping; a second signal kills at once")
 
     def _end(self) -> int:
-        """Say how it ended."""
+        """Print how the job ended, and return the exit code."""
         if self._signals[:1] == [signal.SIGPIPE]:
             return 128 + signal.SIGPIPE  # nobody reads
         if self._signals:
@@ -202,23 +207,21 @@ class Session:
         state = self._status.get("state")
         if state == "Succeeded":
             return 0
-        told, *details = (
-            self._failure() if state == "Failed" else [self._refusal() or f"is {state}"]
-        )
-        say(f"{self.name} {told}", *details, err=True)
+        end, *details = self._failure() if state == "Failed" else [self._refusal() or f"is {state}"]
+        say(f"{self.name} {end}", *details, err=True)
         return 1
 
     def _failure(self) -> list[str]:
-        """Why the job failed, and the first cause."""
+        """Return lines with the reason why the job failed, and with the primary failure."""
         conditions = {c["type"]: c for c in self._status.get("conditions") or []}
-        told = f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")
+        end = f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")
         if not self._status.get("failure"):  # a deadline, and no rank that has failed
-            return [told, f"  logs: {self.folder / LOGS}"]
+            return [end, f"  logs: {self.folder / LOGS}"]
         cause, *details = self._first_cause()
-        return [told, f"  first cause: {cause}", *details]
+        return [end, f"  first cause: {cause}", *details]
 
     def _first_cause(self) -> list[str]:
-        """Which rank, why, where its log is, and its traceback; after a restart, or a failure."""
+        """Return lines with the rank, the reason, the log and the traceback of the last failure."""
         failure = self._status.get("failure") or {}
         rank, reason = failure.get("rank", "?"), failure.get("reason", "unknown")
         log = f"{self.folder / LOGS / str(failure.get('pod'))}.log"
@@ -226,14 +229,14 @@ class Session:
         return [cause, f"  log: {log}", *(f"    {line}" for line in self._traceback)]
 
     def _restart(self) -> list[str]:
-        """Why the group starts again; a traceback that has just been printed is not repeated."""
+        """Return lines with the reason of a restart. A traceback just printed is not repeated."""
         cause, log, *traceback = self._first_cause()
         pod = str((self._status.get("failure") or {}).get("pod"))
         is_shown = self._logs and pod.endswith("-0")  # rank 0's, whose lines are printed
         return [f"{self.name} restarts: {cause}", log, *([] if is_shown else traceback)]
 
     async def _read_traceback(self) -> list[str]:
-        """The lines of it that the agent of the pod in `status.failure` left, if it did."""
+        """Return the lines of the traceback that the agent of the failed pod left, if it did."""
         name = str((self._status.get("failure") or {}).get("pod"))
         with contextlib.suppress(NotFound):
             pod = pod_record(await self._cluster.get(PODS, self.namespace, name))
@@ -249,10 +252,10 @@ class Session:
 
 
 def _read(file: str, name: str | None) -> Body:
-    """The one job in `file`, checked."""
+    """Return the one job in `file`, checked."""
     found = list(documents(file))
     if len(found) != 1:
-        raise InvalidJob("(file)", f"must hold one DDPJob, holds {len(found)} objects")
+        raise InvalidJob("(file)", f"must have exactly one object, got {len(found)}")
     job = found[0]
     if name is not None and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name
@@ -264,7 +267,7 @@ def _read(file: str, name: str | None) -> Body:
 
 
 def _admit(resource: Resource, body: Body) -> Body:
-    """What the API server does with a DDPJob by the schema."""
+    """Check a DDPJob and fill in its defaults, as the API server does by the schema."""
     if resource != DDPJOBS:
         return body
     for problem in api.validate(body):
@@ -274,14 +277,15 @@ def _admit(resource: Resource, body: Body) -> Body:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """The job's folder for this process alone. Only a folder of ours: it is cleared later.
+    """Hold the job's folder for this process alone.
 
-    Or one with nothing but volumes in it, which stay: data that the user has put there.
+    The folder is cleared later, so it must be empty, ddpjob's own, or have nothing but volumes.
+    Volumes stay, because they may have the user's data.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {path.name for path in folder.iterdir()}
     if not found <= {SHARED} and LOCK not in found:
-        raise InvalidJob("--directory", f"{folder} holds other things than ddpjob's")
+        raise InvalidJob("--directory", f"{folder} has files that ddpjob did not create")
     with (folder / LOCK).open("w") as lock:
         if not _lock(lock):
             raise InvalidJob("metadata.name", f"a job of this name is running in {folder.parent}")

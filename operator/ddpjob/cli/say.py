@@ -1,4 +1,4 @@
-"""What the commands print. The text may quote anybody; a pod's log is in live.py."""
+"""Prints the lines of the commands, which may quote anybody. live.py prints logs of pods."""
 
 import typer
 
@@ -6,6 +6,6 @@ from ddpjob.text import printable
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print these lines, each of them as one."""
+    """Print each of these as one printable line."""
     for line in lines:
         typer.echo(printable(line), err=err)

@@ -1,6 +1,6 @@
-"""`ddpjob uninstall`: the operator leaves the cluster.
+"""`ddpjob uninstall`: removes the operator from a cluster.
 
-Jobs stay and run on unwatched, unless told otherwise.
+Jobs stay by default, and their pods run on without an operator.
 """
 
 import shutil
@@ -19,8 +19,8 @@ from ddpjob.cli.say import say
 
 CRD_NAME = f"{names.PLURAL}.{names.GROUP}"
 
-# Every kind that the chart makes, dependants first; one list with charts/ddpjob/templates, held by
-# a test.
+# Every kind that the chart creates, dependants first. A test compares it with
+# charts/ddpjob/templates.
 NAMESPACED = [
     ("apps/v1", "Deployment"),
     ("policy/v1", "PodDisruptionBudget"),
@@ -46,31 +46,35 @@ def uninstall(
         typer.Option(
             "--delete-jobs",
             help="First delete every DDPJob that the operator watches, and wait until its pods are "
-            "gone.",
+            "deleted.",
         ),
     ] = False,
     delete_crd: Annotated[
         bool,
-        typer.Option("--delete-crd", help="Also delete the CRD, and with it every DDPJob left."),
+        typer.Option(
+            "--delete-crd", help="Also delete the CRD. This deletes every DDPJob in the cluster."
+        ),
     ] = False,
     release: Annotated[str, typer.Option(help="Name of the Helm release.")] = "ddpjob",
     namespace: Annotated[
-        str, typer.Option(help="Namespace that the operator was installed in.")
+        str, typer.Option(help="Namespace of the Helm release.")
     ] = "ddpjob-system",
     context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig; the current one if not given.")
+        str | None,
+        typer.Option(help="Context of the kubeconfig. By default it is the current context."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="Seconds to wait for pods to end.")
+        float,
+        typer.Option(min=1.0, help="Seconds to wait until the pods of deleted jobs are gone."),
     ] = 300.0,
 ) -> None:
     """Remove the operator of one namespace from the cluster.
 
-    Jobs stay: their pods run on, unwatched, and a later install takes them up again. Operators in
-    other namespaces stay, and what they share with this one. Nothing of ddpjob's holds finalizers,
-    so nothing can get stuck.
+    Jobs stay. Their pods run on without an operator, and a later installation continues the jobs.
+    Operators in other namespaces stay, and so do the objects that they share with this one. No
+    object of ddpjob has finalizers, so no deletion can get stuck.
     """
-    with TemporaryDirectory() as folder:  # kept elsewhere it would outlive what it describes
+    with TemporaryDirectory() as folder:  # the cache of discovery must not outlive the cluster
         cluster = _Cluster(_connect(context, f"{folder}/discovery.json"), release, namespace)
         here, others = cluster.operators()
         helm = cluster.is_helms()
@@ -78,20 +82,20 @@ def uninstall(
             there = ", ".join(f"{other.release} in {other.namespace}" for other in others)
             say(
                 f"no release {release} in namespace {namespace} (--release, --namespace); "
-                f"there is: {there}",
+                f"releases in this cluster: {there}",
                 err=True,
             )
             raise typer.Exit(1)
         if delete_crd and others:
             names = ", ".join(sorted({other.namespace for other in others}))
-            say(f"--delete-crd: the operator in {names} needs the CRD", err=True)
+            say(f"--delete-crd: the operator in {names} still needs the CRD", err=True)
             raise typer.Exit(1)
         jobs = cluster.jobs(here.watches if here else ())
         unfinished = [job for job in jobs if (job.status or {}).get("state") not in FINISHED]
         if jobs and delete_jobs:
             _delete_jobs(cluster, jobs, timeout)
         elif unfinished and here:
-            say(f"{len(unfinished)} DDPJobs stay; their pods run on unwatched")
+            say(f"{len(unfinished)} DDPJobs stay; their pods run on without an operator")
         if helm:
             _helm_uninstall(release, namespace, context)
         for version, kind, found in cluster.ours(shared=not others):
@@ -101,7 +105,7 @@ def uninstall(
         if delete_crd and cluster.jobs_are_known:
             cluster.delete_by_name("apiextensions.k8s.io/v1", "CustomResourceDefinition", CRD_NAME)
         elif cluster.jobs_are_known:
-            say(f"the CRD {CRD_NAME} stays (--delete-crd removes it and every DDPJob left)")
+            say(f"the CRD {CRD_NAME} stays (--delete-crd deletes it and every DDPJob)")
 
 
 def _connect(context: str | None, cache_file: str) -> Any:
@@ -115,7 +119,7 @@ def _connect(context: str | None, cache_file: str) -> Any:
             api_client.new_client_from_config(context=context), cache_file=cache_file
         )
     except (config.ConfigException, ApiException, OSError) as error:
-        say(f"no cluster: {error}", err=True)
+        say(f"cannot connect to the cluster: {error}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -126,11 +130,11 @@ class _Operator:
     release: str
     namespace: str
     watches: tuple[str, ...]
-    """Namespaces; empty: all."""
+    """Namespaces that it watches. Without any it watches all namespaces."""
 
 
 class _Cluster:
-    """The few verbs that this command needs, on any kind; prints what it deletes."""
+    """The verbs that this command needs, for all kinds. It prints the objects that it deletes."""
 
     def __init__(self, client: Any, release: str, namespace: str) -> None:
         self._client, self._release, self._namespace = client, release, namespace
@@ -140,7 +144,7 @@ class _Cluster:
         return self._client.resources.get(api_version=version, kind=kind)
 
     def operators(self) -> tuple[_Operator | None, list[_Operator]]:
-        """The one to remove, if it is there, and all others."""
+        """Return the operator to remove, if it is there, and all other operators."""
         found = []
         for body in self.list("apps/v1", "Deployment", "app.kubernetes.io/name=ddpjob"):
             metadata, container = body.metadata, body.spec.template.spec.containers[0]
@@ -153,14 +157,14 @@ class _Cluster:
         return (here[0] if here else None), [each for each in found if each not in here]
 
     def is_helms(self) -> bool:
-        """Whether Helm knows this release: it keeps a Secret for each revision."""
+        """Return whether Helm manages this release: it keeps a Secret for each revision."""
         labels = f"owner=helm,name={self._release}"
         return bool(self.list("v1", "Secret", labels, namespace=self._namespace))
 
     def ours(self, *, shared: bool = False) -> list[tuple[str, str, Any]]:
-        """(version, kind, object) of what the release consists of, dependants first.
+        """Return (version, kind, object) of the release's objects, dependants first.
 
-        `shared`: also what a release of that name has for the whole cluster.
+        With `shared` these include the cluster-wide objects of a release of that name.
         """
         labels = f"app.kubernetes.io/name=ddpjob,app.kubernetes.io/instance={self._release}"
         bindings = self.list("rbac.authorization.k8s.io/v1", "RoleBinding", labels)
@@ -196,7 +200,7 @@ class _Cluster:
         return True
 
     def jobs(self, namespaces: tuple[str, ...]) -> list[Any]:
-        """The DDPJobs of these namespaces; of all if there are none."""
+        """Return the DDPJobs of these namespaces; without any, of all namespaces."""
         if not self.jobs_are_known:
             return []
         return [
@@ -208,7 +212,7 @@ class _Cluster:
     def list(
         self, version: str, kind: str, labels: str = "", *, namespace: str | None = None
     ) -> list[Any]:
-        """Of all namespaces, or of one."""
+        """Return the objects of this kind in all namespaces, or in one."""
         return list(self._kind(version, kind).get(label_selector=labels, namespace=namespace).items)
 
     def delete(self, version: str, kind: str, found: Any) -> None:
@@ -247,7 +251,10 @@ def _delete_jobs(cluster: _Cluster, jobs: list[Any], timeout: float) -> None:
     )
     if left:
         listed = ", ".join(f"{x.kind} {x.metadata.namespace}/{x.metadata.name}" for x in left[:5])
-        say(f"still there after {timeout:.0f} s: {listed}; nothing else was removed", err=True)
+        say(
+            f"not deleted within --timeout, {timeout:.0f} s: {listed}; nothing else was removed",
+            err=True,
+        )
         raise typer.Exit(1)
 
 
@@ -269,7 +276,9 @@ def _helm_uninstall(release: str, namespace: str, context: str | None) -> None:
     where = ["--namespace", namespace] + (["--kube-context", context] if context else [])
     command = ["helm", "uninstall", release, *where, "--wait"]
     if not shutil.which("helm"):
-        say(f"installed by Helm, and helm is not on PATH: run {' '.join(command)}", err=True)
+        say(
+            f"Helm manages this release, but helm is not on PATH: run {' '.join(command)}", err=True
+        )
         raise typer.Exit(1)
     if subprocess.run(command, check=False).returncode:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`ddpjob validate`: the API server's checks without one, and the render that would follow."""
+"""`ddpjob validate`: the checks of the API server and of the operator, without a cluster."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,23 +14,26 @@ from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.text import printable
 
-MAX_TITLE = 317  # characters, of a namespace, a slash and a name of 253
+# Characters of a namespace, a slash and a name of 253.
+MAX_TITLE = 317
 
 
 def validate(
-    files: Annotated[list[str], typer.Argument(help="Job files; - for standard input.")],
+    files: Annotated[
+        list[str], typer.Argument(help="Job files, YAML or JSON. - is standard input.")
+    ],
     policy: Annotated[
         Path | None,
         typer.Option(
-            help="The installation's allow-list, policy.json of its ConfigMap "
-            "ddpjob-operator-policy; without it the chart's defaults hold.",
+            help="File with the installation's allow-list: policy.json of the ConfigMap "
+            "ddpjob-operator-policy. By default the chart's defaults apply.",
         ),
     ] = None,
 ) -> None:
     """Check job files offline, by the rules of the API server and of the operator.
 
-    Exit code 0: all are good. 1: at least one is not; every broken rule is printed with field and
-    value.
+    Each broken rule is printed with its field and value. The exit code is 0 if all files are valid,
+    and 1 if one is not.
     """
     allowed = _read_policy(policy) if policy else Policy()
     broken = False
@@ -44,7 +47,7 @@ def validate(
                 title = f"{name}: " if name else ""
                 problems += [f"{title}{problem}" for problem in check(document, allowed)]
                 if name and names[name] == 2:
-                    problems.append(f"{title}metadata.name: stands twice in this file")
+                    problems.append(f"{title}metadata.name: duplicate in this file")
         except InvalidJob as error:
             problems.append(str(error))
         if not names and not problems:
@@ -65,9 +68,9 @@ def _read_policy(path: Path) -> Policy:
 
 
 def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
-    """Every reason not to accept this object.
+    """Return an InvalidJob for each rule that this object breaks.
 
-    With a default installation's allow-list unless told otherwise.
+    `policy` is the installation's allow-list, by default that of the chart.
     """
     problems = api.validate(document)
     if problems:
@@ -81,7 +84,7 @@ def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
 
 
 def _name(document: Any) -> str:
-    """The object's name, with its namespace where it gives one; empty without a name."""
+    """Return the object's name, after its namespace if it has one; empty without a name."""
     try:
         meta = document["metadata"]
         name = "/".join(str(meta[field]) for field in ("namespace", "name") if meta.get(field))

@@ -1,6 +1,6 @@
-"""What the controller asks of a cluster, real (`kube`) or in this process (`local`).
+"""The interface of a cluster: `kube` is a real one, `local` is one in this process.
 
-The same verbs, the same errors.
+Both have the same verbs and the same errors.
 """
 
 import re
@@ -24,15 +24,15 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """`v1` or `group/version`."""
+        """Return `v1` or `group/version`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(
         self, namespace: str | None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """URL path of the collection, of one object, or of its subresource.
+        """Return the URL path of the collection, of one object, or of its subresource.
 
-        Raises Refused (400) for what is no name: `..` would lead elsewhere.
+        Raises Refused (400) for a text that is not a name, because `..` would lead elsewhere.
         """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root] if namespace is None else [root, "namespaces", _name(namespace)]
@@ -40,7 +40,8 @@ class Resource:
         return "/".join([*parts, self.plural, *names, *([subresource] if subresource else [])])
 
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)  # nothing to be quoted in it
+# A name of an object. No character of it needs quoting in a URL.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
 def _name(text: str) -> str:
@@ -58,8 +59,8 @@ EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
+# Returns the part to keep of an object that is read, or None if the object is not needed.
 Keep = Callable[[Body], Any]
-"""What is kept of an object that is read: anything, or None if it is nothing of ours."""
 
 
 @dataclass(frozen=True)
@@ -67,35 +68,38 @@ class Listing:
     """All objects of a kind at one resource version, from which a watch can go on."""
 
     items: list[Any]
-    """What was to be kept of them: without a word about it, they themselves."""
+    """The parts that `keep` returned, or the objects themselves without `keep`."""
     resource_version: str
 
 
 def kept(bodies: Iterable[Body], keep: Keep | None) -> list[Any]:
-    """What `keep` makes of them, where it makes something."""
+    """Return the parts of the objects that `keep` returns, without None."""
     found = bodies if keep is None else map(keep, bodies)
     return [each for each in found if each is not None]
 
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """ADDED, MODIFIED, DELETED, or BOOKMARK (which carries a resource version and nothing else)."""
+    """An event of a watch: ADDED, MODIFIED, DELETED, or BOOKMARK.
+
+    The object of a BOOKMARK has a resource version and nothing else.
+    """
 
     type: str
     object: Body
 
 
 class Cluster(Protocol):
-    """The verbs. All raise `errors.ClusterError`; a namespace of None means all namespaces."""
+    """The verbs of a cluster. All raise `errors.ClusterError`. Namespace None is all namespaces."""
 
     async def create(
         self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]
     ) -> Body:
-        """POST; the stored object. Raises AlreadyExists where the name is taken."""
+        """POST, and return the stored object. Raises AlreadyExists if the name is taken."""
         ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body:
-        """GET one object."""
+        """GET and return one object."""
         ...
 
     async def delete(
@@ -109,25 +113,25 @@ class Cluster(Protocol):
     ) -> Body | None:
         """DELETE with a uid precondition.
 
-        The object as it lives on until its grace period ends, or None if it is gone at once. Raises
-        NotFound, or Conflict where another object has taken the name.
+        Return the object if it stays until its grace period ends, or None if it is gone at once.
+        Raises NotFound, or Conflict if another object has taken the name.
         """
         ...
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
     ) -> Body:
-        """JSON merge patch; Conflict unless `body.metadata.uid` is the stored one."""
+        """PATCH by JSON merge. Raises Conflict unless `body.metadata.uid` is the stored one."""
         ...
 
     async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
-        """PUT; Conflict unless `body.metadata.resourceVersion` is the stored one."""
+        """PUT. Raises Conflict unless `body.metadata.resourceVersion` is the stored one."""
         ...
 
     async def update_status(
         self, resource: Resource, namespace: str, body: Mapping[str, Any]
     ) -> Body:
-        """PUT on /status; Conflict unless `body.metadata.resourceVersion` is the stored one."""
+        """PUT on /status. Raises Conflict unless the resourceVersion is the stored one."""
         ...
 
     async def list(
@@ -138,7 +142,7 @@ class Cluster(Protocol):
         labels: str = "",
         keep: Keep | None = None,
     ) -> Listing:
-        """LIST, in as many chunks as it takes. `labels` is a label selector.
+        """LIST in chunks, and return all objects. `labels` is a label selector.
 
         With `keep` there is never more than one whole object in memory.
         """
@@ -147,12 +151,12 @@ class Cluster(Protocol):
     def watch(
         self, resource: Resource, *, namespace: str | None, labels: str = "", resource_version: str
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after `resource_version`, bookmarks included, until the server ends the stream.
+        """Yield changes after `resource_version`, and bookmarks, until the server ends the stream.
 
-        Raises Expired where history no longer reaches back so far.
+        Raises Expired if the server's history no longer has that version.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         ...

@@ -1,6 +1,6 @@
-"""Where the API server is and who we are.
+"""Finds the API server's address and the credentials for it.
 
-From the pod's service account, or from a kubeconfig file.
+They come from the pod's service account, or from a kubeconfig file.
 """
 
 import base64
@@ -20,12 +20,12 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class NoCredentials(DDPJobError):
-    """Neither a service account nor a usable kubeconfig."""
+    """There is neither a service account nor a usable kubeconfig."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Enough to open connections; nothing here is ever logged."""
+    """The address and the secrets that open connections. No part of them is ever logged."""
 
     server: str
     """URL, such as `https://10.0.0.1:443`."""
@@ -41,7 +41,7 @@ class Credentials:
 
     @classmethod
     def find(cls) -> "Credentials":
-        """The pod's service account where there is one, else $KUBECONFIG or ~/.kube/config.
+        """Return the credentials of the pod's service account, $KUBECONFIG or ~/.kube/config.
 
         Raises NoCredentials.
         """
@@ -54,7 +54,7 @@ class Credentials:
 
     @classmethod
     def in_cluster(cls, environ: Mapping[str, str]) -> "Credentials":
-        """The service account that Kubernetes mounts into a pod."""
+        """Return the credentials of the service account that Kubernetes mounts into a pod."""
         host = environ["KUBERNETES_SERVICE_HOST"]
         port = environ.get("KUBERNETES_SERVICE_PORT", "443")
         return cls(
@@ -65,10 +65,10 @@ class Credentials:
 
     @classmethod
     def from_kubeconfig(cls, path: Path) -> "Credentials":
-        """The current context of a kubeconfig file with a token or a client certificate.
+        """Return the credentials of a kubeconfig's current context: a token or a certificate.
 
-        Raises NoCredentials for one with an exec plugin or none at all: the CLI and the SDK can use
-        those, the operator's lean client cannot.
+        Raises NoCredentials for a context with an exec plugin or without credentials. The CLI and
+        the SDK can use an exec plugin, but the operator's client cannot.
         """
         config = yaml.safe_load(path.read_text())
         context = _named(config, "context", config.get("current-context"), path)
@@ -87,7 +87,7 @@ class Credentials:
         )
 
     def ssl_context(self) -> ssl.SSLContext | bool:
-        """For aiohttp: a context for an https server, False for plain http."""
+        """Return the context for aiohttp, or False if the server speaks plain http."""
         if not self.server.startswith("https"):
             return False
         context = ssl.create_default_context(cafile=self.ca_file, cadata=self.ca_data)
@@ -101,7 +101,7 @@ class Credentials:
         return context
 
     def current_token(self) -> str | None:
-        """The bearer token, as it is now."""
+        """Return the bearer token as it is now."""
         return self.token_file.read_text().strip() if self.token_file else self.token
 
 

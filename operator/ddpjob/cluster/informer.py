@@ -1,4 +1,4 @@
-"""A cache of one kind of object that is right again after any gap: list, replace, watch."""
+"""Keeps a cache of one kind of object by list and watch. It is right again after any gap."""
 
 import asyncio
 import logging
@@ -13,28 +13,27 @@ from ddpjob.json_depth import Body
 
 log = logging.getLogger(__name__)
 
-STALE_SECONDS = (
-    150.0  # bookmarks come every minute or so; a watch silent for longer is taken for dead
-)
+# Bookmarks come about every minute. A watch without an event for longer is taken for broken.
+STALE_SECONDS = 150.0
 _TOMBSTONES = 10_000
 
 
 class Item(Protocol):
-    """What a store keeps of an object."""
+    """The part of an object that a cache keeps."""
 
     @property
     def uid(self) -> str:
-        """What tells it from all other objects, past ones included."""
+        """Return the object's uid, which no other object has or has had."""
         ...
 
     @property
     def namespace(self) -> str:
-        """Where it is."""
+        """Return the object's namespace."""
         ...
 
     @property
     def resource_version(self) -> int:
-        """Which of two versions is the newer."""
+        """Return the object's version. A newer version has a higher number."""
         ...
 
 
@@ -75,7 +74,7 @@ class Cache(Generic[T]):
             self._news(item)
 
     def remove(self, uid: str, resource_version: float = math.inf) -> None:
-        """Forget the item: for good, or up to this version of it."""
+        """Remove the item: for good, or up to this version of it."""
         self._gone[uid] = resource_version
         while len(self._gone) > _TOMBSTONES:
             del self._gone[next(iter(self._gone))]

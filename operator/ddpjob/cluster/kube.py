@@ -15,13 +15,20 @@ from ddpjob.cluster.pages import read_page
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
 from ddpjob.json_depth import LARGE, Body, aside, read_json
 
-CHUNK = 500  # objects in one answer to a list
+# Objects in one answer to a list.
+CHUNK = 500
 REQUEST_SECONDS = 30.0
-WATCH_SECONDS = 300  # the server ends a watch after so long; a fresh one goes on where it ended
-TOKEN_SECONDS = 60.0  # bound tokens rotate; the file is read again this often
-MAX_RETRY_AFTER = 60.0  # s; nothing a server asks for keeps us away for longer
-IN_FLIGHT = 64  # more is slower: measured 16 → 64 → 256 at 2.5k, 3.2k, 2.7k pods per CPU second
-MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event; etcd's own limit is 1.5 MiB
+# The server ends a watch after so long. A new one continues where it ended.
+WATCH_SECONDS = 300
+# The time after which the token's file is read again, because bound tokens rotate.
+TOKEN_SECONDS = 60.0
+# The longest pause in seconds that a server can ask for.
+MAX_RETRY_AFTER = 60.0
+# Requests at the same time. More are slower: with 16, 64 and 256 a CPU second created 2.5k, 3.2k
+# and 2.7k pods.
+IN_FLIGHT = 64
+# Bytes of one watch event. etcd's own limit is 1.5 MiB.
+MAX_LINE = 16 * 1024 * 1024
 
 
 class KubeCluster:
@@ -54,11 +61,11 @@ class KubeCluster:
     async def create(
         self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]
     ) -> Body:
-        """POST."""
+        """POST, and return the stored object."""
         return await self._call("POST", resource, resource.path(namespace), body)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body:
-        """GET."""
+        """GET and return one object."""
         return await self._call("GET", resource, resource.path(namespace, name))
 
     async def delete(
@@ -89,18 +96,18 @@ class KubeCluster:
     async def patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
     ) -> Body:
-        """PATCH."""
+        """PATCH, and return the stored object."""
         return await self._call("PATCH", resource, resource.path(namespace, name), body)
 
     async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
-        """PUT."""
+        """PUT, and return the stored object."""
         path = resource.path(namespace, body["metadata"]["name"])
         return await self._call("PUT", resource, path, body)
 
     async def update_status(
         self, resource: Resource, namespace: str, body: Mapping[str, Any]
     ) -> Body:
-        """PUT on /status."""
+        """PUT on /status, and return the stored object."""
         path = resource.path(namespace, body["metadata"]["name"], "status")
         return await self._call("PUT", resource, path, body)
 
@@ -138,7 +145,7 @@ class KubeCluster:
         labels: str = "",
         resource_version: str,
     ) -> AsyncIterator[WatchEvent]:
-        """WATCH with bookmarks, until the server ends it."""
+        """Yield the events of a WATCH, with bookmarks, until the server ends it."""
         params = {
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -205,8 +212,8 @@ class KubeCluster:
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise Unavailable(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
             except ValueError as error:
-                told = f"{verb} {path}: the answer cannot be read: {error}"
-                raise Unavailable(answer.status, "Garbled", told) from error
+                message = f"{verb} {path}: the answer cannot be read: {error}"
+                raise Unavailable(answer.status, "Garbled", message) from error
             finally:
                 key = (verb, resource.plural, code)
                 self.requests[key] = self.requests.get(key, 0) + 1
@@ -230,7 +237,7 @@ async def _object(answer: aiohttp.ClientResponse) -> Body:
 
 
 async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines of any length up to MAX_LINE; StreamReader's own stop at its buffer's size.
+    """Yield whole lines up to MAX_LINE; StreamReader's own lines end at its buffer's size.
 
     What comes after the last line's end is no line: a stream that was cut.
     """
@@ -247,7 +254,7 @@ async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def chunks(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """What arrives, with a turn for others after each piece, however fast it comes."""
+    """Yield what arrives. After each chunk other tasks have a turn, however fast chunks come."""
     async for chunk in stream.iter_any():
         yield chunk
         await asyncio.sleep(0)

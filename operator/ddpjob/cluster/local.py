@@ -19,12 +19,16 @@ from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.times import written
 
-HISTORY = 10_000  # revisions; a job of 8 ranks makes about 100
-DEFAULT_GRACE = 30  # s, what the API server puts where a pod does not say
+# Revisions. A job of 8 ranks makes about 100.
+HISTORY = 10_000
+# The API server's default in seconds for a pod without a grace period.
+DEFAULT_GRACE = 30
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-WITH_STATUS = (DDPJOBS, PODS)  # kinds whose status is written through /status alone
+# Kinds whose status is written through /status alone.
+WITH_STATUS = (DDPJOBS, PODS)
 POD_SPEC_MUTABLE = ("activeDeadlineSeconds",)
-SERVER_FIELDS = (  # of metadata: never taken from what was sent
+# Fields of metadata that are never taken from a request.
+SERVER_FIELDS = (
     "uid",
     "resourceVersion",
     "creationTimestamp",
@@ -62,11 +66,11 @@ class LocalCluster:
         new = _read(resource, namespace, body)
         meta = new["metadata"]
         if self._store.get(resource, namespace, meta["name"]):
-            told = f'{resource.plural} "{meta["name"]}" already exists'
-            raise cluster_error(409, "AlreadyExists", told)
+            message = f'{resource.plural} "{meta["name"]}" already exists'
+            raise cluster_error(409, "AlreadyExists", message)
         if meta.get("resourceVersion"):
-            told = "metadata.resourceVersion: must not be set on a new object"
-            raise cluster_error(400, "BadRequest", told)
+            message = "metadata.resourceVersion: must not be set on a new object"
+            raise cluster_error(400, "BadRequest", message)
         if resource in WITH_STATUS:
             new.pop("status", None)
         if resource == PODS:
@@ -80,7 +84,7 @@ class LocalCluster:
         return stored.body
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body:
-        """One object. Raises NotFound."""
+        """Return one object. Raises NotFound."""
         await self._arrive()
         return self._find(resource, namespace, name).body
 
@@ -110,7 +114,7 @@ class LocalCluster:
     async def patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
     ) -> Body:
-        """Merge into all but the status. Raises Conflict if `body` carries another uid."""
+        """Merge `body` into all but the status. Raises Conflict if it has another uid."""
         old = await self.get(resource, namespace, name)
         return await self.update(resource, namespace, _merged(old, body))
 
@@ -147,8 +151,8 @@ class LocalCluster:
         await self._arrive()
         stored = self._find(resource, namespace, name)
         if stored.uid != uid:
-            told = f"{name}: uid in precondition is {uid}, uid in object {stored.uid}"
-            raise cluster_error(409, "Conflict", told)
+            message = f"{name}: uid in precondition is {uid}, uid in object {stored.uid}"
+            raise cluster_error(409, "Conflict", message)
         return self._remove(resource, stored.body, grace_seconds)
 
     async def list(
@@ -159,7 +163,7 @@ class LocalCluster:
         labels: str = "",
         keep: Keep | None = None,
     ) -> Listing:
-        """All objects that match, ordered by namespace and name."""
+        """Return all objects that match, ordered by namespace and name."""
         await self._arrive()
         found = self._store.select(resource, namespace, parse_selector(labels))
         return Listing(kept((stored.body for stored in found), keep), str(self._store.revision))
@@ -167,10 +171,10 @@ class LocalCluster:
     def watch(
         self, resource: Resource, *, namespace: str | None, labels: str = "", resource_version: str
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after `resource_version`, until `end_watches`. Raises Expired."""
+        """Yield changes after `resource_version`, until `end_watches`. Raises Expired."""
         if not resource_version.isdecimal():
-            told = f"resourceVersion: must be a number, got {resource_version!r}"
-            raise cluster_error(400, "BadRequest", told)
+            message = f"resourceVersion: must be a number, got {resource_version!r}"
+            raise cluster_error(400, "BadRequest", message)
         selector, revision = parse_selector(labels), int(resource_version)
         return self._store.watch(resource, namespace, selector, revision)
 
@@ -179,7 +183,7 @@ class LocalCluster:
         self._store.end_watches()
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing, because there are no connections."""
 
     def _remove(self, resource: Resource, body: Body, grace_seconds: int | None) -> Body | None:
         grace = _grace(body, grace_seconds) if resource == PODS else 0
@@ -245,17 +249,17 @@ def _read(resource: Resource, namespace: str, body: bytes | Mapping[str, Any]) -
     new: Body = orjson.loads(body if isinstance(body, bytes) else orjson.dumps(body))
     for field, value in {"apiVersion": resource.api_version, "kind": resource.kind}.items():
         if new.setdefault(field, value) != value:
-            told = f"{field}: must be {value!r}, got {new[field]!r}"
-            raise cluster_error(400, "BadRequest", told)
+            message = f"{field}: must be {value!r}, got {new[field]!r}"
+            raise cluster_error(400, "BadRequest", message)
     meta = new.setdefault("metadata", {})
     if meta.setdefault("namespace", namespace) != namespace:
-        told = f"metadata.namespace: must be {namespace!r}, got {meta['namespace']!r}"
-        raise cluster_error(400, "BadRequest", told)
+        message = f"metadata.namespace: must be {namespace!r}, got {meta['namespace']!r}"
+        raise cluster_error(400, "BadRequest", message)
     for field in ("name", "namespace"):
         text = str(meta.get(field) or "")
         if len(text) > 253 or not NAME.fullmatch(text):
-            told = f"metadata.{field}: must be a DNS-1123 name, got {text!r}"
-            raise cluster_error(422, "Invalid", told)
+            message = f"metadata.{field}: must be a DNS-1123 name, got {text!r}"
+            raise cluster_error(422, "Invalid", message)
     return new
 
 
@@ -264,15 +268,17 @@ def _check_version(old: Body, new: Body, *, required: bool) -> None:
     versions = sent.get("resourceVersion"), stored["resourceVersion"]
     stale = versions[0] != versions[1] and (versions[0] or required)
     if stale or sent.get("uid", stored["uid"]) != stored["uid"]:
-        told = f"{stored['name']}: it has changed since it was read ({versions[0]}, {versions[1]})"
-        raise cluster_error(409, "Conflict", told)
+        message = (
+            f"{stored['name']}: it has changed since it was read ({versions[0]}, {versions[1]})"
+        )
+        raise cluster_error(409, "Conflict", message)
 
 
 def _check_pod_change(old: Body, new: Body) -> None:
     changed = [f for f in {*old, *new} - {*POD_SPEC_MUTABLE} if old.get(f) != new.get(f)]
     if changed:
-        told = f"spec.{min(changed)}: must not change in a pod"
-        raise cluster_error(422, "Invalid", told)
+        message = f"spec.{min(changed)}: must not change in a pod"
+        raise cluster_error(422, "Invalid", message)
 
 
 def _grace(pod: Body, asked: int | None) -> int:

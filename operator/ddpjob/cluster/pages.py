@@ -14,8 +14,10 @@ import orjson
 
 from ddpjob.json_depth import aside, read_json
 
-MIN_CHARS = 64 * 1024  # of a value that may not be whole yet, before it is tried again
-MAX_CHARS = 16 * 1024 * 1024  # of one value; etcd's own limit is 1.5 MiB
+# Characters of an incomplete value that must arrive before it is parsed again.
+MIN_CHARS = 64 * 1024
+# Characters of one value. etcd's own limit is 1.5 MiB.
+MAX_CHARS = 16 * 1024 * 1024
 _BLANKS = re.compile(r"[ \t\n\r]*")
 # A string may lack its end; the marks are possessive, so that each character is seen once.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
@@ -24,9 +26,9 @@ _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
 async def read_page(
     chunks: AsyncIterator[bytes], take: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """The object without its `items`, each of which is handed to `take`.
+    """Return the object without its `items`, and hand each item to `take`.
 
-    Raises ValueError for what is no JSON object, or has items that are none.
+    Raises ValueError if the text or one of its items is not a JSON object.
     """
     text = _Text(chunks)
     await text.expect("{")
@@ -57,7 +59,7 @@ async def _read_items(text: "_Text", take: Callable[[dict[str, Any]], None]) -> 
 
 
 def _integer(text: str) -> int | float:
-    """As `read_json` has it, so that a list and a watch tell the same."""
+    """Return the number that `read_json` returns, so that lists and watches agree."""
     return int(text) if len(text) < 19 else orjson.loads(text)
 
 
@@ -70,7 +72,7 @@ class _Text:
         self._text, self._at, self._ended = "", 0, False
 
     async def follows(self, mark: str) -> bool:
-        """Whether this character comes next; then it has been read."""
+        """Return whether this character comes next. If so, it is read."""
         while True:
             blanks = _BLANKS.match(self._text, self._at)
             self._at = blanks.end() if blanks else self._at

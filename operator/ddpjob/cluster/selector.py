@@ -7,7 +7,8 @@ from ddpjob.errors import cluster_error
 
 Selector = Callable[[Mapping[str, str]], bool]
 
-_COMMA = re.compile(r",(?![^(]*\))")  # one that separates requirements, not values in brackets
+# A comma between requirements, not one between values in parentheses.
+_COMMA = re.compile(r",(?![^(]*\))")
 _REQUIREMENT = re.compile(
     r"(?P<absent>!)?(?P<key>[\w./-]+)"
     r"(?:\s*(?P<operator>==|=|!=)\s*(?P<value>[\w.-]*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
@@ -15,7 +16,7 @@ _REQUIREMENT = re.compile(
 
 
 def parse_selector(text: str) -> Selector:
-    """Whether labels match `a=b,c!=d,e,!f,g in (h,i),j notin (k)`; nothing asked matches all.
+    """Return a function that tests labels by a selector such as `a=b,c!=d,e,!f,g in (h,i)`.
 
     Raises Refused (400) for a selector that cannot be read.
     """

@@ -16,12 +16,14 @@ from ddpjob.cluster.selector import Selector
 from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
 
-# A quiet watch is told where it stands after so many revisions that it has not seen, or so long.
+# A watch gets a bookmark after so many revisions without an event, or after so many seconds.
 BOOKMARK_EVERY = 500
 BOOKMARK_SECONDS = 60.0
 
-Key = tuple[str, str]  # namespace, name
-Owner = tuple[str, str]  # namespace, uid: in another namespace nobody owns an object
+# Namespace and name.
+Key = tuple[str, str]
+# Namespace and uid. Objects have no owners in other namespaces.
+Owner = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Stored:
 
     @classmethod
     def of(cls, body: Body) -> "Stored":
-        """The frozen form of `body`."""
+        """Return the frozen form of `body`."""
         meta = body["metadata"]
         key = (meta["namespace"], meta["name"])
         named = meta.get("ownerReferences") or ()
@@ -45,12 +47,12 @@ class Stored:
 
     @property
     def owner(self) -> Owner:
-        """As what it owns others."""
+        """Return the key by which other objects name this one as their owner."""
         return self.key[0], self.uid
 
     @property
     def body(self) -> Body:
-        """A copy that the reader may change."""
+        """Return a copy of the object, which the reader may change."""
         body: Body = orjson.loads(self.text)
         return body
 
@@ -67,7 +69,7 @@ class Change:
     def seen_by(
         self, resource: Resource, namespace: str | None, selector: Selector
     ) -> WatchEvent | None:
-        """The event of a watch, for which an object that leaves its selection is deleted."""
+        """Return the event of a watch, or None. An object that leaves the selection is DELETED."""
         if resource != self.resource or namespace not in (None, self.final.key[0]):
             return None
         was = self.before is not None and selector(self.before.labels)
@@ -89,17 +91,17 @@ class Store:
         self._changed = asyncio.Event()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Stored | None:
-        """The object as it is now."""
+        """Return the object as it is now, or None."""
         return self._objects.get(resource, {}).get((namespace, name))
 
     def select(self, resource: Resource, namespace: str | None, selector: Selector) -> list[Stored]:
-        """Objects that match, ordered by namespace and name."""
+        """Return the objects that match, ordered by namespace and name."""
         objects = self._objects.get(resource, {}).values()
         found = [s for s in objects if namespace in (None, s.key[0]) and selector(s.labels)]
         return sorted(found, key=lambda stored: stored.key)
 
     def commit(self, resource: Resource, body: Body, *, delete: bool = False) -> Stored:
-        """The one way to write: `body` stored, or dropped, as the next revision."""
+        """Store or drop `body` as the next revision. All writes go through here."""
         self.revision += 1
         meta = {**body["metadata"], "resourceVersion": str(self.revision)}
         final = Stored.of({**body, "metadata": meta})
@@ -116,11 +118,11 @@ class Store:
         return final
 
     def is_orphan(self, stored: Stored) -> bool:
-        """Whether it was owned, and none of its owners lives."""
+        """Return whether the object had owners, and none of them is left."""
         return bool(stored.owners) and self._owners.isdisjoint(stored.owners)
 
     def orphans_of(self, owner: Owner) -> list[tuple[Resource, Stored]]:
-        """Objects that `owner` owned and that no living object owns."""
+        """Return the objects that `owner` owned and that no object owns now."""
         return [
             (resource, stored)
             for resource, objects in self._objects.items()
@@ -131,19 +133,19 @@ class Store:
     async def watch(
         self, resource: Resource, namespace: str | None, selector: Selector, revision: int
     ) -> AsyncIterator[WatchEvent]:
-        """What matches after `revision`, until `end_watches`. Raises Expired (410)."""
-        stream, told = self._streams, revision
+        """Yield events after `revision`, until `end_watches`. Raises Expired (410)."""
+        stream, sent = self._streams, revision
         while stream == self._streams:
             changed = self._changed
             while revision < self.revision:
                 revision += 1
                 event = self._change(revision).seen_by(resource, namespace, selector)
                 if event:
-                    told = revision
+                    sent = revision
                     yield event
-            if revision - told < BOOKMARK_EVERY and await _happens(changed):
+            if revision - sent < BOOKMARK_EVERY and await _happens(changed):
                 continue
-            told = revision
+            sent = revision
             meta = {"resourceVersion": str(revision)}
             yield WatchEvent("BOOKMARK", {"kind": resource.kind, "metadata": meta})
 
@@ -155,8 +157,8 @@ class Store:
     def _change(self, revision: int) -> Change:
         forgotten = self.revision - len(self._history)
         if revision <= forgotten:
-            told = f"too old resource version: {revision - 1} ({forgotten})"
-            raise cluster_error(410, "Expired", told)
+            message = f"too old resource version: {revision - 1} ({forgotten})"
+            raise cluster_error(410, "Expired", message)
         return self._history[revision - forgotten - 1]
 
     def _wake(self) -> None:

@@ -1,1 +1,1 @@
-"""Which of several operators works."""
+"""Elects the one of several operators that works."""

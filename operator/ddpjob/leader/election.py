@@ -1,4 +1,4 @@
-"""Who leads, as one candidate sees it: pure, told what was read, what was stored, and the time.
+"""Decides who leads, as one candidate sees it. Pure: Leases and the time are arguments.
 
 The time is the candidate's own monotonic clock; times of different machines are never compared. A
 holder leads for `deadline` seconds from before it asked for its last renewal. Another one takes
@@ -10,26 +10,27 @@ from dataclasses import dataclass
 
 from ddpjob.json_depth import Body
 
-LONGEST_LEASE = 60.0  # s
+# The longest time in seconds for which a Lease of another version is respected.
+LONGEST_LEASE = 60.0
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds; the numbers are client-go's."""
+    """The times of an election in seconds. The numbers are client-go's."""
 
     lease: float = 15.0
-    """After so long without a renewal the Lease is anybody's."""
+    """A Lease that was not renewed for so long has expired."""
     deadline: float = 10.0
     """A holder that could not renew for so long no longer leads."""
     retry: float = 2.0
-    """Between two renewals, and between two looks of a candidate that waits."""
+    """The time between two renewals, and between two reads of a candidate that waits."""
 
 
 class Election:
     """One candidate's part in it."""
 
     def __init__(self, identity: str, terms: Terms | None = None) -> None:
-        """`identity` must be new with every process: it tells this one from its own past."""
+        """`identity` must be new with every process, even in the same pod."""
         self.identity, self.terms = identity, terms or Terms()
         self.lease: Body | None = None
         """The Lease as last seen; None if there was none."""
@@ -42,11 +43,11 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Identity of who holds the Lease, or held it when it was deleted; empty if nobody does."""
+        """Return the identity of the holder of the Lease, even if it was deleted; empty if none."""
         return str(self._term.get("holderIdentity") or "")
 
     def saw(self, lease: Body | None, now: float) -> None:
-        """This is the Lease as just read, None if there is none."""
+        """Take in the Lease as it was just read; None if there is none."""
         # Not its resourceVersion: somebody who edits a label does not renew.
         if _spec(lease) != _spec(self.lease):
             self._unchanged_since = now
@@ -54,10 +55,10 @@ class Election:
         if lease is not None:
             self._term = _spec(lease)
 
-    def bid(self, now: float, stamp: str) -> Body | None:
-        """The spec to write, under the version that was seen; None while another holds the Lease.
+    def bid(self, now: float, timestamp: str) -> Body | None:
+        """Return the spec to write under the version that was read; None if another one leads.
 
-        `stamp` is the time of day, which is written for people and read by nobody here.
+        `timestamp` is the time of day. It is written for people, and no candidate reads it.
         """
         old = self._term
         theirs = self.holder not in ("", self.identity) and now < self._expires_at(old)
@@ -67,10 +68,10 @@ class Election:
             **old,
             "holderIdentity": self.identity,
             "leaseDurationSeconds": int(self.terms.lease),
-            "renewTime": stamp,
+            "renewTime": timestamp,
         }
         if self.holder != self.identity:
-            spec["acquireTime"] = stamp
+            spec["acquireTime"] = timestamp
             spec["leaseTransitions"] = (old.get("leaseTransitions") or 0) + 1
         return spec
 
@@ -81,27 +82,27 @@ class Election:
         return self._unchanged_since + min(promised, LONGEST_LEASE)
 
     def won(self, lease: Body, asked_at: float) -> None:
-        """What was bid is stored, as `lease`; the request for it began at `asked_at`."""
+        """Take in that the bid is stored as `lease`; its request began at `asked_at`."""
         self.saw(lease, asked_at)
         self._leads_until = asked_at + self.terms.deadline
 
     def leads(self, now: float) -> bool:
-        """Whether this candidate may act."""
+        """Return whether this candidate may act."""
         mine = self.holder in ("", self.identity)
         return self._leads_until is not None and now < self._leads_until and mine
 
     def lost(self, now: float) -> bool:
-        """Whether this candidate led and may not go on."""
+        """Return whether this candidate led and no longer leads."""
         return self._leads_until is not None and not self.leads(now)
 
     def seconds_left(self, now: float) -> float | None:
-        """Until this candidate has to stop, unless it renews; None if it has not led."""
+        """Return the seconds until this candidate must stop or renew; None if it has not led."""
         return None if self._leads_until is None else max(0.0, self._leads_until - now)
 
     def step_down(self) -> Body | None:
-        """Never lead again. The spec that leaves the Lease to others, None if it is not ours.
+        """Never lead again, and return the spec that frees the Lease; None if another holds it.
 
-        Nothing may be under way any more that only a leader does.
+        The caller must have stopped everything that only a leader does.
         """
         self._leads_until, self._retired = None, True
         if self.lease is None or self.holder != self.identity:

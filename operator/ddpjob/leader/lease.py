@@ -22,11 +22,12 @@ from ddpjob.leader.election import Election, Terms
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 5.0  # so that one request without an answer leaves time for another
+# The timeout of a request. It is half of the deadline, so that a second request has time.
+ANSWER_SECONDS = 5.0
 
 
 def new_identity() -> str:
-    """The pod's name, and what tells this process from the one before it in the same pod."""
+    """Return the pod's name with a random part, so that each process of a pod has its own."""
     return f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
 
@@ -64,7 +65,7 @@ class Elector:
             self._leave(f"a write without the lease {self._place}")
 
     async def run(self) -> None:
-        """Stand for election, and renew; until cancelled, or until what was won is lost."""
+        """Run for election and renew the Lease, until cancelled or until the Lease is lost."""
         election, failing = self._election, False
         log.info("candidate=%s lease=%s", election.identity, self._place)
         while True:
@@ -87,7 +88,7 @@ class Elector:
             await asyncio.sleep(self._at_most(election.terms.retry))
 
     async def release(self) -> None:
-        """Leave the Lease to the other replica now. Best effort: it would have it in 15 s."""
+        """End the leadership now, if possible. Otherwise another replica gets the Lease in 15 s."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 spec = self._election.step_down()
@@ -117,7 +118,7 @@ class Elector:
             await self._refresh()
         for _ in range(2):
             asked_at = time.monotonic()
-            spec = self._election.bid(asked_at, _stamp())
+            spec = self._election.bid(asked_at, _timestamp())
             if spec is None:
                 return
             try:
@@ -143,5 +144,5 @@ class Elector:
         return await self._cluster.create(LEASES, self._namespace, {**lease, "spec": spec})
 
 
-def _stamp() -> str:
+def _timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,1 +1,1 @@
-"""What a job becomes in a cluster: Service, ConfigMap, NetworkPolicy and pods."""
+"""Renders the objects of a job: Service, ConfigMap, NetworkPolicy and pods."""

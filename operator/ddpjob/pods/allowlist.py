@@ -1,8 +1,8 @@
-"""What an installation lets jobs ask of their pods: the allow-list, and the check against it.
+"""The allow-list: the fields and values that an installation lets jobs ask of their pods.
 
-Whoever may create a DDPJob gets pods made by the operator's hand, so whatever reaches beyond the
+The operator creates pods for everybody who may create a DDPJob, so a field that reaches beyond the
 pod is refused unless the installation allows it. Pod Security admission of the namespace applies
-all the same.
+as well.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,20 +16,21 @@ from ddpjob.errors import InvalidJob
 
 Body = Mapping[str, Any]
 
-# Sources of a projected volume that carry nothing of the pod's identity; a token does, and so does
-# podCertificate, with which the API server can be asked as with a token.
+# Sources of a projected volume that have nothing of the pod's identity. A token has it, and so has
+# podCertificate, because the API server accepts it like a token.
 _IMPERSONAL = ("configMap", "secret", "downwardAPI", "clusterTrustBundle")
-# Where a container says what its kubelet is to ask of it, from the node's network.
+# Fields of a container that make its kubelet send requests, from the node's network.
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop")
-_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"  # before there was a field for it
+# The prefix of annotations for AppArmor, from before there was a field.
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
 class Policy(Model):
-    """The allow-list; in a list of names `*` stands for all."""
+    """The allow-list of an installation. In a list of names `*` stands for all names."""
 
     service_account_names: list[str] = []
-    """Service accounts that a job's pods may run as; also the only ones whose token or certificate
-    may be mounted."""
+    """Service accounts that a job's pods may run as. Only their tokens and certificates may be
+    mounted."""
     priority_class_names: list[str] = ["*"]
     """Priority classes that a job may name."""
     runtime_class_names: list[str] = ["*"]
@@ -45,12 +46,12 @@ class Policy(Model):
         "ephemeral",
         "image",
     ]
-    """Volume sources that a job may use: by default those of Pod Security `restricted`."""
+    """Volume sources that a job may use. The default is those of Pod Security `restricted`."""
     capabilities: list[str] = []
-    """Linux capabilities that a container may add, such as IPC_LOCK for RDMA; with `*` it may also
-    keep those that a runtime gives by default."""
+    """Linux capabilities that a container may add, such as IPC_LOCK for RDMA. With `*` it may also
+    keep the default capabilities of the container runtime."""
     host_network: bool = False
-    """Whether pods may use the node's network, and have its kubelet probe other hosts."""
+    """Whether pods may use the node's network, and let its kubelet probe other hosts."""
     host_pid: Annotated[bool, Field(alias="hostPID")] = False
     """Whether pods may see the node's processes."""
     host_ipc: Annotated[bool, Field(alias="hostIPC")] = False
@@ -63,16 +64,19 @@ class Policy(Model):
         53,
         5353,
     ]
-    """Ports at which pods reach DNS where a job limits `networkPolicy.egress`: those of the DNS
-    pods, not of their Service. OpenShift's listen at 5353."""
+    """Ports of the DNS pods (not of their Service), which pods may reach even if the job limits
+    `networkPolicy.egress`. In OpenShift DNS pods listen on 5353."""
     agent_clients: list[dict[str, Any]] = []
-    """NetworkPolicy peers that may ask agents for progress and metrics: operator, monitoring."""
+    """NetworkPolicy peers that may read progress and metrics: the operator and monitoring."""
     privileged: bool = False
     """Whether containers may be privileged, unconfined, or tune the node's kernel."""
 
 
 def parse_policy(content: bytes) -> Policy:
-    """The allow-list as the chart writes it, in JSON. Raises ValueError: field, value and rule."""
+    """Return the allow-list that the chart writes as JSON.
+
+    Raises ValueError with field, value and rule.
+    """
     try:
         return Policy.model_validate_json(content)
     except ValidationError as error:
@@ -80,7 +84,7 @@ def parse_policy(content: bytes) -> Policy:
 
 
 def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
-    """Everything in `pod` that `policy` does not allow.
+    """Return an InvalidJob for each field of `pod` that `policy` does not allow.
 
     Paths are those of the pod, below `spec.template`.
     """
@@ -188,7 +192,7 @@ def _container(container: Body, path: str, policy: Policy) -> Iterator[InvalidJo
 
 
 def _probes(container: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:
-    """Probes and hooks that name a host: requests past every NetworkPolicy."""
+    """Yield the probes and hooks that name a host: their requests bypass all NetworkPolicies."""
     handlers = {**container, **(container.get("lifecycle") or {})}
     for name in _PROBES:
         for action in ("httpGet", "tcpSocket"):

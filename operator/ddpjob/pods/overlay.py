@@ -1,6 +1,6 @@
-"""Lays `spec.template` over the rendered pod, the way `kubectl patch` would.
+"""Merges `spec.template` into the rendered pod, as `kubectl patch` would.
 
-Maps merge, lists merge by their keys.
+Objects are merged by field, and lists by their merge keys.
 """
 
 import posixpath
@@ -13,7 +13,7 @@ from ddpjob.api.podtypes import is_reserved
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
-# Merge keys of the lists in a pod (`patchMergeKey` in the API); every other list is replaced as a
+# Merge keys of the lists in a pod (`patchMergeKey` in the API). All other lists are replaced as a
 # whole.
 MERGE_KEYS = {
     "containers": "name",
@@ -30,7 +30,7 @@ MERGE_KEYS = {
     "topologySpreadConstraints": "topologyKey",
 }
 
-# What the operator sets and an overlay cannot have otherwise, as paths in the pod.
+# Fields of the pod that the operator sets and an overlay cannot change.
 _OWN_POD_FIELDS = (
     *("hostname", "hostnameOverride", "subdomain", "restartPolicy"),
     *("activeDeadlineSeconds", "terminationGracePeriodSeconds"),
@@ -41,8 +41,9 @@ _OWN_CONTAINER_FIELDS = (
 )
 _METADATA = ("labels", "annotations")
 
-# Shapes of what merging and the allow-list look into: a dictionary stands for an object with these
-# parts, a list for a list of them. The rest is the API server's to judge, when it gets the pods.
+# The shapes of the fields that the merge and the allow-list read. A dictionary stands for an object
+# with these fields, a list for a list of such items. The API server checks all other fields when it
+# gets the pods.
 _SECURITY = {
     "seccompProfile": {"type": str},
     "appArmorProfile": {"type": str},
@@ -90,10 +91,10 @@ _POD: Body = {
 
 
 def apply(pod: Body, template: Mapping[str, Any]) -> Body:
-    """`pod` with `template` merged into it; neither is changed.
+    """Return `pod` with `template` merged into it. Neither of them is changed.
 
-    Raises InvalidJob, with the path, where the template wants one of the operator's own fields
-    otherwise, or is no pod overlay at all.
+    Raises InvalidJob, with the path, if the template changes one of the operator's own fields, or
+    is not an overlay of a pod.
     """
     for problem in _misfits(template):
         raise problem
@@ -105,10 +106,10 @@ def apply(pod: Body, template: Mapping[str, Any]) -> Body:
 
 
 def merge(base: Any, patch: Any, field: str = "") -> Any:
-    """`patch` over `base` by the rules of a strategic merge.
+    """Return `base` with `patch` merged into it by the rules of a strategic merge patch.
 
-    But for null, which deletes there: parsing has dropped it, as the API server does elsewhere, so
-    an overlay replaces and adds, and removes nothing.
+    An overlay adds and replaces, but removes nothing: a null would delete a field, but parsing has
+    dropped nulls, as the API server does elsewhere.
     """
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
         merged = {name: merge(base.get(name), value, name) for name, value in patch.items()}
@@ -120,7 +121,7 @@ def merge(base: Any, patch: Any, field: str = "") -> Any:
 
 
 def _is_keyed(value: Any, key: str) -> bool:
-    """Whether this is such a list, and not something that is only called like one: a label."""
+    """Return whether the value is a list with this key, and not, say, a label of the same name."""
     return isinstance(value, list) and all(
         isinstance(item, Mapping) and isinstance(item.get(key), str | int) for item in value
     )
@@ -135,14 +136,14 @@ def _merge_list(base: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
-    """What has not even the shape of an overlay.
+    """Yield an InvalidJob for each part that has not the shape of an overlay.
 
-    So that merging it would fail or lose something.
+    To merge such a part would fail, or would lose something.
     """
     allowed: dict[str, tuple[str, ...] | None] = {"metadata": _METADATA, "spec": None}
     for name, value in template.items():
         if name not in allowed:
-            yield InvalidJob(f"spec.template.{name}", "unknown field: metadata and spec are known")
+            yield InvalidJob(f"spec.template.{name}", "unknown field, must be metadata or spec")
         elif not isinstance(value, Mapping):
             rule = f"must be an object, got {show(value)}"
             yield InvalidJob(f"spec.template.{name}", rule, value)
@@ -150,7 +151,7 @@ def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
     for name, value in metadata.items():
         path = f"spec.template.metadata.{name}"
         if name not in _METADATA:
-            yield InvalidJob(path, "unknown field: labels and annotations are known")
+            yield InvalidJob(path, "unknown field, must be labels or annotations")
         elif not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
             yield InvalidJob(path, "must be an object whose values are strings", value)
         else:
@@ -170,7 +171,10 @@ def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
 
 
 def _misshapen(value: Any, shape: Any, path: str, key: str = "") -> Iterator[InvalidJob]:
-    """What is not of `shape`. The items of a list that merges by a key must have it."""
+    """Yield an InvalidJob for each part that has not this shape.
+
+    The items of a list that is merged by a key must have the key.
+    """
     kind = type(shape) if isinstance(shape, dict | list) else shape
     if not isinstance(value, kind) or isinstance(value, bool) or key and key not in value:
         words = {dict: f"an object with {key}" if key else "an object", list: "a list"}
@@ -187,7 +191,7 @@ def _misshapen(value: Any, shape: Any, path: str, key: str = "") -> Iterator[Inv
 
 
 def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
-    """`$patch` and its like, which kubectl would follow."""
+    """Yield an InvalidJob for each directive such as `$patch`, which kubectl would follow."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             if name.startswith("$"):
@@ -203,7 +207,7 @@ def _is_own(label: str) -> bool:
 
 
 def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
-    """(path, the overlay's value) of everything of ours that the overlay has changed."""
+    """Yield (path, the overlay's value) of each of the operator's fields that it has changed."""
     for name in _OWN_POD_FIELDS:
         if pod["spec"].get(name) != merged["spec"].get(name):
             yield f"spec.{name}", merged["spec"].get(name)

@@ -1,9 +1,9 @@
-"""From a job to the objects it needs. Pure: the same job, attempt and agent give the same bytes.
+"""Renders the objects of a job. Pure: the same job, attempt and agent give the same bytes.
 
-Templates are JSON, and a finalize hook encodes every value, so that no text of a user can change
-the structure; text of a user is never a template. The pod is rendered once per attempt, with a mark
-where the rank belongs, and stamped per rank: at a thousand ranks, rendering each would cost more
-than creating it.
+Templates are JSON, and a finalize hook encodes every value, so no text of a user can change the
+structure. Text of a user is never a template. The pod is rendered once for an attempt, with a mark
+in place of the rank, and each rank replaces the mark. To render each of a thousand pods would cost
+more than to create them.
 """
 
 import base64
@@ -25,8 +25,10 @@ from ddpjob.json_depth import Body
 from ddpjob.pods import overlay
 from ddpjob.pods.allowlist import Policy, refusals
 
-LOST_NODE_SECONDS = 5  # a node's pods stay so long after it has been given up (40 s of silence)
-MAX_TERMS = 64  # of an overlay's node affinity, with nodes to avoid
+# The time for which pods stay on a node after Kubernetes has taken it for lost, which takes 40 s.
+LOST_NODE_SECONDS = 5
+# Terms of an overlay's node affinity if there are nodes to avoid.
+MAX_TERMS = 64
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -38,28 +40,29 @@ class Agent:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the zip, hexadecimal."""
+        """Return the SHA-256 of the zip, hexadecimal."""
         return hashlib.sha256(self.archive).hexdigest()
 
     @cached_property
     def encoded(self) -> str:
-        """The zip in Base64, as a ConfigMap has it."""
+        """Return the zip in Base64, as a ConfigMap has it."""
         return base64.b64encode(self.archive).decode()
 
 
 @dataclass(frozen=True)
 class PodTemplate:
-    """The pods of an attempt, all but their ranks."""
+    """The pods of an attempt as JSON, without their ranks and proofs."""
 
     first: tuple[bytes, ...]
-    """Of rank 0: what stands between its ranks."""
+    """The parts of rank 0's pod between the places of its rank."""
     others: tuple[bytes, ...]
+    """The same parts of all other pods."""
     proof: bytes
-    """What stands where the proof belongs."""
+    """The mark in place of the proof."""
     spec_hash: str
 
     def body(self, rank: int, proof: str = "") -> bytes:
-        """The pod of node rank `rank`, as JSON, with the operator's proof that it made it."""
+        """Return the pod of node rank `rank` as JSON, with the proof that the operator made it."""
         pod = str(rank).encode().join(self.others if rank else self.first)
         return pod.replace(self.proof, proof.encode(), 1)
 
@@ -80,14 +83,14 @@ def _templates() -> jinja2.Environment:
 
 
 def service(job: DDPJob) -> Body:
-    """The headless Service."""
+    """Return the job's headless Service."""
     return _render(
         "service.json.j2", job, service=names.service_name(job.name), uid_label=names.JOB_UID_LABEL
     )
 
 
 def config_map(job: DDPJob, agent: Agent) -> Body:
-    """The ConfigMap with the agent."""
+    """Return the job's ConfigMap with the agent."""
     name = names.agent_config_name(job.name, agent.digest)
     return _render(
         "configmap.json.j2", job, agent_config=name, files={names.AGENT_ZIP: agent.encoded}
@@ -95,7 +98,7 @@ def config_map(job: DDPJob, agent: Agent) -> Body:
 
 
 def network_policy(job: DDPJob, policy: Policy) -> Body | None:
-    """The NetworkPolicy; None where the job wants none."""
+    """Return the job's NetworkPolicy, or None if the job has none."""
     wish = job.spec.network_policy
     if not wish.enabled:
         return None
@@ -113,10 +116,10 @@ def network_policy(job: DDPJob, policy: Policy) -> Body | None:
 
 
 def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
-    """The pods of the job's current attempt.
+    """Return the pods of the job's current attempt.
 
-    Raises InvalidJob where the overlay or the volumes ask for what ddpjob sets itself or `policy`
-    does not allow.
+    Raises InvalidJob if the overlay or the volumes ask for something that ddpjob sets itself, or
+    that `policy` does not allow.
     """
     mark, proof = _mark(job, "rank"), _mark(job, "proof")
     rest = _for_others(job)
@@ -139,14 +142,14 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
 
 
 def _for_rank_0(job: DDPJob) -> DDPJob:
-    """The job as the pod of rank 0 has it."""
+    """Return the job as the pod of rank 0 is rendered from it."""
     master = job.spec.master or Master()
     own = {"image": master.image, "resources": master.resources}
     return _with(job, {name: value for name, value in own.items() if value is not None})
 
 
 def _for_others(job: DDPJob) -> DDPJob:
-    """The job as all other pods have it."""
+    """Return the job as all other pods are rendered from it."""
     checkpoint = job.spec.checkpoint
     alone = checkpoint is not None and checkpoint.mount_on == "Rank0"
     return _with(job, {"checkpoint": None} if alone else {})
@@ -159,7 +162,7 @@ def _with(job: DDPJob, changes: Body) -> DDPJob:
 def _pod(
     job: DDPJob, agent: Agent, policy: Policy, mark: str, master: Master | None = None
 ) -> Body:
-    """A pod, checked, with `mark` for its rank."""
+    """Return a checked pod with `mark` in place of its rank."""
     pod = _render("pod.json.j2", job, **_pod_values(job, agent, mark))
     for template in (job.spec.template, master.template if master else None):
         if template:
@@ -173,7 +176,7 @@ def _pod(
 
 
 def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
-    """A complaint about a volume of the pod, with the path where the job has it."""
+    """Return a problem with a volume of the pod, with the volume's path in the job."""
     fields = {volume.name: f"spec.volumes[{i}]" for i, volume in enumerate(job.spec.volumes)}
     fields |= {"ddpjob-checkpoint": "spec.checkpoint.volume", "ddpjob-data": "spec.data.volume"}
     for name, field in fields.items():
@@ -204,7 +207,7 @@ def _render(template: str, job: DDPJob, **values: Any) -> Body:
 
 
 def _mark(job: DDPJob, what: str) -> str:
-    """A text that stands nowhere in the job."""
+    """Return a text that is not in the job."""
     text = orjson.dumps(job.spec.to_json()).decode()
     # One more @ than the longest that is there; to try one length after another takes a text's
     # length squared.
@@ -257,10 +260,9 @@ def _args(job: DDPJob) -> list[str]:
 
 
 def _accelerate(job: DDPJob) -> list[str]:
-    """`accelerate launch` with all that it would otherwise guess, or read from a file, said.
+    """Return `accelerate launch` with all options that it would guess, or read from a file.
 
-    `--multi_gpu` stands for several processes, on CPUs too, where accelerate 1.15 starts a single
-    one without it.
+    `--multi_gpu` means several processes, on CPUs too: without it accelerate 1.15 starts one.
     """
     spec = job.spec
     return [
@@ -339,7 +341,7 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
 
 
 def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
-    """The pod's volumes and the trainer container's mounts."""
+    """Return the pod's volumes and the trainer container's mounts."""
     spec = job.spec
     volumes: list[Body] = [
         {"name": "ddpjob-run", "emptyDir": {}},
@@ -369,9 +371,9 @@ def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
 
 
 def _leave_lost_nodes(pod: Body) -> None:
-    """Have pods deleted soon after their node is lost, instead of Kubernetes' 300 s.
+    """Make Kubernetes delete pods 5 s after their node is lost, and not after 300 s.
 
-    An overlay that tolerates one of these taints otherwise has its way.
+    An overlay may tolerate these taints in another way.
     """
     tolerations = pod["spec"].get("tolerations") or []
     pod["spec"]["tolerations"] = tolerations + [
@@ -414,9 +416,9 @@ def _avoid(pod: Body, nodes: Sequence[str]) -> None:
 
 
 def _secure(pod: Body) -> None:
-    """Give sidecars and init containers the trainer's defaults.
+    """Give sidecars and init containers the trainer's defaults, and check all mounts.
 
-    And check that every mount has its volume.
+    Raises InvalidJob if a mount has no volume.
     """
     spec = pod["spec"]
     volumes = {volume["name"] for volume in spec["volumes"]}

@@ -2,7 +2,7 @@
 
     kubelet.py   Runner: the pods bound to this node, one task each
     pod.py       one pod's life: prepare, start, report, stop, report
-    view.py      what the API says of a pod, and what is told to it
+    view.py      the pod in the API: its newest version, and the reports
     place.py     what stands in for the cluster's parts of a pod
     launch.py    pure: the argv and environment that a pod's container becomes here
     devices.py   pure: which GPUs each node sees
@@ -15,7 +15,7 @@
 
 Not played: images and resource limits, users and capabilities, probes and lifecycle hooks, init
 containers and sidecars, Secrets. On Linux every pod has an address of its own in 127.0.0.0/8; macOS
-has 127.0.0.1 alone, so there each pod's agent gets a port of its own, told in its annotations.
+has 127.0.0.1 alone, so there each pod's agent gets a port of its own, written in its annotations.
 """
 
 from ddpjob.runner.kubelet import Runner

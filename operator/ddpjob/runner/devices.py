@@ -25,15 +25,16 @@ class Maker:
 
 
 NVIDIA = Maker("nvidia.com", "CUDA_VISIBLE_DEVICES", "")
-AMD = Maker("amd.com", "HIP_VISIBLE_DEVICES", "-1")  # ROCm takes an empty value for none at all
+# ROCm ignores an empty value, so -1 hides all devices.
+AMD = Maker("amd.com", "HIP_VISIBLE_DEVICES", "-1")
 MAKERS = (NVIDIA, AMD)
 
+# The devices of one node, by their names or numbers.
 Share = Mapping[Maker, Sequence[str]]
-"""The devices of one node, by their names or numbers."""
 
 
 def named(setting: str) -> tuple[str, ...]:
-    """The devices that such a variable names, as CUDA reads it.
+    """Return the devices that such a variable names, as CUDA reads it.
 
     What follows another word (an empty one, -1, NoDevFiles) is not seen, and nothing is where one
     stands twice.
@@ -47,7 +48,7 @@ def named(setting: str) -> tuple[str, ...]:
 
 
 def visible(setting: str | None, present: Sequence[str]) -> tuple[str, ...]:
-    """The devices that a process sees where the variable has this value; None where it is not set.
+    """Return the devices that a process sees if the variable has this value, or None if not set.
 
     `present` are the machine's, in their order. Where it is empty they are not known, and the
     variable is believed. Names that it gives are believed always.
@@ -66,14 +67,14 @@ def visible(setting: str | None, present: Sequence[str]) -> tuple[str, ...]:
 
 
 def deal(devices: Sequence[str], counts: Sequence[int]) -> list[tuple[str, ...]]:
-    """The devices of each node, the first ones for the first node; there must be enough."""
+    """Return the devices of each node, the first ones for the first node. There must be enough."""
     assert sum(counts) <= len(devices)
     left = iter(devices)
     return [tuple(islice(left, count)) for count in counts]
 
 
 def variables(share: Share, own: Mapping[str, str]) -> dict[str, str]:
-    """The variables that show a node its share, and hide all other devices.
+    """Return the variables that show a node its share and hide all other devices.
 
     Where the job sets such a variable in `own`, its numbers count within the share, as they count
     within a pod's devices on a cluster.

@@ -14,7 +14,8 @@ from ddpjob.runner.devices import Share
 from ddpjob.runner.network import Loopback
 from ddpjob.runner.pod import Node, OnLine, PodRun
 
-WATCH_AGAIN_SECONDS = 0.05  # between two streams, for a server that ends them at once
+# The pause between two watches, for a server that ends them at once.
+WATCH_AGAIN_SECONDS = 0.05
 
 
 class Runner:
@@ -63,7 +64,7 @@ class Runner:
         self._pods: dict[str, tuple[PodRun, asyncio.Task[None]]] = {}  # by uid
 
     async def run(self) -> None:
-        """Play pods until cancelled; then every process of theirs has ended."""
+        """Run pods until cancelled, and return when all their processes have ended."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 try:

@@ -27,12 +27,12 @@ _KEYED = re.compile(r"metadata\.(?P<field>labels|annotations)\['(?P<key>[^']+)'\
 
 
 class CannotStart(DDPJobError):
-    """The pod asks for what this machine does not have; trying again does not help."""
+    """The pod asks for something that this machine does not have, so a new try does not help."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What stands in for the cluster's parts of a pod: addresses, ports and folders."""
+    """The addresses, ports and folders that stand in for the cluster's parts of a pod."""
 
     address: str
     host_address: str
@@ -52,7 +52,7 @@ class Launch:
 
 
 def main_container(pod: Body) -> Body:
-    """The container that is run: `trainer`, or the first."""
+    """Return the container that is run: `trainer`, or the first one."""
     containers: list[Body] = pod["spec"]["containers"]
     return next((c for c in containers if c.get("name") == names.TRAINER_CONTAINER), containers[0])
 
@@ -66,7 +66,7 @@ def launch(
     python: str,
     cwd: Path,
 ) -> Launch:
-    """What to start for `pod`.
+    """Return the process to start for `pod`.
 
     `config_maps` holds the data of those that the container's variables name. The variables are
     resolved as Kubernetes does, paths below mounts then become paths of this machine. Raises
@@ -90,7 +90,7 @@ def launch(
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """`$(NAME)` replaced where NAME is known; `$$` stands for a dollar sign, as in a pod."""
+    """Return `text` with each known `$(NAME)` replaced; `$$` is a dollar sign, as in a pod."""
 
     def value(match: re.Match[str]) -> str:
         return "$" if match["name"] is None else variables.get(match["name"], match[0])
@@ -99,7 +99,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def path_rewriter(folders: Mapping[str, Path]) -> Callable[[str], str]:
-    """Replaces mount paths in a text where they begin and end: not /data in /data2 or /my/data."""
+    """Return a function that replaces whole mount paths: not /data in /data2 or /my/data."""
     if not folders:
         return lambda text: text
     paths = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
@@ -143,8 +143,8 @@ def _value(
     if reference := source.get("configMapKeyRef"):
         value = config_maps.get(reference["name"], {}).get(reference["key"])
         if value is None and not reference.get("optional"):
-            told = f"env[{name}]: ConfigMap {reference['name']} has no key {reference['key']}"
-            raise CannotStart(told)
+            message = f"env[{name}]: ConfigMap {reference['name']} has no key {reference['key']}"
+            raise CannotStart(message)
         return value
     if "secretKeyRef" in source:
         raise CannotStart(f"env[{name}]: Secrets are not read here; set the value in env")
@@ -172,7 +172,7 @@ def _field(pod: Body, path: str, place: Place, name: str) -> str:
 
 
 def config_map_names(container: Body) -> Sequence[tuple[str, bool]]:
-    """ConfigMaps that the container's variables come from, and whether each may be missing."""
+    """Return the ConfigMaps of the container's variables, and whether each may be missing."""
     found: dict[str, bool] = {}
     references = [source.get("configMapRef") for source in container.get("envFrom") or []]
     for variable in container.get("env") or []:

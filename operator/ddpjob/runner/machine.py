@@ -9,12 +9,13 @@ from pathlib import Path
 
 from ddpjob.runner.devices import NVIDIA, Maker, named, visible
 
-LISTING_SECONDS = 20.0  # nvidia-smi takes some on a machine of eight GPUs without persistence mode
+# nvidia-smi takes seconds on a machine of eight GPUs without persistence mode.
+LISTING_SECONDS = 20.0
 _UUID = re.compile(r"(GPU \d+:|\s+MIG) .*\(UUID: ((?:GPU|MIG)-[^\s()]+)\)\s*")
 
 
 def gpus(maker: Maker, environment: Mapping[str, str], root: Path = Path("/")) -> tuple[str, ...]:
-    """The maker's devices that a process in `environment` sees; `root` is where the files are."""
+    """Return the maker's devices that a process in `environment` sees, by files below `root`."""
     if maker == NVIDIA:
         present = _smi(environment) or _nvidia_files(root)
     else:
@@ -26,7 +27,7 @@ def gpus(maker: Maker, environment: Mapping[str, str], root: Path = Path("/")) -
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The devices in the output of `nvidia-smi -L`: numbers, or UUIDs where one is partitioned.
+    """Return the devices in the output of `nvidia-smi -L`: numbers, or UUIDs if one has MIG.
 
     A GPU with MIG devices stands for these.
     """

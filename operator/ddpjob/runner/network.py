@@ -28,7 +28,7 @@ class Loopback:
         self._ports: dict[str, int] = {}
 
     def address(self, pod: str) -> str:
-        """The pod's own address, or 127.0.0.1 where there is no other."""
+        """Return the pod's own address, or 127.0.0.1 if the machine has no other."""
         if not self.many:
             return LOOPBACK
         if pod not in self._addresses:
@@ -41,11 +41,11 @@ class Loopback:
         return self._addresses[pod]
 
     def agent_port(self, pod: str) -> int:
-        """Where the pod's agent listens: the one port, or, on a shared address, one of its own."""
+        """Return the port of the pod's agent. On a shared address each agent has its own."""
         return names.AGENT_PORT if self.many else self.port(f"{pod}/agent")
 
     def port(self, key: str) -> int:
-        """A port that was free on every address of this machine: torch's store listens on all."""
+        """Return a port that was free on all addresses, because torch's store listens on all."""
         if key not in self._ports:
             taken = set(self._ports.values())
             self._ports[key] = next(

@@ -18,7 +18,9 @@ def place(
     loopback: Loopback,
     shares: Sequence[Share] = (),
 ) -> Place:
-    """Address, ports, folders and GPUs of `pod`; the folders are made. Raises CannotStart.
+    """Return the address, ports, folders and GPUs of `pod`, and make the folders.
+
+    Raises CannotStart.
 
     `shares` are the GPUs of each node, by its rank. A pod that has none in it sees none.
     """
@@ -33,12 +35,12 @@ def place(
 
 
 def address(pod: Body, loopback: Loopback) -> str:
-    """The pod's address."""
+    """Return the pod's address."""
     return loopback.address(_key(pod))
 
 
 def annotations(pod: Body, loopback: Loopback) -> dict[str, str]:
-    """Where the pod's agent listens, if that is not the usual port."""
+    """Return the annotation with the port of the pod's agent; empty for the usual port."""
     port = loopback.agent_port(_key(pod))
     return {} if port == names.AGENT_PORT else {names.AGENT_PORT_ANNOTATION: str(port)}
 

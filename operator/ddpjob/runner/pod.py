@@ -20,9 +20,12 @@ from ddpjob.runner.process import PodProcess
 from ddpjob.runner.view import Gone, PodView
 from ddpjob.runner.volumes import PodFolders, config_map_volumes
 
-CANNOT_START = 128  # exit code, as containerd's where it says StartError
-NO_USE = "LaunchFailed"  # the agent's reason for what no restart mends
-CONFIG_MAP_SECONDS = 1.0  # between two looks for a ConfigMap that is missing
+# The exit code of a container that cannot start, as with containerd's StartError.
+CANNOT_START = 128
+# The agent's reason for failures that no restart mends.
+NO_USE = "LaunchFailed"
+# The time between two requests for a ConfigMap that is missing.
+CONFIG_MAP_SECONDS = 1.0
 
 OnLine = Callable[[Mapping[str, str], str], None]
 
@@ -59,7 +62,7 @@ class PodRun:
             self._process.kill()
 
     async def live(self, before: set[asyncio.Task[None]]) -> None:
-        """From what the API shows to the pod's end, after `before`: pods of the same name.
+        """Run the pod until its end, after the tasks `before`, of pods with the same name.
 
         Cancelled, it ends the processes, and leaves the API alone.
         """

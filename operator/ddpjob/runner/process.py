@@ -11,11 +11,12 @@ from pathlib import Path
 from ddpjob.runner.launch import Launch
 
 SHIM = Path(__file__).with_name("shim.py")
-TAIL_LINES, TAIL_BYTES = 80, 2048  # what a kubelet takes from a log as the termination message
-LONGEST_LINE = 16_384  # bytes, the kubelet's own; a longer one is cut for readers, not in the file
-DRAIN_SECONDS = (
-    2.0  # for output after the end; only somebody who has left the pod can hold the pipe
-)
+# The end of a log that a kubelet takes as the termination message.
+TAIL_LINES, TAIL_BYTES = 80, 2048
+# Bytes of a line, as in the kubelet. A longer line is cut for readers, but not in the file.
+LONGEST_LINE = 16_384
+# The time to wait for output after the end. Only a process that has left the pod can hold the pipe.
+DRAIN_SECONDS = 2.0
 
 OnLine = Callable[[str], None]
 
@@ -61,16 +62,16 @@ class PodProcess:
 
     @property
     def tail(self) -> str:
-        """The last lines of the output, at most 2 KiB."""
+        """Return the last lines of the output, at most 2 KiB."""
         return "\n".join(self._log.tail).encode()[-TAIL_BYTES:].decode(errors="replace")
 
     @property
     def pid(self) -> int:
-        """Process id of the shim, whose child is the pod's main process."""
+        """Return the process id of the shim, whose child is the pod's main process."""
         return self._process.pid
 
     def terminate(self) -> None:
-        """SIGTERM to the main process alone, as a kubelet does."""
+        """Send SIGTERM to the main process alone, as a kubelet does."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
@@ -81,7 +82,7 @@ class PodProcess:
             self._control = -1
 
     async def wait(self) -> int:
-        """Exit code, or minus a signal's number, once no process is left and the log is whole."""
+        """Return the exit code, or minus a signal's number, when no process is left."""
         code = await self._process.wait()
         await asyncio.wait({self._log.complete}, timeout=DRAIN_SECONDS)
         self._log.close()
@@ -90,7 +91,7 @@ class PodProcess:
 
 
 class _Log(asyncio.Protocol):
-    """Copies a pipe into a file as it comes, and tells of each line."""
+    """Copies a pipe into a file as it comes, and hands each line to `on_line`."""
 
     def __init__(self, path: Path, on_line: OnLine) -> None:
         self._file = path.open("wb", buffering=0)
@@ -114,14 +115,14 @@ class _Log(asyncio.Protocol):
         self._file.write(data)
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
-            self._tell(line)
+            self._emit(line)
         if len(self._line) > LONGEST_LINE:
-            self._tell(self._line)
+            self._emit(self._line)
             self._line = b""
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._line:
-            self._tell(self._line)
+            self._emit(self._line)
         self._file.close()
         if not self.complete.done():
             self.complete.set_result(None)
@@ -130,7 +131,7 @@ class _Log(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _tell(self, line: bytes) -> None:
+    def _emit(self, line: bytes) -> None:
         """One line, or of a progress bar what it shows last."""
         text = line[:LONGEST_LINE].rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
         self.tail.append(text)

@@ -5,18 +5,20 @@ from datetime import datetime
 from ddpjob.json_depth import Body
 from ddpjob.times import written
 
-MESSAGE_BYTES = 4096  # a kubelet reads no more of a termination message
-LOST = 137  # exit code of a container whose process is not to be found, the kubelet's choice
+# A kubelet reads no more bytes of a termination message.
+MESSAGE_BYTES = 4096
+# The kubelet's exit code for a container whose process it cannot find.
+LOST = 137
 
 
 def waiting(status: Body, container: Body, *, reason: str, message: str, now: datetime) -> Body:
-    """A container that cannot be created yet."""
+    """Return the status of a pod whose container cannot be created yet."""
     state = {"waiting": {"reason": reason, "message": message}}
     return _status(status, container, "Pending", state, now=now)
 
 
 def running(status: Body, container: Body, *, address: str, host: str, now: datetime) -> Body:
-    """A container that has started and is ready."""
+    """Return the status of a pod whose container has started and is ready."""
     state = {"running": {"startedAt": written(now)}}
     new = _status(status, container, "Running", state, now=now)
     addresses = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": host}
@@ -26,7 +28,10 @@ def running(status: Body, container: Body, *, address: str, host: str, now: date
 def terminated(
     status: Body, container: Body, *, code: int, message: str, now: datetime, reason: str = ""
 ) -> Body:
-    """A container that has ended: `code` is its exit code, or minus the number of a signal."""
+    """Return the status of a pod whose container has ended.
+
+    `code` is the exit code, or minus the number of a signal.
+    """
     ended: Body = {"exitCode": code if code >= 0 else 128 - code}
     if code < 0:
         ended["signal"] = -code
@@ -40,7 +45,7 @@ def terminated(
 
 
 def deadline_exceeded(status: Body) -> Body:
-    """A pod that was ended by its activeDeadlineSeconds."""
+    """Return the status of a pod that its activeDeadlineSeconds has ended."""
     message = "Pod was active on the node longer than the specified deadline"
     return status | {"phase": "Failed", "reason": "DeadlineExceeded", "message": message}
 
@@ -54,7 +59,7 @@ def _started_at(status: Body) -> str | None:
 
 def _status(status: Body, container: Body, phase: str, state: Body, *, now: datetime) -> Body:
     ready = "running" in state
-    told = {
+    container_status = {
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": "",
@@ -73,7 +78,7 @@ def _status(status: Body, container: Body, phase: str, state: Body, *, now: date
     return status | {
         "phase": phase,
         "startTime": status.get("startTime") or written(now),
-        "containerStatuses": [told],
+        "containerStatuses": [container_status],
         "conditions": _merge(status.get("conditions") or [], conditions),
     }
 

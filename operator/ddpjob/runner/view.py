@@ -1,4 +1,4 @@
-"""One pod as the API has it: what it says, and what is told to it, whoever writes beside us."""
+"""One pod in the API: its newest version, and reports of its status beside other writers."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,8 @@ from ddpjob.cluster import CONFIGMAPS, PODS, Cluster
 from ddpjob.errors import Conflict, NotFound, Unavailable
 from ddpjob.json_depth import Body
 
-RETRY_SECONDS = 1.0  # while the API server does not answer
+# The pause between two tries while the API server does not answer.
+RETRY_SECONDS = 1.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,18 +31,18 @@ class PodView:
         self._news = asyncio.Event()
 
     def see(self, pod: Body) -> None:
-        """The pod has changed."""
+        """Take in a new version of the pod."""
         self.pod = pod
         self._news.set()
 
     def lose(self) -> None:
-        """The pod has vanished from the API."""
+        """Take in that the pod is no longer in the API."""
         self.gone = True
         self._news.set()
 
     @property
     def ends(self) -> bool:
-        """Whether the pod is being deleted, or is gone."""
+        """Return whether the pod is being deleted, or is gone."""
         return self.gone or bool(self.pod["metadata"].get("deletionTimestamp"))
 
     async def news(
@@ -75,13 +76,13 @@ class PodView:
         raise Gone
 
     async def delete(self) -> None:
-        """The last word of a node: the pod's object may go."""
+        """Delete the pod's object, as a node does when the pod has ended."""
         delete = partial(self._cluster.delete, uid=self.uid, grace_seconds=0)
         with contextlib.suppress(NotFound, Conflict):
             await _patiently(delete, PODS, self.namespace, self.name)
 
     async def config_map(self, name: str) -> Body | None:
-        """The ConfigMap of that name in the pod's namespace, if there is one."""
+        """Return the ConfigMap of that name in the pod's namespace, or None."""
         with contextlib.suppress(NotFound):
             return await _patiently(self._cluster.get, CONFIGMAPS, self.namespace, name)
         return None

@@ -10,16 +10,20 @@ from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.runner.launch import CannotStart, main_container
 
-SHARED_MEMORY = "/dev/shm"  # this machine's own will do
-LOGS, SHARED = "logs", "volumes"  # folders of a job
-TERMINATION_LOG = ".termination-log"  # no volume's name begins with a dot
-OWN = ("emptyDir", "configMap", "ephemeral")  # kinds of which every pod has its own
+# Pods share this machine's own /dev/shm.
+SHARED_MEMORY = "/dev/shm"
+# Folders of a job.
+LOGS, SHARED = "logs", "volumes"
+# No volume's name begins with a dot.
+TERMINATION_LOG = ".termination-log"
+# Kinds of volume of which each pod has its own.
+OWN = ("emptyDir", "configMap", "ephemeral")
 UNKNOWN = ("secret", "projected", "downwardAPI", "image")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 def job_folder(root: Path, namespace: str, job: str) -> Path:
-    """`root/<job>`; a namespace other than `default` stands before the name, with a dot."""
+    """Return the job's folder: `root/<job>`, or `root/<namespace>.<job>` if not `default`."""
     return (root / (job if namespace == "default" else f"{namespace}.{job}")).absolute()
 
 
@@ -50,13 +54,13 @@ class PodFolders:
 
 
 def config_map_volumes(pod: Body) -> list[tuple[str, bool]]:
-    """ConfigMaps that are volumes of `pod`, and whether each may be missing."""
+    """Return the ConfigMaps that are volumes of `pod`, and whether each may be missing."""
     sources = [volume["configMap"] for volume in _volumes(pod).values() if "configMap" in volume]
     return [(source["name"], bool(source.get("optional"))) for source in sources]
 
 
 def mount(pod: Body, folders: PodFolders, config_maps: Mapping[str, Body]) -> dict[str, Path]:
-    """Mount path -> folder for the main container; folders and files are made.
+    """Return the folder of each mount path, and make the folders and files.
 
     `config_maps` holds the objects by name. Raises CannotStart for what cannot be had here.
     """
