@@ -2,7 +2,7 @@
 
 The agent starts the launcher at once, says what the launcher waits for, serves /progress, /metrics
 and /stacks, ends the attempt where no step is made for too long, forwards signals, reaps orphans
-(it is PID 1), and ends with a documented exit code and one JSON summary in the termination log.
+(it is PID 1), and ends with a documented exit code and one JSON object as its termination message.
 Formats and codes: docs/progress.md. All settings come from the environment.
 
 Mounted into images of other people: standard library only, Python 3.8 or newer, no import of ours.

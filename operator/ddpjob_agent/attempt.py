@@ -1,4 +1,4 @@
-"""One pod's part of one attempt, from the launcher's start to the summary."""
+"""One pod's part of one attempt, from the launcher's start to the termination message."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ddpjob_agent.verdict import (
     judge_torchrun,
     missing_script,
     refused,
-    summarize,
-    write_summary,
+    termination_message,
+    write_termination,
 )
 
 
@@ -49,12 +49,12 @@ class Attempt:
             self.draft()
 
     def draft(self) -> None:
-        """Write a summary in case the grace period is cut short."""
+        """Write a termination message in case the grace period is cut short."""
         stop = judge_stop(self.launcher.terminated_at or time.time())
-        write_summary(self.config.termination_log, summarize(stop, self.page))
+        write_termination(self.config.termination_log, termination_message(stop, self.page))
 
     def run(self, master: str) -> int:
-        """Watch the launcher to its end and write the summary; the agent's exit code.
+        """Watch the launcher to its end and write the termination message; the agent's exit code.
 
         `master` is the name by which the launcher asks for node rank 0.
         """
@@ -174,7 +174,7 @@ class Attempt:
         return code == 0 and self.progress.is_complete
 
     def finish(self, verdict: Verdict) -> int:
-        """Write the last progress and the summary; the agent's exit code."""
+        """Write the last progress and the termination message; the agent's exit code."""
         self.page = self.progress.page("finished")
         return conclude(verdict, self.page, self.config.termination_log)
 

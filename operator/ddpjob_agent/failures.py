@@ -1,4 +1,4 @@
-"""Judges each process that failed: what its failure was, and whether it only echoes another."""
+"""Judges each process that failed: what failed, and whether another rank's failure caused it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.records import integer, objects, past
 
-# What a rank says when another one has gone, by who says it. [R]: from reports, not seen by us.
+# The messages of a rank that has lost another one, by library. [R]: from reports, not seen by us.
 # The exception must be one of torch's: a script's ConnectionResetError is its own failure.
 TORCH_ERRORS = re.compile(r"RuntimeError|Dist(Backend|Network|Store|)Error")
-PEER_NOISE = {
+PEER_ENDS = {
     "gloo": r"(?i)(gloo|\.cc:\d+\]).*((closed|reset) by peer|broken pipe|refused|timed? ?out)"
     r"|timeout caused pair closure|failed to pass monitoredBarrier",
     "nccl [R]": r"remote process exited or there was a network error|ncclRemoteError"
@@ -23,11 +23,11 @@ PEER_NOISE = {
     r"|wait timeout after|waiting for clients|\A(Broken pipe|Connection reset by peer)",
 }
 # The same in lines of a log, where no type stands beside them.
-LOGGED_NOISE = "|".join(
-    (PEER_NOISE["nccl [R]"], PEER_NOISE["gloo"][4:], "Did the remote server shutdown or crash")
+LOGGED_ENDS = "|".join(
+    (PEER_ENDS["nccl [R]"], PEER_ENDS["gloo"][4:], "Did the remote server shutdown or crash")
 )
 # The higher, the less a failure explains.
-OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3
+PRIMARY, SUSPECT, SECONDARY, STOPPED = 0, 1, 2, 3
 # So much of a record is judged: patterns take their time on long texts.
 TEXT_CHARS, CAUSES = 4000, 8
 # Colours in a terminal.
@@ -42,9 +42,9 @@ LAUNCHERS = re.compile(
 )
 
 
-def is_peer_noise(exception: str, text: str) -> bool:
+def names_peer_end(exception: str, text: str) -> bool:
     """Whether an exception only says that another rank has gone."""
-    heard = any(re.search(pattern, text, re.DOTALL) for pattern in PEER_NOISE.values())
+    heard = any(re.search(pattern, text, re.DOTALL) for pattern in PEER_ENDS.values())
     return heard and TORCH_ERRORS.fullmatch(exception) is not None
 
 
@@ -74,7 +74,7 @@ class Failure:
     signal: str | None = None
     exception: str | None = None
     traceback: str = ""
-    grade: int = OWN
+    grade: int = PRIMARY
     place: str = ""
     """The place where the process waits for other ranks."""
     stopped: bool = False
@@ -94,8 +94,9 @@ def signal_name(code: int) -> str:
 def judge_exception(record: Mapping[str, Any]) -> tuple[int, str, str]:
     """Grade, type and line of a recorded exception, which may come from others.
 
-    Who wraps a peer's noise echoes it. Noise that came while an own exception was handled (a
-    barrier in `finally`) says less than that, but that may have been an exception of no account.
+    An exception that wraps a peer's end is secondary too. A peer's end that came while another
+    exception was handled, in a `finally` for example, explains less than that exception; but that
+    one may have been of no account.
     """
     kind, text = str(record.get("type")), str(record.get("message", ""))
     is_of_child = "Traceback (most recent call last)" in text
@@ -104,9 +105,9 @@ def judge_exception(record: Mapping[str, Any]) -> tuple[int, str, str]:
     links = [(line[0], text)]
     for cause in objects(record.get("causes"))[-CAUSES:]:
         links.append((str(cause.get("type")), str(cause.get("message", ""))[:TEXT_CHARS]))
-    heard = [is_peer_noise(*link) for link in links]
+    heard = [names_peer_end(*link) for link in links]
     if heard[-1] or not any(heard):
-        return (ECHO if heard[-1] else OWN, *line)
+        return (SECONDARY if heard[-1] else PRIMARY, *line)
     return (SUSPECT, *one_line(*links[-1]))
 
 
@@ -120,15 +121,15 @@ def judge_words(words: Mapping[str, Any], code: int) -> tuple[int, str]:
     )
     is_parser = str(words.get("by")).startswith(PARSERS) and bool(text or logged)
     if is_parser and code not in PLAIN_CODES:
-        return OWN, f": {text or logged}"
+        return PRIMARY, f": {text or logged}"
     if text or handled:
-        grade = ECHO if re.search(LOGGED_NOISE, text) else OWN
+        grade = SECONDARY if re.search(LOGGED_ENDS, text) else PRIMARY
         return (handled[0][0] if handled else grade), f": {text or handled[0][2]}"
     if logged:
-        grade = SUSPECT if code in PLAIN_CODES else OWN
+        grade = SUSPECT if code in PLAIN_CODES else PRIMARY
         colon = ": " if is_parser else "; last on stderr: "  # click tells with 1 of any failure
-        return (ECHO if re.search(LOGGED_NOISE, logged) else grade), f"{colon}{logged}"
-    return (SUSPECT if code in PLAIN_CODES else OWN), ""
+        return (SECONDARY if re.search(LOGGED_ENDS, logged) else grade), f"{colon}{logged}"
+    return (SUSPECT if code in PLAIN_CODES else PRIMARY), ""
 
 
 def is_launch(words: Mapping[str, Any]) -> bool:
@@ -153,9 +154,9 @@ def make_failure(
 ) -> Failure:
     """The failure of `worker` (rank, local_rank, exitcode, ended_at), with its hook's `record`.
 
-    `words` are those it said as it exited. In a `crowd` an abort without an exception, and an end
-    without a reason, may be an echo: NCCL's watchdog and gloo abort after the death of a peer, and
-    scripts exit with 1 after they have printed what came to them.
+    `words` is what it printed as it exited. In a `crowd` an abort without an exception, and an end
+    without a reason, may be secondary: NCCL's watchdog and gloo abort after the death of a peer,
+    and scripts exit with 1 after they have printed what came to them.
     """
     code = worker.get("exitcode")
     code = code if isinstance(code, int) else 1
@@ -180,7 +181,7 @@ def make_failure(
     elif failure.signal == "SIGABRT" or code in PLAIN_CODES:
         failure.grade = SUSPECT
     if failure.grade == SUSPECT and not crowd:
-        failure.grade = OWN
+        failure.grade = PRIMARY
     failure.stopped = was_stopped(worker, failure, now)
     return failure
 

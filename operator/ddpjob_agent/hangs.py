@@ -11,7 +11,7 @@ from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import HANG, Config, say
 from ddpjob_agent.environment import STACK_SIGNAL
-from ddpjob_agent.failures import ECHO, OWN, SUSPECT, Failure
+from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure
 from ddpjob_agent.processes import read_text
 from ddpjob_agent.progress import Progress, counting_pids
 from ddpjob_agent.records import integer, objects, past, read_records
@@ -64,9 +64,9 @@ class Hangs:
         failure.message += f"; {stacks.explain(found, processes)}"
         failure.rank, failure.local_rank = found.rank, found.local_rank
         failure.traceback = found.stacks or "\n".join(found.threads)
-        failure.grade = {stacks.OWN: OWN, stacks.DEVICE: SUSPECT}.get(found.kind, ECHO)
+        failure.grade = {stacks.OWN: PRIMARY, stacks.DEVICE: SUSPECT}.get(found.kind, SECONDARY)
         failure.place = found.place if found.kind == stacks.WAITS else ""
-        lingers = LINGER_SECONDS if failure.grade > OWN else 0.0
+        lingers = LINGER_SECONDS if failure.grade > PRIMARY else 0.0
         self.until = time.monotonic() + lingers  # the stacks took their time
 
     def take(self) -> Any:

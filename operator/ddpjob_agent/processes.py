@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
-# So much of the grace period is kept to write the summary.
+# So much of the grace period is kept to write the termination message.
 LAST_SECONDS = 3.0
 CGROUPS = "/sys/fs/cgroup"
 LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None

@@ -1,4 +1,4 @@
-"""The verdict on a pod's part of the attempt, and the summary that tells it to the operator."""
+"""The verdict on a pod's part of the attempt, and the termination message that carries it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ddpjob_agent.config import (
     say,
 )
 from ddpjob_agent.failures import (
-    ECHO,
-    OWN,
+    PRIMARY,
+    SECONDARY,
     STOPPED,
     SUSPECT,
     TORCH_ERRORS,
@@ -35,7 +35,7 @@ from ddpjob_agent.processes import memory_limit
 from ddpjob_agent.records import integer
 
 # The kubelet keeps no more of a termination message.
-SUMMARY_BYTES = 4096
+TERMINATION_BYTES = 4096
 # Of a helper process.
 KILLED = re.compile(r"killed by signal: Killed|exited unexpectedly|exitcode -9|SIGKILL")
 
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def first_cause(failures: list[Failure]) -> Failure:
-    """The failure that explains the others: own before echo, then the earliest.
+    """The failure that explains the others: primary before secondary, then the earliest.
 
     One that was stopped counts only where nothing else happened: torchrun stops a failed worker's
     siblings.
@@ -65,7 +65,7 @@ def judge_failures(failures: list[Failure], alone: bool = True) -> Verdict:
     """The verdict on workers that failed; `alone`: there are no other pods to have caused it."""
     first = first_cause(failures)
     if alone:
-        first.grade = OWN
+        first.grade = PRIMARY
     if first.exit_code == SAVED:
         first.message = f"saved and stopped (exit code {SAVED})"
         return Verdict("Preempted", SAVED, first)
@@ -121,7 +121,7 @@ def judge_torchrun(error: Any, config: Config, code: int, now: float) -> Verdict
     if TORCH_ERRORS.fullmatch(kind) or kind.startswith("Rendezvous"):
         where = f"{config.master_addr}:{config.master_port}"
         failure.message = f"no group of {config.nnodes} nodes at {where}: {failure.message}"
-        failure.grade = ECHO if "Did the remote server shutdown or crash" in text else OWN
+        failure.grade = SECONDARY if "Did the remote server shutdown or crash" in text else PRIMARY
         return Verdict("Rendezvous", NO_RENDEZVOUS, failure)
     return Verdict("LaunchFailed", USER_ERROR, failure)
 
@@ -142,13 +142,13 @@ def judge_stop(at: float) -> Verdict:
     return Verdict("Signal", TERMINATED, Failure(text, at, signal="SIGTERM"))
 
 
-def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
-    """The summary as JSON of at most SUMMARY_BYTES.
+def termination_message(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
+    """The termination message as JSON of at most TERMINATION_BYTES.
 
     The traceback loses its beginning first, then the message its end, then progress its metrics.
     """
     first = verdict.failure
-    summary: dict[str, Any] = {
+    message: dict[str, Any] = {
         "version": 1,
         "reason": verdict.reason,
         "rank": first.rank,
@@ -157,7 +157,7 @@ def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "signal": first.signal,
         "exception": (first.exception or "")[:200] or None,
         "message": first.message[:1000],
-        "peer": first.grade > OWN,
+        "peer": first.grade > PRIMARY,
         "suspect": first.grade == SUSPECT,
         "place": re.sub(r"[^ -~]", "?", first.place)[:200] or None,
         "time": first.time,
@@ -166,34 +166,34 @@ def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "traceback": first.traceback.strip(),
     }
     while True:
-        encoded = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
+        encoded = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
         content = encoded.encode("utf-8", "replace")
-        if len(content) <= SUMMARY_BYTES:
+        if len(content) <= TERMINATION_BYTES:
             return content
-        if summary["traceback"]:
-            summary["traceback"] = summary["traceback"][len(summary["traceback"]) // 8 + 1 :]
-        elif len(summary["message"]) > 200:
-            summary["message"] = summary["message"][:-100]
+        if message["traceback"]:
+            message["traceback"] = message["traceback"][len(message["traceback"]) // 8 + 1 :]
+        elif len(message["message"]) > 200:
+            message["message"] = message["message"][:-100]
         else:
-            summary["progress"].pop("metrics", None)
+            message["progress"].pop("metrics", None)
 
 
-def write_summary(path: str, content: bytes) -> None:
+def write_termination(path: str, content: bytes) -> None:
     """Write in place: the kubelet mounts the file alone, so that no rename can replace it."""
     try:
         with open(path, "wb") as file:
             file.write(content)
     except OSError as problem:
-        say(f"cannot write the summary to {path}: {problem}")
+        say(f"cannot write the termination message to {path}: {problem}")
 
 
 def conclude(verdict: Verdict, page: Mapping[str, Any], path: str) -> int:
-    """Write the summary to `path`, and the cause into the log; the agent's exit code."""
-    write_summary(path, summarize(verdict, page))
+    """Write the termination message, and the cause into the log; return the exit code."""
+    write_termination(path, termination_message(verdict, page))
     first = verdict.failure
     if verdict.agent_exit != OK:
         rank = "" if first.rank is None else f"rank {first.rank}: "
-        gone = first.grade > OWN and verdict.agent_exit != HANG
-        echo = " (another rank had gone before)" if gone else ""
-        say(f"{verdict.reason}: {rank}{first.message}{echo}")
+        gone = first.grade > PRIMARY and verdict.agent_exit != HANG
+        note = " (another rank had gone before)" if gone else ""
+        say(f"{verdict.reason}: {rank}{first.message}{note}")
     return verdict.agent_exit

@@ -16,7 +16,7 @@ from ddpjob.plan.termination import (
     secondary_failure,
 )
 from ddpjob_agent.failures import Failure
-from ddpjob_agent.verdict import Verdict, summarize
+from ddpjob_agent.verdict import Verdict, termination_message
 from tests.builders import IDENTITY, UID, failed, running, succeeded, summary
 
 
@@ -225,7 +225,7 @@ def test_a_summary_that_the_kubelet_has_cut_still_tells_the_cause(containers: in
     trace = "  File train.py, in step\n" * 400
     page = {"attempt": 0, "node_rank": 1, "source": "file", "step": 7, "metrics": {}}
     raised = Failure("ValueError: boom", 1.5, rank=1, exception="ValueError", traceback=trace)
-    content = summarize(Verdict("Exception", 1, raised), page)[: 12288 // containers]
+    content = termination_message(Verdict("Exception", 1, raised), page)[: 12288 // containers]
     record = failed(1, content.decode(errors="replace"))
     found = failure(record)
     assert (found.reason, found.exception, found.rank) == ("Exception", "ValueError", 1)
@@ -238,7 +238,7 @@ def test_a_summary_that_the_kubelet_has_cut_still_tells_the_cause(containers: in
 def test_a_cut_in_the_report_leaves_the_cause(metrics: dict[str, float]) -> None:
     page = {"attempt": 0, "source": "file", "step": 7, "metrics": {"traceback": 1.0, **metrics}}
     told = Failure(',"progress":{', 1.5, exception="KeyError", traceback="x" * 9000)
-    content = summarize(Verdict("Exception", 1, told), page)
+    content = termination_message(Verdict("Exception", 1, told), page)
     start = content.index(b'"progress":{"attempt"')
     for end in range(start + 11, len(content), 7):
         found = failure(failed(1, content[:end].decode(errors="replace")))

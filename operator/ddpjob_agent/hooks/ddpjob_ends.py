@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # A record takes so much memory at most, with json and traceback imported for it.
 RESERVE_BYTES = 8 * 2**20
-# So much of a message and of a traceback is kept; the summary has room for less.
+# So much of a message and of a traceback is kept; the termination message has room for less.
 TEXT_CHARS = 4000
 # So many causes of an exception are kept, and so much of each one's message.
 CAUSES, CAUSE_CHARS = 5, 500

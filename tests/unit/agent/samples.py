@@ -11,7 +11,7 @@ from tests import agentpod
 
 
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:5"
-NOISE = [
+PEER_ENDS = [
     ("RuntimeError", GLOO + "61] Connection closed by peer [127.0.0.1]:42154. This is typically"),
     ("RuntimeError", GLOO + "45] Read error [127.0.0.1]:49068: Connection reset by peer. This is"),
     (

@@ -24,7 +24,7 @@ GLOO = (
     "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] "
     "Connection closed by peer [127.0.0.1]:42154"
 )
-ECHO = f"RuntimeError({GLOO!r})"
+CONSEQUENCE = f"RuntimeError({GLOO!r})"
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ HANDLERS = {
 
 @pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
 def test_an_echo_stays_one_however_it_is_handled(pods: Pods, handler: str) -> None:
-    summary = crowd(pods, CAUGHT.format(error=ECHO, handler=handler))
+    summary = crowd(pods, CAUGHT.format(error=CONSEQUENCE, handler=handler))
     assert (summary["peer"], summary["suspect"]) == (True, False), summary
 
 
@@ -99,7 +99,7 @@ def test_an_own_failure_stays_one_however_it_is_handled(pods: Pods, handler: str
     ],
 )
 def test_an_end_without_a_reason_is_a_suspect_among_other_pods_alone(pods: Pods, text: str) -> None:
-    text = f"def step():\n    raise {ECHO}\n" + text
+    text = f"def step():\n    raise {CONSEQUENCE}\n" + text
     several = crowd(pods, text)
     assert (several["peer"], several["suspect"]) == (True, True), several
     assert several["reason"] == "ExitCode"
@@ -113,7 +113,7 @@ def test_what_was_printed_before_another_step_explains_no_exit(pods: Pods) -> No
         import logging
         from torch.optim import optimizer
         try:
-            raise {ECHO}
+            raise {CONSEQUENCE}
         except RuntimeError:
             logging.exception("a retry follows")
         if {{steps}}:
@@ -127,7 +127,7 @@ def test_what_was_printed_before_another_step_explains_no_exit(pods: Pods) -> No
 
 
 def test_an_own_exception_speaks_before_the_noise_of_its_clean_up(pods: Pods) -> None:
-    text = f"try:\n    raise KeyError('label')\nfinally:\n    raise {ECHO}"
+    text = f"try:\n    raise KeyError('label')\nfinally:\n    raise {CONSEQUENCE}"
     told = crowd(pods, text)
     assert (told["exception"], told["message"]) == ("KeyError", "KeyError: 'label'")
     assert (told["peer"], told["suspect"]) == (True, True), "perhaps it was of no account"
@@ -207,7 +207,7 @@ def test_an_echo_in_the_words_of_click_is_no_cause(pods: Pods, words: str, suspe
         @click.command()
         def train():
             try:
-                raise {ECHO}
+                raise {CONSEQUENCE}
             except RuntimeError as error:
                 raise click.ClickException({words}) from error
         train([])
@@ -452,7 +452,7 @@ def test_older_and_newer_pythons_have_the_same_hooks(pods: Pods, version: str) -
         "raise SystemExit('no GPU')": "exited with code 1: no GPU",
         "raise ValueError('boom')": "ValueError: boom",
         textwrap.dedent(
-            CAUGHT.format(error=ECHO, handler="logging.exception('x')\n    sys.exit(1)")
+            CAUGHT.format(error=CONSEQUENCE, handler="logging.exception('x')\n    sys.exit(1)")
         ): (f"exited with code 1: RuntimeError: {GLOO}"),
     }
     for text, message in texts.items():

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ddpjob_agent.evidence import find_failures, gather
-from ddpjob_agent.failures import ECHO, OWN, Failure
-from ddpjob_agent.verdict import Verdict, judge_failures, summarize
-from tests.unit.agent.samples import NOISE, SPAWN, config, error, worker
+from ddpjob_agent.failures import PRIMARY, SECONDARY, Failure
+from ddpjob_agent.verdict import Verdict, judge_failures, termination_message
+from tests.unit.agent.samples import PEER_ENDS, SPAWN, config, error, worker
 
 
 def verdict(
@@ -26,9 +26,9 @@ def verdict(
 
 def test_the_own_failure_comes_before_an_earlier_echo(tmp_path: Path) -> None:
     workers = [worker(0, 1, 11.0), worker(1, -9, 12.0)]
-    found = verdict(tmp_path, workers, [error(0, *NOISE[0], 10.0)])
+    found = verdict(tmp_path, workers, [error(0, *PEER_ENDS[0], 10.0)])
     assert (found.failure.rank, found.failure.signal, found.agent_exit) == (1, "SIGKILL", 137)
-    assert found.failure.grade == OWN
+    assert found.failure.grade == PRIMARY
 
 
 def test_a_record_that_a_script_has_spoilt_hides_no_other(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_of_two_own_failures_the_earlier_one_counts(tmp_path: Path) -> None:
 
 
 def test_noise_from_a_process_of_mp_spawn_is_noise_too(tmp_path: Path) -> None:
-    text = SPAWN.replace("mine.Trouble: boom", f"RuntimeError: {NOISE[0][1]}")
+    text = SPAWN.replace("mine.Trouble: boom", f"RuntimeError: {PEER_ENDS[0][1]}")
     found = verdict(tmp_path, [worker(0, 1, 9.0)], [error(0, "ProcessRaisedException", text, 8.0)])
-    assert found.failure.exception == "RuntimeError" and found.failure.grade == ECHO
+    assert found.failure.exception == "RuntimeError" and found.failure.grade == SECONDARY
 
 
 def test_siblings_that_torchrun_stopped_explain_nothing(tmp_path: Path) -> None:
@@ -64,23 +64,23 @@ def test_a_worker_that_somebody_stopped_is_the_cause_where_nothing_else_happened
 ) -> None:
     found = verdict(tmp_path, [worker(0, -15, 10.0), worker(1, -15, 9.0)], [])
     assert (found.reason, found.failure.rank, found.agent_exit) == ("Signal", 1, 143)
-    assert found.failure.grade == OWN
+    assert found.failure.grade == PRIMARY
 
 
 def test_whom_torchrun_did_not_stop_comes_before_the_echo_of_its_end(tmp_path: Path) -> None:
     """torchrun looks every 0.1 s: by then a peer may have failed of it."""
-    noise = [error(0, *NOISE[0], 9.8)]
+    secondary = [error(0, *PEER_ENDS[0], 9.8)]
     killed = worker(1, -15, 10.0) | {"stopped_at": None}
-    found = verdict(tmp_path, [worker(0, 1, 9.9), killed], noise)
-    assert (found.reason, found.failure.rank, found.failure.grade) == ("Signal", 1, OWN)
+    found = verdict(tmp_path, [worker(0, 1, 9.9), killed], secondary)
+    assert (found.reason, found.failure.rank, found.failure.grade) == ("Signal", 1, PRIMARY)
 
 
 @pytest.mark.parametrize("code", [-9, 1, 143])
 def test_whom_torchrun_stopped_comes_last_however_it_ended(tmp_path: Path, code: int) -> None:
-    noise = [error(0, *NOISE[0], 9.8)]
+    secondary = [error(0, *PEER_ENDS[0], 9.8)]
     stopped = worker(1, code, 10.0) | {"stopped_at": 9.9}
-    found = verdict(tmp_path, [worker(0, 1, 9.9), stopped], noise)
-    assert (found.failure.rank, found.failure.grade) == (0, ECHO)
+    found = verdict(tmp_path, [worker(0, 1, 9.9), stopped], secondary)
+    assert (found.failure.rank, found.failure.grade) == (0, SECONDARY)
 
 
 @pytest.mark.parametrize(("raised_at", "rank"), [(9.8, 1), (9.95, 0)])
@@ -89,7 +89,7 @@ def test_an_exception_is_its_own_of_one_that_was_stopped_later(
 ) -> None:
     """A flag-setting handler survives SIGTERM; the workers of its DataLoader do not."""
     workers = [worker(0, 1, 9.9), worker(1, 1, 10.0) | {"stopped_at": 9.9}]
-    raised = [error(0, *NOISE[0], 9.7), error(1, "RuntimeError", "worker exited", raised_at)]
+    raised = [error(0, *PEER_ENDS[0], 9.7), error(1, "RuntimeError", "worker exited", raised_at)]
     assert verdict(tmp_path, workers, raised).failure.rank == rank
 
 
@@ -97,10 +97,13 @@ def test_an_abort_is_suspected_to_be_an_echo_only_where_there_are_other_pods(
     tmp_path: Path,
 ) -> None:
     workers = [worker(0, 1, 9.0), worker(1, -6, 10.0)]
-    noise = [error(0, *NOISE[0], 8.0)]
-    several, single = verdict(tmp_path, workers, noise), verdict(tmp_path, workers, noise, "1")
+    secondary = [error(0, *PEER_ENDS[0], 8.0)]
+    several, single = (
+        verdict(tmp_path, workers, secondary),
+        verdict(tmp_path, workers, secondary, "1"),
+    )
     assert several.failure.signal == single.failure.signal == "SIGABRT"
-    told = [json.loads(summarize(found, {})) for found in (several, single)]
+    told = [json.loads(termination_message(found, {})) for found in (several, single)]
     assert [(words["peer"], words["suspect"]) for words in told] == [(True, True), (False, False)]
 
 
@@ -164,7 +167,7 @@ def test_texts_of_any_length_are_judged_soon(tmp_path: Path) -> None:
     record = {"pid": 7, "type": "RuntimeError", "message": text}
     record["causes"] = [{"type": "RuntimeError", "message": text}] * 100
     began = time.process_time()
-    assert behind(tmp_path, [record]).grade == OWN
+    assert behind(tmp_path, [record]).grade == PRIMARY
     assert time.process_time() - began < 5, "CPU seconds; a minute otherwise"
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ddpjob_agent.failures import is_peer_noise, one_line
-from tests.unit.agent.samples import NOISE, SPAWN
+from ddpjob_agent.failures import names_peer_end, one_line
+from tests.unit.agent.samples import PEER_ENDS, SPAWN
 
-OWN = [
+PRIMARY = [
     ("ValueError", "Connection closed by peer"),
     ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
     ("BrokenPipeError", "[Errno 32] Broken pipe"),
@@ -18,14 +18,14 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text"), NOISE)
+@pytest.mark.parametrize(("kind", "text"), PEER_ENDS)
 def test_a_peers_noise_is_told(kind: str, text: str) -> None:
-    assert is_peer_noise(kind, text)
+    assert names_peer_end(kind, text)
 
 
-@pytest.mark.parametrize(("kind", "text"), OWN)
+@pytest.mark.parametrize(("kind", "text"), PRIMARY)
 def test_an_own_failure_is_no_noise(kind: str, text: str) -> None:
-    assert not is_peer_noise(kind, text)
+    assert not names_peer_end(kind, text)
 
 
 LOADER = """Caught KeyError in DataLoader worker process 0.

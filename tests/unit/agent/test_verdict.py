@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob_agent.failures import Failure
-from ddpjob_agent.verdict import Verdict, judge_failures, judge_memory, missing_script, summarize
+from ddpjob_agent.verdict import (
+    Verdict,
+    judge_failures,
+    judge_memory,
+    missing_script,
+    termination_message,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +50,7 @@ def test_the_summary_always_fits_and_is_json(
 ) -> None:
     failure = Failure(message, 1.5, rank=3, exception="E" * 300, traceback=trace)
     page = {"step": 1, "metrics": metrics}
-    content = summarize(Verdict("Exception", 1, failure), page)
+    content = termination_message(Verdict("Exception", 1, failure), page)
     summary = json.loads(content.decode("utf-8"))
     assert len(content) <= 4096
     assert (summary["rank"], summary["progress"]["step"]) == (3, 1)
@@ -55,12 +61,12 @@ def test_the_worst_summary_fits() -> None:
     failure = Failure("\x01" * 9000, 1.5, exception="\x01" * 9000, traceback="\x01" * 9000)
     failure.place = '"\x01' * 9000
     page = {"step": 1, "metrics": metrics, "namespace": "n" * 63, "job": "j" * 253}
-    assert len(summarize(Verdict("Exception", 1, failure), page)) <= 4096
+    assert len(termination_message(Verdict("Exception", 1, failure), page)) <= 4096
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
     failure = Failure("ValueError: boom", 1.5, traceback="x" * 9000 + "the last line")
-    summary = json.loads(summarize(Verdict("Exception", 1, failure), {}))
+    summary = json.loads(termination_message(Verdict("Exception", 1, failure), {}))
     assert summary["traceback"].endswith("the last line")
     assert summary["message"] == "ValueError: boom"
 
