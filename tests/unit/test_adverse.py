@@ -10,7 +10,7 @@ from ddpjob.plan.cleanup import FENCE_SECONDS
 from ddpjob.times import timestamp
 from tests.builders import NOW, decide, failed, job, pod, running, succeeded, summary, with_status
 from tests.unit.test_budget import reports
-from tests.unit.test_plan import condition, ranks, see, started, write
+from tests.unit.test_decide import condition, ranks, see, started, write
 
 STARTED = timestamp(NOW - 300)
 COMPLETED = summary(reason="Completed", exit_code=0, message="")

@@ -20,7 +20,7 @@ from tests.builders import (
     summary,
     with_status,
 )
-from tests.unit.test_plan import condition, see, started, write
+from tests.unit.test_decide import condition, see, started, write
 
 
 def policy(*rules: dict[str, Any]) -> FailurePolicy:

@@ -42,8 +42,8 @@ from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
 from tests.builders import IDENTITY, NOW, failed, job, job_object, running, summary
 from tests.localplay import Watched, operating, until
-from tests.unit.test_loop import stored, submit
-from tests.unit.test_plan import see
+from tests.unit.test_decide import see
+from tests.unit.test_reconcile import stored, submit
 
 OBJECT = 1_400_000  # bytes; etcd takes 1.5 MiB
 AGENT = render.Agent({"agent.py": "pass"})

@@ -17,7 +17,7 @@ from ddpjob.times import timestamp
 from tests.builders import NOW, failed, job, pod, running, succeeded, summary
 from tests.fuzz import fuzzed_status
 from tests.unit.test_budget import reports
-from tests.unit.test_plan import see, started, write
+from tests.unit.test_decide import see, started, write
 
 STATUSES = 3000
 PODS = (

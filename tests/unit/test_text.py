@@ -22,7 +22,7 @@ from ddpjob.plan.termination import AgentReport
 from ddpjob.text import printable, printable_lines
 from tests.builders import NOW, failed, job_object, running, summary
 from tests.cluster.tiers import ROOT
-from tests.unit.test_plan import see, started
+from tests.unit.test_decide import see, started
 
 # Each could do something in a terminal, a log or a reader's eye.
 HOSTILE = (

@@ -23,7 +23,7 @@ from tests.builders import (
     with_status,
 )
 from tests.unit.test_budget import in_attempt, reports
-from tests.unit.test_plan import condition, ranks, see, started, write
+from tests.unit.test_decide import condition, ranks, see, started, write
 
 STARTED = "2027-01-15T07:55:00Z"  # 300 s before NOW
 
