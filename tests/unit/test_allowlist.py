@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ddpjob.controller.controller import load_agent
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.pods import render
@@ -148,7 +149,7 @@ NAMES = [json.dumps(jobs[0])[:90] for jobs, _ in ATTEMPTS]
 
 
 @pytest.mark.parametrize(("jobs", "setting"), ATTEMPTS, ids=NAMES)
-def test_no_way_out_without_leave(jobs: list[Body], setting: str) -> None:
+def test_the_default_policy_refuses_every_escape(jobs: list[Body], setting: str) -> None:
     for spec in jobs:
         with pytest.raises(InvalidJob, match=rf"policy\.{setting}\)$"):
             render.pods(job(**spec), AGENT, Policy())
@@ -165,7 +166,7 @@ OPEN = {
 
 
 @pytest.mark.parametrize("jobs", [jobs for jobs, _ in ATTEMPTS], ids=NAMES)
-def test_with_leave_there_is_a_way(jobs: list[Body]) -> None:
+def test_an_open_policy_allows_each_of_them(jobs: list[Body]) -> None:
     """So each is refused by the allow-list, and not for a slip in this file."""
     for spec in jobs:
         assert render.pods(job(**spec), AGENT, Policy.model_validate(OPEN))
@@ -197,7 +198,7 @@ def test_our_mounts_cannot_be_hidden_by_another_spelling(path: str) -> None:
             render.pods(job(**asked), AGENT, Policy())
 
 
-def test_what_restricted_pods_may_have_needs_no_leave() -> None:
+def test_what_restricted_pods_may_have_needs_no_setting() -> None:
     kinds: list[Body] = [{kind: {}} for kind in Policy().volume_types]
     sources: list[Body] = [
         {"configMap": {}},
@@ -222,3 +223,22 @@ def test_what_restricted_pods_may_have_needs_no_leave() -> None:
     }
     for asked in doors(spec):
         assert render.pods(job(**asked), AGENT, Policy())
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"metadata": {"annotations": {
+            "container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}}},
+        {"spec": {"securityContext": {"windowsOptions": {"hostProcess": True}}}},
+    ],
+)  # fmt: skip
+def test_other_spellings_of_unconfined_are_refused_too(template: Body) -> None:
+    with pytest.raises(InvalidJob):
+        render.pods(job(template=template), load_agent(), Policy())
+
+
+def test_misshapen_options_for_windows_are_refused() -> None:
+    with pytest.raises(InvalidJob, match="windowsOptions: must be an object"):
+        template = {"spec": {"securityContext": {"windowsOptions": "x"}}}
+        render.pods(job(template=template), load_agent(), Policy())

@@ -1,35 +1,47 @@
-"""The whole loop on the embedded cluster: real controller, real caches, real status writes."""
+"""One job's loop on the embedded cluster: real controller, real caches, real status writes."""
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import orjson
-import pytest
 
 from ddpjob import names
 from ddpjob.api import DDPJob
 from ddpjob.cluster import (
-    CONFIGMAPS,
     DDPJOBS,
     EVENTS,
-    NETWORK_POLICIES,
     PODS,
-    SERVICES,
+    Listing,
     Resource,
 )
-from ddpjob.controller.controller import load_agent
-from ddpjob.controller.events import record_event
+from ddpjob.controller.controller import Controller, load_agent
+from ddpjob.controller.jobrecord import job_record
 from ddpjob.errors import Refused
 from ddpjob.json_depth import Body
-from ddpjob.plan.decision import Event
+from ddpjob.plan.proof import Proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
+from ddpjob.settings import Settings
 from tests.builders import job_object
-from tests.localplay import FAST, NAMESPACE, Watched, end_pod, operating, until
+from tests.localplay import (
+    FAST,
+    NAMESPACE,
+    Refusing,
+    Watched,
+    accepted,
+    end_pod,
+    has_restarted,
+    in_state,
+    operating,
+    pod_names,
+    quiet,
+    stored,
+    submit,
+    until,
+    with_spec,
+)
 
 
 def fails_once(attempt: int, rank: int) -> int | None:
@@ -37,37 +49,6 @@ def fails_once(attempt: int, rank: int) -> int | None:
     if attempt == 0:
         return 1 if rank == 1 else None
     return 0
-
-
-async def submit(cluster: Watched, name: str = "digits", **spec: Any) -> Body:
-    return await cluster.create(DDPJOBS, NAMESPACE, job_object(name, **{"nnodes": 3, **spec}))
-
-
-async def stored(cluster: Watched, name: str = "digits") -> Body:
-    return await cluster.get(DDPJOBS, NAMESPACE, name)
-
-
-async def in_state(cluster: Watched, state: str, name: str = "digits") -> Body:
-    async def look() -> Body | None:
-        job = await stored(cluster, name)
-        return job if job.get("status", {}).get("state") == state else None
-
-    job: Body = await until(look)
-    return job
-
-
-async def pod_names(cluster: Watched) -> list[str]:
-    return [p["metadata"]["name"] for p in (await cluster.list(PODS, namespace=NAMESPACE)).items]
-
-
-async def quiet(cluster: Watched) -> None:
-    """Until the operator has made no write for a while."""
-    while True:
-        before = sum(cluster.writes.values())
-        for _ in range(10):  # so that a pause of this whole process does not pass for quiet
-            await asyncio.sleep(0.01)
-        if sum(cluster.writes.values()) == before:
-            return
 
 
 async def test_a_job_runs_and_succeeds_with_few_writes() -> None:
@@ -118,70 +99,14 @@ async def test_suspend_and_resume() -> None:
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
         body = await stored(cluster)
-        await cluster.update(DDPJOBS, NAMESPACE, _with_spec(body, suspend=True))
+        await cluster.update(DDPJOBS, NAMESPACE, with_spec(body, suspend=True))
         await in_state(cluster, "Suspended")
         assert await pod_names(cluster) == []
         body = await stored(cluster)
-        await cluster.update(DDPJOBS, NAMESPACE, _with_spec(body, suspend=False, nnodes=2))
+        await cluster.update(DDPJOBS, NAMESPACE, with_spec(body, suspend=False, nnodes=2))
         job = await in_state(cluster, "Running")
         assert await pod_names(cluster) == ["digits-1-0", "digits-1-1"]
     assert job["status"]["restarts"] == 0
-
-
-async def test_a_network_policy_that_was_edited_while_suspended_is_the_new_one() -> None:
-    async def policies() -> list[Any]:
-        found = (await cluster.list(NETWORK_POLICIES, namespace=NAMESPACE)).items
-        return [policy["spec"]["policyTypes"] for policy in found]
-
-    cluster = Watched()
-    await submit(cluster)
-    wishes: list[dict[str, Any]] = [{"egress": []}, {"enabled": False}, {"egress": None}]
-    seen = []
-    async with operating(cluster, lambda attempt, rank: None):
-        await in_state(cluster, "Running")
-        seen.append(await policies())
-        for wish in wishes:
-            body = _with_spec(await stored(cluster), suspend=True)
-            await cluster.update(DDPJOBS, NAMESPACE, body)
-            await in_state(cluster, "Suspended")
-            body = _with_spec(await stored(cluster), suspend=False, networkPolicy=wish)
-            await cluster.update(DDPJOBS, NAMESPACE, body)
-            await in_state(cluster, "Running")
-            seen.append(await policies())
-    assert seen == [[["Ingress"]], [["Ingress", "Egress"]], [], [["Ingress"]]]
-
-
-class Protected(Watched):
-    """An admission policy lets nobody delete a pod of somebody else's, while the attempt lasts."""
-
-    refused = 0
-
-    async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
-        if resource == PODS and name == "digits-0-7" and not await left_its_attempt(self):
-            self.refused += 1
-            raise Refused(403, "Forbidden", "pods of others stay")
-        return await super().delete(resource, namespace, name, **options)
-
-
-async def test_a_stray_whose_deletion_is_refused_holds_nothing_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is there before the job's own pods, whose creation is the same step as its deletion."""
-    caplog.set_level(logging.INFO, "ddpjob")
-    monkeypatch.setattr("ddpjob.plan.strays.STRAY_SECONDS", 0.0)
-    cluster = Protected()
-    job = DDPJob.parse(await submit(cluster))
-    ours = orjson.loads(render.pods(job, load_agent(), Policy()).body(1))
-    ours["metadata"]["name"] = "digits-0-7"
-    await cluster.create(PODS, NAMESPACE, ours)
-    async with operating(cluster, lambda attempt, rank: None):
-        await in_state(cluster, "Running")
-        assert cluster.refused
-        await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
-        await until(lambda: left_its_attempt(cluster))
-    assert cluster.refused <= 3
-    told = [line for line in caplog.text.splitlines() if "pods of others stay" in line]
-    assert told and not [line for line in told if "retry_in" in line], "it is an error of no step"
 
 
 class Full(Watched):
@@ -199,17 +124,12 @@ async def test_a_deadline_to_start_does_not_wait_for_the_back_off_of_refused_pod
     await submit(cluster, startupDeadlineSeconds=3)
     slow = replace(FAST, backoff_first=3600.0, backoff_cap=3600.0)
     async with operating(cluster, lambda attempt, rank: None, slow):
-        await until(lambda: left_its_attempt(cluster))
+        await until(lambda: has_restarted(cluster))
     failure = (await stored(cluster))["status"]["failure"]
     assert failure["reason"] == "StartupDeadlineExceeded" and "quota" in failure["message"]
 
 
-async def left_its_attempt(cluster: Watched) -> bool:
-    status = (await stored(cluster)).get("status") or {}
-    return bool(status.get("restarts") == 1)
-
-
-async def test_a_finished_job_that_is_invalid_by_now_keeps_what_it_says() -> None:
+async def test_a_finished_job_that_is_invalid_by_now_keeps_its_status() -> None:
     """The cache has a part of it; what is written is the whole."""
     cluster = Watched()
     await submit(cluster, failurePolicy={"maxRestarts": 0})
@@ -217,7 +137,7 @@ async def test_a_finished_job_that_is_invalid_by_now_keeps_what_it_says() -> Non
         before = (await in_state(cluster, "Failed"))["status"]
         await quiet(cluster)
         cluster._admit = lambda resource, body: body
-        body = _with_spec(await stored(cluster), image="no image")  # as it once was allowed
+        body = with_spec(await stored(cluster), image="no image")  # as it once was allowed
         kept = await cluster.update(DDPJOBS, NAMESPACE, body)
         odd = {**kept["status"], "summary": {"nodes": "9/9"}}  # so that something is to be written
         await cluster.update_status(DDPJOBS, NAMESPACE, {**kept, "status": odd})
@@ -231,75 +151,17 @@ async def test_a_finished_job_that_is_invalid_by_now_keeps_what_it_says() -> Non
         assert after[field] == before[field], field
 
 
-def widened(body: Body) -> Body:
-    """The NetworkPolicy, with one peer that somebody has opened to all namespaces."""
-    found: Body = orjson.loads(orjson.dumps(body))
-    found["spec"]["ingress"][0]["from"][0]["namespaceSelector"] = {}
-    return found
-
-
-def emptied(body: Body) -> Body:
-    """The ConfigMap, with an agent of somebody else's."""
-    return {**body, "data": {**body["data"], "agent.py": "import theirs"}}
-
-
-def unlocked(body: Body) -> Body:
-    """The ConfigMap, so that it can be changed while the pods run."""
-    return {name: value for name, value in body.items() if name != "immutable"}
-
-
-def opened(body: Body) -> Body:
-    """The NetworkPolicy, with a rule more."""
-    found: Body = orjson.loads(orjson.dumps(body))
-    found["spec"]["ingress"].append({})
-    return found
-
-
-@pytest.mark.parametrize(
-    ("resource", "forge"),
-    [
-        (NETWORK_POLICIES, widened),
-        (NETWORK_POLICIES, opened),
-        (CONFIGMAPS, emptied),
-        (CONFIGMAPS, unlocked),
-    ],
-)
-async def test_what_somebody_else_has_made_in_the_jobs_name_is_made_anew(
-    resource: Resource, forge: Callable[[Body], Body]
-) -> None:
-    """By the right name, labels and owner, before the job makes it itself."""
-    cluster = Watched()
-    made = DDPJob.parse(await submit(cluster, suspend=True))
-    ours = render.config_map(made, load_agent())
-    if resource == NETWORK_POLICIES:
-        ours = render.network_policy(made, Policy()) or {}
-    theirs = await cluster.create(resource, NAMESPACE, forge(ours))
-    async with operating(cluster, lambda attempt, rank: None):
-        await in_state(cluster, "Suspended")
-        body = await stored(cluster)
-        await cluster.update(DDPJOBS, NAMESPACE, _with_spec(body, suspend=False))
-        await in_state(cluster, "Running")
-    found = await cluster.get(resource, NAMESPACE, ours["metadata"]["name"])
-    assert found["metadata"]["uid"] != theirs["metadata"]["uid"]
-    for part in ("spec", "data", "immutable"):
-        assert found.get(part) == ours.get(part)
-
-
 async def test_a_job_that_an_edit_has_broken_still_ends_at_its_deadline() -> None:
     cluster = Watched()
     await submit(cluster, activeDeadlineSeconds=3)
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
-        body = _with_spec(await stored(cluster), template={"spec": {"hostNetwork": True}})
+        body = with_spec(await stored(cluster), template={"spec": {"hostNetwork": True}})
         await cluster.update(DDPJOBS, NAMESPACE, body)
         await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
         job = await in_state(cluster, "Failed")
     conditions = {c["type"]: c["reason"] for c in job["status"]["conditions"]}
     assert (conditions["Failed"], conditions["Accepted"]) == ("DeadlineExceeded", "Invalid")
-
-
-def _with_spec(body: Body, **changes: Any) -> Body:
-    return {**body, "spec": {**body["spec"], **changes}}
 
 
 async def test_deleting_a_job_leaves_nothing_and_frees_its_name() -> None:
@@ -315,33 +177,7 @@ async def test_deleting_a_job_leaves_nothing_and_frees_its_name() -> None:
     assert uids == {again["metadata"]["uid"]} and len(pods) == 3
 
 
-@pytest.mark.parametrize(
-    "resource", [SERVICES, CONFIGMAPS, NETWORK_POLICIES], ids=lambda r: str(r.kind)
-)
-async def test_a_foreign_object_of_our_name_is_left_alone(resource: Any) -> None:
-    cluster = Watched()
-    probe = Watched()
-    await submit(probe)
-    async with operating(probe, lambda attempt, rank: None):
-        await in_state(probe, "Running")
-    (ours,) = (await probe.list(resource, namespace=NAMESPACE)).items
-    name = ours["metadata"]["name"]
-    foreign = await cluster.create(resource, NAMESPACE, {"metadata": {"name": name}})
-    await submit(cluster)
-
-    async def refused() -> bool:
-        conditions = (await stored(cluster)).get("status", {}).get("conditions", [])
-        return any(c["reason"] == "NameTaken" for c in conditions)
-
-    async with operating(cluster, lambda attempt, rank: 0):
-        await until(refused)
-        assert await pod_names(cluster) == []
-        assert await cluster.get(resource, NAMESPACE, name) == foreign
-        await cluster.delete(resource, NAMESPACE, name, uid=foreign["metadata"]["uid"])
-        await in_state(cluster, "Succeeded")
-
-
-async def test_a_poison_job_says_why_and_hurts_no_other() -> None:
+async def test_an_invalid_job_shows_its_error_and_delays_no_other() -> None:
     cluster = Watched()
     await submit(cluster, "poison", template={"spec": {"hostNetwork": True}})
     await submit(cluster, "healthy")
@@ -384,15 +220,6 @@ async def test_dying_before_or_after_any_write_changes_nothing() -> None:
             assert found[:5] == reference[:5], (number, when)
 
 
-async def test_an_event_that_exists_is_not_created_again() -> None:
-    cluster = Watched()
-    job = DDPJob.parse(await submit(cluster))
-    for message in ("rank 1 failed", "rank 1 failed", "rank 2 failed"):
-        await record_event(cluster, job, Event("Restarting", message))
-    events = (await cluster.list(EVENTS, namespace=NAMESPACE)).items
-    assert sorted(e["message"] for e in events) == ["rank 1 failed", "rank 2 failed"]
-
-
 class Older(Watched):
     """A definition that does not know `status.pods`, so that the API server drops it."""
 
@@ -403,7 +230,7 @@ class Older(Watched):
         return await super().update_status(resource, namespace, body)
 
 
-async def test_an_older_definition_is_told_by_an_event_of_the_job() -> None:
+async def test_an_older_definition_is_reported_by_an_event_of_the_job() -> None:
     cluster = Older()
     await submit(cluster)
 
@@ -415,3 +242,75 @@ async def test_an_older_definition_is_told_by_an_event_of_the_job() -> None:
         assert await pod_names(cluster) == []
     assert not more and (event["type"], event["reason"]) == ("Warning", "OldDefinition")
     assert "apply manifests/crd.yaml" in event["message"]
+
+
+async def test_a_refusal_with_a_new_message_each_time_is_not_tried_again_at_once() -> None:
+    cluster = Refusing()
+    await submit(cluster, nnodes=2)
+    async with operating(cluster, lambda attempt, rank: None, settings=Settings()):
+        await asyncio.sleep(1.0)
+    assert cluster.refused < 20
+    assert cluster.writes["status", "DDPJob", "digits"] < 10
+
+
+class Between(Watched):
+    """Another operator restarts the job after the pods have been read, and before the job is."""
+
+    armed = False
+
+    async def list(self, resource: Resource, **options: Any) -> Listing:
+        listing = await super().list(resource, **options)
+        if self.armed and resource == PODS:
+            self.armed = False
+            job = await self.get(DDPJOBS, NAMESPACE, "digits")
+            own = {"attempt": 1, "roots": [another(job).root]}
+            status = {**job["status"], "attempt": 1, "restarts": 1, "state": "Starting"}
+            status["pods"] = [own]
+            await self.update_status(DDPJOBS, NAMESPACE, {**job, "status": status})
+            await self.create(PODS, NAMESPACE, render_pod(job, attempt=1))
+        return listing
+
+
+def render_pod(job: Body, *, attempt: int) -> Body:
+    status = {**job["status"], "attempt": attempt}
+    stamp = render.pods(DDPJob.parse({**job, "status": status}), load_agent(), Policy())
+    found: Body = orjson.loads(stamp.body(0, another(job).of(0)))
+    return found
+
+
+def another(job: Body) -> Proofs:
+    """Another operator's, of the job's second attempt."""
+    return Proofs(b"another", job["metadata"]["uid"], 1, job["spec"]["nnodes"])
+
+
+async def test_pods_that_were_read_before_another_operator_began_an_attempt_are_not_its() -> None:
+    cluster = Between()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object())
+    async with operating(cluster, lambda attempt, rank: None):
+        job = await in_state(cluster, "Running")
+    controller = Controller(cluster.operator(), settings=FAST)
+    controller.reconciler.caches.put_job(job_record(job))  # its watches are late
+    pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+    await cluster.delete(PODS, NAMESPACE, "digits-0-0", uid=pod["metadata"]["uid"], grace_seconds=0)
+    cluster.armed = True
+    await controller.reconciler.reconcile(NAMESPACE, "digits")
+    status = (await cluster.get(DDPJOBS, NAMESPACE, "digits"))["status"]
+    assert not cluster.armed and (status["attempt"], status["restarts"]) == (1, 1)
+    assert await cluster.get(PODS, NAMESPACE, "digits-1-0")
+
+
+async def test_an_edit_of_a_running_job_is_checked_at_once() -> None:
+    cluster = Watched()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object())
+    async with operating(cluster, lambda attempt, rank: None):
+        job = await in_state(cluster, "Running")
+        for template, truth in (({"spec": {"hostNetwork": True}}, "False"), ({}, "True")):
+            job["spec"]["template"] = template
+            job = await cluster.update(DDPJOBS, NAMESPACE, job)
+
+            async def said(truth: str = truth) -> Body | None:
+                found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+                return found if accepted(found)["status"] == truth else None
+
+            job = await until(said)
+            assert job["status"]["state"] == "Running"
