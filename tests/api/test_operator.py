@@ -11,11 +11,11 @@ import pytest
 
 from ddpjob import names
 from ddpjob.json_depth import Body
+from tests.api.audited import made_a_pod, none_is_blind, raised_before_deleted
 from tests.api.jobs import Jobs, conditions, rank
 from tests.builders import job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
-from tests.cluster.audit import Entry
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
@@ -146,36 +146,6 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
     expected |= {f"restarting-{a}-{r}" for a in range(4) for r in range(4)}
     assert set(created) == expected and set(created.values()) == {1}
     assert raised_before_deleted(writes) and none_is_blind(writes)
-
-
-def none_is_blind(writes: list[Entry]) -> bool:
-    """Whether what the operator deletes and updates is what it has seen."""
-    sent = [(e.verb, e.request) for e in writes if e.user == operators.USER and e.request]
-    deletions = [options for verb, options in sent if verb == "delete"]
-    updates = [body["metadata"] for verb, body in sent if verb == "update"]
-    assert deletions and updates
-    return all(options.get("preconditions", {}).get("uid") for options in deletions) and all(
-        metadata.get("resourceVersion") for metadata in updates
-    )
-
-
-def made_a_pod(entry: Entry) -> bool:
-    return entry.resource == "pods" and entry.verb == "create" and entry.code == 201
-
-
-def raised_before_deleted(writes: list[Entry]) -> bool:
-    """Whether no pod was deleted by the operator before status.attempt had passed its own."""
-    attempt: Counter[str] = Counter()
-    for entry in writes:
-        if entry.user != operators.USER or entry.code >= 300:
-            continue
-        if entry.resource == "ddpjobs/status":
-            attempt[entry.name] = entry.request["status"]["attempt"]
-        if entry.resource == "pods" and entry.verb == "delete":
-            job, of, _ = entry.name.rsplit("-", 2)
-            if int(of) >= attempt[job]:
-                return False
-    return True
 
 
 @pytest.mark.timeout(180)

@@ -17,13 +17,14 @@ from ddptrain.dist import LaunchError, World
 from ddptrain.hf import train
 from ddptrain.preemption import StopVote
 from ddptrain.report import Report
-from tests.trainer.test_accelerated import accuracies, losses
-from tests.trainer.test_native import (
+from tests.trainer.training import (
     EPOCH_STEPS,
     RESULT,
     StartRanks,
+    accuracies,
     assert_same_training,
     drift,
+    losses,
     saved,
 )
 
