@@ -164,9 +164,9 @@ def is_unschedulable(pod: Body) -> bool:
     return bool((meta.get("annotations") or {}).get(NO_NODE_FOR) == place)
 
 
-async def end_pod(cluster: Any, pod: Body, code: int) -> None:
+async def end_pod(cluster: Any, pod: Body, code: int, message: str = "") -> None:
     """Its trainer has ended. Raises Conflict where the pod has changed meanwhile."""
-    ended = {"exitCode": code, "finishedAt": "2027-01-15T08:00:01Z"}
+    ended = {"exitCode": code, "finishedAt": "2027-01-15T08:00:01Z", "message": message}
     await _set(cluster, pod, "Failed" if code else "Succeeded", {"terminated": ended})
 
 

@@ -39,29 +39,6 @@ from tests.localplay import (
 )
 
 
-async def test_a_network_policy_that_was_edited_while_suspended_is_the_new_one() -> None:
-    async def policies() -> list[Any]:
-        found = (await cluster.list(NETWORK_POLICIES, namespace=NAMESPACE)).items
-        return [policy["spec"]["policyTypes"] for policy in found]
-
-    cluster = Watched()
-    await submit(cluster)
-    wishes: list[dict[str, Any]] = [{"egress": []}, {"enabled": False}, {"egress": None}]
-    seen = []
-    async with operating(cluster, lambda attempt, rank: None):
-        await in_state(cluster, "Running")
-        seen.append(await policies())
-        for wish in wishes:
-            body = with_spec(await stored(cluster), suspend=True)
-            await cluster.update(DDPJOBS, NAMESPACE, body)
-            await in_state(cluster, "Suspended")
-            body = with_spec(await stored(cluster), suspend=False, networkPolicy=wish)
-            await cluster.update(DDPJOBS, NAMESPACE, body)
-            await in_state(cluster, "Running")
-            seen.append(await policies())
-    assert seen == [[["Ingress"]], [["Ingress", "Egress"]], [], [["Ingress"]]]
-
-
 class Protected(Watched):
     """An admission policy lets nobody delete a pod of somebody else's, while the attempt lasts."""
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from ddpjob import names
 from ddpjob.api import DDPJob
 from ddpjob.cluster import (
     DDPJOBS,
@@ -44,13 +43,6 @@ from tests.localplay import (
 )
 
 
-def fails_once(attempt: int, rank: int) -> int | None:
-    """Rank 1 of the first attempt fails, the others of it run on; the second attempt succeeds."""
-    if attempt == 0:
-        return 1 if rank == 1 else None
-    return 0
-
-
 async def test_a_job_runs_and_succeeds_with_few_writes() -> None:
     cluster = Watched()
     await submit(cluster)
@@ -69,18 +61,6 @@ def _digest(writes: dict[tuple[str, str, str], int]) -> str:
     return name.rpartition("-")[2]
 
 
-async def test_a_failed_rank_restarts_the_group_once() -> None:
-    cluster = Watched()
-    await submit(cluster)
-    async with operating(cluster, fails_once):
-        job = await in_state(cluster, "Succeeded")
-        await quiet(cluster)
-    status = job["status"]
-    assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (1, 1, 1)
-    assert status["failure"]["pod"] == "digits-0-1"
-    assert await pod_names(cluster) == ["digits-0-1", "digits-1-0", "digits-1-1", "digits-1-2"]
-
-
 async def test_nothing_is_written_at_rest() -> None:
     cluster = Watched()
     await submit(cluster)
@@ -91,22 +71,6 @@ async def test_nothing_is_written_at_rest() -> None:
         cluster.end_watches()
         await asyncio.sleep(0.5)
         assert cluster.writes == before
-
-
-async def test_suspend_and_resume() -> None:
-    cluster = Watched()
-    body = await submit(cluster)
-    async with operating(cluster, lambda attempt, rank: None):
-        await in_state(cluster, "Running")
-        body = await stored(cluster)
-        await cluster.update(DDPJOBS, NAMESPACE, with_spec(body, suspend=True))
-        await in_state(cluster, "Suspended")
-        assert await pod_names(cluster) == []
-        body = await stored(cluster)
-        await cluster.update(DDPJOBS, NAMESPACE, with_spec(body, suspend=False, nnodes=2))
-        job = await in_state(cluster, "Running")
-        assert await pod_names(cluster) == ["digits-1-0", "digits-1-1"]
-    assert job["status"]["restarts"] == 0
 
 
 class Full(Watched):
@@ -164,19 +128,6 @@ async def test_a_job_that_an_edit_has_broken_still_ends_at_its_deadline() -> Non
     assert (conditions["Failed"], conditions["Accepted"]) == ("DeadlineExceeded", "Invalid")
 
 
-async def test_deleting_a_job_leaves_nothing_and_frees_its_name() -> None:
-    cluster = Watched()
-    body = await submit(cluster)
-    async with operating(cluster, lambda attempt, rank: None):
-        await in_state(cluster, "Running")
-        await cluster.delete(DDPJOBS, NAMESPACE, "digits", uid=body["metadata"]["uid"])
-        again = await submit(cluster)
-        await in_state(cluster, "Running")
-        pods = (await cluster.list(PODS, namespace=NAMESPACE)).items
-    uids = {pod["metadata"]["labels"][names.JOB_UID_LABEL] for pod in pods}
-    assert uids == {again["metadata"]["uid"]} and len(pods) == 3
-
-
 async def test_an_invalid_job_shows_its_error_and_delays_no_other() -> None:
     cluster = Watched()
     await submit(cluster, "poison", template={"spec": {"hostNetwork": True}})
@@ -188,36 +139,6 @@ async def test_an_invalid_job_shows_its_error_and_delays_no_other() -> None:
     (condition,) = [c for c in job["status"]["conditions"] if c["type"] == "Accepted"]
     assert condition["reason"] == "Invalid" and "hostNetwork" in condition["message"]
     assert not [name for name in await pod_names(cluster) if name.startswith("poison")]
-
-
-def shape(cluster: Watched, job: Body, pods: list[str]) -> tuple[Any, ...]:
-    status = job["status"]
-    creates = {
-        (v, k, n): c for (v, k, n), c in cluster.writes.items() if v == "create" and k == "Pod"
-    }
-    return status["state"], status["attempt"], status["restarts"], status["budget"], pods, creates
-
-
-async def one_run(kill_at: tuple[int, str] | None) -> tuple[tuple[Any, ...], int]:
-    """End state and number of writes of: create, rank 1 fails, restart, succeed."""
-    cluster = Watched()
-    cluster.kill_at = kill_at
-    await submit(cluster)
-    async with operating(cluster, fails_once):
-        job = await in_state(cluster, "Succeeded")
-        await quiet(cluster)
-    return shape(cluster, job, await pod_names(cluster)), sum(cluster.writes.values())
-
-
-async def test_dying_before_or_after_any_write_changes_nothing() -> None:
-    """Exhaustive: each write in turn is the operator's last, once unmade and once unanswered."""
-    reference, writes = await one_run(None)
-    assert writes > 10
-    for number in range(writes):
-        for when in ("before", "after"):
-            found, _ = await one_run((number, when))
-            # A write that was tried and not made is tried again: only what was stored counts.
-            assert found[:5] == reference[:5], (number, when)
 
 
 class Older(Watched):
