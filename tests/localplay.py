@@ -47,18 +47,18 @@ class Watched(LocalCluster):
         self.writes: Counter[tuple[str, str, str]] = Counter()
         """(verb, kind, name) of every write of the operator's."""
         self.kill_at: tuple[int, str] | None = None
-        """(number of the write, `before` or `after`)."""
+        """(number of the write, from 1; `kill-before` or `kill-after`)."""
         self.crashed: asyncio.Event = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
         if self.crashed.is_set():
             raise Crash
-        number = sum(self.writes.values())
         self.writes[verb, resource.kind, name] += 1
-        self._die(number, "before")
+        number = sum(self.writes.values())
+        self._die(number, "kill-before")
         yield
-        self._die(number, "after")
+        self._die(number, "kill-after")
 
     @property
     def revision(self) -> int:

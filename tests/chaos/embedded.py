@@ -10,7 +10,8 @@ from ddpjob.cluster import NETWORK_POLICIES, PODS, SERVICES
 from tests.chaos.auditor import Auditor
 from tests.chaos.clock import Clock
 from tests.chaos.ends import CLOCKS, without
-from tests.chaos.trail import Fault, Trailed
+from tests.chaos.faults import Fault
+from tests.chaos.trail import Trailed
 from tests.chaos.workloads import Workload, in_state, read
 from tests.localplay import NAMESPACE, operating
 

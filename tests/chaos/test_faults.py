@@ -6,7 +6,7 @@ from difflib import unified_diff
 import pytest
 
 from tests.chaos.embedded import Run, run
-from tests.chaos.trail import FAULTS, Fault
+from tests.chaos.faults import EMBEDDED, Fault
 from tests.chaos.workloads import WORKLOADS, Workload
 
 AT_ONCE = 8  # runs beside each other: most of a run's time is waiting for quiet
@@ -23,7 +23,12 @@ async def test_a_fault_at_any_write_changes_nothing(workload: Workload) -> None:
         async with slots:
             return await judge(workload, fault, reference)
 
-    faults = [Fault(n, kind) for n in range(reference.writes) for kind in FAULTS]
+    faults = [
+        Fault(where, number, kind)
+        for number in range(1, reference.writes + 1)
+        for where, kinds in EMBEDDED.items()
+        for kind in kinds
+    ]
     wrong = list(filter(None, await asyncio.gather(*map(one, faults))))
     assert not wrong, f"{len(wrong)} of {len(faults)}\n" + "\n".join(wrong[:3])
 
