@@ -16,6 +16,8 @@ MUTANTS ?=
 SEED ?=
 MINUTES ?= 10
 PLAN ?=
+# The commit that `make upgrade-images` upgrades from.
+FROM ?= HEAD~1
 # An index with other builds of torch, such as the CPU wheel index of pytorch.org; empty: the default index, by hash.
 TORCH_INDEX ?=
 # Images of `make images`: all, or some of operator,native,accelerate,hf; the last three are the trainer's.
@@ -98,7 +100,7 @@ endef
 
 ##@ Releasing
 
-.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery gpu-check lock clean
+.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery pictures gpu-check upgrade-images upgrade-check lock clean
 images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
@@ -135,8 +137,21 @@ bench-failures: $(DEV_STAMP) ## Run every kind of failure, on a real API server,
 bench-recovery: $(DEV_STAMP) ## From a fault to the next step, for seven faults, on kind; writes docs/recovery.md
 	$(PY) -m benchmarks.recovery --write
 
+pictures: $(DEV_STAMP) ## Record a local run whose rank is killed, and plot docs/recovery.md; writes docs/pictures
+	$(PY) -m benchmarks.session
+	$(PY) -m benchmarks.recovery_plot
+
 gpu-check: $(DEV_STAMP) ## On a machine with GPUs: NCCL, bf16, the comparison table; writes docs/gpu.md
 	$(PY) -m benchmarks.gpu
+
+upgrade-images: ## Build the operator of FROM=COMMIT and the present one, for `make upgrade-check`
+	rm -rf .upgrade && mkdir .upgrade && git archive '$(FROM)' | tar -x -C .upgrade
+	$(MAKE) -C .upgrade images IMAGES=operator VERSION=before
+	$(MAKE) images IMAGES=operator
+	tests/e2e/foreign/build
+
+upgrade-check: $(DEV_STAMP) ## On kind: upgrade from FROM's operator while jobs run; nothing may restart
+	$(PY) -m tests.e2e.upgrade .upgrade
 
 lock: ## Write requirements/*.txt anew; needs uv
 	@uv=$$(command -v uv || command -v $(VENV)/bin/uv) || { echo 'error: uv not found: $(VENV)/bin/pip install uv' >&2; exit 1; }; \
@@ -153,7 +168,7 @@ lock: ## Write requirements/*.txt anew; needs uv
 	    $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements/torch.txt) -o requirements/$$list.txt; done
 
 clean: ## Remove what can be made again, .venv included
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .upgrade
 	find operator images tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PY):

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.recovery`: how long until the ranks train again, and docs/recovery.md.
+"""`python -m benchmarks.recovery`: seconds until the ranks train again; docs/recovery.md.
 
 A job of two pods on the two nodes of a kind cluster meets one fault after the other: with the
 operator at work, and with the operator killed in the same moment.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from statistics import median
 
+from benchmarks import recovery_plot
 from benchmarks.report import table
 from ddptrain.compare.machine import count_cores, count_gpus, examine
 from tests.cluster.kind import KindCluster
@@ -18,7 +19,7 @@ from tests.cluster.tiers import ROOT
 from tests.e2e.install import install
 from tests.e2e.recovery import FAULTS, HANG_SECONDS, Fault, Recovery, recover, steady_job
 
-PAGE = ROOT / "docs" / "recovery.md"
+PAGE = recovery_plot.PAGE
 OPERATOR_IMAGE, FOREIGN_IMAGE = "ddpjob/operator:0.1.0", "ddpjob-test/foreign:0.1.0"
 NAMESPACE = "ddpjob-recovery"
 ROUNDS = 3
@@ -62,6 +63,8 @@ The script (`tests/e2e/scripts/steady.py`) knows nothing of ddpjob and has no ch
 `hangTimeoutSeconds` is {hang}, which the stopped rank's figures contain. A lost node takes
 Kubernetes' 40 s of silence and 5 s of toleration to be seen, and 10 s to be fenced.
 
+![The medians of both tables as bars, with the range of the first step](pictures/recovery.svg)
+
 {sections}
 """
 
@@ -101,15 +104,14 @@ def main() -> int:
         rounds=options.rounds,
         hang=HANG_SECONDS,
         sections="\n\n".join(
-            (
-                section("With the operator at work", with_operator),
-                section("With the operator killed in the same moment", without),
-            )
+            section(title, taken)
+            for title, taken in zip(recovery_plot.TITLES, (with_operator, without), strict=True)
         ),
     )
     if options.write:
         PAGE.write_text(text)
         print(f"wrote {PAGE.relative_to(ROOT)}")
+        recovery_plot.main()
     else:
         print(text)
     missed = [

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,23 +15,22 @@ from typing import Any
 
 import psutil
 
-import ddpjob
+import ddpjob_agent
 from ddpjob import names
+from ddpjob.controller.controller import load_agent
 
-SOURCES = Path(ddpjob.__file__).parent
+SOURCES = Path(ddpjob_agent.__file__).parent
 DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
 PORT = 29499
 
 
 def _config_map(folder: Path) -> None:
-    """The agent as the kubelet lays it down: links to `..data`, itself a link to a dated folder."""
+    """The agent as the kubelet lays it down: a link to `..data`, a link to a dated folder."""
     dated = folder / "..2027_01_15_08_00_00.1"
-    (dated / "hooks").mkdir(parents=True)
-    for key, path in names.AGENT_FILES.items():
-        shutil.copy(SOURCES / key, dated / path)
+    dated.mkdir(parents=True)
+    (dated / names.AGENT_ZIP).write_bytes(load_agent().archive)
     (folder / "..data").symlink_to(dated.name)
-    for name in {path.partition("/")[0] for path in names.AGENT_FILES.values()}:
-        (folder / name).symlink_to(f"..data/{name}")
+    (folder / names.AGENT_ZIP).symlink_to(f"..data/{names.AGENT_ZIP}")
 
 
 class Pod:
@@ -47,7 +45,7 @@ class Pod:
         self.termination_log.touch()
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [python, "-u", str(folder / "agent/agent.py"), *arguments],
+                [python, "-u", str(folder / "agent/agent.pyz"), *arguments],
                 env=environment,
                 cwd=folder,
                 stdout=log,

@@ -73,7 +73,7 @@ class NoProgress(kopf.ProgressStorage):
 class Backoffs(Collection[float]):
     """Pauses between tries, without end: 0.2 s, doubling, at most 3 s.
 
-    Kopf's own end after a minute, and so does it.
+    kopf's own pauses end after a minute, and kopf ends with them.
     """
 
     def __iter__(self) -> Iterator[float]:

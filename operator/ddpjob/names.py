@@ -33,15 +33,8 @@ MASTER_PORT = 29500  # torchrun's own default
 AGENT_PORT = 29499
 AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"  # only where pods share an address
 
-AGENT_DIR = "/ddpjob/agent"  # where the ConfigMap with these is mounted:
-AGENT_FILES = {
-    "agent.py": "agent.py",
-    "agent_launch.py": "agent_launch.py",
-    "agent_stacks.py": "agent_stacks.py",
-    "agent_hooks.py": "hooks/sitecustomize.py",
-    "agent_ends.py": "hooks/ddpjob_ends.py",
-    "agent_counts.py": "hooks/ddpjob_counts.py",
-}
+AGENT_DIR = "/ddpjob/agent"  # where the ConfigMap with the agent is mounted
+AGENT_ZIP = "agent.pyz"  # its only key
 RUN_DIR = "/ddpjob/run"  # emptyDir: progress file, error files, step counts
 HOME_DIR = "/ddpjob/home"  # emptyDir: HOME and caches
 PROGRESS_FILE = f"{RUN_DIR}/progress.json"
@@ -87,7 +80,7 @@ def network_policy_name(job: str) -> str:
 
 
 def agent_config_name(job: str, digest: str) -> str:
-    """Name of the immutable ConfigMap with the agent whose sources hash to `digest`."""
+    """Name of the immutable ConfigMap with the agent whose zip hashes to `digest`."""
     return f"{job}-agent-{digest[:8]}"
 
 

@@ -69,13 +69,13 @@ MUTANTS = (
         "deletions before the counter",
         "controller/reconcile.py",
         "                await self._write_status(job, decision, memory)\n"
-        "            # Then a look",
+        "            # Then the API",
         "                if decision.status.attempt > job.status.attempt:\n"
         "                    for pod in list(self.caches.pods(job.namespace, job.uid)):\n"
         "                        deletion = __import__('ddpjob').plan.decision.Deletion(pod)\n"
         "                        await self.children._delete_pod(deletion)\n"
         "                await self._write_status(job, decision, memory)\n"
-        "            # Then a look",
+        "            # Then the API",
         only="fails-once",
     ),
     Mutant(

@@ -21,13 +21,15 @@ KINDS = "ddpjobs,pods,services,configmaps,networkpolicies"
 T = TypeVar("T")
 
 
-def install(cluster: KindCluster, namespace: str = SYSTEM) -> None:
-    """Install the chart with its defaults, and wait until the operator is ready."""
+def install(
+    cluster: KindCluster, namespace: str = SYSTEM, *flags: str, chart: Path = CHART
+) -> None:
+    """Install the chart with its defaults or these flags, and wait until the operator is ready."""
     uninstall(cluster, namespace)  # a kept cluster may hold an older one
     try:
         cluster.helm(
-            *("install", "ddpjob", str(CHART), "--namespace", namespace, "--create-namespace"),
-            *("--wait", "--timeout", "120s"),
+            *("install", "ddpjob", str(chart), "--namespace", namespace, "--create-namespace"),
+            *("--wait", "--timeout", "120s", *flags),
         )
     except AssertionError as error:
         where = ("-n", namespace)

@@ -27,7 +27,7 @@ OTHERS = [name for name in NAMES if name not in WHOLE]
 DIFFERENCES = HERE / "differences.txt"
 OBJECTS = ("Service", "ConfigMap", "first pod", "last pod")
 HASH = "metadata.annotations.ddpjob.dev/spec-hash"  # it follows from the rest
-AGENT = render.Agent({"agent.py": "# the agent\n", "agent_hooks.py": "# its hooks\n"})
+AGENT = render.Agent(b"the agent")
 UPDATE = bool(os.environ.get("UPDATE_GOLDEN"))
 
 

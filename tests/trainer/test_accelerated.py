@@ -138,7 +138,11 @@ def test_the_processes_are_joined_without_accelerates_variable_too(torchrun: Tor
     """On CPUs a script that leaves it to Accelerate has each of its processes train alone."""
     output = torchrun(2, "-m", ACCELERATED, "--epochs=1")
     assert f"after {EPOCH_STEPS} steps, world size 2" in output
-    lonely = "from accelerate import Accelerator; print(Accelerator(cpu=False).num_processes)"
+    # In one write, since the other process prints too.
+    lonely = (
+        "import os; from accelerate import Accelerator; "
+        "os.write(1, b'%d\\n' % Accelerator(cpu=False).num_processes)"
+    )
     alone = torchrun(2, "--no-python", sys.executable, "-c", lonely, CUDA_VISIBLE_DEVICES="")
     assert alone.split() == ["1", "1"]
 

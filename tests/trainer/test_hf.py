@@ -1,6 +1,7 @@
 """Level 3 does what the others do, although the loop is another's."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from ddptrain.dist import LaunchError, World
 from ddptrain.hf import train
 from ddptrain.preemption import StopVote
 from ddptrain.report import Report
+from tests.cluster.tiers import ROOT
 from tests.trainer.training import (
     EPOCH_STEPS,
     RESULT,
@@ -140,3 +142,17 @@ def test_a_batch_that_cannot_be_split_evenly_is_refused(world: World) -> None:
     told = "--batch-size is 63, but must be a multiple of 2, processes times --accumulation"
     with Report(config, world) as report, pytest.raises(LaunchError, match=told):
         train(config, world, StopVote(), report)
+
+
+def test_the_script_to_copy_trains_and_a_restart_goes_on(
+    torchrun: Callable[..., str], tmp_path: Path
+) -> None:
+    script = str(ROOT / "examples" / "scripts" / "hf_trainer.py")
+    folder = {"DDPJOB_CHECKPOINT_DIR": str(tmp_path)}
+    output = torchrun(2, script, **folder)
+    (accuracy,) = re.findall(r"test accuracy (\d\.\d{4})", output)
+    assert float(accuracy) > 0.85
+    steps = {path.name for path in tmp_path.iterdir()}
+    again = torchrun(2, script, **folder)
+    assert f"test accuracy {accuracy}" in again
+    assert {path.name for path in tmp_path.iterdir()} == steps, "there was nothing left to train"

@@ -17,7 +17,7 @@ from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import job
 
-AGENT = render.Agent({"agent.py": ""})
+AGENT = render.Agent(b"")
 TOKEN = {"path": "t", "expirationSeconds": 600}
 CERTIFICATE = {"signerName": "kubernetes.io/kube-apiserver-client-pod", "keyType": "ED25519"}
 

@@ -1,5 +1,6 @@
 """What a job owns is created once, made anew where somebody has changed it, and nobody else's."""
 
+import base64
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ from tests.localplay import (
     in_state,
     operating,
     pod_names,
+    quiet,
     stored,
     submit,
     until,
@@ -81,7 +83,7 @@ def widened(body: Body) -> Body:
 
 def emptied(body: Body) -> Body:
     """The ConfigMap, with an agent of somebody else's."""
-    return {**body, "data": {**body["data"], "agent.py": "import theirs"}}
+    return {**body, "binaryData": {"agent.pyz": base64.b64encode(b"import theirs").decode()}}
 
 
 def unlocked(body: Body) -> Body:
@@ -122,7 +124,7 @@ async def test_a_child_that_somebody_else_has_made_is_made_anew(
         await in_state(cluster, "Running")
     found = await cluster.get(resource, NAMESPACE, ours["metadata"]["name"])
     assert found["metadata"]["uid"] != theirs["metadata"]["uid"]
-    for part in ("spec", "data", "immutable"):
+    for part in ("spec", "binaryData", "immutable"):
         assert found.get(part) == ours.get(part)
 
 
@@ -184,3 +186,28 @@ async def test_a_service_whose_selector_was_edited_is_reported_and_not_used() ->
         await cluster.delete(SERVICES, NAMESPACE, "digits", uid=uid)
         job = await in_state(cluster, "Running")
         assert job["status"]["restarts"] == 1
+
+
+async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pods have their own agent to the end, and none of its ConfigMaps is left."""
+    cluster = Watched()
+    await submit(cluster)
+    with monkeypatch.context() as earlier:
+        agent = render.Agent(b"of an earlier version")
+        earlier.setattr("ddpjob.controller.controller.load_agent", lambda: agent)
+        async with operating(cluster, lambda attempt, rank: None):
+            await in_state(cluster, "Running")
+            await quiet(cluster)
+    before = await cluster.list(PODS, namespace=NAMESPACE)
+    assert len((await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items) == 1
+    async with operating(cluster, lambda attempt, rank: 0):
+        job = await in_state(cluster, "Succeeded")
+        await quiet(cluster)
+    after = await cluster.list(PODS, namespace=NAMESPACE)
+    assert [p["metadata"]["uid"] for p in after.items] == [
+        p["metadata"]["uid"] for p in before.items
+    ]
+    assert job["status"]["restarts"] == 0
+    assert (await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items == []

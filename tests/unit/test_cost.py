@@ -44,7 +44,7 @@ from tests.builders import IDENTITY, NOW, failed, job, job_object, running, see,
 from tests.localplay import Watched, operating, stored, submit, until
 
 OBJECT = 1_400_000  # bytes; etcd takes 1.5 MiB
-AGENT = render.Agent({"agent.py": "pass"})
+AGENT = render.Agent(b"pass")
 
 
 def calls(work: Callable[[], object]) -> int:

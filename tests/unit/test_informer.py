@@ -44,13 +44,13 @@ async def test_a_silent_watch_is_taken_for_dead_and_what_it_hid_is_seen(
     task = asyncio.create_task(watching.run())
     try:
         await asyncio.wait_for(watching.synced.wait(), 10)
-        heard = watching.last_heard
+        heard = watching.last_event_at
         await cluster.create(DDPJOBS, NAMESPACE, job_object("unseen"))
         await until(lambda: len(store) == 1)
     finally:
         task.cancel()
         await asyncio.wait([task])
-    assert cluster.watches >= 2 and watching.last_heard > heard
+    assert cluster.watches >= 2 and watching.last_event_at > heard
 
 
 async def test_what_is_ours_no_more_is_forgotten() -> None:

@@ -33,7 +33,7 @@ def literals() -> Iterator[str]:
                         yield part.value
 
 
-AGENT = [*SOURCES.glob("ddpjob/agent*.py"), *SOURCES.glob("ddpjob_agent/*.py")]
+AGENT = [*SOURCES.glob("ddpjob_agent/*.py")]
 
 
 def test_every_reason_is_known() -> None:

@@ -12,7 +12,7 @@ from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import UID, job
 
-AGENT = render.Agent({"agent.py": "print('agent')", "agent_hooks.py": ""})
+AGENT = render.Agent(b"agent")
 
 
 def pod(job: DDPJob, rank: int = 0, policy: Policy | None = None) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_the_agent_wraps_the_launcher(
     spec: dict[str, Any], command: list[str], args: list[str]
 ) -> None:
     container = trainer(pod(job(**spec)))
-    assert container["command"] == ["python3", "-u", "/ddpjob/agent/agent.py", *command]
+    assert container["command"] == ["python3", "-u", "/ddpjob/agent/agent.pyz", *command]
     assert container["args"] == args
 
 
@@ -166,7 +166,7 @@ def test_the_service_is_headless_and_names_pods_before_they_are_ready() -> None:
 
 def test_another_agent_has_another_name() -> None:
     one = render.config_map(job(), AGENT)
-    two = render.config_map(job(), render.Agent({"agent.py": "other"}))
+    two = render.config_map(job(), render.Agent(b"other"))
     assert one["metadata"]["name"] != two["metadata"]["name"] and one["immutable"] is True
 
 

@@ -20,7 +20,7 @@ from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import job
 
-AGENT = render.Agent({"agent.py": "print('agent')", "agent_hooks.py": ""})
+AGENT = render.Agent(b"agent")
 POLICY = Policy(volume_types=["*"])
 LONG = 1200  # characters of up to 6 bytes, at several places; a spec has 64 KiB
 

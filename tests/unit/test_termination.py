@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob import agent
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.termination import (
     failure,
@@ -18,6 +17,8 @@ from ddpjob.plan.termination import (
     read_termination,
     secondary_failure,
 )
+from ddpjob_agent.failures import Failure
+from ddpjob_agent.verdict import Verdict, summarize
 from tests.builders import (
     failed,
     running,
@@ -138,8 +139,8 @@ def test_a_summary_that_the_kubelet_has_cut_still_tells_the_cause(containers: in
     """Its end goes: all containers' messages together have 12 KiB."""
     trace = "  File train.py, in step\n" * 400
     page = {"attempt": 0, "node_rank": 1, "source": "file", "step": 7, "metrics": {}}
-    raised = agent.Failure("ValueError: boom", 1.5, rank=1, exception="ValueError", traceback=trace)
-    content = agent.summarize(agent.Verdict("Exception", 1, raised), page)[: 12288 // containers]
+    raised = Failure("ValueError: boom", 1.5, rank=1, exception="ValueError", traceback=trace)
+    content = summarize(Verdict("Exception", 1, raised), page)[: 12288 // containers]
     record = failed(1, content.decode(errors="replace"))
     found = failure(record)
     assert (found.reason, found.exception, found.rank) == ("Exception", "ValueError", 1)
@@ -151,8 +152,8 @@ def test_a_summary_that_the_kubelet_has_cut_still_tells_the_cause(containers: in
 @pytest.mark.parametrize("metrics", [{}, {"x" * 60 + str(n): 1.0 for n in range(32)}])
 def test_a_cut_in_the_report_leaves_the_cause(metrics: dict[str, float]) -> None:
     page = {"attempt": 0, "source": "file", "step": 7, "metrics": {"traceback": 1.0, **metrics}}
-    told = agent.Failure(',"progress":{', 1.5, exception="KeyError", traceback="x" * 9000)
-    content = agent.summarize(agent.Verdict("Exception", 1, told), page)
+    told = Failure(',"progress":{', 1.5, exception="KeyError", traceback="x" * 9000)
+    content = summarize(Verdict("Exception", 1, told), page)
     start = content.index(b'"progress":{"attempt"')
     for end in range(start + 11, len(content), 7):
         found = failure(failed(1, content[:end].decode(errors="replace")))

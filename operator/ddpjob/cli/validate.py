@@ -74,7 +74,7 @@ def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
         return problems
     job = api.DDPJob.parse(document)
     try:
-        render.pods(job, render.Agent({}), policy or Policy())
+        render.pods(job, render.Agent(b""), policy or Policy())
     except InvalidJob as problem:
         return [problem]
     return []

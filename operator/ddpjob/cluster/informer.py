@@ -119,7 +119,7 @@ class Informer(Generic[T]):
         self._cluster, self._resource, self._store = cluster, resource, store
         self._read, self._namespace, self._labels = read, namespace, labels
         self.synced = asyncio.Event()
-        self.last_heard = 0.0
+        self.last_event_at = 0.0
         """Loop time of the last list, event or bookmark."""
 
     async def run(self) -> None:
@@ -153,7 +153,7 @@ class Informer(Generic[T]):
             self._resource, namespace=self._namespace, labels=self._labels, keep=self._read
         )
         self._store.replace(listing.items, int(listing.resource_version), self._namespace)
-        self._heard()
+        self._note_event()
         self.synced.set()
         return listing.resource_version
 
@@ -172,7 +172,7 @@ class Informer(Generic[T]):
                     event = await anext(events)
             except StopAsyncIteration:
                 return
-            self._heard()
+            self._note_event()
             metadata = event.object["metadata"]
             if event.type == "DELETED":
                 self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
@@ -183,5 +183,5 @@ class Informer(Generic[T]):
                     self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
             yield metadata["resourceVersion"]
 
-    def _heard(self) -> None:
-        self.last_heard = asyncio.get_running_loop().time()
+    def _note_event(self) -> None:
+        self.last_event_at = asyncio.get_running_loop().time()

@@ -1,1 +1,1 @@
-"""The loop: what is seen becomes jobs to look at, and plans become requests."""
+"""The loop: events queue jobs, each is decided on, and decisions become requests."""

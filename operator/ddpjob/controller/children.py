@@ -32,7 +32,8 @@ from ddpjob.times import seconds_since
 
 log = logging.getLogger(__name__)
 
-# Tries that find a name taken by what the garbage collector may be about to delete.
+# After so many creations in a row that find a name taken, the name counts as somebody else's. Until
+# then the garbage collector may still free it.
 MAX_CONFLICTS = 6
 
 
@@ -91,7 +92,7 @@ class Children:
         memory.prepared = (job.metadata.generation, job.status.attempt)
 
     async def create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
-        """Create these ranks' pods at once, bounded in flight.
+        """Create these ranks' pods, at most `creates_per_job` at a time.
 
         Raises the first refusal, after all requests have been answered.
         """
@@ -121,8 +122,8 @@ class Children:
 
         answers = await asyncio.gather(*map(create, ranks), return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        # A name of ours that exists already is a retried request whose answer was lost: the watch
-        # brings the pod.
+        # AlreadyExists may be our own pod, of a request whose answer was lost. The watch brings it
+        # before the next try, so other errors are raised first.
         taken = [error for error in errors if isinstance(error, AlreadyExists)]
         for error in errors:
             if not isinstance(error, AlreadyExists):
@@ -191,7 +192,8 @@ class Children:
             _content(existing), _content(body)
         ):
             # The job was edited while it was suspended, or somebody else made this for it. No pod
-            # is there yet, so a moment without a NetworkPolicy leaves nothing open.
+            # exists yet, unless an operator died while it created them. Then these are without a
+            # NetworkPolicy for a moment, since the operator has no right to update one.
             await self._drop(job, resource, name)
             await self.cluster.create(resource, job.namespace, body)
 
@@ -202,7 +204,7 @@ class Children:
                 PODS, pod.namespace, pod.name, uid=pod.uid, grace_seconds=deletion.grace_seconds
             )
         except NotFound:
-            # A Conflict is no such proof; where another pod has the name by now, the watch says so.
+            # A Conflict is no such proof. If another pod has the name by now, the watch brings it.
             self.caches.remove_pod(pod.uid)
             return
         record = pod_record(left) if left else None
@@ -270,9 +272,9 @@ def _content(obj: Body) -> Body:
 
 
 def _is_same(found: Any, wanted: Any) -> bool:
-    """Whether nothing is missing and nothing more is there: a further peer lets somebody in.
+    """Whether two contents are equal. One peer more in a NetworkPolicy would let somebody in.
 
-    The API server drops empty lists, and says TCP where no protocol is named. An empty object is
+    The API server drops empty lists, and adds TCP where there is no protocol. An empty object is
     not nothing: `namespaceSelector: {}` is all namespaces.
     """
     if isinstance(wanted, dict) and isinstance(found, dict):

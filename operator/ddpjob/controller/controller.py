@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from secrets import token_bytes
 
@@ -20,6 +20,7 @@ from ddpjob.controller.reconcile import Reconciler
 from ddpjob.errors import ClusterError, Refused
 from ddpjob.leader.lease import Elector
 from ddpjob.plan.observed import PodRecord, Report, pod_record
+from ddpjob.pods import agent_zip
 from ddpjob.pods.render import Agent
 from ddpjob.settings import Settings
 
@@ -31,10 +32,21 @@ Key = tuple[str, str]
 """(namespace, name) of a job."""
 
 
+@cache
 def load_agent() -> Agent:
-    """The agent's sources, as this version of ddpjob ships them."""
-    here = resources.files("ddpjob")
-    return Agent({name: here.joinpath(name).read_text() for name in names.AGENT_FILES})
+    """The agent, as this version of ddpjob ships it."""
+    package = resources.files(agent_zip.PACKAGE)
+    folders = {"": package, "hooks/": package / "hooks"}
+    return Agent(
+        agent_zip.pack(
+            {
+                f"{prefix}{file.name}": file.read_text("utf-8")
+                for prefix, folder in folders.items()
+                for file in folder.iterdir()
+                if file.name.endswith(".py")
+            }
+        )
+    )
 
 
 class Controller:
@@ -124,13 +136,13 @@ class Controller:
 
     @property
     def fresh(self) -> bool:
-        """Whether every watch has been heard of lately.
+        """Whether every watch has brought something lately, if only a bookmark.
 
-        A process that hears nothing should be restarted.
+        A process whose watches bring nothing should be restarted.
         """
         now = asyncio.get_running_loop().time()
         return all(
-            not informer.synced.is_set() or now - informer.last_heard < 2 * STALE_SECONDS
+            not informer.synced.is_set() or now - informer.last_event_at < 2 * STALE_SECONDS
             for informer in self.informers
         )
 

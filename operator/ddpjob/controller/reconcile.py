@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 # An error that may pass by itself enters the status after so long.
 PASSING_SECONDS = 5.0
-# A job takes four turns from nothing to its pods. More than this in one go means that it flaps.
+# A new job takes four turns in one call: prepare, write Starting, create, settle. After more than
+# this its decisions alternate, and other jobs have their turn.
 _MAX_TURNS = 8
 # Decisions that may take more than some milliseconds: 2 µs for a pod, 40 µs for a failed one's
 # message.
@@ -81,7 +82,9 @@ class Reconciler:
                     if not memory.strays:
                         self.memories.pop(job.uid, None)
                     return decision.requeue_after
-                if record.is_part and decision.status != job.status:  # actions need only the part
+                if (
+                    record.is_part and decision.status != job.status
+                ):  # actions need no more than the part
                     whole = await self._whole(job)
                     if whole is None:
                         return None
@@ -97,11 +100,11 @@ class Reconciler:
             # The status first: nothing else is done before it is stored.
             if _is_transition(job.status, decision.status):
                 await self._write_status(job, decision, memory)
-            # Then a look at the API server itself, where another operator may have done more.
+            # Then the API server itself is read, since another operator may have done more.
             elif confirm:
                 await self._refresh(job)
                 seen = self.caches.job(namespace, name)
-                # Of a job that another operator has changed meanwhile, the pods are from before.
+                # If the job has changed meanwhile, its pods were listed before the change.
                 confirmed = seen is not None and seen.resource_version == record.resource_version
                 if confirmed:
                     memory.strays = self._ahead(job)
@@ -112,7 +115,7 @@ class Reconciler:
                 try:
                     await self._carry_out(job, decision, memory)
                 except InvalidJob as error:
-                    # The status says so by now. An edit mends it, and comes as an event.
+                    # The status has the error by now. An edit corrects it, and comes as an event.
                     log.info("job=%s/%s refused: %s", namespace, name, error)
                     return decision.requeue_after  # its deadlines go on
             # Nothing is left to do but to write counts and progress.
@@ -183,17 +186,17 @@ class Reconciler:
         except NotFound:
             self.caches.remove_job(job.uid)
             return None
-        # Nobody knows its size, and this is seldom. Kept before it is read: if it cannot be read,
-        # it is kept as well.
+        # In a thread, since its size is unknown, and this is seldom. It is cached before it is
+        # parsed, so that an invalid job is cached too.
         self.caches.put_job(await aside(True, job_record, body))
         return await aside(True, DDPJob.parse, body)
 
     async def _refresh(self, job: DDPJob) -> None:
         """Put the job's pods, then the job, into the caches as the API server has them now.
 
-        The status may be another operator's, who had seen pods that our watch has yet to bring; and
-        a pod that we take for a running one may have ended, with a log to keep. The job comes last:
-        one that is older than its pods would have them deleted.
+        Another operator may have written the status after it saw pods that our watch has yet to
+        bring. A pod that seems to run may have ended, and its log must be kept. The job comes last:
+        if it were older than its pods, they would be deleted.
         """
         labels = f"{names.JOB_UID_LABEL}={job.uid}"
         listing = await self.cluster.list(
@@ -339,14 +342,14 @@ class Reconciler:
 
 
 def _checks_edits(job: DDPJob) -> bool:
-    """Whether pods run that are older than an edit may be."""
+    """Whether pods may be running that are older than an edit of the job."""
     return job.status.state in ("Starting", "Running")
 
 
 def _is_long(job: DDPJob, observed: Observed) -> bool:
     """Whether a decision may take more than some milliseconds.
 
-    A thread for a shorter one would only make both sides wait for each other.
+    A shorter one is made in the event loop, where it costs less than a change of threads.
     """
     if len(observed.pods) > _MANY_PODS or job.spec.failure_policy.message_patterns():
         return True
@@ -371,7 +374,7 @@ def _is_transition(old: Status, new: Status) -> bool:
     """
     blank = dict.fromkeys(_MINOR)
     if old.state is None and new.state == "Pending":
-        # That alone can wait for what follows.
+        # Pending alone is not written: the next status has it, or what comes after it.
         new = new.model_copy(update={"state": None, "goodput": old.goodput})
     # What proves our pods must be known before there is one; their uids come with the counts.
     roots = [{root for table in status.pods for root in table.roots} for status in (old, new)]

@@ -35,14 +35,14 @@ _REFUSALS = (INVALID.name, NAME_TAKEN.name, CREATE_REFUSED.name)
 
 
 def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
-    """Return the next step for `job`; `now` is Unix time.
+    """Return the decision about `job`; `now` is Unix time.
 
     The decision is empty (same status, nothing to do) when everything is as it should be.
     """
     if job.spec.managed_by not in (None, names.MANAGER):
         return Decision(job.status)
     pods = sort_pods(job, job.status, observed.pods, observed.made)
-    decision = _decide(job, pods, observed, now)
+    decision = _decide_by_state(job, pods, observed, now)
     status = decision.status
     if status.state == "Restarting" and status.attempt != job.status.attempt:
         status = with_own_root(job, status, observed)
@@ -77,7 +77,7 @@ def _refusal_event(before: Status, after: Status) -> Event | None:
     return None
 
 
-def _decide(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Decision:
+def _decide_by_state(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Decision:
     status = job.status
     # The job is being deleted, and the garbage collector takes what it owns.
     if job.metadata.deletion_timestamp:
@@ -141,7 +141,8 @@ def _group(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Gro
     if is_suspending(status):  # the attempt that is being left may still end well
         succeeded |= {pod.rank for pod in former if _has_succeeded(job, pod)}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(succeeded)})
-    # An answer of rank 0's agent is older than its final report, which only the status may have.
+    # An answer of rank 0's agent is older than its final report. If its pod is gone, only the
+    # status has the latter.
     polled = None if 0 in succeeded else observed.report
     status = with_last_report(status, final_report(former))
     status = with_report(status, final_report(current) or polled)
@@ -151,8 +152,8 @@ def _group(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Gro
 def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:
     """Whether this node has done its work.
 
-    An agent's report of success counts even if the pod is evicted then. Without an agent, exit code
-    0 of a pod that is being deleted may be how the script obeys SIGTERM.
+    A termination message of success counts even if the pod is evicted afterwards. Without an agent,
+    a pod that is being deleted may exit with 0 only because its script obeys SIGTERM.
     """
     if not job.spec.has_agent:
         return pod.result == "succeeded" and not pod.deleting

@@ -65,14 +65,14 @@ MAX_AVOIDED_NODES = 32
 MAX_SEARCHED = 32
 # Events in one decision.
 MAX_EVENTS = 4
-# Characters of a rank's message that stand before other ranks'.
+# Characters that are kept of a failure's message if words about other ranks follow it.
 MAX_WORDS = 800
 # How long the primary failure is waited for while only secondary ones are seen. A busy node is slow
 # to report.
 PRIMARY_WAIT_SECONDS = 10.0
 
+# Node rank of the pod, and its failure. The failure may have the rank of a process in the pod.
 _NodeFailure = tuple[int, api.Failure]
-"""Of the pod of which node rank; the failure may name another rank, of a process in it."""
 
 
 def after_failure(group: Group, status: Status) -> Decision | None:
@@ -87,15 +87,16 @@ def after_failure(group: Group, status: Status) -> Decision | None:
     gone = _gone_ranks(group, rest)
     if ignored := _ignored(job, _in_order(failed)):
         return _ignore(status, ignored, succeeded)
-    # Beside a pod that Kubernetes ends, one without a termination message failed because of it.
+    # If Kubernetes ends one of the pods, a pod that failed without a termination message failed
+    # because of that.
     disrupted = any(pod.disruption for pod in lost)
-    own = [
+    primary = [
         pod
         for pod in failed
         if not is_secondary(pod) and not (disrupted and termination_of(pod) is None)
     ]
-    if own:
-        return restart_or_fail(group, status, failure(first_cause(own)))
+    if primary:
+        return restart_or_fail(group, status, failure(first_cause(primary)))
     if gone and not lost and not observed.confirmed:
         return Decision(job.status, confirm=True)
     if lost or gone:
@@ -116,7 +117,7 @@ def after_failure(group: Group, status: Status) -> Decision | None:
 def restart_or_fail(group: Group, status: Status, found: api.Failure) -> Decision:
     """Return the group's next attempt after the failure `found`, or the job's end."""
     policy, now = group.job.spec.failure_policy, group.now
-    # A script that once was there is missing on some node, not in the job.
+    # If the job has trained before, a script that is not found is missing on one node only.
     verdict = judge(policy, found, has_trained=status.progress is not None)
     if found.reason == RENDEZVOUS and verdict.rule is None and status.state != "Running":
         verdict = replace(verdict, counts=False)  # it waited for nodes that were never there
@@ -183,8 +184,9 @@ def _in_order(failed: Sequence[PodRecord]) -> Iterator[_NodeFailure]:
 def _ignored(job: DDPJob, failures: Iterable[_NodeFailure]) -> list[_NodeFailure]:
     """Return the failures that a rule ignores; `failures` come with the first cause first.
 
-    To search messages takes time, and thousands may fail at once. So the first of them are judged:
-    if one is ignored, the others come next; if none is, it is the first that the group restarts of.
+    Searching messages takes time, and thousands of pods may fail at once. So one decision judges
+    only the first MAX_SEARCHED. If some are ignored, the next decision judges those after them. If
+    none is, the group restarts because of the first.
     """
     policy = job.spec.failure_policy
     if all(rule.action != "Ignore" for rule in policy.rules):

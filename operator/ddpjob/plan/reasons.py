@@ -25,7 +25,7 @@ class FailureReason:
     name: str
     means: str
     counts: bool = True
-    """Whether such a failure counts towards `maxRestarts`, unless a rule says otherwise."""
+    """Whether such a failure counts towards `maxRestarts`, unless a rule decides otherwise."""
     exception: str = ""
     """When the opposite holds, if ever."""
     loss: str = ""
@@ -51,8 +51,8 @@ NAME_TAKEN = Reason(
     False,
     "A Service, ConfigMap, NetworkPolicy or pod of that name does not belong to this job, and the "
     "operator never adopts it. A pod that names this job as its owner, but that the operator has "
-    "not made, is deleted (a pod of an attempt that has not begun: once it is 60 s old). The "
-    "message says if a finalizer keeps it. Or somebody edited the job's own Service.",
+    "not made, is deleted (a pod of an attempt that has not begun: once it is 60 s old). If "
+    "a finalizer keeps it, the message names that. Or somebody edited the job's own Service.",
     "Delete or rename one of the two. The job goes on by itself.",
 )
 LAUNCHER_NONE = Reason(
@@ -69,8 +69,9 @@ CREATE_REFUSED = Reason(
     "Running",
     "CreateRefused",
     False,
-    "The API server refuses pods: by a quota, an admission policy or Pod Security, as the message "
-    "says. Or it has failed to create them for 5 s, because a webhook does not answer for example.",
+    "The API server refuses pods: by a quota, an admission policy or Pod Security. The message has "
+    "its text. Or it has failed to create them for 5 s, for example because a webhook does not "
+    "answer.",
     "Lift the refusal. The operator tries again with growing pauses, 60 s at most.",
 )
 UNSCHEDULABLE = Reason(
@@ -106,7 +107,7 @@ NO_STEP = Reason(
     None,
     "`hangTimeoutSeconds` is set, but no step of this attempt has been seen, so nothing can hang "
     "yet.",
-    "If no step ever comes: see docs/troubleshooting.md.",
+    "If no step ever comes, see [troubleshooting](troubleshooting.md).",
 )
 PROGRESS = Reason("Stalled", "Progress", False, "The training makes steps.")
 NOT_WATCHED = Reason("Stalled", "NotWatched", False, "Since an edit `hangTimeoutSeconds` is 0.")
@@ -148,7 +149,8 @@ LAUNCH_FAILED = Reason(
     "Failed",
     "LaunchFailed",
     True,
-    "There is nothing to launch, so no restart would mend it. The next table has more.",
+    "There is nothing to launch, so every attempt would fail in the same way. The next table "
+    "has more.",
     "Correct the job or its image, and create the job anew.",
 )
 DEADLINE_EXCEEDED = Reason(
@@ -210,8 +212,8 @@ FAILURES = (
     ),
     FailureReason(
         HANG,
-        "No step was made for `hangTimeoutSeconds`. The message says after which step, and where "
-        "the rank stands that the others wait for.",
+        "No step was made for `hangTimeoutSeconds`. The message has the last step, and the place "
+        "of the rank that the others wait for.",
     ),
     FailureReason(
         RENDEZVOUS,

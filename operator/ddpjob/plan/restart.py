@@ -21,9 +21,10 @@ def restart(
     """Return the beginning of a new attempt, whose pods are created after `pause` seconds."""
     job, now = group.job, group.now
     status = next_attempt(job, status)
-    limited = job.spec.startup_deadline_seconds is not None  # it counts from there
-    start = math.ceil(now + pause) if pause else now if limited else None
-    later = {"next_restart_time": None if start is None else timestamp(start)}
+    later: dict[str, str | None] = {"next_restart_time": None}
+    # The start-up deadline counts from this time, so it is set even without a pause.
+    if pause or job.spec.startup_deadline_seconds is not None:
+        later["next_restart_time"] = timestamp(math.ceil(now + pause) if pause else now)
     status = status.model_copy(
         update={
             "state": "Restarting",
@@ -46,7 +47,8 @@ def next_attempt(job: DDPJob, status: Status) -> Status:
         update={
             "progress": progress,
             "budget": budget,
-            # After the last number comes 0. Pods of the last number are deleted before any is made.
+            # After MAX_ATTEMPT comes 0. Pods of MAX_ATTEMPT are then of an attempt that has not
+            # begun: they are deleted and waited for before new ones are created.
             "attempt": (status.attempt + 1) % (names.MAX_ATTEMPT + 1),
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "succeeded_ranks": "",

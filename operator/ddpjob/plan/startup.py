@@ -42,7 +42,7 @@ def seconds_to_start(group: Group, status: Status) -> float:
         return math.inf
     created = [pod.created_at for pod in current if pod.created_at]
     if not current and observed.create_error is None:
-        return math.inf  # nothing has been tried, because of old pods, a pause, or our own absence
+        return math.inf  # nothing has been tried yet: old pods, a pause, no operator
     begun = [status.goodput.since, status.budget.next_restart_time, *sorted(created)[-1:]]
     waited = [seconds_since(time, now) for time in begun if time]
     if observed.create_error is not None:
@@ -82,7 +82,11 @@ def not_started(group: Group, status: Status) -> api.Failure | None:
 
 
 def create_missing(group: Group, status: Status) -> Decision:
-    """Return the creation of the missing pods, once no pod of another attempt can still run."""
+    """Return the next decision on the way to the missing pods.
+
+    Pods of older attempts are deleted and waited for, then the pause; then the job is prepared, is
+    Starting, and its pods are created.
+    """
     job, pods, observed, now = group.job, group.pods, group.observed, group.now
     current, older = pods.current, pods.older
     decision = delete(Decision(status), stale_pods(status, older), grace_of(status, older), now)
@@ -105,7 +109,7 @@ def create_missing(group: Group, status: Status) -> Decision:
         return replace(decision, status=name_taken(status, taken[0], words, now))
     wait = -seconds_since(status.budget.next_restart_time, now)
     backoff = job.spec.failure_policy.backoff_seconds
-    if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # beyond that some clock has been wrong
+    if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # only a wrong clock wrote a longer one
         return requeue(decision, wait)
     if observed.create_error is not None:
         status = _refused(status, observed, now)
@@ -116,6 +120,7 @@ def create_missing(group: Group, status: Status) -> Decision:
         event = Event("Restarting", message)
         status = with_history(status, SPEC_CHANGED, now)
         return replace(restart(group, status, SPEC_CHANGED, message), events=(event,))
+    # Another operator may have begun this attempt. Then this one's root is written first.
     known = with_own_root(job, status, observed)
     if status.state not in ("Starting", "Restarting"):
         return replace(decision, status=_starting(job, known, now))

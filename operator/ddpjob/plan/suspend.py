@@ -10,7 +10,7 @@ from ddpjob.plan.status import with_condition, with_history, with_summary
 
 
 def suspend(group: Group, status: Status) -> Decision:
-    """Return the next step of a suspension.
+    """Return the next decision of a suspension.
 
     First the attempt ends in the status, then its pods end with their full grace period, then the
     job is Suspended.

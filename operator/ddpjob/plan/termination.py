@@ -205,7 +205,7 @@ def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Fail
     """
     if len(live) != 1 or not live[0].running or not any(map(is_timeout, failed)):
         return None
-    late, told = live[0], failure(first_cause(failed))
+    late, reported = live[0], failure(first_cause(failed))
     words = f"the others waited for node rank {late.rank} in vain, which has not failed"
     return Failure(
         attempt=late.attempt,
@@ -213,8 +213,8 @@ def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Fail
         node=late.node or None,
         rank=late.rank,
         reason=HANG,
-        message=_clip(f"{words}: {told.message}"),
-        time=told.time,
+        message=_clip(f"{words}: {reported.message}"),
+        time=reported.time,
     )
 
 

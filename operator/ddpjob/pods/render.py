@@ -6,9 +6,10 @@ where the rank belongs, and stamped per rank: at a thousand ranks, rendering eac
 than creating it.
 """
 
+import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -31,14 +32,19 @@ _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop
 
 @dataclass(frozen=True)
 class Agent:
-    """Sources of what runs inside the pods, and the digest that names their ConfigMap."""
+    """The zip that runs inside the pods, and the digest that names its ConfigMap."""
 
-    files: Mapping[str, str]
+    archive: bytes
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over names and contents, hexadecimal."""
-        return hashlib.sha256(orjson.dumps(dict(sorted(self.files.items())))).hexdigest()
+        """SHA-256 of the zip, hexadecimal."""
+        return hashlib.sha256(self.archive).hexdigest()
+
+    @cached_property
+    def encoded(self) -> str:
+        """The zip in Base64, as a ConfigMap has it."""
+        return base64.b64encode(self.archive).decode()
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,9 @@ def service(job: DDPJob) -> Body:
 def config_map(job: DDPJob, agent: Agent) -> Body:
     """The ConfigMap with the agent."""
     name = names.agent_config_name(job.name, agent.digest)
-    return _render("configmap.json.j2", job, agent_config=name, files=agent.files)
+    return _render(
+        "configmap.json.j2", job, agent_config=name, files={names.AGENT_ZIP: agent.encoded}
+    )
 
 
 def network_policy(job: DDPJob, policy: Policy) -> Body | None:
@@ -235,7 +243,7 @@ def _command(job: DDPJob) -> list[str]:
     if not job.spec.has_agent:
         return []
     what = "torchrun" if job.spec.launcher == "torchrun" and not job.spec.command else "command"
-    return ["python3", "-u", f"{names.AGENT_DIR}/agent.py", what, "--"]
+    return ["python3", "-u", f"{names.AGENT_DIR}/{names.AGENT_ZIP}", what, "--"]
 
 
 def _args(job: DDPJob) -> list[str]:
@@ -342,9 +350,8 @@ def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
         {"name": "ddpjob-home", "mountPath": names.HOME_DIR},
     ]
     if spec.has_agent:
-        files = [{"key": key, "path": path} for key, path in names.AGENT_FILES.items()]
         name = names.agent_config_name(job.name, agent.digest)
-        volumes.append({"name": "ddpjob-agent", "configMap": {"name": name, "items": files}})
+        volumes.append({"name": "ddpjob-agent", "configMap": {"name": name}})
         mounts.append({"name": "ddpjob-agent", "mountPath": names.AGENT_DIR, "readOnly": True})
     if spec.shm.enabled:
         limit = {"sizeLimit": spec.shm.size_limit} if spec.shm.size_limit is not None else {}

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from ddpjob import agent, agent_stacks
-from ddpjob.agent_stacks import DEVICE, OWN, WAITS, Frame, Process
+from ddpjob_agent import stacks
+from ddpjob_agent.hangs import is_ending
+from ddpjob_agent.stacks import DEVICE, OWN, WAITS, Frame, Process
 from tests import agentpod
 from tests.agentpod import Pod, Pods
-from tests.unit.test_agent_command import start
+from tests.unit.agent.test_command import start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory files and /proc")
 
@@ -251,14 +252,14 @@ def test_stacks_do_not_go_into_a_file_at_a_number_that_was_ours(pods: Pods) -> N
 
 def test_a_helper_that_failed_long_ago_does_not_put_a_hang_off(tmp_path: Path) -> None:
     now = 1000.0
-    for at, pid, is_ending in [
+    for at, pid, ends in [
         (now - 60, 2**22 + 1, False),
         (now - 1, 2**22 + 1, True),
         (now - 60, os.getpid(), True),
         (now - 60, None, False),
     ]:
         record = {"pid": pid, "time": at, "ended_at": at}
-        assert agent.is_ending(record, now) is is_ending, record
+        assert is_ending(record, now) is ends, record
 
 
 def test_short_processes_leave_nothing_behind(pods: Pods) -> None:
@@ -288,7 +289,7 @@ def test_short_processes_leave_nothing_behind(pods: Pods) -> None:
 def test_the_line_tells_what_a_rank_waits_for(tmp_path: Path, line: str, kind: int) -> None:
     path = tmp_path / "train.py"
     path.write_text(f"# one\n{line}\n")
-    assert agent_stacks.classify(Frame(str(path), 2, "train")) == kind
+    assert stacks.classify(Frame(str(path), 2, "train")) == kind
 
 
 @pytest.mark.parametrize(
@@ -300,7 +301,7 @@ def test_the_line_tells_what_a_rank_waits_for(tmp_path: Path, line: str, kind: i
     ],
 )
 def test_torchs_own_frames_tell_it_too(file: str, function: str) -> None:
-    assert agent_stacks.classify(Frame(file, 1, function)) == WAITS
+    assert stacks.classify(Frame(file, 1, function)) == WAITS
 
 
 STACKS = """\
@@ -314,11 +315,11 @@ Current thread 0x00007f0f (most recent call first):
 
 
 def test_the_main_threads_innermost_frame_is_found() -> None:
-    assert agent_stacks.innermost(STACKS) == Frame("/app/a file, line 3 in x.py", 12, "load")
+    assert stacks.innermost(STACKS) == Frame("/app/a file, line 3 in x.py", 12, "load")
     others = STACKS.replace("Current thread", "Thread")
-    assert agent_stacks.innermost(others) == Frame("/app/a file, line 3 in x.py", 12, "load")
+    assert stacks.innermost(others) == Frame("/app/a file, line 3 in x.py", 12, "load")
     for garbled in ("", "Current thread", "Current thread 0x1:\n  <no Python frame>\n"):
-        assert agent_stacks.innermost(garbled) is None
+        assert stacks.innermost(garbled) is None
 
 
 def process(rank: int | None, file: str, *, trains: bool = True, **more: Any) -> Process:
@@ -342,9 +343,9 @@ WAITING = "/x/torch/distributed/d.py"
     ids=["elsewhere", "silent", "all-wait", "helper", "no-ranks"],
 )
 def test_the_rank_that_the_others_wait_for(processes: list[Process], rank: int | None) -> None:
-    found = agent_stacks.culprit(processes)
+    found = stacks.culprit(processes)
     assert found is not None and found.rank == rank
-    assert agent_stacks.culprit([]) is None
+    assert stacks.culprit([]) is None
 
 
 def in_collective(rank: int, function: str, line: int = 7) -> Process:
@@ -381,24 +382,24 @@ def in_collective(rank: int, function: str, line: int = 7) -> Process:
 def test_of_ranks_that_all_wait_the_one_elsewhere_is_named(
     processes: list[Process], rank: int, words: str
 ) -> None:
-    found = agent_stacks.culprit(processes)
+    found = stacks.culprit(processes)
     assert found is not None and found.rank == rank
-    assert words in agent_stacks.explain(found, processes)
+    assert words in stacks.explain(found, processes)
 
 
 def test_stacks_are_bounded() -> None:
     many = [process(rank, "/app/" + "x" * 4000) for rank in range(200)]
-    assert len(agent_stacks.show(many)) < agent_stacks.SHOWN_BYTES + 100
+    assert len(stacks.show(many)) < stacks.SHOWN_BYTES + 100
 
 
 def test_only_a_handled_signal_is_sent() -> None:
-    assert not agent_stacks.catches(os.getpid(), signal.SIGRTMAX - 3)
+    assert not stacks.catches(os.getpid(), signal.SIGRTMAX - 3)
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
-        assert agent_stacks.catches(os.getpid(), signal.SIGUSR1)
+        assert stacks.catches(os.getpid(), signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert not agent_stacks.catches(2**22 + 1, signal.SIGUSR1), "no such process"
+    assert not stacks.catches(2**22 + 1, signal.SIGUSR1), "no such process"
     began = time.monotonic()
-    assert agent_stacks.answers({}) == {}
+    assert stacks.answers({}) == {}
     assert time.monotonic() - began < 1

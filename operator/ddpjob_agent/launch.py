@@ -1,9 +1,9 @@
-"""Runs torchrun as a function: `agent_launch.py ARGS…`, in a process that the agent starts.
+"""Runs torchrun as a function: `agent.pyz launch ARGS…`, in a process that the agent starts.
 
 So its failures are data: who ended how, and why torchrun gave up, in launch.json in the run folder
 ($DDPJOB_RUN_DIR). Exit codes: 0, or 1 and launch.json says why; else torchrun's for wrong options.
 
-Mounted beside agent.py, under the same rules: standard library only, Python 3.8 or newer.
+In the agent's zip, under the same rules: standard library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 class Launch:
-    """What happens in torchrun, kept in launch.json for the agent."""
+    """Keeps in launch.json, for the agent, what happens in torchrun."""
 
     def __init__(self, run_dir: str) -> None:
         self.path = os.path.join(run_dir, "launch.json")
@@ -34,7 +34,7 @@ class Launch:
         After SIGTERM torchrun forgets its workers' exit codes. Where one has failed it signals the
         process groups of the others; before torch 2.2 it signalled the processes.
         """
-        launch, kill_group = self, os.killpg
+        launch = self
 
         class Worker(subprocess.Popen):  # type: ignore[type-arg]
             ended_at: float | None = None
@@ -61,14 +61,20 @@ class Launch:
                 if self.stopped_at is None and self.poll() is None:
                     self.stopped_at = time.time()
 
+        subprocess.Popen = Worker  # type: ignore[misc]
+        self.watch_groups()
+
+    def watch_groups(self) -> None:
+        """Remember when a worker's process group is signalled."""
+        kill_group = os.killpg
+
         def killpg(group: int, number: int) -> None:
-            for worker in launch.workers:
+            for worker in self.workers:
                 if worker.pid == group:
                     worker.note_stop()
             with contextlib.suppress(ProcessLookupError):  # it has just ended, and been reaped
                 kill_group(group, number)
 
-        subprocess.Popen = Worker  # type: ignore[misc]
         os.killpg = killpg
 
     def write(self) -> None:
@@ -164,10 +170,6 @@ def check_script(options: Any) -> None:
 def launch_torchrun(arguments: list[str]) -> int:
     """Run torchrun in this process and keep what happens; its exit code."""
     del os.environ["DDPJOB_LAUNCHER"]  # the workers have hooks
-    # Python names this folder by its real path, and a ConfigMap's files are links into another.
-    here = os.path.dirname(os.path.abspath(__file__))
-    own = os.path.realpath(here), os.path.dirname(os.path.realpath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.realpath(path) not in own]
     sys.argv = ["torchrun", *arguments]
     launch = Launch(os.environ.get("DDPJOB_RUN_DIR", "/ddpjob/run"))
     launch.watch_workers()
@@ -175,7 +177,3 @@ def launch_torchrun(arguments: list[str]) -> int:
         return launch.run(arguments)
     finally:
         launch.write()
-
-
-if __name__ == "__main__":
-    sys.exit(launch_torchrun(sys.argv[1:]))

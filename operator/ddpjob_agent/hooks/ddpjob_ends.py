@@ -1,7 +1,7 @@
 """Records how a Python process ends: its first uncaught exception, or what is said as it exits.
 
-Beside sitecustomize.py in the pod, which loads it in every process. It only records; agent.py
-judges. Standard library only, Python 3.8 or newer.
+Beside sitecustomize.py in the pod, which loads it in every process. It only records; the
+agent judges. Standard library only, Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -11,18 +11,26 @@ import sys
 import time
 from _thread import get_ident
 
-TYPE_CHECKING = False  # as in typing, whose import would cost every process 5 ms
+# The agent's zip has neither of these: to import `typing` would cost every process 5 ms.
+from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
+
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
-RESERVE_BYTES = 8 * 2**20  # what a record takes at most, json and traceback imported for it
-TEXT_CHARS = 4000  # kept of a message and of a traceback; the summary has room for less
-CAUSES, CAUSE_CHARS = 5, 500  # of an exception
-PRINTED = 4  # exceptions that are remembered
-FRESH_SECONDS = 10.0  # what was printed longer before the exit does not explain it
-TAIL_CHARS = 1000  # of stderr
-BOX = "│┃║"  # around sentences of typer and rich
+# A record takes so much memory at most, with json and traceback imported for it.
+RESERVE_BYTES = 8 * 2**20
+# So much of a message and of a traceback is kept; the summary has room for less.
+TEXT_CHARS = 4000
+# So many causes of an exception are kept, and so much of each one's message.
+CAUSES, CAUSE_CHARS = 5, 500
+# So many printed exceptions are remembered.
+PRINTED = 4
+# An exception that was printed longer before the exit does not explain it.
+FRESH_SECONDS = 10.0
+# So much of stderr is remembered.
+TAIL_CHARS = 1000
+# typer and rich draw these around their sentences.
+BOX = "│┃║"
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:
@@ -46,7 +54,7 @@ def ranks() -> dict[str, int | None]:
 
 
 def program() -> str:
-    """What this process runs: a module's name, or the name of a script."""
+    """The program of this process: a module's name, or the name of a script."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     words = list(getattr(sys, "orig_argv", ()))  # Python 3.10
     if spec is None and sys.argv[:1] == ["-m"] and "-m" in words[:-1]:
@@ -80,7 +88,7 @@ def described(error: BaseException) -> dict[str, Any]:
 
 
 class Stderr:
-    """What was written to `sys.stderr` last, and what the interpreter wrote there by itself."""
+    """The last text written to `sys.stderr`, and the text that the interpreter wrote there."""
 
     def __init__(self) -> None:
         self.forget()
@@ -206,7 +214,7 @@ class ErrorRecorder:
             self.os_exit_hook(status)
 
     def last_words(self, status: object, frame: FrameType | None) -> dict[str, Any]:
-        """What an exit with `status` in `frame` says; empty for a good end.
+        """The last words of an exit with `status` in `frame`; empty for a good end.
 
         Its words are those of argparse, which prints them itself, or the status where it is a text.
         Beside them: the exceptions that were being handled or have just been printed, and the last
@@ -260,7 +268,7 @@ class ErrorRecorder:
         return [e for at, step, e in self.printed if now - at < FRESH_SECONDS and step == steps]
 
     def path(self, kind: str) -> str:
-        """Of this process's record."""
+        """The path of this process's record."""
         return os.path.join(self.folder, f"{kind}-{os.getpid()}.json")
 
     def write_exit(self, words: dict[str, Any]) -> None:

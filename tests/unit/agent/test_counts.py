@@ -6,10 +6,10 @@ from textwrap import indent
 
 import pytest
 
-from ddpjob import agent
+from ddpjob_agent.progress import read_pages
 from tests import agentpod
 from tests.agentpod import Pod, Pods
-from tests.unit.test_agent_command import start
+from tests.unit.agent.test_command import start
 
 STEP = """
 from torch.optim import optimizer
@@ -112,7 +112,7 @@ if child:
 """
     pod = stepping(pods, text, LOCAL_RANK=None)
     assert pod.wait() == 0, pod.log
-    steps = {page.step for page in agent.read_pages(str(pod.folder / "run"))}
+    steps = {page.step for page in read_pages(str(pod.folder / "run"))}
     assert steps == {4, 100}
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob import agent, agent_counts
+from ddpjob_agent.hooks import ddpjob_counts
+from ddpjob_agent.network import say_seconds
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 
@@ -244,7 +245,7 @@ def test_a_wrong_environment_is_explained(
 def test_a_wrong_command_line_is_explained(pods: Pods) -> None:
     pod = pods.start("torchrun", "train.py")
     assert pod.wait() == 1
-    assert "usage: agent.py torchrun|command -- ARGS" in pod.summary["message"]
+    assert "usage: agent.pyz torchrun|command -- ARGS" in pod.summary["message"]
 
 
 # ---- SIGTERM
@@ -365,7 +366,7 @@ def test_folders_are_made_and_an_earlier_runs_files_are_gone(pods: Pods) -> None
     run = pods.root / "pod-0/run"
     run.mkdir(parents=True)
     (run / "progress.json").write_text('{"step": 99}')
-    page = struct.pack("=5q", agent_counts.MAGIC, 99, 0, 0, -1)
+    page = struct.pack("=5q", ddpjob_counts.MAGIC, 99, 0, 0, -1)
     (run / "steps-1.page").write_bytes(page)
     (run / "error-1.json").write_text('{"type": "ValueError", "message": "old"}')
     (run / "keep.txt").touch()
@@ -464,9 +465,9 @@ def test_a_command_that_makes_steps_without_a_master_runs(pods: Pods) -> None:
 
 
 def test_what_ends_no_wait_is_said_less_and_less_often() -> None:
-    pauses = [agent.say_seconds(waited, math.inf) for waited in (0, 10, 100, 10**6)]
+    pauses = [say_seconds(waited, math.inf) for waited in (0, 10, 100, 10**6)]
     assert pauses == [15, 15, 100, 1800]
-    assert agent.say_seconds(10**6, 900) == 15
+    assert say_seconds(10**6, 900) == 15
 
 
 def test_a_master_that_is_found_ends_the_waiting_state(pods: Pods) -> None:

@@ -4,8 +4,7 @@ Every Python process that ran our hooks answers a signal of its own: `faulthandl
 stacks of its threads into a memory file (memfd) that the process holds, at once, whatever it is
 doing in C. A process that does not answer is described by what /proc says of it.
 
-Beside agent.py in the pod, which loads it when stacks are wanted: standard library only, Python 3.8
-or newer, no import of ours. Linux only.
+Loaded when stacks are wanted. Linux only.
 """
 
 from __future__ import annotations
@@ -18,17 +17,23 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-MEMORY_FILE = "ddpjob-stacks"  # as in agent_hooks.py
+from ddpjob_agent.processes import read_text
+
+# The same as in sitecustomize.py.
+MEMORY_FILE = "ddpjob-stacks"
 ANSWER_SECONDS = 4.0
 LOOK_SECONDS = 0.05
-STACK_BYTES = 64 * 1024  # of one process; faulthandler stops after 100 threads of 100 frames
-SHOWN_BYTES = 256 * 1024  # of all together
-OWN, DEVICE, WAITS = 0, 1, 2  # the higher, the less this process is what the others wait for
+# So much is read of one process; faulthandler stops after 100 threads of 100 frames.
+STACK_BYTES = 64 * 1024
+# So much is shown of all processes together.
+SHOWN_BYTES = 256 * 1024
+# The higher, the less likely the others wait for this process.
+OWN, DEVICE, WAITS = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a thread is."""
+    """The place of a thread."""
 
     file: str
     line: int
@@ -50,9 +55,9 @@ class Process:
     trains: bool
     """It is a rank, and no helper of one."""
     stacks: str
-    """What faulthandler wrote; empty where there was no answer."""
+    """The text that faulthandler wrote; empty where there was no answer."""
     threads: list[str] = field(default_factory=list)
-    """Of a process that does not answer: each thread's name, state and kernel function."""
+    """Each thread's name, state and kernel function, of a process that does not answer."""
 
     @property
     def title(self) -> str:
@@ -61,12 +66,12 @@ class Process:
 
     @property
     def frame(self) -> Frame | None:
-        """Where the main thread is."""
+        """The place of the main thread."""
         return innermost(self.stacks)
 
     @property
     def place(self) -> str:
-        """Where the main thread is, in words: in torch, also which line of the script called it."""
+        """The main thread's place in words; in torch also the line of the script that called it."""
         found = frames(self.stacks)
         callers = [frame for frame in found if "/torch/" not in frame.file]
         called = f", called by {callers[0]}" if callers and callers[0] != found[0] else ""
@@ -132,7 +137,7 @@ def classify(frame: Frame) -> int:
 
 
 def culprit(processes: list[Process]) -> Process | None:
-    """Of the ranks, the one that the others most likely wait for.
+    """The rank that the others most likely wait for.
 
     One that does not answer comes first, then one that is in no collective; of those that all wait
     one whose place it shares with the fewest; the lowest of these.
@@ -148,7 +153,7 @@ def culprit(processes: list[Process]) -> Process | None:
 
 
 def explain(process: Process, processes: list[Process]) -> str:
-    """What keeps `process`, in a few words; and where the others wait, if it waits elsewhere."""
+    """A few words on why `process` does not go on; and where the others wait, if not there."""
     if not process.stacks:
         stopped = "state T" in "".join(process.threads[:1])
         return f"{process.title} {'is stopped (SIGSTOP)' if stopped else 'does not answer'}"
@@ -174,20 +179,11 @@ def show(processes: list[Process]) -> str:
 # ---- /proc
 
 
-def read(path: str) -> str:
-    """The text in a file of /proc; empty where the process has gone."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def descendants(root: int) -> list[int]:
     """Pids of all processes below `root`, oldest first."""
     parents: dict[int, int] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         if len(words) > 1 and words[0] != "Z":
             parents[pid] = int(words[1])
     family = {root}
@@ -215,14 +211,14 @@ def memory_file(pid: int) -> str | None:
 
 def catches(pid: int, signal_number: int) -> bool:
     """Whether `pid` has a handler for this signal, which would end it otherwise."""
-    match = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status"), re.MULTILINE)
+    match = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read_text(f"/proc/{pid}/status"), re.MULTILINE)
     caught = int(match.group(1), 16) if match else 0
     return bool(caught >> (signal_number - 1) & 1)
 
 
 def is_stopped(pid: int) -> bool:
     """Whether `pid` cannot answer before somebody lets it go on."""
-    return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def threads(pid: int) -> list[str]:
@@ -231,10 +227,10 @@ def threads(pid: int) -> list[str]:
     folder = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
         for task in sorted(os.listdir(folder), key=int)[:100]:
-            status = read(f"{folder}/{task}/status")
+            status = read_text(f"{folder}/{task}/status")
             state = re.search(r"^State:\s*(.*)$", status, re.MULTILINE)
-            name = read(f"{folder}/{task}/comm").strip()
-            place = read(f"{folder}/{task}/wchan").strip("0\n")
+            name = read_text(f"{folder}/{task}/comm").strip()
+            place = read_text(f"{folder}/{task}/wchan").strip("0\n")
             text = f"{name}: state {state.group(1) if state else '?'}"
             found.append(text + (f", in {place}" if place else ""))
     return found
@@ -242,7 +238,7 @@ def threads(pid: int) -> list[str]:
 
 def ranks_of(pid: int) -> tuple[int | None, int | None]:
     """RANK and LOCAL_RANK that `pid` was started with; None without both."""
-    pairs = dict(p.partition("=")[::2] for p in read(f"/proc/{pid}/environ").split("\0"))
+    pairs = dict(p.partition("=")[::2] for p in read_text(f"/proc/{pid}/environ").split("\0"))
     rank, local_rank = pairs.get("RANK", ""), pairs.get("LOCAL_RANK", "")
     if rank.isdigit() and local_rank.isdigit():
         return int(rank), int(local_rank)
@@ -268,7 +264,7 @@ def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
     for pid in pids:
         if pid not in able and pid not in ranks:
             continue
-        command = " ".join(read(f"/proc/{pid}/cmdline").split("\0")).strip()[:200]
+        command = " ".join(read_text(f"/proc/{pid}/cmdline").split("\0")).strip()[:200]
         rank, local_rank = ranks_of(pid)
         text = texts.get(pid, "")
         rest = [] if text else threads(pid)
@@ -277,7 +273,7 @@ def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
 
 
 def answers(asked: dict[int, tuple[str, int]]) -> dict[int, str]:
-    """What each process has written since it was asked, once it writes no more."""
+    """The text that each process has written since it was asked, once it writes no more."""
     sizes = {pid: size for pid, (_, size) in asked.items()}
     texts: dict[int, str] = {}
     looks = round(ANSWER_SECONDS / LOOK_SECONDS)

@@ -5,7 +5,7 @@ stacks of its threads, and runs the `sitecustomize` that it hides. What is found
 in DDPJOB_RUN_DIR, which the agent reads. It never raises and never imports torch; standard
 library only, Python 3.8 or newer.
 
-The folder is one in which agent.py has compiled these files, else a read-only one.
+The folder is one in which the agent has compiled these files, else one in its zip.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ import os
 import sys
 from _frozen_importlib_external import PathFinder, SourceFileLoader  # importlib's cost 0.5 ms
 
-TYPE_CHECKING = False  # as in typing, whose import would cost every process 5 ms
+# The agent's zip has neither of these: to import `typing` would cost every process 5 ms.
+from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
+from zipimport import zipimporter
+
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 OPTIMIZER_MODULE = "torch.optim.optimizer"
-MEMORY_FILE = "ddpjob-stacks"  # as in agent_stacks.py
-ENDS: dict[str, Any] = {}  # what agent_ends.py defines
+IN_ZIP = os.path.join("ddpjob_agent", "hooks")
+# The same as in stacks.py.
+MEMORY_FILE = "ddpjob-stacks"
+# The names that ddpjob_ends.py defines.
+ENDS: dict[str, Any] = {}
 MOUNTED = os.environ.get("DDPJOB_HOOKS", "")
 
 
 def beside(name: str) -> dict[str, Any]:
-    """What module `name` beside this one defines. `sys.path` is the script's."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    # The script may have emptied the folder of the compiled ones: then it is the mounted one's.
-    folder = here if os.path.exists(os.path.join(here, f"{name}.py")) else MOUNTED
-    path = os.path.join(folder, f"{name}.py")
+    """The names that module `name` beside this one defines. `sys.path` is the script's."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    # The script may have emptied the folder of the compiled ones: then it is the zip's.
+    loader: Any = SourceFileLoader(name, path) if os.path.exists(path) else zipimporter(MOUNTED)
     content: dict[str, Any] = {"__name__": name, "__file__": path}
-    code: Any = SourceFileLoader(name, path).get_code(name)  # agent.py has compiled it
-    exec(code, content)
+    exec(loader.get_code(name), content)
     return content
 
 
@@ -89,7 +92,7 @@ def answer_with_stacks(signal_number: int) -> None:
 
     It goes with the process, so nothing is left of thousands of short ones. A forked child gets a
     file of its own in the place of its parent's, unless the script has closed that: its number may
-    be of a file of the script by now. So the file's name has the number, and agent_stacks.py asks
+    be of a file of the script by now. So the file's name has the number, and the agent asks
     no process whose number stands for another file.
     """
     import faulthandler
@@ -131,10 +134,17 @@ def count_steps(folder: str, recorder: Any) -> None:
     when_imported(OPTIMIZER_MODULE, register)
 
 
+def is_ours(entry: str) -> bool:
+    """Whether an entry of `sys.path` has these hooks.
+
+    The zip is known by its name, since it would compile a module that it is asked for.
+    """
+    return entry.endswith(IN_ZIP) or os.path.exists(os.path.join(entry, "ddpjob_ends.py"))
+
+
 def run_next_sitecustomize() -> None:
     """Run the `sitecustomize` that this one hides: Debian, conda and some images ship theirs."""
-    rest = [e for e in sys.path if not os.path.exists(os.path.join(e, "ddpjob_ends.py"))]
-    spec = PathFinder.find_spec("sitecustomize", rest)
+    spec = PathFinder.find_spec("sitecustomize", [e for e in sys.path if not is_ours(e)])
     if spec is None or spec.loader is None:
         return
     from importlib.util import module_from_spec

@@ -10,12 +10,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-MAGIC = 0x31424F4A504444  # "DDPJOB1", as in agent.py, like the places of the numbers in a page:
+# "DDPJOB1". It and the places of the numbers in a page are as in progress.py.
+MAGIC = 0x31424F4A504444
 STEP, RANK, LOCAL_RANK, STARTED, OTHERS = 1, 2, 3, 4, 5
 PAGE_BYTES = 4096
 PROT_READ_WRITE, MAP_SHARED = 3, 1
@@ -107,7 +105,7 @@ def allocate(descriptor: int) -> None:
 
 
 def started_ticks() -> int:
-    """When this process began, as /proc counts; -1 where there is none."""
+    """The start of this process, as /proc counts; -1 where there is none."""
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[19])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob import agent
+from ddpjob_agent.progress import read_pages
 from tests import agentpod
 from tests.agentpod import Pods
-from tests.unit.test_agent_command import start
-from tests.unit.test_agent_counts import STEP, fake_optimizers
+from tests.unit.agent.test_command import start
+from tests.unit.agent.test_counts import STEP, fake_optimizers
 
 TELL = "print([sys.modules['sitecustomize'].__file__, sys.path])\n"
 CHILD = """
@@ -48,6 +48,7 @@ def test_no_process_compiles_its_hooks(pods: Pods, run: Path) -> None:
             if f"code object from '{run}" in line and f"{name}." in line
         )
         assert "/hooks/__pycache__/" in loaded and loaded.endswith(".pyc'"), loaded
+    assert "import 'zlib'" not in pod.log, "nothing is unpacked from the zip"
 
 
 def test_the_hooks_run_once(pods: Pods, run: Path) -> None:
@@ -55,13 +56,21 @@ def test_the_hooks_run_once(pods: Pods, run: Path) -> None:
     pod = start(pods, TELL)
     assert pod.wait() == 0
     assert f"['{run}/hooks/sitecustomize.py', " in pod.log
-    assert f"'{pod.folder}/agent/hooks'" in pod.log
+    assert f"'{pod.folder}/agent/agent.pyz/ddpjob_agent/hooks'" in pod.log
 
 
 def test_a_script_that_empties_the_run_folder_keeps_its_hooks(pods: Pods, run: Path) -> None:
     text = "import shutil\nshutil.rmtree('run')\nos.mkdir('run')\n"
     pod = start(pods, text + CHILD)
     assert pod.wait() == 0 and records(run) == 1, pod.log
+
+
+def test_hooks_from_the_zip_do_not_look_for_themselves(pods: Pods, run: Path) -> None:
+    """A program may start its children with nothing of its environment but the path."""
+    text = "import shutil\nshutil.rmtree('run')\nenv = {'PYTHONPATH': os.environ['PYTHONPATH']}\n"
+    text += "subprocess.check_call([sys.executable, '-c', 'print(1)'], env=env)\n"
+    pod = start(pods, text)
+    assert pod.wait() == 0 and "ddpjob:" not in pod.log, pod.log
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "file"])
@@ -97,4 +106,4 @@ def test_steps_are_counted_after_a_script_has_emptied_the_run_folder(pods: Pods,
     empties = "import shutil\nshutil.rmtree('run')\nos.mkdir('run')\n"
     pod = start(pods, empties + STEP + "step(3)\n", PYTHONPATH=fake_optimizers(pods), rank=0)
     assert pod.wait() == 0
-    assert [page.step for page in agent.read_pages(str(run))] == [3], pod.log
+    assert [page.step for page in read_pages(str(run))] == [3], pod.log

@@ -1,0 +1,118 @@
+"""What Python runs of the zip: `python3 -u agent.pyz torchrun -- ARGS…`, or `… command -- CMD…`.
+
+The agent starts the launcher at once, says what the launcher waits for, serves /progress, /metrics
+and /stacks, ends the attempt where no step is made for too long, forwards signals, reaps orphans
+(it is PID 1), and ends with a documented exit code and one JSON summary in the termination log.
+Formats and codes: docs/progress.md. All settings come from the environment.
+
+Mounted into images of other people: standard library only, Python 3.8 or newer, no import of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_file_location
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+    from ddpjob_agent.config import Config
+
+
+class Modules:
+    """Finds the modules of this package, which its zip holds in one piece.
+
+    Each in a piece of its own, they would take a fifth more in every job's ConfigMap.
+    """
+
+    def __init__(self, archive: str, content: bytes) -> None:
+        words = content.split(b"\0")
+        self.sources = {
+            os.path.join(archive, "ddpjob_agent", path.decode()): source
+            for path, source in zip(words[::2], words[1::2])  # noqa: B905 - Python 3.8
+        }
+        self.archive = archive
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec of a module of this package; None for every other module."""
+        package, _, module = name.partition(".")
+        file = os.path.join(self.archive, package, f"{module or '__init__'}.py")
+        if file not in self.sources:
+            return None
+        return spec_from_file_location(name, file, loader=Source(name, file, self.sources[file]))
+
+
+class Source(SourceFileLoader):
+    """Loads one of them."""
+
+    def __init__(self, name: str, path: str, source: bytes) -> None:
+        super().__init__(name, path)
+        self.source = source
+
+    def path_stats(self, path: Any) -> Any:
+        """Nothing, so that no bytecode is looked for or written."""
+        raise OSError
+
+    def get_data(self, path: Any) -> bytes:
+        """The source."""
+        return self.source
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the command line asks for; the exit code."""
+    if arguments[:1] == ["launch"]:  # torchrun, in the process that `run` starts
+        from ddpjob_agent.launch import launch_torchrun
+
+        return launch_torchrun(arguments[1:])
+    from ddpjob_agent.config import Config, ConfigError
+
+    mode, command = arguments[:1], arguments[2:]
+    try:
+        if mode not in (["torchrun"], ["command"]) or arguments[1:2] != ["--"] or not command:
+            usage = "usage: agent.pyz torchrun|command -- ARGS…"
+            raise ConfigError(f"{usage}, got {arguments}")
+        config = Config(os.environ)
+    except ConfigError as problem:
+        from ddpjob_agent import verdict
+
+        path = os.environ.get("DDPJOB_TERMINATION_LOG") or "/dev/termination-log"
+        return verdict.conclude(verdict.refused(str(problem)), {}, path)
+    return run(config, mode[0], command)
+
+
+def run(config: Config, mode: str, arguments: list[str]) -> int:
+    """Start the launcher and watch over it; the exit code.
+
+    What the launcher does not need is imported, and so compiled, while it starts.
+    """
+    from ddpjob_agent.environment import PROGRAM, compile_hooks, launcher_env, prepare_folders
+    from ddpjob_agent.processes import Launcher, read_text
+
+    prepare_folders(config.run_dir)
+    launcher = Launcher(config.grace_seconds)
+    launcher.catch_signals()
+    hooks = compile_hooks(config.run_dir)
+    env = launcher_env(config, os.environ, read_text("/etc/resolv.conf"), hooks)
+    command = arguments
+    if mode == "torchrun":
+        env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave this one alone
+        command = [sys.executable, "-u", PROGRAM, "launch", *arguments]
+    refusal = ""
+    try:
+        launcher.start(command, env)
+    except OSError as problem:
+        refusal = f"cannot start {arguments[0]!r}: {problem}"
+    from ddpjob_agent.attempt import Attempt
+
+    attempt = Attempt(config, mode, arguments, launcher)
+    return attempt.refuse(refusal) if refusal else attempt.run(env["MASTER_ADDR"])
+
+
+if __name__ == "__main__":
+    zip_path = sys.path.pop(0)  # whatever torchrun imports is not in it
+    modules = globals()["__loader__"].get_data(os.path.join(zip_path, "modules"))
+    sys.meta_path.insert(0, Modules(os.path.abspath(zip_path), modules))
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,183 @@
+"""One pod's part of one attempt, from the launcher's start to the summary."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from typing import Any
+
+from ddpjob_agent.config import NO_RENDEZVOUS, SAVED, USER_ERROR, Config, say
+from ddpjob_agent.environment import is_ip
+from ddpjob_agent.evidence import find_failures, gather
+from ddpjob_agent.failures import Failure
+from ddpjob_agent.hangs import Hangs
+from ddpjob_agent.network import LOOK_SECONDS, SAY_SECONDS, MasterWatch, say_seconds, serve
+from ddpjob_agent.processes import Launcher, children, oom_kills
+from ddpjob_agent.progress import POLL_SECONDS, Progress
+from ddpjob_agent.records import objects, past, read_records
+from ddpjob_agent.verdict import (
+    Verdict,
+    completed,
+    conclude,
+    judge_failures,
+    judge_memory,
+    judge_stop,
+    judge_torchrun,
+    missing_script,
+    refused,
+    summarize,
+    write_summary,
+)
+
+
+class Attempt:
+    """Watches over a launcher, and judges how its part of the attempt ended."""
+
+    def __init__(self, config: Config, mode: str, arguments: list[str], launcher: Launcher) -> None:
+        self.config, self.mode, self.arguments = config, mode, arguments
+        self.launcher = launcher
+        self.progress = Progress(config)
+        self.page = self.progress.page("waiting")
+        self.hangs = Hangs(config, self.progress)
+        self.started = False  # the training itself runs
+        self.expired = ""  # what was not there in time
+        self.watch: MasterWatch | None = None
+        launcher.on_stop = self.draft
+        if launcher.terminated_at is not None:
+            self.draft()
+
+    def draft(self) -> None:
+        """Write a summary in case the grace period is cut short."""
+        stop = judge_stop(self.launcher.terminated_at or time.time())
+        write_summary(self.config.termination_log, summarize(stop, self.page))
+
+    def run(self, master: str) -> int:
+        """Watch the launcher to its end and write the summary; the agent's exit code.
+
+        `master` is the name by which the launcher asks for node rank 0.
+        """
+        if self.config.nnodes > 1 and not is_ip(master):
+            look_seconds = min(LOOK_SECONDS, self.config.rendezvous_seconds / 2)
+            self.watch = MasterWatch(master, look_seconds)
+            self.watch.start()
+        serve(self.config, lambda: self.page, self.hangs.show)
+        self.wait()
+        self.progress.poll(time.monotonic())
+        verdict = self.judge()
+        self.launcher.kill_rest()
+        return self.finish(verdict)
+
+    def wait(self) -> None:
+        """Until the launcher, and after SIGTERM all it left behind, has ended or time is up."""
+        launcher, hangs, begin = self.launcher, self.hangs, time.monotonic()
+        speaks_at = begin + (SAY_SECONDS if self.config.nnodes == 1 else 0.0)
+        while launcher.code is None or (launcher.terminated_at is not None and children()):
+            launcher.pause(POLL_SECONDS)
+            now = time.monotonic()
+            if now > launcher.deadline:
+                return
+            if launcher.code is not None and launcher.terminated_at is not None:
+                launcher.stop_orphans()
+            self.started = self.started or self.has_started()
+            if not self.started:
+                missing, limit = self.missing()
+                if now >= speaks_at:
+                    of = f" of {limit:.0f} s" if limit < math.inf else "; the training goes on"
+                    say(f"waiting for {missing} ({now - begin:.0f} s{of})")
+                    speaks_at = now + say_seconds(now - begin, limit)
+                if now - begin > limit:
+                    self.expired = f"{missing} is not there after {now - begin:.0f} s"
+                    return
+            self.progress.poll(now)
+            self.page = self.progress.page("running" if self.started else "waiting")
+            is_ending = launcher.code is not None or launcher.terminated_at is not None
+            if hangs.verdict is not None and (is_ending or now > hangs.until):
+                return
+            if hangs.verdict is None and not is_ending and hangs.stands_still(now):
+                self.page = self.progress.page("stalled")
+                hangs.judge(now)
+
+    def has_started(self) -> bool:
+        """Whether torchrun has made its workers, or another command has a master or makes steps."""
+        if self.mode == "torchrun":
+            return os.path.exists(os.path.join(self.config.run_dir, "launch.json"))
+        found = self.watch is None or self.watch.found.is_set()
+        return found or self.progress.source != "none"
+
+    def missing(self) -> tuple[str, float]:
+        """The thing that is waited for, and how many seconds it may take in all.
+
+        A command of the job's own may never need the name, so it is not ended for want of it.
+        """
+        config, limit = self.config, self.config.rendezvous_seconds
+        if self.watch is not None and not self.watch.found.is_set():
+            what = f"the name of node rank 0, {self.watch.host}"
+            return what, limit if self.mode == "torchrun" else math.inf
+        where = f"{config.master_addr}:{config.master_port}"
+        # torchrun's own time-out comes first, and knows more
+        return f"the group of {config.nnodes} nodes at {where}", limit + min(30, limit)
+
+    def judge(self) -> Verdict:
+        """The verdict on this pod's part of the attempt."""
+        if self.hangs.verdict is not None:
+            return self.hangs.verdict
+        now, launcher = time.time(), self.launcher
+        if self.expired:
+            return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(self.expired, now))
+        launch: Any = None
+        if self.mode == "torchrun":
+            launch = next(read_records(self.config.run_dir, "launch"), {})
+        # Without a code the grace period was too short.
+        code = -signal.SIGKILL if launcher.code is None else launcher.code
+        failures = self.failures(launch, code, now) if code != 0 else []
+        stop = launcher.terminated_at
+        if stop is None or any(f.time < stop for f in failures):
+            return self.judge_end(launch, code, failures, now)
+        saved = [f for f in failures if f.exit_code == SAVED]
+        if saved or SAVED in launcher.orphan_codes:
+            return judge_failures(saved or [Failure("", stop, exit_code=SAVED)])
+        return completed(now) if self.is_done(launch, code, stop) else judge_stop(stop)
+
+    def failures(self, launch: Any, code: int, now: float) -> list[Failure]:
+        """The failures of the workers; of the launcher where it has none."""
+        config = self.config
+        rank = config.node_rank if config.nproc_per_node == 1 else None
+        end = {"pid": self.launcher.pid, "exitcode": code, "rank": rank, "local_rank": rank and 0}
+        errors, exits = (read_records(config.run_dir, prefix) for prefix in ("error-", "exit-"))
+        evidence = gather(errors, exits, self.progress.stepped(), now)
+        return find_failures(config, launch, end, evidence)
+
+    def judge_end(self, launch: Any, code: int, failures: list[Failure], now: float) -> Verdict:
+        """The verdict on a launcher that nobody stopped."""
+        if code == 0:
+            return completed(now)
+        script = missing_script(self.arguments) if self.mode == "command" else None
+        if script is not None and code == 2:  # Python says so itself, to nobody but the log
+            failure = Failure(f"no script {os.path.abspath(script)!r}", now, exit_code=2)
+            return Verdict("LaunchFailed", USER_ERROR, failure)
+        if failures:
+            verdict = judge_failures(failures, self.config.nnodes == 1)
+            return judge_memory(verdict, oom_kills() - self.launcher.oom_kills)
+        return judge_torchrun(launch.get("error"), self.config, code, now)
+
+    def is_done(self, launch: Any, code: int, stop: float) -> bool:
+        """Whether the training was complete when SIGTERM came, at `stop`.
+
+        Exit code 0 after it is no proof: many scripts leave their loop early and return.
+        """
+        workers = objects((launch or {}).get("workers"))
+        ended = [past(w.get("ended_at"), stop) for w in workers if w.get("exitcode") == 0]
+        if workers and len(ended) == len(workers) and max(ended) < stop:
+            return True
+        return code == 0 and self.progress.is_complete
+
+    def finish(self, verdict: Verdict) -> int:
+        """Write the last progress and the summary; the agent's exit code."""
+        self.page = self.progress.page("finished")
+        return conclude(verdict, self.page, self.config.termination_log)
+
+    def refuse(self, problem: str) -> int:
+        """Say why there is no launcher to watch over; the agent's exit code."""
+        return self.finish(refused(problem))

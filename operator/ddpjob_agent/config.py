@@ -1,0 +1,66 @@
+"""The agent's settings, which are the pod's environment; its exit codes; its lines in the log."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Mapping  # noqa: UP035 - Python 3.8
+
+# Exit codes; else 128 + signal.
+OK, USER_ERROR, SAVED, HANG, NO_RENDEZVOUS, OUT_OF_MEMORY, TERMINATED = (0, 1, 75, 76, 77, 137, 143)
+# torchrun's own limit for a static rendezvous.
+RENDEZVOUS_SECONDS = 900
+
+
+def say(text: str) -> None:
+    """One line on stderr, which is the pod's log."""
+    print("ddpjob-agent: " + text, file=sys.stderr, flush=True)
+
+
+class ConfigError(ValueError):
+    """Every rule that the environment or the command line breaks."""
+
+
+class Config:
+    """The environment that the operator sets, read once."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """Read and check `env`. Raises ConfigError."""
+        problems: list[str] = []
+
+        def text(name: str, default: str = "") -> str:
+            if not (env.get(name) or default):
+                problems.append(f"{name} is not set")
+            return env.get(name) or default
+
+        def whole(name: str, least: int, default: object = "", most: int = 2**31 - 1) -> int:
+            value = text(name, str(default))
+            if re.match(r"[0-9]{1,10}\Z", value) and least <= int(value) <= most:
+                return int(value)
+            if value:
+                rule = f"must be an integer from {least} to {most}"
+                problems.append(f"{name} {rule}, got {value[:80]!r}")
+            return least
+
+        self.nnodes = whole("DDPJOB_NNODES", 1)
+        self.nproc_per_node = whole("DDPJOB_NPROC_PER_NODE", 1)
+        self.run_dir = text("DDPJOB_RUN_DIR", "/ddpjob/run")
+        self.job = text("DDPJOB_JOB")
+        self.namespace = text("DDPJOB_NAMESPACE", "default")
+        self.attempt = whole("DDPJOB_ATTEMPT", 0)
+        self.node_rank = whole("DDPJOB_NODE_RANK", 0, most=self.nnodes - 1)
+        self.master_addr = text("MASTER_ADDR")
+        self.master_port = whole("MASTER_PORT", 1, most=65535)
+        file = os.path.join(self.run_dir, "progress.json")
+        self.progress_file = text("DDPJOB_PROGRESS_FILE", file)
+        self.count_steps = env.get("DDPJOB_PROGRESS") != "file"
+        self.pod_ip = env.get("DDPJOB_POD_IP", "")
+        self.agent_port = whole("DDPJOB_AGENT_PORT", 1, 29499, 65535)
+        self.grace_seconds = whole("DDPJOB_GRACE_SECONDS", 0, 60)
+        self.termination_log = text("DDPJOB_TERMINATION_LOG", "/dev/termination-log")
+        self.rendezvous_seconds = whole("DDPJOB_RENDEZVOUS_SECONDS", 1, RENDEZVOUS_SECONDS)
+        # Without a step for so long the attempt ends; 0: for ever.
+        self.hang_seconds = whole("DDPJOB_HANG_SECONDS", 0, 0)
+        if problems:
+            raise ConfigError("; ".join(problems))

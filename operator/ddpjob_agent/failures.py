@@ -1,0 +1,203 @@
+"""Judges each process that failed: what its failure was, and whether it only echoes another."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any, Mapping  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.records import integer, objects, past
+
+# What a rank says when another one has gone, by who says it. [R]: from reports, not seen by us.
+# The exception must be one of torch's: a script's ConnectionResetError is its own failure.
+TORCH_ERRORS = re.compile(r"RuntimeError|Dist(Backend|Network|Store|)Error")
+PEER_NOISE = {
+    "gloo": r"(?i)(gloo|\.cc:\d+\]).*((closed|reset) by peer|broken pipe|refused|timed? ?out)"
+    r"|timeout caused pair closure|failed to pass monitoredBarrier",
+    "nccl [R]": r"remote process exited or there was a network error|ncclRemoteError"
+    r"|NCCL communicator was aborted|collective operation timeout|ncclUniqueId.*store->get",
+    # One that cannot reach the store tells more than the store, which only waits for it.
+    "store": r"Did the remote server shutdown or crash|Socket Timeout"
+    r"|socket has timed out(?!.*while trying to connect)"
+    r"|wait timeout after|waiting for clients|\A(Broken pipe|Connection reset by peer)",
+}
+# The same in lines of a log, where no type stands beside them.
+LOGGED_NOISE = "|".join(
+    (PEER_NOISE["nccl [R]"], PEER_NOISE["gloo"][4:], "Did the remote server shutdown or crash")
+)
+# The higher, the less a failure explains.
+OWN, SUSPECT, ECHO, STOPPED = 0, 1, 2, 3
+# So much of a record is judged: patterns take their time on long texts.
+TEXT_CHARS, CAUSES = 4000, 8
+# Colours in a terminal.
+ESCAPES = r"\x1b\[[0-9;]*[A-Za-z]"
+# sys.exit(1) and exit(-1), with which programs end that give no reason.
+PLAIN_CODES = (1, 255)
+# Libraries whose sentence is the last one on stderr.
+PARSERS = ("argparse", "click.", "typer.")
+# Programs that only start others, as modules and as commands.
+LAUNCHERS = re.compile(
+    r"torch\.distributed\.(run|launch)|torchrun|accelerate(\.commands\.\w+)?|accelerate-launch"
+)
+
+
+def is_peer_noise(exception: str, text: str) -> bool:
+    """Whether an exception only says that another rank has gone."""
+    heard = any(re.search(pattern, text, re.DOTALL) for pattern in PEER_NOISE.values())
+    return heard and TORCH_ERRORS.fullmatch(exception) is not None
+
+
+def one_line(exception: str, text: str) -> tuple[str, str]:
+    """Type and one line, `ValueError: boom`, of an exception's whole message.
+
+    Where it carries the traceback of another process (of a DataLoader worker, of mp.spawn), the
+    last line tells what happened there. A first line with a colon at its end only announces.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and "Traceback (most recent call last)" in text:
+        match = re.match(r"(?:\w+\.)*([A-Za-z_]\w*)(?:: |\Z)", lines[-1])
+        return match.group(1) if match else exception, lines[-1]
+    said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+    return exception, f"{exception}: {said}" if said else exception
+
+
+@dataclass
+class Failure:
+    """The end of one process that failed."""
+
+    message: str
+    time: float  # unix seconds
+    rank: int | None = None
+    local_rank: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    exception: str | None = None
+    traceback: str = ""
+    grade: int = OWN
+    place: str = ""
+    """The place where the process waits for other ranks."""
+    stopped: bool = False
+    """By torchrun, and it had not failed before; by SIGTERM where torchrun is not ours."""
+    launched: bool = True
+    """The script itself began."""
+
+
+def signal_name(code: int) -> str:
+    """SIGKILL for exit status -9; SIG<n> where the number has no name."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"SIG{-code}"
+
+
+def judge_exception(record: Mapping[str, Any]) -> tuple[int, str, str]:
+    """Grade, type and line of a recorded exception, which may come from others.
+
+    Who wraps a peer's noise echoes it. Noise that came while an own exception was handled (a
+    barrier in `finally`) says less than that, but that may have been an exception of no account.
+    """
+    kind, text = str(record.get("type")), str(record.get("message", ""))
+    is_of_child = "Traceback (most recent call last)" in text
+    text = text[-TEXT_CHARS:] if is_of_child else text[:TEXT_CHARS]
+    line = one_line(kind, text)
+    links = [(line[0], text)]
+    for cause in objects(record.get("causes"))[-CAUSES:]:
+        links.append((str(cause.get("type")), str(cause.get("message", ""))[:TEXT_CHARS]))
+    heard = [is_peer_noise(*link) for link in links]
+    if heard[-1] or not any(heard):
+        return (ECHO if heard[-1] else OWN, *line)
+    return (SUSPECT, *one_line(*links[-1]))
+
+
+def judge_words(words: Mapping[str, Any], code: int) -> tuple[int, str]:
+    """Grade and text of what a process said as it exited with `code`; without text: unknown."""
+    exceptions = objects(words.get("handled"))[-CAUSES:]
+    handled = sorted(map(judge_exception, exceptions), key=lambda judged: judged[0])
+    text, logged = (
+        " ".join(re.sub(ESCAPES, "", str(words.get(name) or "")[:TEXT_CHARS]).split())
+        for name in ("message", "stderr")
+    )
+    is_parser = str(words.get("by")).startswith(PARSERS) and bool(text or logged)
+    if is_parser and code not in PLAIN_CODES:
+        return OWN, f": {text or logged}"
+    if text or handled:
+        grade = ECHO if re.search(LOGGED_NOISE, text) else OWN
+        return (handled[0][0] if handled else grade), f": {text or handled[0][2]}"
+    if logged:
+        grade = SUSPECT if code in PLAIN_CODES else OWN
+        colon = ": " if is_parser else "; last on stderr: "  # click tells with 1 of any failure
+        return (ECHO if re.search(LOGGED_NOISE, logged) else grade), f"{colon}{logged}"
+    return (SUSPECT if code in PLAIN_CODES else OWN), ""
+
+
+def is_launch(words: Mapping[str, Any]) -> bool:
+    """Whether no script ever began: none was found, or a launcher refuses its own options."""
+    by, asked_by = str(words.get("by")), str(words.get("asked_by"))
+    return by in ("python", "runpy") or LAUNCHERS.fullmatch(asked_by) is not None
+
+
+def lacks_torch(record: Mapping[str, Any]) -> bool:
+    """Whether an exception is that of a launcher in an image without torch, or without itself."""
+    missing = str(record.get("missing")).split(".")[0]
+    program = LAUNCHERS.fullmatch(str(record.get("program")))
+    return program is not None and missing in ("torch", "accelerate")
+
+
+def make_failure(
+    worker: Mapping[str, Any],
+    record: Mapping[str, Any] | None,
+    crowd: bool,
+    now: float,
+    words: Mapping[str, Any] | None = None,
+) -> Failure:
+    """The failure of `worker` (rank, local_rank, exitcode, ended_at), with its hook's `record`.
+
+    `words` are those it said as it exited. In a `crowd` an abort without an exception, and an end
+    without a reason, may be an echo: NCCL's watchdog and gloo abort after the death of a peer, and
+    scripts exit with 1 after they have printed what came to them.
+    """
+    code = worker.get("exitcode")
+    code = code if isinstance(code, int) else 1
+    failure = Failure(
+        message=f"killed by {signal_name(code)}" if code < 0 else f"exited with code {code}",
+        time=past(worker.get("ended_at"), now),
+        rank=integer(worker.get("rank")),
+        local_rank=integer(worker.get("local_rank")),
+        exit_code=None if code < 0 else code,
+        signal=signal_name(code) if code < 0 else None,
+    )
+    if record is not None:
+        failure.grade, failure.exception, failure.message = judge_exception(record)
+        failure.traceback = str(record.get("traceback", ""))
+        failure.time = past(record.get("time"), failure.time)
+        failure.launched = not lacks_torch(record)
+    elif code > 0 and words is not None and words.get("code") in (code, None):
+        failure.launched = not is_launch(words)
+        failure.time = past(words.get("time"), failure.time)
+        failure.grade, said = judge_words(words, code)
+        failure.message += said
+    elif failure.signal == "SIGABRT" or code in PLAIN_CODES:
+        failure.grade = SUSPECT
+    if failure.grade == SUSPECT and not crowd:
+        failure.grade = OWN
+    failure.stopped = was_stopped(worker, failure, now)
+    return failure
+
+
+def was_stopped(worker: Mapping[str, Any], failure: Failure, now: float) -> bool:
+    """Whether torchrun stopped a worker before this failure; SIGTERM alone where it is not ours."""
+    if "stopped_at" not in worker:
+        return failure.signal == "SIGTERM" and failure.exception is None
+    if worker["stopped_at"] is None:
+        return False
+    return failure.exception is None or failure.time >= past(worker["stopped_at"], now)
+
+
+def recorded_by_torch(worker: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record of torch's `@record`, in the shape of our hook's; None where there is none."""
+    error = worker.get("error")
+    if not isinstance(error, dict) or not isinstance(error.get("extraInfo"), dict):
+        return None
+    kind, _, text = str(error.get("message")).partition(": ")
+    return {"type": kind, "message": text, "traceback": error["extraInfo"].get("py_callstack", "")}

@@ -1,0 +1,93 @@
+"""Watches for a hang, and finds out which rank the others wait for."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+from typing import Any, Mapping  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.config import HANG, Config, say
+from ddpjob_agent.environment import STACK_SIGNAL
+from ddpjob_agent.failures import ECHO, OWN, SUSPECT, Failure
+from ddpjob_agent.processes import read_text
+from ddpjob_agent.progress import Progress, counting_pids
+from ddpjob_agent.records import integer, objects, past, read_records
+from ddpjob_agent.verdict import Verdict
+
+# Ranks that wait for others stay so long after a hang: the other pods are yet to be judged.
+LINGER_SECONDS = 4.0
+# A rank may take so long to end after its exception, before it counts as hung.
+ENDING_SECONDS = 10.0
+
+
+class Hangs:
+    """The hang of this pod, if there is one."""
+
+    def __init__(self, config: Config, progress: Progress) -> None:
+        self.config, self.progress = config, progress
+        self.verdict: Verdict | None = None
+        self.until = -math.inf  # monotonic: until then the ranks stay where they are
+        self.lock = threading.Lock()
+
+    def stands_still(self, now: float, *, is_dying: bool = False) -> bool:
+        """Whether no step is made for too long; a rank that is dying has a while to end."""
+        limit, still = self.config.hang_seconds, self.progress.still_seconds(now)
+        if not 0 < limit <= still:
+            return False
+        if not is_dying:
+            errors = read_records(self.config.run_dir, "error-")
+            is_dying = any(is_ending(error, time.time()) for error in errors)
+        return still >= limit + (ENDING_SECONDS if is_dying else 0.0)
+
+    def judge(self, now: float) -> None:
+        """Find out what keeps the ranks of this pod; their stacks go into the log.
+
+        Where all of them wait for others they stay for a moment: once they were gone, a rank
+        elsewhere would no longer stand where it was.
+        """
+        from ddpjob_agent import stacks
+
+        still, step = self.progress.still_seconds(now), self.progress.report.get("step")
+        processes = self.take()
+        found = stacks.culprit(processes)
+        if not self.stands_still(now, is_dying=found is None):
+            return  # a rank has just ended, or is about to: another pod's end may have reached it
+        say(f"Hang: no new step for {still:.0f} s; the stacks of all local ranks:")
+        print(stacks.show(processes), file=sys.stderr, flush=True)
+        failure = Failure(f"no new step for {still:.0f} s after step {step}", time.time())
+        self.verdict = Verdict("Hang", HANG, failure)
+        if found is None:
+            return
+        failure.message += f"; {stacks.explain(found, processes)}"
+        failure.rank, failure.local_rank = found.rank, found.local_rank
+        failure.traceback = found.stacks or "\n".join(found.threads)
+        failure.grade = {stacks.OWN: OWN, stacks.DEVICE: SUSPECT}.get(found.kind, ECHO)
+        failure.place = found.place if found.kind == stacks.WAITS else ""
+        lingers = LINGER_SECONDS if failure.grade > OWN else 0.0
+        self.until = time.monotonic() + lingers  # the stacks took their time
+
+    def take(self) -> Any:
+        """The stacks of this pod's processes now: a list of stacks.Process."""
+        from ddpjob_agent import stacks
+
+        launch = next(read_records(self.config.run_dir, "launch"), {})
+        pids = [integer(worker.get("pid")) for worker in objects(launch.get("workers"))]
+        workers = {*filter(None, pids), *counting_pids(self.config.run_dir)}
+        with self.lock:  # two at once would read each other's answers
+            return stacks.take(os.getpid(), workers, STACK_SIGNAL)
+
+    def show(self) -> str:
+        """The stacks of this pod's processes now, as text."""
+        from ddpjob_agent import stacks
+
+        return stacks.show(self.take())
+
+
+def is_ending(record: Mapping[str, Any], now: float) -> bool:
+    """Whether the process of an uncaught exception still lives, or has ended a moment ago."""
+    pid = integer(record.get("pid"))
+    state = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] if pid else []
+    return state not in ([], ["Z"]) or now - past(record.get("ended_at"), now) < ENDING_SECONDS

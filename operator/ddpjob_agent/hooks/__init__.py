@@ -1,0 +1,1 @@
+"""In a pod this folder stands on PYTHONPATH and is no package; `sitecustomize` runs by itself."""

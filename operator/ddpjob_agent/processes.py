@@ -1,0 +1,179 @@
+"""The launcher and all other processes of the pod, and what the kernel says of them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
+
+# So much of the grace period is kept to write the summary.
+LAST_SECONDS = 3.0
+CGROUPS = "/sys/fs/cgroup"
+LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def read_text(path: str) -> str:
+    """The text in a file of the system, empty where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def memory_cgroup(v1: str, v2: str) -> str:
+    """The text of a file of this process's memory cgroup, which has two names."""
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, name = (f"{CGROUPS}/memory", v1) if controllers else (CGROUPS, v2)
+        for folder in (mount + path, mount):  # in a container the path may be the host's
+            text = read_text(f"{folder.rstrip('/')}/{name}")
+            if text:
+                return text
+    return ""
+
+
+def oom_kills() -> int:
+    """The number of processes of this cgroup that the kernel has killed for want of memory."""
+    match = re.search(
+        r"^oom_kill (\d+)$", memory_cgroup("memory.oom_control", "memory.events"), re.M
+    )
+    return int(match.group(1)) if match else 0
+
+
+def memory_limit() -> int | None:
+    """The cgroup's limit in bytes; None without one."""
+    text = memory_cgroup("memory.limit_in_bytes", "memory.max").strip()
+    return int(text) if text.isdigit() and int(text) < 2**60 else None
+
+
+def started_ticks(pid: int) -> int:
+    """The start of a process in ticks, since pids are used again; -1 where it is not known."""
+    words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(words[19]) if len(words) > 19 and words[19].isdigit() else -1
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux' prctl; nothing elsewhere."""
+    if LIBC is not None:
+        LIBC.prctl(option, value, 0, 0, 0)
+
+
+def children() -> list[int]:
+    """Pids of this process's living children, adopted orphans included; on Linux alone."""
+    found: list[int] = []
+    for pid in filter(str.isdigit, os.listdir("/proc") if LIBC is not None else []):
+        state, parent = [*read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:2], "", ""][:2]
+        if parent == str(os.getpid()) and state != "Z":
+            found.append(int(pid))
+    return found
+
+
+def kill(pid: int, signal_number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal_number)
+
+
+class Launcher:
+    """The process that the agent starts, what it leaves behind, and the signals that go to it."""
+
+    def __init__(self, grace_seconds: int) -> None:
+        self.grace_seconds = grace_seconds
+        self.pid = 0
+        # Its exit code, or minus the signal; None while it lives.
+        self.code: int | None = None
+        self.orphan_codes: set[int] = set()
+        # Unix seconds of the first SIGTERM, and the monotonic end of the grace period.
+        self.terminated_at: float | None = None
+        self.deadline = math.inf
+        self.on_stop: Callable[[], None] = lambda: None
+        self.told: set[int] = set()
+        self.oom_kills = oom_kills()  # before our time; in a pod there are none
+        self.wake = 0
+
+    def catch_signals(self) -> None:
+        """Handle signals from now on; each one ends `pause`."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come to us even where we are not PID 1
+        self.wake, writer = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for forwarded in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(forwarded, self.forward)
+
+    def forward(self, signal_number: int, frame: Any) -> None:
+        """Pass a signal on to the launcher; the first one begins the grace period.
+
+        It imports nothing: the module may be half imported in this moment.
+        """
+        if self.terminated_at is None:
+            self.terminated_at = time.time()
+            self.deadline = time.monotonic() + max(1.0, self.grace_seconds - LAST_SECONDS)
+            self.on_stop()
+        if self.pid and self.code is None:
+            kill(self.pid, signal_number)
+
+    def start(self, command: list[str], env: Mapping[str, str]) -> None:
+        """Start it in a session of its own. Raises OSError where that is impossible."""
+
+        def die_with_agent() -> None:  # local mode leaves no orphans even where the agent is killed
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+        process = subprocess.Popen(
+            command, env=env, start_new_session=True, preexec_fn=die_with_agent
+        )
+        process.returncode = 0  # we reap it: its destructor must not try
+        self.pid = process.pid
+        if self.terminated_at is not None:
+            kill(self.pid, signal.SIGTERM)
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a signal, for so long at most; then collect every child that has ended."""
+        select.select([self.wake], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake, 4096)
+        self.reap()
+
+    def reap(self) -> None:
+        """Collect every child that has ended."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                signalled = os.WIFSIGNALED(status)
+                code = -os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status)
+                if pid == self.pid:
+                    self.code = code
+                else:
+                    self.orphan_codes.add(code)
+
+    def stop_orphans(self) -> None:
+        """Ask what an ended launcher left behind to end: it did not pass the signal on."""
+        for pid in set(children()) - self.told:
+            self.told.add(pid)
+            kill(pid, signal.SIGTERM)
+
+    def kill_rest(self) -> None:
+        """Nothing outlives the agent, here as in a pod, where the kernel sees to it."""
+        for _ in range(100):  # the children of a killed child come to us in the next round
+            rest = [*children(), *([self.pid] if self.code is None else [])]
+            if not rest:
+                return
+            for pid in rest:
+                kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+            self.reap()

@@ -1,0 +1,202 @@
+"""How far the script is, and how fast: its own reports, else the optimizer steps of the hooks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any, Mapping  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.config import Config, say
+from ddpjob_agent.processes import started_ticks
+from ddpjob_agent.records import integer, names_in, number, past, read_bytes, read_json
+
+PROGRESS_BYTES = 16 * 1024
+METRICS, METRIC_NAME_CHARS = 32, 63
+POLL_SECONDS = 0.5
+# The largest integer that every JSON reader keeps.
+STEPS = 2**53 - 1
+
+
+def parse_progress(content: Any) -> tuple[dict[str, Any], list[str]]:
+    """The good fields of a progress file, and what is wrong with the others.
+
+    Raises ValueError where there is no step.
+    """
+    if not isinstance(content, dict) or integer(content.get("step"), 0, STEPS) is None:
+        raise ValueError('must be one JSON object with "step", a whole number')
+    report: dict[str, Any] = {"step": content["step"]}
+    problems: list[str] = []
+    for name in ("total_steps", "epoch", "loss", "samples_per_second"):
+        value = content.get(name)
+        good = integer(value, 1, STEPS) if name == "total_steps" else number(value)
+        if good is not None:
+            report[name] = good
+        elif value is not None:
+            rule = "a whole number above 0" if name == "total_steps" else "a number"
+            problems.append(f"{name} must be {rule}, got {str(value)[:40]!r}")
+    metrics = content.get("metrics")
+    pairs = list(metrics.items()) if isinstance(metrics, dict) else []
+    good_pairs = [(k, number(v)) for k, v in pairs if 0 < len(k) <= METRIC_NAME_CHARS]
+    report["metrics"] = dict([(k, v) for k, v in good_pairs if v is not None][:METRICS])
+    if metrics is not None and (not pairs and metrics != {} or len(report["metrics"]) < len(pairs)):
+        rule = f"at most {METRICS} numbers with names of at most {METRIC_NAME_CHARS} characters"
+        problems.append(f"metrics must be an object of {rule}")
+    return report, problems
+
+
+class Progress:
+    """The newest report of the script, else the counted optimizer steps; and how fast they go."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.source = "none"
+        self.report: dict[str, Any] = {}
+        self.updated_at = 0.0  # unix seconds
+        self.eta: float | None = None  # seconds
+        self.file: tuple[int, ...] = ()  # as it was read last: mtime, size, inode
+        self.first = (0.0, 0)  # monotonic seconds and step of the first report
+        self.counted: int | None = None  # steps, by the hooks
+        self.signs: set[tuple[int, int, int, int]] = set()  # of life, by the hooks
+        self.steps: dict[int, tuple[int, int | None, float]] = {}  # by pid; as in stepped
+        self.moved: float | None = None  # monotonic seconds of the last new step, of either source
+        self.warned: set[str] = set()
+
+    def poll(self, now: float) -> None:
+        """Look for news; `now` is monotonic."""
+        try:
+            self.poll_file(now)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as problem:
+            self.warn(str(problem))
+        pages = read_pages(self.config.run_dir)
+        for page in pages:
+            if page.step != self.steps.get(page.pid, (0,))[0]:
+                self.steps[page.pid] = page.step, page.rank, time.time() - POLL_SECONDS
+        shown = self.source != "file" and self.config.count_steps
+        signs = {(page.pid, page.started, page.step, page.others) for page in pages}
+        if signs != self.signs and (shown or self.config.hang_seconds):
+            self.signs, self.moved = signs, now
+        counted = counted_step(pages) if shown else None
+        if counted is not None and counted != self.counted:
+            self.counted = counted
+            self.take("counted", {"step": counted, "metrics": {}}, time.time(), now)
+
+    def poll_file(self, now: float) -> None:
+        """Read the progress file if it has changed."""
+        info = os.stat(self.config.progress_file)
+        file = (info.st_mtime_ns, info.st_size, info.st_ino)
+        if file != self.file:
+            self.file = file
+            content = read_json(self.config.progress_file, PROGRESS_BYTES)
+            report, problems = parse_progress(content)
+            self.take("file", report, past(info.st_mtime, time.time()), now)
+            for problem in problems:
+                self.warn(problem)
+
+    def warn(self, problem: str) -> None:
+        """Say each problem once, and no more than a few."""
+        if problem not in self.warned and len(self.warned) < 8:
+            self.warned.add(problem)
+            say(f"progress file {self.config.progress_file}: {problem}")
+
+    def take(self, source: str, report: dict[str, Any], updated_at: float, now: float) -> None:
+        """Make `report` the newest one, and estimate the rest from the rate since the first one."""
+        step, total = report["step"], report.get("total_steps")
+        if step != self.report.get("step"):
+            self.moved = now
+        if source != self.source or step < self.first[1]:
+            self.first = (now, step)
+        since, start = self.first
+        self.eta = None
+        if total is not None and step >= total:
+            self.eta = 0.0
+        elif total is not None and step > start and now > since:
+            self.eta = min(STEPS, round((total - step) * (now - since) / (step - start), 1))
+        self.source, self.report, self.updated_at = source, report, updated_at
+
+    def page(self, state: str) -> dict[str, Any]:
+        """The object served at /progress."""
+        config = self.config
+        page: dict[str, Any] = {"version": 1, "namespace": config.namespace, "job": config.job}
+        page.update(attempt=config.attempt, node_rank=config.node_rank, state=state)
+        page.update(source=self.source, **self.report)
+        if self.eta is not None:
+            page["eta_seconds"] = self.eta
+        if self.report:
+            page["updated_at"] = self.updated_at
+        return page
+
+    def stepped(self) -> dict[int, tuple[int | None, float]]:
+        """The rank of each process that made steps, and the last one's unix time, or earlier."""
+        return {pid: (rank, at) for pid, (_, rank, at) in self.steps.items()}
+
+    def still_seconds(self, now: float) -> float:
+        """For how long no step has been made; 0 before the first and after the last."""
+        return 0.0 if self.moved is None or self.is_complete else now - self.moved
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the script has reported its last step."""
+        return bool(self.report.get("step", -1) >= self.report.get("total_steps", math.inf))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The page of a process that has made optimizer steps, as ddpjob_counts.py lays it out."""
+
+    pid: int
+    step: int
+    rank: int | None
+    local_rank: int | None
+    started: int
+    """In the ticks of /proc; -1 where they are not known."""
+    others: int
+    """Steps of optimizers that have made fewer than another one of the process."""
+
+
+PAGE, PAGE_MAGIC = struct.Struct("=qqqqqq"), 0x31424F4A504444
+
+
+def read_pages(folder: str) -> list[Counted]:
+    """All readable pages. They are read, not mapped: a file may be cut short at any time."""
+    pages = []
+    for name in names_in(folder, r"steps-[0-9]{1,10}\.page"):
+        with contextlib.suppress(OSError):
+            content = read_bytes(os.path.join(folder, name), PAGE.size)
+            if len(content) == PAGE.size:
+                magic, step, rank, local_rank, started, others = PAGE.unpack(content)
+                if magic == PAGE_MAGIC and 0 < step <= STEPS:
+                    ranks = integer(rank), integer(local_rank)
+                    pages.append(Counted(int(name[6:-5]), step, *ranks, started, others))
+    return pages
+
+
+def counted_step(pages: list[Counted]) -> int | None:
+    """Steps that were counted in this pod's lowest local rank; None before the first."""
+    counts = [(2**31 if p.local_rank is None else p.local_rank, p.step) for p in pages]
+    lowest = min(counts)[0] if counts else 0
+    return max((step for rank, step in counts if rank == lowest), default=None)
+
+
+def counting_pids(folder: str) -> list[int]:
+    """Pids of the processes that have made optimizer steps and still live."""
+    return [page.pid for page in read_pages(folder) if started_ticks(page.pid) == page.started]
+
+
+def metrics_text(page: Mapping[str, Any], job: str) -> str:
+    """`page` in Prometheus' text format."""
+    job = job.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    labels = f'{{job="{job}",attempt="{page["attempt"]}",node_rank="{page["node_rank"]}"}}'
+    lines: list[str] = []
+    for name in ("step", "total_steps", "epoch", "loss", "samples_per_second"):
+        if name in page:
+            value = float(page[name])
+            text = repr(value) if math.isfinite(value) else f"{value:+}"[-4:].title()
+            text = "NaN" if math.isnan(value) else text
+            lines += [f"# TYPE ddpjob_{name} gauge", f"ddpjob_{name}{labels} {text}"]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,199 @@
+"""The verdict on a pod's part of the attempt, and the summary that tells it to the operator."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any, Mapping  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.config import (
+    HANG,
+    NO_RENDEZVOUS,
+    OK,
+    OUT_OF_MEMORY,
+    SAVED,
+    TERMINATED,
+    USER_ERROR,
+    Config,
+    say,
+)
+from ddpjob_agent.failures import (
+    ECHO,
+    OWN,
+    STOPPED,
+    SUSPECT,
+    TORCH_ERRORS,
+    Failure,
+    make_failure,
+    one_line,
+)
+from ddpjob_agent.processes import memory_limit
+from ddpjob_agent.records import integer
+
+# The kubelet keeps no more of a termination message.
+SUMMARY_BYTES = 4096
+# Of a helper process.
+KILLED = re.compile(r"killed by signal: Killed|exited unexpectedly|exitcode -9|SIGKILL")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The end of this pod's part of the attempt."""
+
+    reason: str
+    agent_exit: int
+    failure: Failure
+
+
+def first_cause(failures: list[Failure]) -> Failure:
+    """The failure that explains the others: own before echo, then the earliest.
+
+    One that was stopped counts only where nothing else happened: torchrun stops a failed worker's
+    siblings.
+    """
+    if not all(f.stopped for f in failures):
+        for failure in failures:
+            failure.grade = STOPPED if failure.stopped else failure.grade
+    return min(failures, key=lambda f: (f.grade, f.time))
+
+
+def judge_failures(failures: list[Failure], alone: bool = True) -> Verdict:
+    """The verdict on workers that failed; `alone`: there are no other pods to have caused it."""
+    first = first_cause(failures)
+    if alone:
+        first.grade = OWN
+    if first.exit_code == SAVED:
+        first.message = f"saved and stopped (exit code {SAVED})"
+        return Verdict("Preempted", SAVED, first)
+    if first.exception is None and first.signal is not None:
+        return Verdict("Signal", 128 + getattr(signal, first.signal, 0), first)
+    if not first.launched:
+        return Verdict("LaunchFailed", USER_ERROR, first)
+    return Verdict("Exception" if first.exception else "ExitCode", USER_ERROR, first)
+
+
+def judge_memory(verdict: Verdict, kills: int) -> Verdict:
+    """`verdict`, or OOMKilled where the kernel has meanwhile killed for want of memory.
+
+    With cgroup v1, or the kubelet's singleProcessOOMKill, one process is killed and the agent lives
+    to tell; else the whole container is, and the kubelet tells.
+    """
+    first = verdict.failure
+    if kills <= 0 or not (first.signal == "SIGKILL" or KILLED.search(first.message)):
+        return verdict
+    limit = memory_limit()
+    of = "the memory limit" if limit is None else f"the memory limit of {limit / 2**20:.0f} MiB"
+    first.message = f"{first.message}: out of memory, by {of}; processes killed for it: {kills}"
+    return Verdict("OOMKilled", OUT_OF_MEMORY, first)
+
+
+def missing_script(command: list[str]) -> str | None:
+    """The script that `command` wanted Python to run, if it wanted one and there is none."""
+    if not re.match(r"python[0-9.]*\Z", os.path.basename(command[0])):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-m", "-c", "-"):
+            return None
+        if word in ("-W", "-X"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return None if os.path.exists(word) else word
+    return None
+
+
+def judge_torchrun(error: Any, config: Config, code: int, now: float) -> Verdict:
+    """The verdict on a torchrun that ended without a failed worker; `error` is its own."""
+    if not isinstance(error, dict):
+        failure = make_failure({"exitcode": code}, None, False, now)
+        failure.message = "torchrun itself was " * (code < 0) + failure.message
+        return judge_failures([failure])
+    kind, text = str(error.get("type")), str(error.get("message"))
+    failure = Failure(text, now, exit_code=integer(error.get("exit_code")))
+    if error.get("stage") != "run":
+        return Verdict("LaunchFailed", USER_ERROR, failure)
+    failure.exception, failure.message = one_line(kind, text)
+    failure.traceback = str(error.get("traceback", ""))
+    if TORCH_ERRORS.fullmatch(kind) or kind.startswith("Rendezvous"):
+        where = f"{config.master_addr}:{config.master_port}"
+        failure.message = f"no group of {config.nnodes} nodes at {where}: {failure.message}"
+        failure.grade = ECHO if "Did the remote server shutdown or crash" in text else OWN
+        return Verdict("Rendezvous", NO_RENDEZVOUS, failure)
+    return Verdict("LaunchFailed", USER_ERROR, failure)
+
+
+def completed(now: float) -> Verdict:
+    """The verdict on a pod that has done its work."""
+    return Verdict("Completed", OK, Failure("", now, exit_code=0))
+
+
+def refused(problem: str) -> Verdict:
+    """The verdict on a pod whose launcher could not be started."""
+    return Verdict("LaunchFailed", USER_ERROR, Failure(problem, time.time()))
+
+
+def judge_stop(at: float) -> Verdict:
+    """The verdict on a pod that SIGTERM ended at `at` (unix seconds) without a word of saving."""
+    text = f"stopped by SIGTERM; no worker ended with {SAVED} (saved)"
+    return Verdict("Signal", TERMINATED, Failure(text, at, signal="SIGTERM"))
+
+
+def summarize(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
+    """The summary as JSON of at most SUMMARY_BYTES.
+
+    The traceback loses its beginning first, then the message its end, then progress its metrics.
+    """
+    first = verdict.failure
+    summary: dict[str, Any] = {
+        "version": 1,
+        "reason": verdict.reason,
+        "rank": first.rank,
+        "local_rank": first.local_rank,
+        "exit_code": first.exit_code,
+        "signal": first.signal,
+        "exception": (first.exception or "")[:200] or None,
+        "message": first.message[:1000],
+        "peer": first.grade > OWN,
+        "suspect": first.grade == SUSPECT,
+        "place": re.sub(r"[^ -~]", "?", first.place)[:200] or None,
+        "time": first.time,
+        "progress": dict(page),
+        # Last, as what may go: of a pod with many containers the kubelet keeps less of each.
+        "traceback": first.traceback.strip(),
+    }
+    while True:
+        encoded = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
+        content = encoded.encode("utf-8", "replace")
+        if len(content) <= SUMMARY_BYTES:
+            return content
+        if summary["traceback"]:
+            summary["traceback"] = summary["traceback"][len(summary["traceback"]) // 8 + 1 :]
+        elif len(summary["message"]) > 200:
+            summary["message"] = summary["message"][:-100]
+        else:
+            summary["progress"].pop("metrics", None)
+
+
+def write_summary(path: str, content: bytes) -> None:
+    """Write in place: the kubelet mounts the file alone, so that no rename can replace it."""
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+    except OSError as problem:
+        say(f"cannot write the summary to {path}: {problem}")
+
+
+def conclude(verdict: Verdict, page: Mapping[str, Any], path: str) -> int:
+    """Write the summary to `path`, and the cause into the log; the agent's exit code."""
+    write_summary(path, summarize(verdict, page))
+    first = verdict.failure
+    if verdict.agent_exit != OK:
+        rank = "" if first.rank is None else f"rank {first.rank}: "
+        gone = first.grade > OWN and verdict.agent_exit != HANG
+        echo = " (another rank had gone before)" if gone else ""
+        say(f"{verdict.reason}: {rank}{first.message}{echo}")
+    return verdict.agent_exit

@@ -1,0 +1,54 @@
+"""What the kernel says of the pod's processes."""
+
+from pathlib import Path
+
+import pytest
+
+from ddpjob_agent import processes
+
+
+def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, **files: str) -> None:
+    """Cgroup files at `where` below the mount, which this process's /proc/self/cgroup names."""
+    folder = tmp_path / where.lstrip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("_", ".", 1)).write_text(text)
+    monkeypatch.setattr(processes, "CGROUPS", str(tmp_path))
+    read = processes.read_text
+    listed = "9:name=systemd:/\n5:memory:/kubepods/pod-1\n0::/kubepods/pod-1\n"
+    monkeypatch.setattr(
+        processes, "read_text", lambda path: listed if path == "/proc/self/cgroup" else read(path)
+    )
+
+
+V1 = {
+    "memory_oom_control": "oom_kill_disable 0\noom_kill 2\n",
+    "memory_limit_in_bytes": "536870912",
+}
+V2 = {"memory_events": "low 0\noom 1\noom_kill 2\noom_group_kill 0\n", "memory_max": "536870912\n"}
+
+
+@pytest.mark.parametrize(
+    ("where", "files"),
+    [
+        ("/memory/kubepods/pod-1", V1),
+        ("/memory", V1),
+        ("/kubepods/pod-1", V2),
+        ("/", V2),
+    ],
+    ids=["v1", "v1-container", "v2", "v2-container"],
+)
+def test_the_kernels_count_of_kills_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, files: dict[str, str]
+) -> None:
+    cgroups(tmp_path, monkeypatch, where, **files)
+    assert (processes.oom_kills(), processes.memory_limit()) == (2, 512 * 2**20)
+
+
+def test_no_cgroup_and_no_limit_are_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cgroups(tmp_path, monkeypatch, "/")
+    assert (processes.oom_kills(), processes.memory_limit()) == (0, None)
+    cgroups(tmp_path, monkeypatch, "/", memory_max="max\n")
+    assert processes.memory_limit() is None

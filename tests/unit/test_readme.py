@@ -1,0 +1,57 @@
+"""README.md shows what is so: its job, the objects of that job, a figure that was measured."""
+
+import json
+import re
+from functools import cache
+
+import yaml
+
+from benchmarks import recovery_plot
+from ddpjob.api import DDPJob
+from ddpjob.pods import render
+from ddpjob.pods.allowlist import Policy
+from tests.builders import UID
+from tests.cluster.tiers import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+@cache
+def first_job() -> DDPJob:
+    """The job at the top of the page."""
+    body = yaml.safe_load(README.split("```yaml\n")[1].split("```")[0])
+    body["metadata"] |= {"namespace": "default", "uid": UID}
+    return DDPJob.parse(body)
+
+
+def test_the_first_job_is_the_first_example() -> None:
+    example = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    assert first_job().spec == DDPJob.parse(example).spec
+
+
+def test_the_tree_has_the_objects_of_the_first_job() -> None:
+    job, agent = first_job(), render.Agent(b"")
+    pods = render.pods(job, agent, Policy())
+    objects = [
+        render.service(job),
+        render.config_map(job, agent),
+        render.network_policy(job, Policy()) or {},
+        *(json.loads(pods.body(rank)) for rank in range(job.spec.nnodes)),
+    ]
+    made = [f"{body['kind']} {body['metadata']['name']}" for body in objects]
+    shown = [f"{kind} {name}" for kind, name in re.findall(r"^[├└]── (\w+) (\S+)", README, re.M)]
+    assert [re.sub(r"-agent-[0-9a-f]{8}$", "-agent-…", name) for name in made] == shown
+    for body in objects[3:]:
+        (container,) = body["spec"]["containers"]
+        variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+        node_rank = variables["PET_NODE_RANK"]
+        line = README.split(f"Pod {body['metadata']['name']} ")[1].splitlines()
+        assert line[0].endswith(f"attempt 0, node rank {node_rank}")
+        assert f"container {container['name']} " in line[1]
+        assert line[1].endswith(f"{' '.join(container['args'][:2])}, RANK={node_rank}")
+
+
+def test_the_seconds_of_a_restart_are_those_that_were_measured() -> None:
+    killed, *_ = recovery_plot.tables(recovery_plot.PAGE.read_text())[0]
+    assert killed.fault == "a rank is killed"
+    assert f"[{killed.step.median:.0f} s later](docs/recovery.md)" in README
