@@ -8,9 +8,6 @@ import pytest
 
 from tests.cluster.tiers import ROOT
 
-# The tests of the agent still share helpers in this way.
-AGENT = ROOT / "tests" / "unit" / "agent"
-
 
 def shared(source: str) -> Iterator[str]:
     """The test modules that this source imports."""
@@ -36,7 +33,6 @@ def test_no_module_imports_from_a_test_module() -> None:
     found = {
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources()
-        if path.parent != AGENT
         for name in shared(path.read_text())
     }
     assert not found
