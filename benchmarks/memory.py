@@ -17,7 +17,7 @@ import psutil
 from benchmarks import trial
 from benchmarks.trial import Scenario
 from ddpjob import names
-from tests.api.test_memory import large_job, large_pod
+from tests.api.large import large_job, large_pod
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client

@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from ddpjob import api, names
-from ddpjob.api import DDPJob
+from ddpjob.api import DDPJob, Failure, FailurePolicy, Status
 from ddpjob.plan import decide as core
 from ddpjob.plan import decision
-from ddpjob.plan.observed import Observed, PodRecord
+from ddpjob.plan.observed import Observed, PodRecord, Report, pod_record
 from ddpjob.plan.proof import print_of, proofs
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
+STARTED = "2027-01-15T07:55:00Z"  # 300 s before NOW
 UID = "11111111-2222-3333-4444-555555555555"
 
 
@@ -88,6 +89,75 @@ def decide(job: DDPJob, observed: Observed, now: float) -> decision.Decision:
         return replace(pod, root=pod.root or own.root)
 
     return core.decide(job, replace(observed, pods=tuple(map(prove, observed.pods))), now)
+
+
+def see(*pods: PodRecord, **fields: object) -> Observed:
+    """All there is: what is not among these pods is gone."""
+    values = {"children_ready": True, "spec_hash": "hash", "confirmed": True, **fields}
+    return Observed(pods=pods, **values)  # type: ignore[arg-type]
+
+
+def write(job: DDPJob, *pods: PodRecord, now: float = NOW, **fields: object) -> DDPJob:
+    """The job once the status of the decision about it is stored."""
+    return with_status(job, decide(job, see(*pods, **fields), now).status)
+
+
+def started(*pods: PodRecord, **spec: Any) -> DDPJob:
+    """A job whose pods have all been created."""
+    return write(write(job(**spec)), *(pods or (pod(0), pod(1))))
+
+
+def whole(**spec: Any) -> DDPJob:
+    """A job both of whose nodes run."""
+    return write(started(**spec), running(0), running(1))
+
+
+def long_running(**spec: Any) -> DDPJob:
+    """A job that has run since STARTED."""
+    ours = started(running(0), running(1), **spec)
+    goodput = ours.status.goodput.model_copy(update={"since": STARTED})
+    return with_status(
+        ours, ours.status.model_copy(update={"state": "Running", "goodput": goodput})
+    )
+
+
+def in_attempt(attempt: int, **status: Any) -> DDPJob:
+    """A job both of whose nodes run in this attempt."""
+    nodes = {"desired": 2, "running": 2}
+    return job(status={"state": "Running", "attempt": attempt, "nodes": nodes, **status})
+
+
+def deleted(decision: decision.Decision) -> set[str]:
+    """The names of the pods that the decision deletes."""
+    return {deletion.pod.name for deletion in decision.delete}
+
+
+def condition(status: Status, kind: str) -> tuple[str, str] | None:
+    """(status, reason) of the condition, None where there is none."""
+    found = status.condition(kind)
+    return (found.status, found.reason) if found else None
+
+
+def reports(step: int, attempt: int = 0, source: str = "file") -> Report:
+    """Rank 0's report of a step."""
+    return Report(attempt=attempt, step=step, source=source)  # type: ignore[arg-type]
+
+
+def failure_policy(*rules: dict[str, Any]) -> FailurePolicy:
+    """The failure policy with these rules."""
+    return job(failurePolicy={"rules": list(rules)}).spec.failure_policy
+
+
+def failure(reason: str = "Exception", **fields: Any) -> Failure:
+    """A failure of the first attempt, as the status has it."""
+    return Failure(**{"attempt": 0, "reason": reason, "message": "ValueError: boom", **fields})
+
+
+def record_of(status: dict[str, Any], **metadata: Any) -> PodRecord:
+    """The record of a pod of `job()` with this status."""
+    found = pod_record({"metadata": {**IDENTITY, **metadata}, "status": status})
+    assert found is not None
+    return found
 
 
 def running(rank: int, **fields: Any) -> PodRecord:

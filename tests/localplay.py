@@ -12,8 +12,10 @@ from ddpjob import api
 from ddpjob.cluster import DDPJOBS, PODS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
+from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.settings import Settings
+from tests.builders import job_object
 
 FAST = Settings(
     minor_status=0.0, progress_poll=0.05, progress_write=0.0, backoff_first=0.01, workers=2
@@ -45,18 +47,18 @@ class Watched(LocalCluster):
         self.writes: Counter[tuple[str, str, str]] = Counter()
         """(verb, kind, name) of every write of the operator's."""
         self.kill_at: tuple[int, str] | None = None
-        """(number of the write, `before` or `after`)."""
+        """(number of the write, from 1; `kill-before` or `kill-after`)."""
         self.crashed: asyncio.Event = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
         if self.crashed.is_set():
             raise Crash
-        number = sum(self.writes.values())
         self.writes[verb, resource.kind, name] += 1
-        self._die(number, "before")
+        number = sum(self.writes.values())
+        self._die(number, "kill-before")
         yield
-        self._die(number, "after")
+        self._die(number, "kill-after")
 
     @property
     def revision(self) -> int:
@@ -162,9 +164,9 @@ def is_unschedulable(pod: Body) -> bool:
     return bool((meta.get("annotations") or {}).get(NO_NODE_FOR) == place)
 
 
-async def end_pod(cluster: Any, pod: Body, code: int) -> None:
+async def end_pod(cluster: Any, pod: Body, code: int, message: str = "") -> None:
     """Its trainer has ended. Raises Conflict where the pod has changed meanwhile."""
-    ended = {"exitCode": code, "finishedAt": "2027-01-15T08:00:01Z"}
+    ended = {"exitCode": code, "finishedAt": "2027-01-15T08:00:01Z", "message": message}
     await _set(cluster, pod, "Failed" if code else "Succeeded", {"terminated": ended})
 
 
@@ -225,3 +227,88 @@ async def until(condition: Callable[[], Any], seconds: float = 20.0, every: floa
             if value:
                 return value
             await asyncio.sleep(every)
+
+
+async def submit(
+    cluster: Watched, name: str = "digits", *, namespace: str = NAMESPACE, **spec: Any
+) -> Body:
+    """Create a job, with three nodes unless its spec has another number."""
+    return await cluster.create(DDPJOBS, namespace, job_object(name, **{"nnodes": 3, **spec}))
+
+
+async def stored(cluster: Watched, name: str = "digits", *, namespace: str = NAMESPACE) -> Body:
+    """The job as it is now."""
+    return await cluster.get(DDPJOBS, namespace, name)
+
+
+async def in_state(
+    cluster: Watched, state: str, name: str = "digits", *, namespace: str = NAMESPACE
+) -> Body:
+    """The job once it is in this state."""
+
+    async def look() -> Body | None:
+        job = await stored(cluster, name, namespace=namespace)
+        return job if job.get("status", {}).get("state") == state else None
+
+    job: Body = await until(look)
+    return job
+
+
+def with_spec(body: Body, **changes: Any) -> Body:
+    """The job with these fields of its spec changed."""
+    return {**body, "spec": {**body["spec"], **changes}}
+
+
+def accepted(job: Body) -> Body:
+    """The condition of that name."""
+    found: Body = next(c for c in job["status"]["conditions"] if c["type"] == "Accepted")
+    return found
+
+
+async def has_restarted(cluster: Watched) -> bool:
+    """Whether the job has restarted once."""
+    status = (await stored(cluster)).get("status") or {}
+    return bool(status.get("restarts") == 1)
+
+
+async def pod_names(cluster: Watched) -> list[str]:
+    """All pods there are."""
+    return [p["metadata"]["name"] for p in (await cluster.list(PODS, namespace=NAMESPACE)).items]
+
+
+async def quiet(cluster: Watched) -> None:
+    """Until the operator has made no write for a while."""
+    while True:
+        before = sum(cluster.writes.values())
+        for _ in range(10):  # so that a pause of this whole process does not pass for quiet
+            await asyncio.sleep(0.01)
+        if sum(cluster.writes.values()) == before:
+            return
+
+
+class Refusing(Watched):
+    """Answers every creation of a pod with `code`; the message differs each time."""
+
+    code, reason, text = 403, "Forbidden", "denied (request {n})"
+    refused = 0
+
+    def operator(self) -> OperatorView:
+        outer = self
+
+        class View(OperatorView):
+            async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+                if resource == PODS:
+                    outer.refused += 1
+                    text = outer.text.format(n=outer.refused)
+                    raise cluster_error(outer.code, outer.reason, text)
+                return await super().create(resource, namespace, body)
+
+        return View(self)
+
+
+@contextlib.asynccontextmanager
+async def watching(cluster: Watched, *namespaces: str) -> AsyncIterator[Controller]:
+    """One controller for these namespaces, and pods that all end well."""
+    controller = Controller(cluster.operator(), namespaces=namespaces, settings=FAST)
+    async with side_by_side(controller.run(), play_pods(cluster, lambda attempt, rank: 0)):
+        yield controller

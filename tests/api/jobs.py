@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpjob import names
+from ddpjob.cluster import PODS, Resource
 from ddpjob.json_depth import Body
 from tests.builders import job_object
 from tests.cluster.client import MERGE, Client
@@ -42,14 +43,14 @@ class Jobs:
     async def in_state(self, state: str, name: str = "digits") -> Body:
         return await self.until(lambda job: job.get("status", {}).get("state") == state, name)
 
-    async def children(self, plural: str) -> list[Body]:
+    async def children(self, resource: Resource) -> list[Body]:
         selector = f"labelSelector={names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
-        path = f"/api/v1/namespaces/{self.namespace}/{plural}?{selector}"
+        path = f"{resource.path(self.namespace)}?{selector}"
         items: list[Body] = (await self.client.request("GET", path))["items"]
         return items
 
     async def pods(self) -> list[str]:
-        return sorted(pod["metadata"]["name"] for pod in await self.children("pods"))
+        return sorted(pod["metadata"]["name"] for pod in await self.children(PODS))
 
 
 def rank(pod: Body) -> tuple[int, int]:

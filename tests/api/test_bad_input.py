@@ -1,4 +1,4 @@
-"""The API server refuses the broken job files, and reads YAML as `ddpjob validate` does."""
+"""The API server refuses the broken jobs, and reads YAML as `ddpjob validate` does."""
 
 import json
 import uuid
@@ -32,7 +32,7 @@ def kind(api_server: ApiServer, request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module")
 def shared_namespace(api_server: ApiServer) -> Iterator[str]:
-    """One for all files: their names differ."""
+    """One for all jobs: their names differ."""
     name = f"bad-input-{uuid.uuid4().hex[:8]}"
     api_server.create_namespace(name)
     yield name
@@ -42,9 +42,10 @@ def shared_namespace(api_server: ApiServer) -> Iterator[str]:
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 @pytest.mark.usefixtures("kind")
 def test_kubectl_apply_names_field_and_rule(
-    api_server: ApiServer, shared_namespace: str, case: Case
+    api_server: ApiServer, shared_namespace: str, case: Case, tmp_path: Path
 ) -> None:
-    said = api_server.kubectl("apply", "-n", shared_namespace, "-f", str(case.file), check=False)
+    file = str(case.file(tmp_path))
+    said = api_server.kubectl("apply", "-n", shared_namespace, "-f", file, check=False)
     if case.refused_by == "validate":
         assert said.endswith(" created\n"), (
             f"validate alone should refuse this, because {case.reason}"

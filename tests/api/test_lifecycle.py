@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 
 from ddpjob import names
+from ddpjob.cluster import PODS
 from ddpjob.json_depth import Body
 from tests.api.jobs import Jobs, conditions, rank
 from tests.cluster.apiserver import ApiError, ApiServer
@@ -59,9 +59,9 @@ async def test_the_deadline_keeps_pods_and_gives_them_their_grace(
         job = await jobs.in_state("Failed")
         assert conditions(job)["Failed"] == ("True", "DeadlineExceeded")
         async with asyncio.timeout(30):
-            while any(not ended(pod) for pod in await jobs.children("pods")):
+            while any(not ended(pod) for pod in await jobs.children(PODS)):
                 await asyncio.sleep(0.1)
-        pods = await jobs.children("pods")
+        pods = await jobs.children(PODS)
     assert len(pods) == 2 and all(
         pod["status"]["reason"] == "DeadlineExceeded" and "deletionTimestamp" not in pod["metadata"]
         for pod in pods
@@ -96,14 +96,14 @@ async def test_a_lost_node_costs_an_uncounted_restart_elsewhere(
     async with ScriptedKubelet(client, nodes) as kubelet:
         await jobs.create(failurePolicy={"maxRestarts": 0})
         await jobs.in_state("Running")
-        lost = next(pod for pod in await jobs.children("pods") if rank(pod) == (0, 1))
+        lost = next(pod for pod in await jobs.children(PODS) if rank(pod) == (0, 1))
         node = lost["spec"]["nodeName"]
         kubelet.mute(node)
         await set_node_ready(client, node, ready=False)
         job = await jobs.until(
             lambda job: (job["status"]["attempt"], job["status"]["state"]) == (1, "Running")
         )
-        pods = await jobs.children("pods")
+        pods = await jobs.children(PODS)
         kubelet.unmute(node)
     failure = job["status"]["failure"]
     assert (failure["reason"], failure["node"]) == ("NodeLost", node)
@@ -126,7 +126,7 @@ async def test_an_avoided_node_gets_no_further_pod(
         job = await jobs.until(lambda job: job.get("status", {}).get("attempt") == 1)
         (avoided,) = job["status"]["avoidedNodes"]
         await jobs.until(lambda job: job["status"]["state"] == "Running")
-        later = [pod for pod in await jobs.children("pods") if rank(pod)[0] == 1]
+        later = [pod for pod in await jobs.children(PODS) if rank(pod)[0] == 1]
     assert len(later) == 6 and avoided not in {pod["spec"]["nodeName"] for pod in later}
     assert job["status"]["failure"]["node"] == avoided
 
@@ -147,7 +147,7 @@ async def test_a_group_without_room_is_released_with_the_schedulers_words(
         assert failure["reason"] == "StartupDeadlineExceeded" and "cpu" in failure["message"]
         assert job["status"]["budget"]["charged"] == 0
         async with asyncio.timeout(30):
-            while any(rank(pod)[0] == 0 for pod in await jobs.children("pods")):
+            while any(rank(pod)[0] == 0 for pod in await jobs.children(PODS)):
                 await asyncio.sleep(0.1)
 
 
@@ -157,40 +157,10 @@ async def test_somebody_elses_job_gets_nothing(
     await jobs.create("theirs", managedBy="example.com/other")
     await jobs.create()
     async with asyncio.timeout(60):
-        while not await jobs.children("pods"):
+        while not await jobs.children(PODS):
             await asyncio.sleep(0.1)
     theirs = await jobs.get("theirs")
     assert "status" not in theirs
-    assert {pod["metadata"]["labels"][names.JOB_LABEL] for pod in await jobs.children("pods")} == {
+    assert {pod["metadata"]["labels"][names.JOB_LABEL] for pod in await jobs.children(PODS)} == {
         "digits"
     }
-
-
-async def test_a_network_policy_edited_while_suspended_is_replaced_and_another_is_not(
-    jobs: Jobs, nodes: list[str], client: Client
-) -> None:
-    path = f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies"
-
-    async def policies() -> list[tuple[str, list[str]]]:
-        found = (await client.request("GET", path))["items"]
-        return [(policy["metadata"]["uid"], policy["spec"]["policyTypes"]) for policy in found]
-
-    async def resumed(attempt: int, **spec: Any) -> list[tuple[str, list[str]]]:
-        await jobs.patch(suspend=True)
-        await jobs.in_state("Suspended")
-        await jobs.patch(suspend=False, **spec)
-        job = await jobs.in_state("Running")
-        assert job["status"]["attempt"] == attempt
-        return await policies()
-
-    async with ScriptedKubelet(client, nodes):
-        await jobs.create(networkPolicy={"egress": []})
-        await jobs.in_state("Running")
-        (first,) = await policies()
-        assert first[1] == ["Ingress", "Egress"]
-        assert await resumed(1, args=["other.py"]) == [first], "it was wanted as it was"
-        (second,) = await resumed(2, networkPolicy={"egress": None})
-        assert second[0] != first[0] and second[1] == ["Ingress"]
-        assert await resumed(3, networkPolicy={"enabled": False}) == []
-        (last,) = await resumed(4, networkPolicy={"enabled": True, "egress": [{}]})
-        assert last[1] == ["Ingress", "Egress"]

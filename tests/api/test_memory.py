@@ -6,40 +6,15 @@ from typing import Any
 
 import pytest
 
-from ddpjob import names
-from ddpjob.json_depth import Body
 from tests.api.jobs import Jobs
-from tests.builders import job_object
+from tests.api.large import large_job, large_pod
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
 
 LARGE = 60  # objects of each kind
-JOB_BYTES, POD_BYTES = 1_300_000, 1_350_000
 LIMIT_MIB = 200  # of which two such attacks together may take no more; the chart's limit is above
-
-
-def large_job(number: int) -> Body:
-    """A suspended job that the schema takes: its arguments are long."""
-    args = ["train.py", *["x" * 32_000] * (JOB_BYTES // 32_000)]
-    return job_object(f"large-{number}", args=args, suspend=True)
-
-
-def large_pod(number: int) -> Body:
-    """A stranger's pod with our label, which no scheduler finds a node for."""
-    env = [{"name": f"N{n}", "value": "x" * 30_000} for n in range(POD_BYTES // 30_000)]
-    return {
-        "metadata": {
-            "name": f"large-{number}",
-            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
-        },
-        "spec": {
-            "automountServiceAccountToken": False,
-            "nodeSelector": {"example.com/nowhere": "here"},
-            "containers": [{"name": "x", "image": "x", "env": env}],
-        },
-    }
 
 
 async def store(client: Client, path: str, bodies: list[Any]) -> None:

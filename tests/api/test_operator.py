@@ -11,11 +11,11 @@ import pytest
 
 from ddpjob import names
 from ddpjob.json_depth import Body
+from tests.api.audited import made_a_pod, none_is_blind, raised_before_deleted
 from tests.api.jobs import Jobs, conditions, rank
 from tests.builders import job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
-from tests.cluster.audit import Entry
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
@@ -28,49 +28,6 @@ def fails_once(pod: Body) -> Life:
     if attempt == 0 and node_rank == 1:
         return Life(run_seconds=1.0, end=End(exit_code=1, message="ValueError: boom"))
     return Life(run_seconds=None if attempt == 0 else 1.0)
-
-
-async def test_a_job_runs_fails_restarts_and_succeeds(
-    operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client
-) -> None:
-    async with ScriptedKubelet(client, nodes, fails_once):
-        await jobs.create(nnodes=4)
-        job = await jobs.in_state("Succeeded")
-    status = job["status"]
-    assert (status["restarts"], status["attempt"], status["budget"]["charged"]) == (1, 1, 1)
-    assert status["failure"]["message"] == "ValueError: boom" and status["failure"]["rank"] == 1
-    assert status["observedGeneration"] == job["metadata"]["generation"]
-    assert "digits-0-1" in await jobs.pods()
-    assert "ddpjob_api_requests_total" in operator.get("/metrics")
-
-
-async def test_deleting_a_job_leaves_nothing(
-    operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client
-) -> None:
-    async with ScriptedKubelet(client, nodes):
-        await jobs.create()
-        await jobs.in_state("Running")
-        await jobs.delete()
-        async with asyncio.timeout(60):
-            while any([await jobs.children(p) for p in ("pods", "services", "configmaps")]):
-                await asyncio.sleep(0.1)
-
-
-async def test_suspend_ends_the_pods_and_resume_starts_the_edited_job(
-    operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client
-) -> None:
-    async with ScriptedKubelet(client, nodes):
-        await jobs.create()
-        await jobs.in_state("Running")
-        await jobs.patch(suspend=True)
-        await jobs.in_state("Suspended")
-        async with asyncio.timeout(60):  # they have ended; a kubelet may not have said so for all
-            while await jobs.pods():
-                await asyncio.sleep(0.1)
-        await jobs.patch(suspend=False, nnodes=3)
-        job = await jobs.in_state("Running")
-        assert await jobs.pods() == ["digits-1-0", "digits-1-1", "digits-1-2"]
-    assert job["status"]["restarts"] == 0
 
 
 async def test_a_refusal_is_quoted_and_over_once_its_cause_is(
@@ -146,36 +103,6 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
     expected |= {f"restarting-{a}-{r}" for a in range(4) for r in range(4)}
     assert set(created) == expected and set(created.values()) == {1}
     assert raised_before_deleted(writes) and none_is_blind(writes)
-
-
-def none_is_blind(writes: list[Entry]) -> bool:
-    """Whether what the operator deletes and updates is what it has seen."""
-    sent = [(e.verb, e.request) for e in writes if e.user == operators.USER and e.request]
-    deletions = [options for verb, options in sent if verb == "delete"]
-    updates = [body["metadata"] for verb, body in sent if verb == "update"]
-    assert deletions and updates
-    return all(options.get("preconditions", {}).get("uid") for options in deletions) and all(
-        metadata.get("resourceVersion") for metadata in updates
-    )
-
-
-def made_a_pod(entry: Entry) -> bool:
-    return entry.resource == "pods" and entry.verb == "create" and entry.code == 201
-
-
-def raised_before_deleted(writes: list[Entry]) -> bool:
-    """Whether no pod was deleted by the operator before status.attempt had passed its own."""
-    attempt: Counter[str] = Counter()
-    for entry in writes:
-        if entry.user != operators.USER or entry.code >= 300:
-            continue
-        if entry.resource == "ddpjobs/status":
-            attempt[entry.name] = entry.request["status"]["attempt"]
-        if entry.resource == "pods" and entry.verb == "delete":
-            job, of, _ = entry.name.rsplit("-", 2)
-            if int(of) >= attempt[job]:
-                return False
-    return True
 
 
 @pytest.mark.timeout(180)
@@ -291,6 +218,7 @@ async def test_the_operator_lives_through_a_restart_of_the_api_server(
             kubelet.finish(jobs.namespace, f"digits-0-{node_rank}")
         await jobs.in_state("Succeeded")
     assert operator.process is not None and operator.process.poll() is None
+    assert "ddpjob_api_requests_total" in operator.get("/metrics")
 
 
 DEPTHS = (300, 1100, 9000)  # of 10,000 that an API server stores

@@ -14,8 +14,8 @@ import pytest
 
 from ddpjob import names
 from ddpjob.json_depth import Body
+from tests.api.audited import made_a_pod, none_is_blind, raised_before_deleted
 from tests.api.jobs import Jobs, rank
-from tests.api.test_operator import made_a_pod, none_is_blind, raised_before_deleted
 from tests.chart.rendering import Helm, of_kind
 from tests.cluster import binaries
 from tests.cluster import operator as operators

@@ -95,7 +95,7 @@ class Operator:
 
 @dataclass
 class Lane:
-    """One namespace. As a `Stage` it ignores which namespace it is asked for: it has but one.
+    """One namespace. As a `Cluster` it ignores which namespace it is asked for: it has but one.
 
     Reads are answered by the auditor's own watch. An asynchronous context manager.
     """

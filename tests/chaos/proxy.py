@@ -17,7 +17,8 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from tests.chaos.plan import Fault, Plan
+from tests.chaos.faults import Fault
+from tests.chaos.plan import Plan
 from tests.cluster.client import MERGE, Access
 
 DELAY_SECONDS = 1.0

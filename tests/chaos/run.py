@@ -13,8 +13,9 @@ from ddpjob.cluster import DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.errors import ClusterError
 from tests.chaos.auditor import FINISHED, Auditor, Breach
 from tests.chaos.ends import CLOCKS, without
+from tests.chaos.faults import Fault
 from tests.chaos.lane import Lane
-from tests.chaos.plan import Fault, Plan
+from tests.chaos.plan import Plan
 from tests.chaos.proxy import Faults
 from tests.chaos.source import blind, entries
 from tests.chaos.workloads import NAME, WORKLOADS, in_state

@@ -9,7 +9,8 @@ operators at once, with the faults of A, B and C, and one that is stopped in the
 import random
 from collections.abc import Iterable, Iterator
 
-from tests.chaos.plan import KINDS, LIST, RESOURCES, USER, WATCH, WRITE, Fault, Plan
+from tests.chaos.faults import KINDS, LIST, RESOURCES, USER, WATCH, WRITE, Fault
+from tests.chaos.plan import Plan
 
 # How many writes a fault-free run has on a real API server, which `Campaign.learn` compares.
 WRITES = {

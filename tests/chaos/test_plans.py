@@ -7,7 +7,8 @@ from itertools import islice
 import pytest
 
 from tests.chaos.campaign import Campaign, known_plans, shrink, site
-from tests.chaos.plan import KINDS, Fault, Plan
+from tests.chaos.faults import KINDS, VIEW, WATCH, Fault
+from tests.chaos.plan import Plan
 from tests.chaos.run import BY_NAME, Verdict
 from tests.chaos.suites import WRITES, pairs, plans
 from tests.cluster.tiers import skipping_where_unavailable
@@ -26,7 +27,12 @@ def test_a_plan_is_a_line_and_a_line_a_plan() -> None:
 @pytest.mark.parametrize(
     "line",
     ["", "x", "x: write 1", "x: write 0 delay", "x: write 1 gone", "x: watch 1 gone"]
-    + ["x: watch services 1 gone", "x: write pods 1 delay", "x x3: write 1 delay"],
+    + [
+        "x: watch services 1 gone",
+        "x: write pods 1 delay",
+        "x x3: write 1 delay",
+        "x: view 1 late",
+    ],
 )
 def test_what_is_no_plan_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="no plan|no fault|no such fault"):
@@ -43,6 +49,10 @@ def test_every_kind_of_fault_is_in_some_plan() -> None:
     found = {(fault.where, fault.kind) for plan in drawn for fault in plan.faults}
     assert found == {(where, kind) for where, kinds in KINDS.items() for kind in kinds}
     assert {plan.workload for plan in drawn} == set(WRITES) == set(BY_NAME)
+
+
+def test_the_embedded_cluster_has_no_names_of_its_own_for_what_a_watch_does() -> None:
+    assert set(VIEW) < set(WATCH)
 
 
 async def test_a_failing_plan_shrinks_to_the_fault_that_it_takes() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent
 from ddpjob.controller.controller import Controller
-from tests.chaos.test_faults import live, run
+from tests.chaos.embedded import live, run
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import WORKLOADS, Workload
 from tests.localplay import FAST, OperatorView, Script, play_pods, side_by_side

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
@@ -14,27 +13,13 @@ from ddpjob.cluster.store import Store, Stored
 from ddpjob.errors import Unavailable, cluster_error
 from ddpjob.json_depth import Body
 from tests.chaos.auditor import Entry
+from tests.chaos.faults import Fault
 from tests.localplay import OperatorView, Watched
 
 _request: ContextVar[tuple[str, Body] | None] = ContextVar("request", default=None)
 """What the operator asks for just now: (verb, what it sent)."""
 
-
-FAULTS = ("before", "after", "error", "conflict", "lost", "late", "gap")
-"""At one write of the operator's it dies before or after it; gets a 500 or a conflict for it; never
-gets its answer; sees what follows only later; or has to list again after that."""
 BLIND_SECONDS = 0.05  # long enough for pods to start and end
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What happens at which write of the operator's, counted from 0."""
-
-    write: int
-    kind: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} write {self.write}"
 
 
 class _RecordingStore(Store):
@@ -73,23 +58,24 @@ class Trailed(Watched):
         super().__init__(**options)
         self.entries: list[Entry] = []
         self.fault = fault
-        if fault and fault.kind in ("before", "after"):
-            self.kill_at = (fault.write, fault.kind)
+        if fault and fault.kind in ("kill-before", "kill-after"):
+            self.kill_at = (fault.number, fault.kind)
         self.view_until = 0.0  # loop time until which the operator's watches bring nothing
         self._store = _RecordingStore(100_000, self.entries)
 
     @asynccontextmanager
     async def write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
-        fault = self.fault if self.fault and self.fault.write == sum(self.writes.values()) else None
+        number = sum(self.writes.values()) + 1
+        fault = self.fault if self.fault and self.fault.number == number else None
         async with super().write(verb, resource, name):
-            if fault and fault.kind == "error":
+            if fault and fault.kind == "500":
                 raise cluster_error(500, "InternalError", "the API server is out of sorts")
             if fault and fault.kind == "conflict":
                 raise cluster_error(409, "Conflict", "somebody was faster")
             yield
-            if fault and fault.kind in ("gap", "late"):
+            if fault and fault.where == "view":
                 self.view_until = asyncio.get_running_loop().time() + BLIND_SECONDS
-            if fault and fault.kind == "lost":
+            if fault and fault.kind == "lost-answer":
                 raise Unavailable(0, "NoAnswer", "the answer was lost")
 
     def operator(self) -> "OperatorView":
@@ -102,7 +88,7 @@ class _TrailedView(OperatorView):
         async for event in cluster.watch(resource, **options):
             if (blind := cluster.view_until - loop.time()) > 0:
                 await asyncio.sleep(blind)
-                if cluster.fault and cluster.fault.kind == "gap":
+                if cluster.fault and cluster.fault.kind == "gone":
                     raise cluster_error(410, "Expired", "too old resource version")
             yield event
 

@@ -16,7 +16,7 @@ _SERVICE = {"metadata": {"name": NAME}, "spec": {"clusterIP": "None"}}
 NO_PAUSE = {"first": 0, "cap": 360}
 
 
-class Stage(Protocol):
+class Cluster(Protocol):
     """A cluster to act on, embedded or real."""
 
     patience: tuple[float, float]
@@ -32,12 +32,12 @@ class Stage(Protocol):
     async def list(self, resource: Resource, *, namespace: str | None) -> Listing: ...
 
 
-Acts = Callable[[Stage], Awaitable[None]]
+Acts = Callable[[Cluster], Awaitable[None]]
 Forward = Callable[[float], None]
 """Let so many seconds pass at once."""
 
 
-async def nothing(cluster: Stage) -> None:
+async def nothing(cluster: Cluster) -> None:
     """Nobody does anything."""
 
 
@@ -53,17 +53,17 @@ class Workload:
     taken: bool = False  # its name is somebody else's Service's at first
     # Its limit ends something. Where the operator's clock can be held, time passes only here.
     # Elsewhere it passes by itself, and the end depends on how fast the machine is.
-    timed: Callable[[Stage, Forward], Awaitable[None]] | None = None
+    timed: Callable[[Cluster, Forward], Awaitable[None]] | None = None
     loose: tuple[str, ...] = ()  # fields of status that may differ from run to run
 
-    async def submit(self, cluster: Stage) -> None:
+    async def submit(self, cluster: Cluster) -> None:
         """Create the job, with three nodes unless its spec has another number."""
         if self.taken:
             await cluster.create(SERVICES, NAMESPACE, _SERVICE)
         await cluster.create(DDPJOBS, NAMESPACE, job_object(NAME, **{"nnodes": 3, **self.spec}))
 
 
-async def read(cluster: Stage) -> Body | None:
+async def read(cluster: Cluster) -> Body | None:
     """The job as it is now."""
     try:
         return await cluster.get(DDPJOBS, NAMESPACE, NAME)
@@ -71,7 +71,7 @@ async def read(cluster: Stage) -> Body | None:
         return None
 
 
-async def in_state(cluster: Stage, state: str) -> Body | None:
+async def in_state(cluster: Cluster, state: str) -> Body | None:
     """The job once it is in this state; None once it is gone, if `state` is empty."""
 
     async def look() -> Body | bool | None:
@@ -84,20 +84,20 @@ async def in_state(cluster: Stage, state: str) -> Body | None:
     return found if isinstance(found, dict) else None
 
 
-async def delete(cluster: Stage) -> None:
+async def delete(cluster: Cluster) -> None:
     """`kubectl delete ddpjob`, once it runs."""
     job = await in_state(cluster, "Running")
     assert job is not None
     await cluster.delete(DDPJOBS, NAMESPACE, NAME, uid=job["metadata"]["uid"])
 
 
-async def replace(cluster: Stage) -> None:
+async def replace(cluster: Cluster) -> None:
     """Delete, and create another one of that name at once."""
     await delete(cluster)
     await cluster.create(DDPJOBS, NAMESPACE, job_object(NAME, nnodes=2, image="trainer:2"))
 
 
-async def edit(cluster: Stage, **changes: Any) -> None:
+async def edit(cluster: Cluster, **changes: Any) -> None:
     """Change the spec, as often as it takes."""
     while True:
         job = await read(cluster)
@@ -110,7 +110,7 @@ async def edit(cluster: Stage, **changes: Any) -> None:
             await asyncio.sleep(0)
 
 
-async def suspend_edit_resume(cluster: Stage) -> None:
+async def suspend_edit_resume(cluster: Cluster) -> None:
     """Suspend the running job, change its size, and let it go on."""
     await in_state(cluster, "Running")
     await edit(cluster, suspend=True)
@@ -118,7 +118,7 @@ async def suspend_edit_resume(cluster: Stage) -> None:
     await edit(cluster, suspend=False, nnodes=2)
 
 
-async def lose_a_finished_pod(cluster: Stage) -> None:
+async def lose_a_finished_pod(cluster: Cluster) -> None:
     """`kubectl delete pod` of rank 0 when it is known to have ended well; then the others end."""
 
     async def known() -> bool:
@@ -132,7 +132,7 @@ async def lose_a_finished_pod(cluster: Stage) -> None:
         await finish(cluster, f"{NAME}-0-{rank}")
 
 
-async def finish(cluster: Stage, name: str) -> None:
+async def finish(cluster: Cluster, name: str) -> None:
     """The pod's trainer ends with 0."""
     while True:
         pod = await cluster.get(PODS, NAMESPACE, name)
@@ -149,7 +149,7 @@ def finds_a_name_taken(job: Body) -> bool:
     return any(condition["reason"] == "NameTaken" for condition in conditions)
 
 
-async def take_the_name(cluster: Stage) -> None:
+async def take_the_name(cluster: Cluster) -> None:
     """Somebody else's Service has the job's name, until it is seen that this is so."""
 
     async def told() -> bool:
@@ -163,20 +163,20 @@ async def take_the_name(cluster: Stage) -> None:
     await cluster.delete(SERVICES, NAMESPACE, NAME, uid=theirs["metadata"]["uid"])
 
 
-async def lose_a_pod(cluster: Stage) -> None:
+async def lose_a_pod(cluster: Cluster) -> None:
     """`kubectl delete pod` of rank 1, once the job runs."""
     await in_state(cluster, "Running")
     pod = await cluster.get(PODS, NAMESPACE, f"{NAME}-0-1")
     await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-1", uid=pod["metadata"]["uid"])
 
 
-async def late_when_running(cluster: Stage, forward: Forward) -> None:
+async def late_when_running(cluster: Cluster, forward: Forward) -> None:
     """All ranks run for a second."""
     await in_state(cluster, "Running")
     forward(1)
 
 
-async def late_without_a_node(cluster: Stage, forward: Forward) -> None:
+async def late_without_a_node(cluster: Cluster, forward: Forward) -> None:
     """Two ranks run for a second while no node has room for the third; then the pause is over."""
 
     async def stuck() -> bool:

@@ -1,10 +1,12 @@
-"""What each example becomes, whole and readable; a change of the renders shows in review.
+"""What each example becomes: four of them whole, and of the others what differs from the plain one.
 
 UPDATE_GOLDEN=1 make test TIERS=golden    writes the files anew
 """
 
 import json
 import os
+from collections.abc import Iterator
+from difflib import ndiff
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +20,72 @@ from tests.builders import UID
 from tests.cluster.tiers import ROOT
 
 HERE = Path(__file__).parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+PLAIN = "digits"
+WHOLE = (PLAIN, "gpu", "master", "shared-volume")
+NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
+OTHERS = [name for name in NAMES if name not in WHOLE]
+DIFFERENCES = HERE / "differences.txt"
+OBJECTS = ("Service", "ConfigMap", "first pod", "last pod")
+HASH = "metadata.annotations.ddpjob.dev/spec-hash"  # it follows from the rest
 AGENT = render.Agent(b"the agent")
+UPDATE = bool(os.environ.get("UPDATE_GOLDEN"))
 
 
-def rendered(path: Path) -> list[dict[str, Any]]:
-    body = yaml.safe_load(path.read_text())
-    body["metadata"] |= {"namespace": "default", "uid": UID}
+def rendered(example: str, name: str = "") -> list[dict[str, Any]]:
+    """The objects of the example, under another name if there is one."""
+    body = yaml.safe_load((ROOT / "examples" / f"{example}.yaml").read_text())
+    body["metadata"] |= {"namespace": "default", "uid": UID, "name": name or example}
     job = DDPJob.parse(body)
     pods = render.pods(job, AGENT, Policy())
     last = json.loads(pods.body(job.spec.nnodes - 1))
     return [render.service(job), render.config_map(job, AGENT), json.loads(pods.body(0)), last]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.stem))
-def test_examples_render_as_reviewed(example: Path) -> None:
+def lines(value: Any, path: str = "") -> Iterator[str]:
+    """`value`, a line for each leaf, which begins with its path. Objects in lists go by name."""
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from lines(part, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for place, part in enumerate(value):
+            name = part.get("mountPath") or part.get("name") or place
+            yield from lines(part, f"{path}[{name}]")
+    elif path != HASH:
+        yield f"{path} = {json.dumps(value)}"
+
+
+def differences(example: str) -> str:
+    """What the example's objects have in place of the plain one's, with a title for each."""
+    found: dict[str, str] = {}
+    pairs = zip(rendered(PLAIN), rendered(example, PLAIN), strict=True)
+    for title, (plain, other) in zip(OBJECTS, pairs, strict=True):
+        compared = ndiff(list(lines(plain)), list(lines(other)))
+        found[title] = "".join(f"{line}\n" for line in compared if line[0] in "+-")
+    if found["first pod"] == found["last pod"]:
+        found["both pods"] = found.pop("first pod")
+        del found["last pod"]
+    return "".join(f"{example}, {title}\n{text}" for title, text in found.items() if text)
+
+
+@pytest.mark.parametrize("example", WHOLE)
+def test_the_example_renders_as_reviewed(example: str) -> None:
     text = yaml.safe_dump_all(rendered(example), sort_keys=False, width=100)
-    golden = HERE / f"{example.stem}.yaml"
-    if os.environ.get("UPDATE_GOLDEN"):
+    golden = HERE / f"{example}.yaml"
+    if UPDATE:
         golden.write_text(text)
-    assert golden.exists(), "UPDATE_GOLDEN=1 writes it"
-    assert text == golden.read_text()
+    assert text == golden.read_text(), "UPDATE_GOLDEN=1 writes it"
 
 
-def test_every_golden_file_has_its_example() -> None:
-    assert {p.stem for p in HERE.glob("*.yaml")} == {p.stem for p in EXAMPLES}
+@pytest.mark.parametrize("example", OTHERS)
+def test_the_example_differs_from_the_plain_one_as_reviewed(example: str) -> None:
+    if UPDATE:
+        DIFFERENCES.write_text("\n".join(map(differences, OTHERS)))
+    sections = DIFFERENCES.read_text().split("\n\n")
+    known = {section.partition(",")[0]: section.rstrip() + "\n" for section in sections}
+    assert differences(example) == known[example], "UPDATE_GOLDEN=1 writes it"
+
+
+def test_there_is_no_golden_file_without_its_example() -> None:
+    assert {path.stem for path in HERE.glob("*.yaml")} == set(WHOLE) <= set(NAMES)
+    sections = DIFFERENCES.read_text().split("\n\n")
+    assert [section.partition(",")[0] for section in sections] == OTHERS

@@ -1,6 +1,5 @@
 """Level 2 does what level 1 does, whoever launches it."""
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,15 @@ pytest.importorskip("accelerate")
 
 from ddptrain.accelerated import main
 from tests.trainer.conftest import Start, master_port
-from tests.trainer.test_native import EPOCH_STEPS, RESULT, assert_same_training, drift, saved
+from tests.trainer.training import (
+    EPOCH_STEPS,
+    RESULT,
+    accuracies,
+    assert_same_training,
+    drift,
+    losses,
+    saved,
+)
 
 NATIVE, ACCELERATED = "ddptrain.native", "ddptrain.accelerated"
 CPU = {"ACCELERATE_USE_CPU": "true"}
@@ -21,14 +28,6 @@ LAST = 3 * EPOCH_STEPS
 Torchrun = Callable[..., str]
 Trained = tuple[Path, str]
 """The checkpoint folder, and what was printed."""
-
-
-def losses(output: str) -> list[float]:
-    return [float(loss) for loss in re.findall(r"train loss (\d+\.\d{4})", output)]
-
-
-def accuracies(output: str) -> list[str]:
-    return re.findall(r"test accuracy (\d\.\d{4})", output)
 
 
 @pytest.fixture(scope="module")

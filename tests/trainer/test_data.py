@@ -1,6 +1,5 @@
 import gzip
 import hashlib
-import struct
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from ddptrain import data
 from ddptrain.data import Dataset, global_batch_size, indices, load, steps_per_epoch
 from ddptrain.files import DataError, parse_cifar10, parse_idx, read
+from tests.trainer.image_files import idx, write_cifar10, write_mnist
 
 CPU = torch.device("cpu")
 
@@ -93,31 +93,6 @@ def test_a_batch_is_normalised_to_mean_0_and_deviation_1() -> None:
     assert labels.dtype == torch.int64
     assert abs(images.mean().item()) < 0.01
     assert abs(images.std().item() - 1) < 0.01
-
-
-def idx(array: np.ndarray) -> bytes:
-    """`array` of bytes as an IDX file."""
-    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
-
-
-def write_mnist(folder: Path, *, train: int = 20, test: int = 10, seed: int = 0) -> None:
-    """Files like MNIST's, of noise; gzipped, as they are published."""
-    noise = np.random.default_rng(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    for part, size in (("train", train), ("t10k", test)):
-        images = noise.integers(0, 256, (size, 28, 28), np.uint8)
-        labels = noise.integers(0, 10, size, np.uint8)
-        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
-        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
-
-
-def write_cifar10(folder: Path, *, each: int = 4) -> None:
-    noise = np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    for name in (*data.CIFAR10["train"], *data.CIFAR10["test"]):
-        records = noise.integers(0, 256, (each, 3073), np.uint8)
-        records[:, 0] %= 10
-        (folder / name).write_bytes(records.tobytes())
 
 
 def content(dataset: Dataset) -> tuple[object, ...]:

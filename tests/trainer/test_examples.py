@@ -10,8 +10,8 @@ import yaml
 
 from ddpjob.cli.run import LOCK
 from tests.cluster.tiers import ROOT
-from tests.trainer.test_data import write_cifar10, write_mnist
-from tests.trainer.test_local_digits import LocalRun
+from tests.trainer.image_files import write_cifar10, write_mnist
+from tests.trainer.local_run import LocalRun
 
 pytestmark = pytest.mark.timeout(600)
 EXAMPLES = ROOT / "examples"

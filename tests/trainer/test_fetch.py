@@ -16,7 +16,7 @@ from ddptrain.__main__ import main
 from ddptrain.data import load
 from ddptrain.fetch import FetchError, Source
 from tests.trainer.conftest import Start
-from tests.trainer.test_data import write_cifar10, write_mnist
+from tests.trainer.image_files import write_cifar10, write_mnist
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

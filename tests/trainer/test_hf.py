@@ -19,13 +19,14 @@ from ddptrain.hf import train
 from ddptrain.preemption import StopVote
 from ddptrain.report import Report
 from tests.cluster.tiers import ROOT
-from tests.trainer.test_accelerated import accuracies, losses
-from tests.trainer.test_native import (
+from tests.trainer.training import (
     EPOCH_STEPS,
     RESULT,
     StartRanks,
+    accuracies,
     assert_same_training,
     drift,
+    losses,
     saved,
 )
 

@@ -21,7 +21,7 @@ from ddptrain.dist import World
 from ddptrain.model import network
 from ddptrain.preemption import StopVote
 from ddptrain.report import Diverged, Report
-from tests.trainer.test_native import EPOCH_STEPS
+from tests.trainer.training import EPOCH_STEPS
 
 LEVELS = ("ddptrain.native", "ddptrain.accelerated", "ddptrain.hf")
 SECONDS = 2.0  # of each evaluation and checkpoint: far more than what else is done around steps

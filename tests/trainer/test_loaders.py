@@ -28,8 +28,8 @@ from ddptrain.dist import Launch, World
 from ddptrain.loaders import MapDataset, Shard, batches, evaluate, evaluation_loader
 from ddptrain.native import train_step
 from tests.trainer.conftest import ROOT, Start
-from tests.trainer.test_data import write_mnist
-from tests.trainer.test_native import assert_same_training, saved
+from tests.trainer.image_files import write_mnist
+from tests.trainer.training import assert_same_training, saved
 
 # Python 3.12 and later warn of every fork of a process that has threads, as torch's has.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -25,18 +25,24 @@ from ddptrain.model import BasicNet
 from ddptrain.native import main, train, train_step
 from ddptrain.preemption import StopVote
 from ddptrain.report import AccuracyMissed, Report
+from tests.trainer.training import (
+    EPOCH_STEPS,
+    RESULT,
+    StartRanks,
+    Torchrun,
+    assert_same_training,
+    drift,
+    losses,
+    saved,
+)
 
 NATIVE = ("-m", "ddptrain.native")
-EPOCH_STEPS = 23  # 1437 samples in batches of 64
 WORLDS = (1, 2, 3, 4, 7)  # ranks; with 3 and 7 all shares are uneven
 WHOLE = ("--max-steps=40", "--checkpoint-every=30", "--checkpoint-dir")
 PARITY = ("--no-dropout", "--max-steps=66", "--checkpoint-every=30", "--checkpoint-dir")
-RESULT = re.compile(r"test accuracy (0\.\d{4}) \((\d+)/360\) after (\d+) steps, world size (\d+)")
 
-Torchrun = Callable[..., str]
 Forked = Callable[[int], "dict[str, Run]"]
 """What so many ranks have trained, by name."""
-StartRanks = Callable[..., "list[subprocess.Popen[str]]"]
 
 
 @dataclass(frozen=True)
@@ -53,33 +59,6 @@ class Run:
     def progress(self) -> dict[str, Any]:
         report: dict[str, Any] = json.loads((self.folder / "progress.json").read_text())
         return report
-
-
-def saved(folder: Path, step: int) -> dict[str, Any]:
-    (path,) = folder.glob(f"step-{step:08d}-attempt-*.pt")
-    state: dict[str, Any] = torch.load(path, weights_only=True)
-    return state
-
-
-def same_bits(one: Any, other: Any) -> bool:
-    """Equal down to the last bit, through all containers."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_bits(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same_bits, one, other))
-    return bool(one == other)
-
-
-def assert_same_training(one: dict[str, Any], other: dict[str, Any]) -> None:
-    for part in ("model", "optimizer", "rng"):
-        assert same_bits(one[part], other[part]), part
-
-
-def drift(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Largest difference between two weights."""
-    return max(float((one["model"][k] - other["model"][k]).abs().max()) for k in one["model"])
 
 
 # --- two ranks, default settings, from start to end ---------------------------------------------
@@ -117,9 +96,9 @@ def test_the_main_rank_alone_prints_one_line_per_epoch(full: Run) -> None:
 
 
 def test_the_train_loss_falls_below_a_tenth(full: Run) -> None:
-    losses = printed_losses(full.output)
-    assert losses[0] > 1
-    assert losses[-1] < 0.1
+    (first, *_, last) = losses(full.output)
+    assert first > 1
+    assert last < 0.1
 
 
 def test_the_last_progress_report_is_the_result(full: Run) -> None:
@@ -129,7 +108,7 @@ def test_the_last_progress_report_is_the_result(full: Run) -> None:
     assert report["metrics"]["test_accuracy"] == correct / 360
     assert 0 <= report["metrics"]["data_wait_percent"] < 100
     assert 0 < report["metrics"]["memory_percent"] < 100 < report["metrics"]["memory_bytes"]
-    assert report["loss"] == pytest.approx(printed_losses(full.output)[-1], abs=1e-4)
+    assert report["loss"] == pytest.approx(losses(full.output)[-1], abs=1e-4)
     assert report["samples_per_second"] > 0
 
 
@@ -246,11 +225,6 @@ def finish(ranks: "list[subprocess.Popen[str]]") -> str:
     return outputs[0]
 
 
-def printed_losses(output: str) -> list[float]:
-    """The train loss of each epoch, over all ranks."""
-    return [float(loss) for loss in re.findall(r"train loss (\S+)", output)]
-
-
 # --- any number of ranks, in any number of parts, one result --------------------------------------
 
 
@@ -290,7 +264,7 @@ def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
     for step in (30, 60, 66):
         assert drift(saved(run.folder, step), saved(one.folder, step)) < 2e-6
     assert drift(saved(run.folder, 30), saved(one.folder, 66)) > 1e-2  # it moves
-    assert printed_losses(run.output) == pytest.approx(printed_losses(one.output), abs=2e-4)
+    assert losses(run.output) == pytest.approx(losses(one.output), abs=2e-4)
     assert run.result()[0] == one.result()[0]
 
 

@@ -1,49 +1,47 @@
+"""Which rule of `failurePolicy` decides about a failure, and what the restarts cost."""
+
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob.api import BackoffSeconds, Budget, DDPJob, Failure, FailurePolicy, Status, validate
+from ddpjob.api import BackoffSeconds, Budget, DDPJob, FailurePolicy, Status, validate
 from ddpjob.plan.budget import judge, spend, with_refill
-from ddpjob.plan.observed import PodRecord, Report
 from ddpjob.plan.reasons import UNCOUNTED
 from tests.builders import (
     NOW,
+    condition,
     decide,
     failed,
+    failure,
+    failure_policy,
+    in_attempt,
     job,
     job_object,
     pod,
+    reports,
     running,
-    succeeded,
+    see,
+    started,
     summary,
     with_status,
+    write,
 )
-from tests.unit.test_plan import condition, see, started, write
-
-
-def policy(*rules: dict[str, Any]) -> FailurePolicy:
-    return job(failurePolicy={"rules": list(rules)}).spec.failure_policy
-
-
-def failure(reason: str = "Exception", **fields: Any) -> Failure:
-    return Failure(**{"attempt": 0, "reason": reason, "message": "ValueError: boom", **fields})
-
 
 # Which rule decides
 
 
 def test_without_a_rule_a_failure_restarts_and_counts_and_a_disruption_does_not_count() -> None:
-    assert judge(policy(), failure()) == judge(FailurePolicy(), failure("OOMKilled"))
-    verdict = judge(policy(), failure())
+    assert judge(failure_policy(), failure()) == judge(FailurePolicy(), failure("OOMKilled"))
+    verdict = judge(failure_policy(), failure())
     assert (verdict.action, verdict.counts, verdict.rule) == ("Restart", True, None)
     for reason in UNCOUNTED:
-        assert judge(policy(), failure(reason)).counts is False
+        assert judge(failure_policy(), failure(reason)).counts is False
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    rules = policy(
+    rules = failure_policy(
         {"onExitCodes": [42], "action": "FailJob"},
         {"onExitCodes": [42, 43], "action": "Restart", "countsTowardsMax": False},
     )
@@ -54,7 +52,7 @@ def test_the_first_rule_that_fits_decides() -> None:
 
 
 def test_every_field_of_a_rule_must_fit() -> None:
-    rules = policy({"onSignals": ["SIGSEGV"], "onRanks": [0, 3], "action": "FailJob"})
+    rules = failure_policy({"onSignals": ["SIGSEGV"], "onRanks": [0, 3], "action": "FailJob"})
     assert judge(rules, failure(signal="SIGSEGV", rank=3)).action == "FailJob"
     assert judge(rules, failure(signal="SIGSEGV", rank=1)).action == "Restart"
     assert judge(rules, failure(signal="SIGSEGV")).action == "Restart"
@@ -63,15 +61,18 @@ def test_every_field_of_a_rule_must_fit() -> None:
 
 def test_a_disruption_stays_uncounted_unless_its_rule_says_so() -> None:
     rule = {"onReasons": ["Evicted"], "action": "Restart", "avoidNode": True}
-    verdict = judge(policy(rule), failure("Evicted"))
+    verdict = judge(failure_policy(rule), failure("Evicted"))
     assert (verdict.counts, verdict.avoid_node) == (False, True)
-    assert judge(policy({**rule, "countsTowardsMax": True}), failure("Evicted")).counts
+    assert judge(failure_policy({**rule, "countsTowardsMax": True}), failure("Evicted")).counts
 
 
 def test_the_message_is_searched_in_linear_time() -> None:
     found = failure(message="a" * 1023 + "!")
-    assert judge(policy({"onMessagePattern": "(a+)+$", "action": "FailJob"}), found).rule is None
-    cuda = policy({"onMessagePattern": "CUDA error: .*(ECC|NVLink)", "action": "FailJob"})
+    assert (
+        judge(failure_policy({"onMessagePattern": "(a+)+$", "action": "FailJob"}), found).rule
+        is None
+    )
+    cuda = failure_policy({"onMessagePattern": "CUDA error: .*(ECC|NVLink)", "action": "FailJob"})
     assert judge(cuda, failure(message="RuntimeError: CUDA error: bad ECC")).action == "FailJob"
 
 
@@ -153,17 +154,7 @@ def test_the_highest_step_never_falls_and_pauses_stay_within_bounds(
         assert budget.charged <= budget.consecutive_restarts
 
 
-# What the plan makes of it
-
-
-def in_attempt(attempt: int, **status: Any) -> DDPJob:
-    """A job both of whose nodes run in this attempt."""
-    nodes = {"desired": 2, "running": 2}
-    return job(status={"state": "Running", "attempt": attempt, "nodes": nodes, **status})
-
-
-def reports(step: int, attempt: int = 0, source: str = "file") -> Report:
-    return Report(attempt=attempt, step=step, source=source)  # type: ignore[arg-type]
+# What the decision makes of it
 
 
 def test_the_second_restart_in_a_row_waits() -> None:
@@ -248,39 +239,6 @@ def test_a_script_that_has_trained_before_is_missing_on_some_node_alone(source: 
     assert launch_fails(in_attempt(0)).state == "Failed"
 
 
-def test_an_ignored_rank_counts_as_finished() -> None:
-    rules = [{"onRanks": [1], "onExitCodes": [3], "action": "Ignore"}]
-    ours = started(failurePolicy={"rules": rules})
-    step = decide(ours, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW)
-    assert step.status.succeeded_ranks == "1" and step.status.attempt == 0
-    assert [note.reason for note in step.events] == ["Ignored"] and not step.delete
-    later = with_status(ours, step.status)
-    assert decide(later, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW).delete == ()
-
-
-@pytest.mark.parametrize(
-    ("pods", "reason"),
-    [
-        ((running(0), running(1, deleting=True)), "PodDeleted"),
-        ((running(0), running(1, deleting=True, disruption="Evicted")), "Evicted"),
-        ((running(0),), "ResultUnknown"),
-    ],
-)
-def test_a_lost_pod_that_is_ignored_counts_as_finished(
-    pods: tuple[PodRecord, ...], reason: str
-) -> None:
-    rules = [{"onRanks": [1], "onReasons": [reason], "action": "Ignore"}]
-    ours = started(running(0), running(1), failurePolicy={"rules": rules})
-    ours = with_status(ours, decide(ours, see(running(0), running(1)), NOW).status)
-    step = decide(ours, see(*pods), NOW)
-    assert (step.status.succeeded_ranks, step.status.attempt) == ("1", 0)
-    assert [note.reason for note in step.events] == ["Ignored"]
-    later = with_status(ours, step.status)
-    again = decide(later, see(*pods), NOW)
-    assert not again.create and not again.delete and again.status.attempt == 0
-    assert decide(later, see(succeeded(0)), NOW).status.state == "Succeeded"
-
-
 def test_a_node_to_avoid_is_remembered() -> None:
     rules = [{"onReasons": ["OOMKilled"], "action": "Restart", "avoidNode": True}]
     ours = started(failurePolicy={"rules": rules})
@@ -335,16 +293,6 @@ def test_an_attempt_that_reports_no_step_has_failed_at_none() -> None:
     assert ours.status.progress and ours.status.progress.step == 500  # stays to be seen
 
 
-@pytest.mark.parametrize(
-    "reason", ["NodeLost", "Evicted", "PodDeleted", "NodeRefused", "StartupDeadlineExceeded"]
-)
-def test_what_kubernetes_does_a_pod_cannot_claim(reason: str) -> None:
-    ours = started(running(0), running(1), failurePolicy={"maxRestarts": 0})
-    step = decide(ours, see(failed(0, summary(reason=reason)), running(1)), NOW)
-    assert step.status.state == "Failed" and step.status.failure
-    assert step.status.failure.reason == "Error" and step.status.budget.charged == 1
-
-
 def test_counted_steps_say_nothing_of_progress() -> None:
     ours = started(failurePolicy={"maxRestarts": 10})
     status = decide(
@@ -368,21 +316,6 @@ def test_progress_beyond_all_attempts_regains_the_budget_at_once() -> None:
     assert status.budget.charged == 0 and status.budget.highest_step == 500
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"disruption": "Preempted"}, "Preempted"),
-        ({"disruption": "Evicted"}, "Evicted"),
-        ({}, "PodDeleted"),
-    ],
-)
-def test_a_deleted_pod_says_who_deleted_it(fields: dict[str, Any], reason: str) -> None:
-    doomed: PodRecord = running(1, deleting=True, **fields)
-    status = decide(started(), see(running(0), doomed), NOW).status
-    assert status.failure and status.failure.reason == reason
-    assert (status.budget.charged, status.restarts) == (0, 1)
-
-
 def test_history_keeps_the_last_ten() -> None:
     past = [
         {"attempt": n, "endTime": "2027-01-15T07:00:00Z", "reason": "PodDeleted"} for n in range(10)
@@ -391,3 +324,35 @@ def test_history_keeps_the_last_ten() -> None:
     seen = (running(0, attempt=10), running(1, attempt=10, deleting=True))
     history = decide(ours, see(*seen), NOW).status.history
     assert [entry.attempt for entry in history] == list(range(1, 11))
+
+
+def live_through(ours: DDPJob, steps: tuple[int, ...], *, now: float) -> DDPJob:
+    """One attempt of one node that reports these steps and fails."""
+    attempt = ours.status.attempt
+    alone = running(0, attempt=attempt)
+    ours = write(ours, now=now)
+    for _ in range(3):
+        ours = write(ours, alone, now=now)
+    for step in steps:
+        ours = write(ours, alone, now=now, report=reports(step, attempt))
+    return write(ours, failed(0, summary(), attempt=attempt), now=now)
+
+
+def test_steps_that_a_script_takes_again_are_no_progress() -> None:
+    policy = {"maxRestarts": 2, "backoffSeconds": {"first": 1, "cap": 1}}
+    ours = job(nnodes=1, failurePolicy=policy)
+    for life in range(3):
+        assert ours.status.attempt == life
+        ours = live_through(ours, (0, 50, 99, 0, 5 + life), now=NOW + 60 * life)
+        assert ours.status.budget.highest_step == 99
+    assert ours.status.state == "Failed"
+    assert condition(ours.status, "Failed") == ("True", "MaxRestartsExceeded")
+
+
+def test_a_step_beyond_all_still_gives_the_budget_back_after_steps_taken_again() -> None:
+    ours = live_through(job(nnodes=1), (0, 99, 5), now=NOW)
+    assert ours.status.budget.charged == 1
+    alone = running(0, attempt=1)
+    for step, charged in ((98, 1), (99, 1), (100, 0)):
+        ours = write(ours, alone, now=NOW + 60, report=reports(step, 1))
+        assert ours.status.budget.charged == charged, step

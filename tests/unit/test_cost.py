@@ -40,10 +40,8 @@ from ddpjob.plan.termination import (
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
-from tests.builders import IDENTITY, NOW, failed, job, job_object, running, summary
-from tests.localplay import Watched, operating, until
-from tests.unit.test_loop import stored, submit
-from tests.unit.test_plan import see
+from tests.builders import IDENTITY, NOW, failed, job, job_object, running, see, summary
+from tests.localplay import Watched, operating, stored, submit, until
 
 OBJECT = 1_400_000  # bytes; etcd takes 1.5 MiB
 AGENT = render.Agent(b"pass")

@@ -9,8 +9,11 @@ from ddpjob.api import DDPJob, FailurePolicy, broken_expressions, validate, with
 from ddpjob.api.expressions import MAX_PROGRAM, compile_all
 from ddpjob.errors import InvalidJob
 from ddpjob.plan.budget import judge
-from tests.builders import job_object
-from tests.unit.test_budget import failure, policy
+from tests.builders import (
+    failure,
+    failure_policy,
+    job_object,
+)
 
 # 256 characters each at most, as the schema has it, and all pass the API server's CEL.
 HOSTILE = {
@@ -96,8 +99,10 @@ def test_small_expressions_share_one_bound() -> None:
     """Each would do alone: 32 of them have 29,000 instructions."""
     texts = tuple(f".{{0,100}}e{number}" for number in range(32))
     assert instructions(texts) <= MAX_PROGRAM
-    assert all(not broken_expressions(FailurePolicy(rules=policy(*rules(t)).rules)) for t in texts)
-    (problem,) = broken_expressions(policy(*rules(*texts)))
+    assert all(
+        not broken_expressions(FailurePolicy(rules=failure_policy(*rules(t)).rules)) for t in texts
+    )
+    (problem,) = broken_expressions(failure_policy(*rules(*texts)))
     assert problem.path == "spec.failurePolicy.rules[2].onMessagePattern"
 
 
@@ -108,7 +113,7 @@ def test_to_judge_a_failure_looks_through_a_bounded_program_once() -> None:
     """
     text = "((a{0,9}){0,9}){0,9}z"
     for count in (1, 32):
-        ours = policy(*rules(*[text] * count))
+        ours = failure_policy(*rules(*[text] * count))
         compile_all.cache_clear()
         begin = time.perf_counter()
         assert judge(ours, failure(message="a" * 1024)).rule is None
@@ -120,29 +125,29 @@ def test_to_judge_a_failure_looks_through_a_bounded_program_once() -> None:
 def test_the_expressions_of_one_job_are_kept_and_no_more() -> None:
     compile_all.cache_clear()
     for number in range(100):
-        judge(policy(*rules(f"a{number}")), failure())
+        judge(failure_policy(*rules(f"a{number}")), failure())
     assert compile_all.cache_info().currsize == 1
 
 
 def test_a_rule_whose_expression_is_too_large_fits_nothing_and_the_others_still_do() -> None:
     """As a job of an earlier version may have it, whose pods run."""
     first, last = {"onExitCodes": [3], "action": "Ignore"}, {"onExitCodes": [4], "action": "Ignore"}
-    ours = policy(first, *rules(r"a\pL{441}", "("), last)
+    ours = failure_policy(first, *rules(r"a\pL{441}", "("), last)
     assert judge(ours, failure(message="aa", exit_code=1)).rule is None
     assert judge(ours, failure(exit_code=3)).rule == 0
     assert judge(ours, failure(exit_code=4)).rule == 3
 
 
 def test_rules_without_expressions_keep_their_places() -> None:
-    ours = policy({"onExitCodes": [3], "action": "FailJob"}, *rules("CUDA", "boom"))
+    ours = failure_policy({"onExitCodes": [3], "action": "FailJob"}, *rules("CUDA", "boom"))
     assert judge(ours, failure()).rule == 2
     both = {"onExitCodes": [3], "onMessagePattern": "boom", "action": "FailJob"}
-    assert judge(policy(both), failure(exit_code=3)).rule == 0
-    assert judge(policy(both), failure(exit_code=4)).rule is None
+    assert judge(failure_policy(both), failure(exit_code=3)).rule == 0
+    assert judge(failure_policy(both), failure(exit_code=4)).rule is None
 
 
 def test_every_expression_that_is_none_is_named() -> None:
-    found = broken_expressions(policy(*rules("(", "a", "[")))
+    found = broken_expressions(failure_policy(*rules("(", "a", "[")))
     fields = [f"spec.failurePolicy.rules[{place}].onMessagePattern" for place in (0, 2)]
     assert [problem.path for problem in found] == fields
     assert all("must be an RE2 expression: missing" in problem.rule for problem in found)

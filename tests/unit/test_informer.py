@@ -1,18 +1,22 @@
-"""A cache is right again after a watch that says nothing, and after a pod that is no more ours."""
+"""A cache is right again after a watch or a list that fails, and after a pod has changed hands."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent, informer
+from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.informer import Cache, Informer
+from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.jobrecord import JobRecord, job_record
+from ddpjob.errors import cluster_error
 from ddpjob.plan.observed import PodRecord, pod_record
 from tests.builders import IDENTITY, job_object
-from tests.localplay import NAMESPACE, until
+from tests.garbled import EVENT, LIST, NO_EVENTS, NO_LISTS, answering
+from tests.localplay import NAMESPACE, OperatorView, Watched, until, watching
 
 
 class Deaf(LocalCluster):
@@ -71,3 +75,55 @@ async def test_what_is_ours_no_more_is_forgotten() -> None:
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("garbage", NO_LISTS)
+async def test_an_answer_that_is_no_list_is_asked_for_again(garbage: bytes) -> None:
+    await _comes_through([garbage, LIST], [EVENT])
+
+
+@pytest.mark.parametrize("garbage", NO_EVENTS)
+async def test_a_watch_that_brings_garbage_begins_again(garbage: bytes) -> None:
+    await _comes_through([LIST], [garbage, EVENT])
+
+
+async def _comes_through(lists: Sequence[bytes], watches: Sequence[bytes]) -> None:
+    came = asyncio.Event()
+    store: Cache[JobRecord] = Cache(lambda old, new: came.set())
+    async with answering(lists, watches) as url:
+        cluster = KubeCluster(Credentials(url))
+        informer = Informer(cluster, DDPJOBS, store, job_record, namespace=None)
+        task = asyncio.create_task(informer.run())
+        waiting = asyncio.create_task(came.wait())
+        await asyncio.wait({task, waiting}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert not task.done(), task.exception()
+        assert len(store) == 1
+        for one in (task, waiting):
+            one.cancel()
+        await asyncio.wait({task, waiting})
+        await cluster.close()
+
+
+async def test_a_watch_that_always_expires_is_no_storm_of_lists() -> None:
+    class Expiring(Watched):
+        lists = 0
+
+        def operator(self) -> OperatorView:
+            outer = self
+
+            class View(OperatorView):
+                async def list(self, *arguments: Any, **options: Any) -> Any:
+                    outer.lists += 1
+                    return await outer.list(*arguments, **options)
+
+                async def watch(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+                    await asyncio.sleep(0)
+                    raise cluster_error(410, "Expired", "too old")
+                    yield
+
+            return View(self)
+
+    cluster = Expiring()
+    async with watching(cluster, NAMESPACE):
+        await asyncio.sleep(1.0)
+    assert cluster.lists < 30

@@ -14,10 +14,20 @@ from ddpjob.plan.decide import decide
 from ddpjob.plan.observed import Report
 from ddpjob.plan.strays import UNBEGUN_SECONDS
 from ddpjob.times import timestamp
-from tests.builders import NOW, failed, job, pod, running, succeeded, summary
+from tests.builders import (
+    NOW,
+    failed,
+    job,
+    pod,
+    reports,
+    running,
+    see,
+    started,
+    succeeded,
+    summary,
+    write,
+)
 from tests.fuzz import fuzzed_status
-from tests.unit.test_budget import reports
-from tests.unit.test_plan import see, started, write
 
 STATUSES = 3000
 PODS = (

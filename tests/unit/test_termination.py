@@ -1,3 +1,5 @@
+"""What the agents' termination messages say, and which of several failures came first."""
+
 import math
 from dataclasses import replace
 from typing import Any
@@ -6,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob.plan.observed import PodRecord, pod_record
+from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.termination import (
     failure,
     final_report,
@@ -17,7 +19,12 @@ from ddpjob.plan.termination import (
 )
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.verdict import Verdict, termination_message
-from tests.builders import IDENTITY, UID, failed, running, succeeded, summary
+from tests.builders import (
+    failed,
+    running,
+    succeeded,
+    summary,
+)
 
 
 def test_a_failure_is_told_in_the_agents_words() -> None:
@@ -125,98 +132,6 @@ def test_what_is_no_summary_is_not_believed(text: str) -> None:
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
 def test_no_message_can_do_harm(text: str) -> None:
     assert failure(failed(0, text)).reason
-
-
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        ({"phase": "Pending"}, (False, None)),
-        ({"phase": "Failed", "reason": "Evicted"}, (False, "failed")),
-        ({"phase": "Running", "containerStatuses": [{"name": "other"}]}, (False, None)),
-        (
-            {
-                "phase": "Running",
-                "containerStatuses": [{"name": "trainer", "state": {"running": {}}}],
-            },
-            (True, None),
-        ),
-        (
-            {
-                "phase": "Running",
-                "containerStatuses": [
-                    {"name": "sidecar", "state": {"running": {}}},
-                    {"name": "trainer", "state": {"terminated": {"exitCode": 0}}},
-                ],
-            },
-            (False, "succeeded"),
-        ),
-    ],
-)
-def test_a_pods_result_is_its_trainers(
-    status: dict[str, object], expected: tuple[bool, str | None]
-) -> None:
-    record = pod_record({"metadata": IDENTITY, "status": status})
-    assert record and (record.running, record.result) == expected
-    assert record.owner_uid == UID
-
-
-@pytest.mark.parametrize(
-    ("phase", "states", "ended"),
-    [
-        ("Pending", [], False),
-        ("Running", ["terminated"], True),
-        ("Running", ["terminated", "running"], False),
-        ("Running", ["terminated", "terminated"], True),
-        ("Failed", [], True),
-    ],
-)
-def test_a_pod_has_ended_when_no_container_runs_whatever_its_phase(
-    phase: str, states: list[str], ended: bool
-) -> None:
-    names = ["trainer", "sidecar"]
-    containers = [
-        {"name": name, "state": {state: {}}} for name, state in zip(names, states, strict=False)
-    ]
-    status = {"phase": phase, "containerStatuses": containers}
-    record = pod_record({"metadata": IDENTITY, "status": status})
-    assert record and record.ended is ended
-
-
-def test_a_failed_init_container_is_named() -> None:
-    ended = {"exitCode": 7, "message": "no route\nto host\n", "finishedAt": "2027-01-15T08:00:00Z"}
-    status = {
-        "phase": "Failed",
-        "initContainerStatuses": [
-            {"name": "ready", "state": {"terminated": {"exitCode": 0}}},
-            {"name": "fetch", "state": {"terminated": ended}},
-        ],
-        "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": "PodInit"}}}],
-    }
-    record = pod_record({"metadata": IDENTITY, "status": status})
-    assert record and record.result == "failed"
-    found = failure(record)
-    assert (found.reason, found.exit_code) == ("InitContainerFailed", 7)
-    assert found.message == "init container fetch ended with exit code 7: to host"
-    evicted = pod_record({"metadata": IDENTITY, "status": {**status, "reason": "Evicted"}})
-    assert evicted and failure(evicted).reason == "Evicted"
-
-
-def test_a_pod_is_known_by_its_owner_and_its_name_whatever_its_labels() -> None:
-    record = pod_record({"metadata": {**IDENTITY, "labels": {"ddpjob.dev/rank": "7"}}})
-    assert record and (record.job, record.attempt, record.rank) == ("digits", 0, 1)
-    owner = IDENTITY["ownerReferences"][0]
-    other: dict[str, Any] = {"ownerReferences": [{**owner, "name": "digits-0"}]}
-    names = ("digits-debug", "digits-0-٣", "digits-0-01", "digits-0-1-2", "other-0-1", "digits")
-    strangers: list[dict[str, Any]] = [
-        *({"name": name} for name in (*names, "digits-0-1\n", "digits--1-1")),
-        *({"ownerReferences": owners} for owners in ([], [{**owner, "controller": False}])),
-        {"ownerReferences": [{**owner, "kind": "ReplicaSet"}]},
-        other,
-    ]
-    for changes in strangers:
-        assert pod_record({"metadata": {**IDENTITY, **changes}}) is None, changes
-    nested = pod_record({"metadata": {**IDENTITY, **other, "name": "digits-0-1-2"}})
-    assert nested and (nested.attempt, nested.rank) == (1, 2)
 
 
 @pytest.mark.parametrize("containers", [1, 3, 4, 5, 8])

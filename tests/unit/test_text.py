@@ -20,9 +20,8 @@ from ddpjob.plan.reasons import Reason
 from ddpjob.plan.status import with_condition, with_progress
 from ddpjob.plan.termination import AgentReport
 from ddpjob.text import printable, printable_lines
-from tests.builders import NOW, failed, job_object, running, summary
+from tests.builders import NOW, failed, job_object, running, see, started, summary
 from tests.cluster.tiers import ROOT
-from tests.unit.test_plan import see, started
 
 # Each could do something in a terminal, a log or a reader's eye.
 HOSTILE = (

@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,32 +17,13 @@ from ddpjob_agent.hooks import ddpjob_counts
 from ddpjob_agent.network import say_seconds
 from tests import agentpod
 from tests.agentpod import Pod, Pods
-
-REPORT = """
-    def report(**r):
-        path = os.environ["DDPJOB_PROGRESS_FILE"]
-        open(path + ".tmp", "w").write(json.dumps(r))
-        os.replace(path + ".tmp", path)
-"""
+from tests.unit.agent.scripts import script, start
 
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
     with agentpod.pods(tmp_path) as group:
         yield group
-
-
-def script(pods: Pods, text: str) -> str:
-    """Path of a script; it can call report(step=…) to write the progress file."""
-    path = pods.root / f"script-{len(pods.started)}.py"
-    head = "import json, os, signal, subprocess, sys, time\n" + textwrap.dedent(REPORT)
-    path.write_text(head + textwrap.dedent(text))
-    return str(path)
-
-
-def start(pods: Pods, text: str, *, rank: int = 0, nnodes: int = 1, **more: str | None) -> Pod:
-    command = ["command", "--", sys.executable, script(pods, text)]
-    return pods.start(*command, rank=rank, nnodes=nnodes, changes=more)
 
 
 # ---- Ends

@@ -9,35 +9,13 @@ import pytest
 from ddpjob_agent.progress import read_pages
 from tests import agentpod
 from tests.agentpod import Pod, Pods
-from tests.unit.agent.test_command import start
-
-STEP = """
-from torch.optim import optimizer
-sgd = object()
-def step(times=1):
-    for _ in range(times):
-        for hook in optimizer.hooks:
-            hook(sgd, (), {})
-"""
+from tests.unit.agent.scripts import STEP, fake_optimizers, start
 
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
     with agentpod.pods(tmp_path) as group:
         yield group
-
-
-def fake_optimizers(pods: Pods) -> str:
-    """A folder for PYTHONPATH with a module that keeps its hooks as torch's optimizers do."""
-    folder = pods.root / "site" / "torch" / "optim"
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        for package in (folder, folder.parent):
-            (package / "__init__.py").touch()
-        (folder / "optimizer.py").write_text(
-            "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
-        )
-    return str(folder.parents[1])
 
 
 def stepping(pods: Pods, text: str, **more: str | None) -> Pod:

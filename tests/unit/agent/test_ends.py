@@ -17,8 +17,7 @@ import pytest
 
 from tests import agentpod
 from tests.agentpod import Pod, Pods
-from tests.unit.agent.test_command import script, start
-from tests.unit.agent.test_counts import fake_optimizers
+from tests.unit.agent.scripts import fake_optimizers, script, start
 
 GLOO = (
     "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] "

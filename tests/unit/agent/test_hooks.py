@@ -10,8 +10,7 @@ import pytest
 from ddpjob_agent.progress import read_pages
 from tests import agentpod
 from tests.agentpod import Pods
-from tests.unit.agent.test_command import start
-from tests.unit.agent.test_counts import STEP, fake_optimizers
+from tests.unit.agent.scripts import STEP, fake_optimizers, start
 
 TELL = "print([sys.modules['sitecustomize'].__file__, sys.path])\n"
 CHILD = """

@@ -16,7 +16,7 @@ from ddpjob_agent.hangs import is_ending
 from ddpjob_agent.stacks import DEVICE, OWN, WAITS, Frame, Process
 from tests import agentpod
 from tests.agentpod import Pod, Pods
-from tests.unit.agent.test_command import start
+from tests.unit.agent.scripts import start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory files and /proc")
 

@@ -1,0 +1,37 @@
+"""What the audit log says of the operator's writes."""
+
+from collections import Counter
+
+from tests.cluster import operator as operators
+from tests.cluster.audit import Entry
+
+
+def none_is_blind(writes: list[Entry]) -> bool:
+    """Whether what the operator deletes and updates is what it has seen."""
+    sent = [(e.verb, e.request) for e in writes if e.user == operators.USER and e.request]
+    deletions = [options for verb, options in sent if verb == "delete"]
+    updates = [body["metadata"] for verb, body in sent if verb == "update"]
+    assert deletions and updates
+    return all(options.get("preconditions", {}).get("uid") for options in deletions) and all(
+        metadata.get("resourceVersion") for metadata in updates
+    )
+
+
+def made_a_pod(entry: Entry) -> bool:
+    """Whether this write created a pod."""
+    return entry.resource == "pods" and entry.verb == "create" and entry.code == 201
+
+
+def raised_before_deleted(writes: list[Entry]) -> bool:
+    """Whether no pod was deleted by the operator before status.attempt had passed its own."""
+    attempt: Counter[str] = Counter()
+    for entry in writes:
+        if entry.user != operators.USER or entry.code >= 300:
+            continue
+        if entry.resource == "ddpjobs/status":
+            attempt[entry.name] = entry.request["status"]["attempt"]
+        if entry.resource == "pods" and entry.verb == "delete":
+            job, of, _ = entry.name.rsplit("-", 2)
+            if int(of) >= attempt[job]:
+                return False
+    return True

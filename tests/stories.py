@@ -1,0 +1,110 @@
+"""What happens to a job, told once for every stage: tests/unit and tests/api tell each of these."""
+
+from collections.abc import Awaitable, Callable
+
+from ddpjob import names
+from ddpjob.cluster import CONFIGMAPS, NETWORK_POLICIES, PODS, SERVICES, Resource
+from ddpjob.json_depth import Body
+from tests.localplay import until
+from tests.stage import Stage
+
+CHILDREN = (PODS, SERVICES, CONFIGMAPS, NETWORK_POLICIES)
+
+
+async def in_state(stage: Stage, state: str, *, attempt: int = 0) -> Body:
+    """The job once it is in this state of this attempt."""
+
+    def holds(job: Body) -> bool:
+        status = job.get("status") or {}
+        return (status.get("state"), status.get("attempt")) == (state, attempt)
+
+    return await stage.until(holds)
+
+
+async def pod_names(stage: Stage) -> list[str]:
+    """The job's pods."""
+    return sorted(pod["metadata"]["name"] for pod in await stage.children(PODS))
+
+
+async def gone(stage: Stage, *resources: Resource) -> None:
+    """Until nothing is left of these kinds."""
+
+    async def look() -> bool:
+        return not [found for kind in resources for found in await stage.children(kind)]
+
+    await until(look, seconds=90, every=0.02)
+
+
+async def a_failed_rank_restarts_the_group_once(stage: Stage) -> None:
+    await stage.create(nnodes=3)
+    await in_state(stage, "Running")
+    await stage.end_pod("digits-0-1", 1, "ValueError: boom")
+    await in_state(stage, "Running", attempt=1)
+    for rank in range(3):
+        await stage.end_pod(f"digits-1-{rank}")
+    job = await in_state(stage, "Succeeded", attempt=1)
+    status = job["status"]
+    assert (status["restarts"], status["budget"]["charged"]) == (1, 1)
+    failure = status["failure"]
+    assert (failure["pod"], failure["rank"]) == ("digits-0-1", 1)
+    assert failure["message"] == "ValueError: boom"
+    assert status["observedGeneration"] == job["metadata"]["generation"]
+    kept = ["digits-0-1", "digits-1-0", "digits-1-1", "digits-1-2"]
+    assert await pod_names(stage) == kept, "the failed pod keeps its log"
+
+
+async def a_suspended_job_has_no_pods_and_resumes_as_it_was_edited(stage: Stage) -> None:
+    await stage.create(nnodes=3)
+    await in_state(stage, "Running")
+    await stage.patch(suspend=True)
+    await in_state(stage, "Suspended", attempt=1)
+    await gone(stage, PODS)
+    await stage.patch(suspend=False, nnodes=4)
+    job = await in_state(stage, "Running", attempt=1)
+    assert await pod_names(stage) == [f"digits-1-{rank}" for rank in range(4)]
+    assert job["status"]["restarts"] == 0
+
+
+async def a_deleted_job_frees_its_name_at_once_and_leaves_nothing(stage: Stage) -> None:
+    await stage.create(nnodes=3)
+    await in_state(stage, "Running")
+    await stage.delete()
+    again = await stage.create(nnodes=3)
+    await in_state(stage, "Running")
+    uids = [pod["metadata"]["labels"][names.JOB_UID_LABEL] for pod in await stage.children(PODS)]
+    assert uids == [again["metadata"]["uid"]] * 3
+    await stage.delete()
+    await gone(stage, *CHILDREN)
+
+
+async def a_network_policy_that_was_edited_while_suspended_is_replaced(stage: Stage) -> None:
+    async def policies() -> list[tuple[str, list[str]]]:
+        found = await stage.children(NETWORK_POLICIES)
+        return [(policy["metadata"]["uid"], policy["spec"]["policyTypes"]) for policy in found]
+
+    async def resumed(attempt: int, **spec: object) -> list[tuple[str, list[str]]]:
+        await stage.patch(suspend=True)
+        await in_state(stage, "Suspended", attempt=attempt)
+        await stage.patch(suspend=False, **spec)
+        await in_state(stage, "Running", attempt=attempt)
+        return await policies()
+
+    await stage.create(nnodes=3)
+    await in_state(stage, "Running")
+    (first,) = await policies()
+    assert first[1] == ["Ingress"]
+    assert await resumed(1, args=["other.py"]) == [first], "it was wanted as it was"
+    (second,) = await resumed(2, networkPolicy={"egress": []})
+    assert second[0] != first[0] and second[1] == ["Ingress", "Egress"]
+    assert await resumed(3, networkPolicy={"enabled": False, "egress": None}) == []
+    (last,) = await resumed(4, networkPolicy={"enabled": True})
+    assert last[1] == ["Ingress"]
+
+
+Story = Callable[[Stage], Awaitable[None]]
+STORIES: tuple[Story, ...] = (
+    a_failed_rank_restarts_the_group_once,
+    a_suspended_job_has_no_pods_and_resumes_as_it_was_edited,
+    a_deleted_job_frees_its_name_at_once_and_leaves_nothing,
+    a_network_policy_that_was_edited_while_suspended_is_replaced,
+)

@@ -1,0 +1,54 @@
+"""What a training prints and leaves behind, and whether two of them were the same."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+EPOCH_STEPS = 23  # 1437 samples in batches of 64
+# The last line of a training.
+RESULT = re.compile(r"test accuracy (0\.\d{4}) \((\d+)/360\) after (\d+) steps, world size (\d+)")
+Torchrun = Callable[..., str]
+StartRanks = Callable[..., "list[subprocess.Popen[str]]"]
+
+
+def saved(folder: Path, step: int) -> dict[str, Any]:
+    """The checkpoint of this step."""
+    (path,) = folder.glob(f"step-{step:08d}-attempt-*.pt")
+    state: dict[str, Any] = torch.load(path, weights_only=True)
+    return state
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Equal down to the last bit, through all containers."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_bits(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same_bits, one, other))
+    return bool(one == other)
+
+
+def assert_same_training(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Both checkpoints have the same weights, optimizer and random numbers."""
+    for part in ("model", "optimizer", "rng"):
+        assert same_bits(one[part], other[part]), part
+
+
+def drift(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Largest difference between two weights."""
+    return max(float((one["model"][k] - other["model"][k]).abs().max()) for k in one["model"])
+
+
+def losses(output: str) -> list[float]:
+    """The train loss of each epoch, over all ranks."""
+    return [float(loss) for loss in re.findall(r"train loss (\d+\.\d{4})", output)]
+
+
+def accuracies(output: str) -> list[str]:
+    """The test accuracy of each epoch, as printed."""
+    return re.findall(r"test accuracy (\d\.\d{4})", output)

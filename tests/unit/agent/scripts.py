@@ -1,0 +1,50 @@
+"""Scripts that the agent runs in a pod of its own, and what they can call."""
+
+import sys
+import textwrap
+
+from tests.agentpod import Pod, Pods
+
+REPORT = """
+    def report(**r):
+        path = os.environ["DDPJOB_PROGRESS_FILE"]
+        open(path + ".tmp", "w").write(json.dumps(r))
+        os.replace(path + ".tmp", path)
+"""
+
+
+def script(pods: Pods, text: str) -> str:
+    """Path of a script; it can call report(step=…) to write the progress file."""
+    path = pods.root / f"script-{len(pods.started)}.py"
+    head = "import json, os, signal, subprocess, sys, time\n" + textwrap.dedent(REPORT)
+    path.write_text(head + textwrap.dedent(text))
+    return str(path)
+
+
+def start(pods: Pods, text: str, *, rank: int = 0, nnodes: int = 1, **more: str | None) -> Pod:
+    """The agent in a pod, with this script as its command."""
+    command = ["command", "--", sys.executable, script(pods, text)]
+    return pods.start(*command, rank=rank, nnodes=nnodes, changes=more)
+
+
+STEP = """
+from torch.optim import optimizer
+sgd = object()
+def step(times=1):
+    for _ in range(times):
+        for hook in optimizer.hooks:
+            hook(sgd, (), {})
+"""
+
+
+def fake_optimizers(pods: Pods) -> str:
+    """A folder for PYTHONPATH with a module that keeps its hooks as torch's optimizers do."""
+    folder = pods.root / "site" / "torch" / "optim"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for package in (folder, folder.parent):
+            (package / "__init__.py").touch()
+        (folder / "optimizer.py").write_text(
+            "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
+        )
+    return str(folder.parents[1])

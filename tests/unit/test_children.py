@@ -1,0 +1,213 @@
+"""What a job owns is created once, made anew where somebody has changed it, and nobody else's."""
+
+import base64
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from ddpjob.api import DDPJob
+from ddpjob.cluster import (
+    CONFIGMAPS,
+    DDPJOBS,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    Resource,
+)
+from ddpjob.controller.controller import load_agent
+from ddpjob.errors import Refused
+from ddpjob.json_depth import Body
+from ddpjob.pods import render
+from ddpjob.pods.allowlist import Policy
+from tests.builders import job_object
+from tests.localplay import (
+    NAMESPACE,
+    Refusing,
+    Watched,
+    accepted,
+    end_pod,
+    has_restarted,
+    in_state,
+    operating,
+    pod_names,
+    quiet,
+    stored,
+    submit,
+    until,
+    with_spec,
+)
+
+
+class Protected(Watched):
+    """An admission policy lets nobody delete a pod of somebody else's, while the attempt lasts."""
+
+    refused = 0
+
+    async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
+        if resource == PODS and name == "digits-0-7" and not await has_restarted(self):
+            self.refused += 1
+            raise Refused(403, "Forbidden", "pods of others stay")
+        return await super().delete(resource, namespace, name, **options)
+
+
+async def test_a_stray_whose_deletion_is_refused_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is there before the job's own pods, whose creation is the same step as its deletion."""
+    caplog.set_level(logging.INFO, "ddpjob")
+    monkeypatch.setattr("ddpjob.plan.strays.STRAY_SECONDS", 0.0)
+    cluster = Protected()
+    job = DDPJob.parse(await submit(cluster))
+    ours = orjson.loads(render.pods(job, load_agent(), Policy()).body(1))
+    ours["metadata"]["name"] = "digits-0-7"
+    await cluster.create(PODS, NAMESPACE, ours)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        assert cluster.refused
+        await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
+        await until(lambda: has_restarted(cluster))
+    assert cluster.refused <= 3
+    told = [line for line in caplog.text.splitlines() if "pods of others stay" in line]
+    assert told and not [line for line in told if "retry_in" in line], "it is an error of no step"
+
+
+def widened(body: Body) -> Body:
+    """The NetworkPolicy, with one peer that somebody has opened to all namespaces."""
+    found: Body = orjson.loads(orjson.dumps(body))
+    found["spec"]["ingress"][0]["from"][0]["namespaceSelector"] = {}
+    return found
+
+
+def emptied(body: Body) -> Body:
+    """The ConfigMap, with an agent of somebody else's."""
+    return {**body, "binaryData": {"agent.pyz": base64.b64encode(b"import theirs").decode()}}
+
+
+def unlocked(body: Body) -> Body:
+    """The ConfigMap, so that it can be changed while the pods run."""
+    return {name: value for name, value in body.items() if name != "immutable"}
+
+
+def opened(body: Body) -> Body:
+    """The NetworkPolicy, with a rule more."""
+    found: Body = orjson.loads(orjson.dumps(body))
+    found["spec"]["ingress"].append({})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("resource", "forge"),
+    [
+        (NETWORK_POLICIES, widened),
+        (NETWORK_POLICIES, opened),
+        (CONFIGMAPS, emptied),
+        (CONFIGMAPS, unlocked),
+    ],
+)
+async def test_a_child_that_somebody_else_has_made_is_made_anew(
+    resource: Resource, forge: Callable[[Body], Body]
+) -> None:
+    """By the right name, labels and owner, before the job makes it itself."""
+    cluster = Watched()
+    made = DDPJob.parse(await submit(cluster, suspend=True))
+    ours = render.config_map(made, load_agent())
+    if resource == NETWORK_POLICIES:
+        ours = render.network_policy(made, Policy()) or {}
+    theirs = await cluster.create(resource, NAMESPACE, forge(ours))
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Suspended")
+        body = await stored(cluster)
+        await cluster.update(DDPJOBS, NAMESPACE, with_spec(body, suspend=False))
+        await in_state(cluster, "Running")
+    found = await cluster.get(resource, NAMESPACE, ours["metadata"]["name"])
+    assert found["metadata"]["uid"] != theirs["metadata"]["uid"]
+    for part in ("spec", "binaryData", "immutable"):
+        assert found.get(part) == ours.get(part)
+
+
+@pytest.mark.parametrize(
+    "resource", [SERVICES, CONFIGMAPS, NETWORK_POLICIES], ids=lambda r: str(r.kind)
+)
+async def test_an_object_of_a_childs_name_that_is_not_the_jobs_is_left_alone(resource: Any) -> None:
+    cluster = Watched()
+    probe = Watched()
+    await submit(probe)
+    async with operating(probe, lambda attempt, rank: None):
+        await in_state(probe, "Running")
+    (ours,) = (await probe.list(resource, namespace=NAMESPACE)).items
+    name = ours["metadata"]["name"]
+    foreign = await cluster.create(resource, NAMESPACE, {"metadata": {"name": name}})
+    await submit(cluster)
+
+    async def refused() -> bool:
+        conditions = (await stored(cluster)).get("status", {}).get("conditions", [])
+        return any(c["reason"] == "NameTaken" for c in conditions)
+
+    async with operating(cluster, lambda attempt, rank: 0):
+        await until(refused)
+        assert await pod_names(cluster) == []
+        assert await cluster.get(resource, NAMESPACE, name) == foreign
+        await cluster.delete(resource, NAMESPACE, name, uid=foreign["metadata"]["uid"])
+        await in_state(cluster, "Succeeded")
+
+
+async def test_a_quota_that_is_contended_is_no_taken_name() -> None:
+    cluster = Refusing()
+    cluster.code, cluster.reason, cluster.text = 409, "Conflict", "resourcequotas: modified"
+    await submit(cluster, nnodes=2)
+    async with operating(cluster, lambda attempt, rank: None):
+        await until(lambda: cluster.refused > 14)
+        found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+    assert "NameTaken" not in [c["reason"] for c in found["status"]["conditions"]]
+
+
+async def test_a_service_whose_selector_was_edited_is_reported_and_not_used() -> None:
+    cluster = Watched()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object())
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        service = await cluster.get(SERVICES, NAMESPACE, "digits")
+        service["spec"]["ports"][0]["port"] = 1234  # a headless one has no use for it
+        service["spec"]["selector"] = {"app": "other"}
+        service = await cluster.update(SERVICES, NAMESPACE, service)
+        pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+        await cluster.delete(PODS, NAMESPACE, "digits-0-0", uid=pod["metadata"]["uid"])
+
+        async def told() -> bool:
+            said = accepted(await cluster.get(DDPJOBS, NAMESPACE, "digits"))
+            return said["reason"] == "NameTaken" and "was edited" in said["message"]
+
+        await until(told)
+        assert not [n for n in await pod_names(cluster) if n.startswith("digits-1")]
+        uid = service["metadata"]["uid"]
+        await cluster.delete(SERVICES, NAMESPACE, "digits", uid=uid)
+        job = await in_state(cluster, "Running")
+        assert job["status"]["restarts"] == 1
+
+
+async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pods have their own agent to the end, and none of its ConfigMaps is left."""
+    cluster = Watched()
+    await submit(cluster)
+    with monkeypatch.context() as earlier:
+        agent = render.Agent(b"of an earlier version")
+        earlier.setattr("ddpjob.controller.controller.load_agent", lambda: agent)
+        async with operating(cluster, lambda attempt, rank: None):
+            await in_state(cluster, "Running")
+            await quiet(cluster)
+    before = await cluster.list(PODS, namespace=NAMESPACE)
+    assert len((await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items) == 1
+    async with operating(cluster, lambda attempt, rank: 0):
+        job = await in_state(cluster, "Succeeded")
+        await quiet(cluster)
+    after = await cluster.list(PODS, namespace=NAMESPACE)
+    assert [p["metadata"]["uid"] for p in after.items] == [
+        p["metadata"]["uid"] for p in before.items
+    ]
+    assert job["status"]["restarts"] == 0
+    assert (await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items == []

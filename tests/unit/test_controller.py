@@ -1,0 +1,88 @@
+"""What the caches take for a job and its pods, whatever somebody edits."""
+
+import asyncio
+
+import pytest
+
+from ddpjob import names
+from ddpjob.cluster import DDPJOBS, PODS
+from tests.builders import job_object
+from tests.localplay import (
+    NAMESPACE,
+    Watched,
+    end_pod,
+    in_state,
+    operating,
+    pod_names,
+    submit,
+    until,
+    watching,
+)
+
+
+async def test_every_watched_namespace_keeps_its_jobs() -> None:
+    cluster = Watched()
+    await submit(cluster, namespace="team", nnodes=2)
+    await submit(cluster, namespace="other", nnodes=2)
+    async with watching(cluster, "team", "other") as controller:
+        await in_state(cluster, "Succeeded", namespace="team")
+        assert len(controller.jobs) == 2
+
+
+async def test_a_pod_taken_from_its_job_is_gone_for_it() -> None:
+    cluster = Watched()
+    await submit(cluster, nnodes=2)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        body = await cluster.get(PODS, NAMESPACE, "digits-0-1")
+        body["metadata"]["ownerReferences"] = []
+        await cluster.update(PODS, NAMESPACE, body)
+
+        async def restarted() -> bool:
+            found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+            return bool(found["status"]["attempt"] == 1)
+
+        await until(restarted, 5.0)
+        await in_state(cluster, "Running")
+    assert cluster.writes["delete", "Pod", "digits-0-1"] == 0
+
+
+@pytest.mark.parametrize("label", [names.RANK_LABEL, names.ATTEMPT_LABEL, names.JOB_LABEL])
+async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> None:
+    cluster = Watched()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object(nnodes=1))
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+        if label == names.JOB_LABEL:
+            del pod["metadata"]["labels"][label]
+        else:
+            pod["metadata"]["labels"][label] = "7"
+        await cluster.update(PODS, NAMESPACE, pod)
+        cluster.crashed.set()  # so that a fresh operator sees it too
+        await until(lambda: not cluster.crashed.is_set())
+        await asyncio.sleep(0.3)
+        assert await pod_names(cluster) == ["digits-0-0"]
+        pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+        await end_pod(cluster, pod, 0)
+        job = await in_state(cluster, "Succeeded")
+        assert job["status"]["restarts"] == 0
+
+
+async def test_a_pod_that_loses_its_label_and_gets_it_back_is_seen_again() -> None:
+    cluster = Watched()
+    await submit(cluster, nnodes=2)
+
+    async def old_pods() -> bool:
+        pods = (await cluster.list(PODS, namespace=NAMESPACE)).items
+        return not any(p["metadata"]["name"].startswith("digits-0-") for p in pods)
+
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        body = await cluster.get(PODS, NAMESPACE, "digits-0-1")
+        label = body["metadata"]["labels"].pop(names.MANAGED_BY_LABEL)
+        body = await cluster.update(PODS, NAMESPACE, body)
+        await asyncio.sleep(0.3)
+        body["metadata"]["labels"][names.MANAGED_BY_LABEL] = label
+        await cluster.update(PODS, NAMESPACE, body)
+        await until(old_pods, 5.0)

@@ -1,0 +1,39 @@
+"""Where a job's time went."""
+
+from tests.builders import NOW, STARTED, failed, in_attempt, job, reports, running, write
+
+
+def test_time_is_counted_when_a_state_ends() -> None:
+    new = job()
+    metadata = new.metadata.model_copy(update={"creation_timestamp": STARTED})
+    ours = write(new.model_copy(update={"metadata": metadata}))
+    assert ours.status.goodput.queued_seconds == 300
+    pods = (running(0), running(1))
+    ours = write(ours, *pods, now=NOW + 20)
+    ours = write(ours, *pods, now=NOW + 500, report=reports(100))
+    ours = write(ours, failed(0), running(1), now=NOW + 1020, report=reports(300))
+    spent = ours.status.goodput
+    assert (spent.starting_seconds, spent.productive_seconds) == (20, 1000)
+    assert spent.ratio == "0.980"
+
+
+def test_the_time_of_steps_that_are_trained_again_is_lost() -> None:
+    past = {
+        "attempt": 0,
+        "startTime": "2027-01-15T07:00:00Z",
+        "endTime": "2027-01-15T07:50:00Z",
+        "reason": "Exception",
+        "firstStep": 0,
+        "step": 300,
+    }
+    spent = {"productiveSeconds": 3000, "since": STARTED}
+    ours = in_attempt(1, history=[past], goodput=spent)
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    ours = write(ours, *pods, report=reports(200, 1))
+    assert ours.status.goodput.lost_seconds == 1000
+    assert ours.status.goodput.productive_seconds == 2000
+    ours = write(ours, *pods, now=NOW + 5, report=reports(250, 1))
+    assert ours.status.goodput.lost_seconds == 1000, "once"
+    counted = in_attempt(1, history=[past], goodput=spent)
+    counted = write(counted, *pods, report=reports(200, 1, source="counted"))
+    assert counted.status.goodput.lost_seconds == 0

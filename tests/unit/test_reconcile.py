@@ -1,0 +1,237 @@
+"""One job's loop on the embedded cluster: real controller, real caches, real status writes."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from ddpjob.api import DDPJob
+from ddpjob.cluster import (
+    DDPJOBS,
+    EVENTS,
+    PODS,
+    Listing,
+    Resource,
+)
+from ddpjob.controller.controller import Controller, load_agent
+from ddpjob.controller.jobrecord import job_record
+from ddpjob.errors import Refused
+from ddpjob.json_depth import Body
+from ddpjob.plan.proof import Proofs
+from ddpjob.pods import render
+from ddpjob.pods.allowlist import Policy
+from ddpjob.settings import Settings
+from tests.builders import job_object
+from tests.localplay import (
+    FAST,
+    NAMESPACE,
+    Refusing,
+    Watched,
+    accepted,
+    end_pod,
+    has_restarted,
+    in_state,
+    operating,
+    pod_names,
+    quiet,
+    stored,
+    submit,
+    until,
+    with_spec,
+)
+
+
+async def test_a_job_runs_and_succeeds_with_few_writes() -> None:
+    cluster = Watched()
+    await submit(cluster)
+    async with operating(cluster, lambda attempt, rank: 0):
+        job = await in_state(cluster, "Succeeded")
+        await quiet(cluster)
+    assert job["status"]["summary"]["nodes"] == "3/3"
+    creates = {key: n for key, n in cluster.writes.items() if key[0] == "create"}
+    assert set(creates.values()) == {1} and len(creates) == 6
+    assert cluster.writes["delete", "ConfigMap", "digits-agent-" + _digest(creates)] == 1
+    assert await pod_names(cluster) == ["digits-0-0", "digits-0-1", "digits-0-2"]
+
+
+def _digest(writes: dict[tuple[str, str, str], int]) -> str:
+    (name,) = [name for _, kind, name in writes if kind == "ConfigMap"]
+    return name.rpartition("-")[2]
+
+
+async def test_nothing_is_written_at_rest() -> None:
+    cluster = Watched()
+    await submit(cluster)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        await quiet(cluster)
+        before = Counter(cluster.writes)
+        cluster.end_watches()
+        await asyncio.sleep(0.5)
+        assert cluster.writes == before
+
+
+class Full(Watched):
+    """A quota that no pod of rank 1 fits into."""
+
+    async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource == PODS and orjson.loads(body)["metadata"]["name"].endswith("-1"):
+            raise Refused(403, "Forbidden", "exceeded quota")
+        return await super().create(resource, namespace, body)
+
+
+async def test_a_deadline_to_start_does_not_wait_for_the_back_off_of_refused_pods() -> None:
+    """With a back-off of an hour."""
+    cluster = Full()
+    await submit(cluster, startupDeadlineSeconds=3)
+    slow = replace(FAST, backoff_first=3600.0, backoff_cap=3600.0)
+    async with operating(cluster, lambda attempt, rank: None, slow):
+        await until(lambda: has_restarted(cluster))
+    failure = (await stored(cluster))["status"]["failure"]
+    assert failure["reason"] == "StartupDeadlineExceeded" and "quota" in failure["message"]
+
+
+async def test_a_finished_job_that_is_invalid_by_now_keeps_its_status() -> None:
+    """The cache has a part of it; what is written is the whole."""
+    cluster = Watched()
+    await submit(cluster, failurePolicy={"maxRestarts": 0})
+    async with operating(cluster, lambda attempt, rank: 1):
+        before = (await in_state(cluster, "Failed"))["status"]
+        await quiet(cluster)
+        cluster._admit = lambda resource, body: body
+        body = with_spec(await stored(cluster), image="no image")  # as it once was allowed
+        kept = await cluster.update(DDPJOBS, NAMESPACE, body)
+        odd = {**kept["status"], "summary": {"nodes": "9/9"}}  # so that something is to be written
+        await cluster.update_status(DDPJOBS, NAMESPACE, {**kept, "status": odd})
+
+        async def told() -> Body | None:
+            found: Body = (await stored(cluster))["status"]
+            return found if "Invalid" in {c["reason"] for c in found["conditions"]} else None
+
+        after: Body = await until(told)
+    for field in ("failure", "history", "startTime", "worldSize", "budget"):
+        assert after[field] == before[field], field
+
+
+async def test_a_job_that_an_edit_has_broken_still_ends_at_its_deadline() -> None:
+    cluster = Watched()
+    await submit(cluster, activeDeadlineSeconds=3)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+        body = with_spec(await stored(cluster), template={"spec": {"hostNetwork": True}})
+        await cluster.update(DDPJOBS, NAMESPACE, body)
+        await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
+        job = await in_state(cluster, "Failed")
+    conditions = {c["type"]: c["reason"] for c in job["status"]["conditions"]}
+    assert (conditions["Failed"], conditions["Accepted"]) == ("DeadlineExceeded", "Invalid")
+
+
+async def test_an_invalid_job_shows_its_error_and_delays_no_other() -> None:
+    cluster = Watched()
+    await submit(cluster, "poison", template={"spec": {"hostNetwork": True}})
+    await submit(cluster, "healthy")
+    async with operating(cluster, lambda attempt, rank: 0):
+        await in_state(cluster, "Succeeded", "healthy")
+        job = await in_state(cluster, "Pending", "poison")
+        await quiet(cluster)
+    (condition,) = [c for c in job["status"]["conditions"] if c["type"] == "Accepted"]
+    assert condition["reason"] == "Invalid" and "hostNetwork" in condition["message"]
+    assert not [name for name in await pod_names(cluster) if name.startswith("poison")]
+
+
+class Older(Watched):
+    """A definition that does not know `status.pods`, so that the API server drops it."""
+
+    async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource == DDPJOBS:
+            known = {name: value for name, value in body["status"].items() if name != "pods"}
+            body = {**body, "status": known}
+        return await super().update_status(resource, namespace, body)
+
+
+async def test_an_older_definition_is_reported_by_an_event_of_the_job() -> None:
+    cluster = Older()
+    await submit(cluster)
+
+    async def told() -> list[Body]:
+        return (await cluster.list(EVENTS, namespace=NAMESPACE)).items
+
+    async with operating(cluster, lambda attempt, rank: None):
+        (event, *more) = await until(told)
+        assert await pod_names(cluster) == []
+    assert not more and (event["type"], event["reason"]) == ("Warning", "OldDefinition")
+    assert "apply manifests/crd.yaml" in event["message"]
+
+
+async def test_a_refusal_with_a_new_message_each_time_is_not_tried_again_at_once() -> None:
+    cluster = Refusing()
+    await submit(cluster, nnodes=2)
+    async with operating(cluster, lambda attempt, rank: None, settings=Settings()):
+        await asyncio.sleep(1.0)
+    assert cluster.refused < 20
+    assert cluster.writes["status", "DDPJob", "digits"] < 10
+
+
+class Between(Watched):
+    """Another operator restarts the job after the pods have been read, and before the job is."""
+
+    armed = False
+
+    async def list(self, resource: Resource, **options: Any) -> Listing:
+        listing = await super().list(resource, **options)
+        if self.armed and resource == PODS:
+            self.armed = False
+            job = await self.get(DDPJOBS, NAMESPACE, "digits")
+            own = {"attempt": 1, "roots": [another(job).root]}
+            status = {**job["status"], "attempt": 1, "restarts": 1, "state": "Starting"}
+            status["pods"] = [own]
+            await self.update_status(DDPJOBS, NAMESPACE, {**job, "status": status})
+            await self.create(PODS, NAMESPACE, render_pod(job, attempt=1))
+        return listing
+
+
+def render_pod(job: Body, *, attempt: int) -> Body:
+    status = {**job["status"], "attempt": attempt}
+    stamp = render.pods(DDPJob.parse({**job, "status": status}), load_agent(), Policy())
+    found: Body = orjson.loads(stamp.body(0, another(job).of(0)))
+    return found
+
+
+def another(job: Body) -> Proofs:
+    """Another operator's, of the job's second attempt."""
+    return Proofs(b"another", job["metadata"]["uid"], 1, job["spec"]["nnodes"])
+
+
+async def test_pods_that_were_read_before_another_operator_began_an_attempt_are_not_its() -> None:
+    cluster = Between()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object())
+    async with operating(cluster, lambda attempt, rank: None):
+        job = await in_state(cluster, "Running")
+    controller = Controller(cluster.operator(), settings=FAST)
+    controller.reconciler.caches.put_job(job_record(job))  # its watches are late
+    pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+    await cluster.delete(PODS, NAMESPACE, "digits-0-0", uid=pod["metadata"]["uid"], grace_seconds=0)
+    cluster.armed = True
+    await controller.reconciler.reconcile(NAMESPACE, "digits")
+    status = (await cluster.get(DDPJOBS, NAMESPACE, "digits"))["status"]
+    assert not cluster.armed and (status["attempt"], status["restarts"]) == (1, 1)
+    assert await cluster.get(PODS, NAMESPACE, "digits-1-0")
+
+
+async def test_an_edit_of_a_running_job_is_checked_at_once() -> None:
+    cluster = Watched()
+    await cluster.create(DDPJOBS, NAMESPACE, job_object())
+    async with operating(cluster, lambda attempt, rank: None):
+        job = await in_state(cluster, "Running")
+        for template, truth in (({"spec": {"hostNetwork": True}}, "False"), ({}, "True")):
+            job["spec"]["template"] = template
+            job = await cluster.update(DDPJOBS, NAMESPACE, job)
+
+            async def said(truth: str = truth) -> Body | None:
+                found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+                return found if accepted(found)["status"] == truth else None
+
+            job = await until(said)
+            assert job["status"]["state"] == "Running"

@@ -1,0 +1,39 @@
+"""What rank 0's reports, and its termination message, make of the status."""
+
+from tests.builders import (
+    NOW,
+    decide,
+    failed,
+    reports,
+    running,
+    see,
+    started,
+    succeeded,
+    summary,
+    write,
+)
+
+
+def test_a_late_report_does_not_undo_the_termination_message_of_rank_0() -> None:
+    page = {"attempt": 0, "source": "file", "step": 100}
+    ours = write(started(), running(0), running(1), report=reports(97))
+    ours = write(ours, succeeded(0, message=summary(progress=page)), running(1), report=reports(97))
+    assert ours.status.progress and ours.status.progress.step == 100
+    ours = write(ours, running(1), report=reports(97))
+    assert ours.status.progress and ours.status.progress.step == 100
+
+
+def test_rank_0s_last_step_is_known_when_it_has_ended_and_not_before() -> None:
+    ours = write(started(), running(0), running(1), report=reports(97))
+    ours = write(ours, running(0), failed(1, summary()), report=reports(97))
+    assert ours.status.budget.highest_step == 97 and ours.status.history[-1].step == 97
+    page = {"attempt": 0, "source": "file", "step": 120}
+    left = failed(0, summary(peer=True, progress=page))
+    ours = write(ours, left, failed(1, summary()))
+    assert ours.status.budget.highest_step == 120 and ours.status.history[-1].step == 120
+    assert ours.status.progress and ours.status.progress.step == 120
+    again = write(ours, running(0, attempt=1), running(1, attempt=1), report=reports(110, 1))
+    assert again.status.budget.charged == 1, "120 had been reached"
+    assert decide(ours, see(left, failed(1)), NOW).status == ours.status
+    counted = failed(0, summary(progress={**page, "source": "counted", "step": 999}))
+    assert decide(ours, see(counted, failed(1)), NOW).status == ours.status

@@ -1,0 +1,102 @@
+"""What the status says of pods that start and run."""
+
+from ddpjob.api import DDPJob
+from ddpjob.errors import Refused
+from tests.builders import (
+    NOW,
+    condition,
+    decide,
+    failed,
+    job,
+    pod,
+    reports,
+    running,
+    see,
+    started,
+    succeeded,
+    summary,
+    write,
+)
+
+
+def test_all_nodes_running_makes_the_job_running() -> None:
+    status = decide(started(), see(running(0), running(1)), NOW).status
+    assert status.state == "Running" and condition(status, "Running") == ("True", "AllNodesRunning")
+    assert status.summary.nodes == "2/2"
+
+
+def test_a_finished_rank_counts_as_running_for_the_group() -> None:
+    assert decide(started(), see(succeeded(0), running(1)), NOW).status.state == "Running"
+
+
+def test_launcher_none_without_command_shows_that_the_agent_is_absent() -> None:
+    status = decide(job(launcher="none"), see(), NOW).status
+    assert condition(status, "AgentAbsent") == ("True", "LauncherNone")
+
+
+def test_a_pod_that_waits_for_its_image_shows_the_kubelets_reason() -> None:
+    stuck = pod(0, reason="ErrImagePull", message="not found")
+    status = decide(started(), see(stuck, pod(1)), NOW).status
+    assert condition(status, "Running") == ("False", "ErrImagePull")
+
+
+def test_the_reason_why_a_pod_waits_leaves_the_status_once_it_does_not() -> None:
+    def said(job: DDPJob) -> tuple[str, str, str]:
+        found = job.status.condition("Running")
+        assert found is not None
+        return (found.status, found.reason, found.message)
+
+    ours = write(write(job()), pod(0), pod(1))
+    stuck = pod(1, reason="Unschedulable", message="0/4 nodes are available")
+    waiting = write(ours, pod(0), stuck)
+    assert said(waiting) == ("False", "Unschedulable", f"pod {stuck.name}: {stuck.message}")
+    assert said(write(waiting, pod(0), pod(1))) == ("False", "Starting", "pods are being created")
+    again = write(started(running(0), running(1)), failed(0), running(1))
+    why = said(again)
+    assert said(write(again, pod(0, attempt=1), pod(1, attempt=1))) == why
+    refused = write(write(job()), pod(0), create_error=Refused(403, "Forbidden", "exceeded quota"))
+    assert said(refused)[1] == "CreateRefused"
+    assert said(write(refused, pod(0), pod(1)))[1] == "Starting"
+
+
+def test_the_condition_stalled_follows_reports_and_hangs() -> None:
+    ours = write(started(running(0), running(1), hangTimeoutSeconds=60), running(0), running(1))
+    assert condition(ours.status, "Stalled") == ("Unknown", "NoStep")
+    ours = write(ours, running(0), running(1), report=reports(5))
+    assert condition(ours.status, "Stalled") == ("False", "Progress")
+    message = summary(reason="Hang", rank=1, exit_code=None, message="no new step for 60 s")
+    hung = failed(1, message, exit_code=76)
+    ours = write(ours, running(0), hung)
+    assert condition(ours.status, "Stalled") == ("True", "Hang")
+    assert ours.status.state == "Restarting" and ours.status.budget.charged == 1
+    assert ours.status.failure and ours.status.failure.reason == "Hang"
+    again = write(ours, running(0, attempt=1), running(1, attempt=1))
+    assert condition(again.status, "Stalled") == ("Unknown", "NoStep"), "not yet known to be over"
+    failing = write(
+        started(running(0), running(1), hangTimeoutSeconds=60, failurePolicy={"maxRestarts": 0}),
+        running(0),
+        hung,
+    )
+    assert failing.status.state == "Failed"
+    assert condition(failing.status, "Stalled") == ("True", "Hang")
+
+
+def test_without_a_hang_timeout_there_is_no_condition_stalled() -> None:
+    ours = write(started(running(0), running(1)), running(0), running(1))
+    assert ours.status.condition("Stalled") is None
+
+
+def test_a_condition_does_not_outlive_the_field_that_it_is_about() -> None:
+    limited = started(running(0), running(1), hangTimeoutSeconds=60)
+    hung = failed(1, summary(reason="Hang", exit_code=None), exit_code=76)
+    ours = write(limited, running(0), hung)
+    assert condition(ours.status, "Stalled") == ("True", "Hang")
+    spec = ours.spec.model_copy(update={"hang_timeout_seconds": 0})
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    ours = write(ours.model_copy(update={"spec": spec}), *pods)
+    assert condition(ours.status, "Stalled") == ("False", "NotWatched")
+    absent = write(job(launcher="none"))
+    assert condition(absent.status, "AgentAbsent") == ("True", "LauncherNone")
+    spec = absent.spec.model_copy(update={"launcher": "torchrun"})
+    ours = write(absent.model_copy(update={"spec": spec}), running(0), running(1))
+    assert condition(ours.status, "AgentAbsent") == ("False", "AgentRuns")

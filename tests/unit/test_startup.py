@@ -1,0 +1,187 @@
+"""How an attempt's pods come to be, and what keeps them from it."""
+
+from dataclasses import replace
+
+import pytest
+
+from ddpjob.api import DDPJob
+from ddpjob.errors import AlreadyExists, InvalidJob, Refused
+from ddpjob.plan.observed import PodRecord
+from ddpjob.times import timestamp
+from tests.builders import (
+    NOW,
+    condition,
+    decide,
+    deleted,
+    failed,
+    job,
+    pod,
+    record_of,
+    running,
+    see,
+    started,
+    with_status,
+    write,
+)
+
+
+def test_a_new_job_first_gets_its_service_and_config_map() -> None:
+    step = decide(job(), see(children_ready=False), NOW)
+    assert step.prepare and not step.create
+    assert step.status.state == "Pending"
+
+
+def test_starting_is_written_before_the_first_pod_is_created() -> None:
+    step = decide(job(), see(), NOW)
+    assert step.status.state == "Starting" and not step.create
+    assert step.status.start_time == "2027-01-15T08:00:00Z"
+    assert decide(with_status(job(), step.status), see(), NOW).create == (0, 1)
+
+
+def test_only_missing_pods_are_created() -> None:
+    assert decide(write(job(nnodes=4)), see(pod(1), pod(3)), NOW).create == (0, 2)
+
+
+def test_a_missing_pod_is_created_while_the_group_has_never_been_whole() -> None:
+    step = decide(write(job()), see(pod(0)), NOW)
+    assert step.create == (1,) and step.status.attempt == 0
+
+
+def test_pods_made_from_an_edited_spec_are_not_mixed() -> None:
+    step = decide(write(job()), see(pod(0, spec_hash="older")), NOW)
+    assert step.status.attempt == 1 and step.status.budget.charged == 0 and not step.create
+
+
+def test_a_job_of_which_no_pod_can_be_made_is_not_accepted() -> None:
+    trouble = InvalidJob("spec.template.spec.hostNetwork", "is not allowed", True)
+    status = decide(job(), see(children_ready=False, create_error=trouble), NOW).status
+    assert condition(status, "Accepted") == ("False", "Invalid")
+    assert status.state == "Pending"
+
+
+def test_a_job_whose_name_is_taken_is_not_accepted() -> None:
+    trouble = AlreadyExists(409, "AlreadyExists", "Service digits exists and is not this job's")
+    status = decide(job(), see(children_ready=False, create_error=trouble), NOW).status
+    assert condition(status, "Accepted") == ("False", "NameTaken")
+
+
+def test_a_refused_creation_is_quoted_and_tried_again() -> None:
+    trouble = Refused(403, "Forbidden", "exceeded quota: pods=1")
+    step = decide(write(job()), see(pod(0), create_error=trouble), NOW)
+    found = step.status.condition("Running")
+    assert found and found.reason == "CreateRefused" and "exceeded quota" in found.message
+    assert step.create == (1,)
+
+
+def test_an_edit_error_stands_in_the_status_at_once() -> None:
+    ours = write(started(), running(0), running(1))
+    wrong = InvalidJob("spec.template.spec.hostNetwork", "true is not allowed")
+    (note,) = decide(ours, see(running(0), running(1), edit_error=wrong), NOW).events
+    assert (note.reason, note.warning) == ("Invalid", True) and "hostNetwork" in note.message
+    ours = write(ours, running(0), running(1), edit_error=wrong)
+    accepted = ours.status.condition("Accepted")
+    assert accepted and (accepted.status, accepted.reason) == ("False", "Invalid")
+    assert "hostNetwork" in accepted.message and "before this edit" in accepted.message
+    assert ours.status.state == "Running"
+    ours = write(ours, running(0), running(1))
+    assert condition(ours.status, "Accepted") == ("True", "Accepted")
+
+
+def test_a_restart_time_further_off_than_any_back_off_is_not_waited_for() -> None:
+    ours = write(started(), failed(0), running(1))
+    for seconds, waits in ((361, True), (3600, False)):
+        time = timestamp(NOW + seconds)
+        budget = ours.status.budget.model_copy(update={"next_restart_time": time})
+        status = ours.status.model_copy(update={"budget": budget})
+        step = decide(with_status(ours, status), see(), NOW)
+        assert (step.requeue_after == seconds and not step.create) is waits, step
+
+
+def waiting_job(*pods: PodRecord) -> DDPJob:
+    ours = write(job(startupDeadlineSeconds=60, nnodes=2))
+    return write(ours, *pods)
+
+
+def test_a_group_that_is_scheduled_in_part_is_released_and_tried_again_later() -> None:
+    words = "0/3 nodes are available: 3 Insufficient cpu."
+    stuck = pod(1, reason="Unschedulable", message=words)
+    ours = waiting_job(running(0), stuck)
+    step = decide(ours, see(running(0), stuck), NOW + 59)
+    assert step.status.attempt == 0 and step.requeue_after == pytest.approx(1)
+    late = write(ours, running(0), stuck, now=NOW + 60)
+    found = late.status.failure
+    assert found and found.reason == "StartupDeadlineExceeded" and words in found.message
+    assert (late.status.attempt, late.status.budget.charged) == (1, 0)
+    step = decide(late, see(running(0), stuck), NOW + 60)
+    assert deleted(step) == {"digits-0-0", "digits-0-1"} and not step.create
+    assert decide(late, see(), NOW + 69).requeue_after == pytest.approx(1)
+    assert decide(late, see(), NOW + 70).create == (0, 1)
+
+
+def test_the_time_to_start_counts_from_each_attempts_own_beginning() -> None:
+    policy = {"backoffSeconds": {"first": 0}}
+    ours = write(write(job(startupDeadlineSeconds=60, failurePolicy=policy)))
+    stuck, now = pod(1, reason="Unschedulable", message="none"), NOW + 60
+    for attempt in (1, 2, 3):
+        ours = write(ours, replace(stuck, attempt=attempt - 1), now=now)
+        assert ours.status.attempt == attempt
+        assert decide(ours, see(), now + 2).create == (0, 1), "not at once again"
+        waiting = replace(stuck, attempt=attempt)
+        step = decide(ours, see(pod(0, attempt=attempt), waiting), now + 59)
+        assert step.status.attempt == attempt
+        now += 62
+
+
+def test_the_time_to_start_begins_when_the_old_pods_are_gone() -> None:
+    ours = started(running(0), running(1), startupDeadlineSeconds=60)
+    leaving = (running(0), running(1, deleting=True, disruption="Evicted"))
+    ours = write(ours, *leaving)
+    assert ours.status.attempt == 1
+    assert decide(ours, see(*leaving), NOW + 200).status.attempt == 1
+    step = decide(ours, see(), NOW + 201)
+    assert step.create == (0, 1) and step.status.attempt == 1
+    first, last = timestamp(NOW + 201), timestamp(NOW + 202)
+    stuck = (
+        pod(0, attempt=1, created_at=last),
+        pod(1, attempt=1, reason="Unschedulable", created_at=first),
+    )
+    assert decide(ours, see(*stuck), NOW + 261).status.attempt == 1
+    assert decide(ours, see(*stuck), NOW + 262).status.attempt == 2
+
+
+def test_the_time_to_start_is_not_spent_while_no_operator_is_there() -> None:
+    ours = write(started(running(0), running(1), startupDeadlineSeconds=60), failed(0), running(1))
+    back = decide(ours, see(), NOW + 7200)
+    assert back.create == (0, 1) and back.status.attempt == 1 and back.status.failure
+    assert back.status.failure.reason == "Error", "the first cause is kept"
+    refused = Refused(403, "Forbidden", "exceeded quota")
+    early = decide(ours, see(create_error=refused, refused_seconds=59), NOW + 7200)
+    assert early.status.attempt == 1
+    late = decide(ours, see(create_error=refused, refused_seconds=60), NOW + 7200).status
+    assert late.attempt == 2 and late.failure and "exceeded quota" in late.failure.message
+
+
+def test_a_pod_without_its_volumes_or_network_has_not_begun_its_pull() -> None:
+    ours = started(running(0), pod(1), startupDeadlineSeconds=60)
+    waiting = pod(1, node="node-2", reason="ContainerCreating")
+    assert decide(ours, see(running(0), waiting), NOW + 600).status.attempt == 0, "a pull goes on"
+    late = decide(ours, see(running(0), replace(waiting, without_sandbox=True)), NOW + 600).status
+    assert late.failure and late.failure.reason == "StartupDeadlineExceeded"
+    assert late.failure.pod == "digits-0-1" and "volumes or its network" in late.failure.message
+    for value, bare in (("False", True), ("True", False)):
+        said = {"type": "PodReadyToStartContainers", "status": value}
+        assert record_of({"phase": "Pending", "conditions": [said]}).without_sandbox is bare
+    assert not record_of({"phase": "Pending"}).without_sandbox
+
+
+def test_a_pull_that_goes_on_is_waited_for_and_one_that_fails_is_not() -> None:
+    pulling = pod(1, node="node-1", reason="ContainerCreating")
+    ours = waiting_job(running(0), pulling)
+    assert decide(ours, see(running(0), pulling), NOW + 600).status.attempt == 0
+    failing = replace(pulling, reason="ImagePullBackOff", message="not found")
+    assert decide(ours, see(running(0), failing), NOW + 600).status.attempt == 1
+
+
+def test_a_quota_that_lets_only_some_pods_in_releases_them() -> None:
+    ours = waiting_job(running(0))
+    assert decide(ours, see(running(0)), NOW + 60).status.attempt == 1
