@@ -24,7 +24,7 @@ from ddpjob import __version__, logs, names
 from ddpjob.cluster.credentials import Credentials, NoCredentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.controller import Controller
-from ddpjob.kopf_guard import sound_answers
+from ddpjob.kopf_guard import guarded_answers
 from ddpjob.leader.lease import Elector
 from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.server import serve
@@ -148,7 +148,7 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=credentials.ssl_context()),
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            middlewares=[sound_answers],
+            middlewares=[guarded_answers],
         )
         return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
 

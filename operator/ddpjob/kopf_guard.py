@@ -22,7 +22,7 @@ from ddpjob.json_depth import LARGE, Body, aside, read_json
 PAUSE_SECONDS = 1.0
 
 
-async def sound_answers(
+async def guarded_answers(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
     """Return the answer to a request of kopf's; a middleware.

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from ddpjob import kopf_guard
-from ddpjob.kopf_guard import sound_answers
+from ddpjob.kopf_guard import guarded_answers
 from tests.garbled import EVENT, LIST, NO_EVENTS, PAGE, answering
 
 
@@ -39,4 +39,4 @@ async def test_kopf_gets_whole_events_or_a_broken_connection(
 
 
 def _kopfs_session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(middlewares=[sound_answers])
+    return aiohttp.ClientSession(middlewares=[guarded_answers])
