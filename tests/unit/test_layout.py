@@ -47,3 +47,20 @@ def imported(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     return found
+
+
+def test_a_long_file_of_the_operator_says_why() -> None:
+    for path in (ROOT / "operator").rglob("*.py"):
+        text = path.read_text()
+        if len(text.splitlines()) > 400:
+            reason = ast.get_docstring(ast.parse(text)) or ""
+            assert "longer than 400 lines because" in " ".join(reason.split()), path
+
+
+def test_no_function_of_the_plan_takes_more_than_five_parameters() -> None:
+    for path in (PACKAGE / "plan").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                count = sum(argument.arg != "self" for argument in taken)
+                assert count <= 5, f"{path.name}: {node.name} takes {count}"

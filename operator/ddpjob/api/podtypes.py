@@ -1,6 +1,7 @@
 """The models of the parts of a pod that `spec` has itself, closed and bounded.
 
-Everything else of a pod goes through `template`.
+Everything else of a pod goes through `template`. This file is longer than 400 lines because it is a
+list: one small model for each part of a pod, in the order of Kubernetes' reference.
 """
 
 import re

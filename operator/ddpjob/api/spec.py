@@ -1,4 +1,8 @@
-"""The model of `spec`: all that a user asks of a job."""
+"""The model of `spec`: all that a user asks of a job.
+
+This file is longer than 400 lines because it is the definition that users read: each field stands
+once, with its bounds, its default and its description.
+"""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal

@@ -4,6 +4,9 @@ Templates are JSON, and a finalize hook encodes every value, so no text of a use
 structure. Text of a user is never a template. The pod is rendered once for an attempt, with a mark
 in place of the rank, and each rank replaces the mark. To render each of a thousand pods would cost
 more than to create them.
+
+This file is longer than 400 lines because one pod is put together here, part by part, in the order
+of the template; every part is a function of its own that only this file needs.
 """
 
 import base64
