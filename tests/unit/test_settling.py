@@ -1,7 +1,7 @@
-"""Whatever happens to a job, what its plans ask for comes to an end, and then nothing is asked for.
+"""Whatever happens to a job, its decisions come to an end: then there is nothing left to do.
 
-A small model takes the place of cluster and reconciler: it stores a plan's status first and does
-the rest only if that is no news, as `Reconciler.reconcile` does, while the clock stands still.
+A small model takes the place of cluster and reconciler: it stores a status first and does the rest
+only if that is no news, as `Reconciler.reconcile` does, while the clock stands still.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ class World:
     pods: dict[str, PodRecord] = field(default_factory=dict)
     spec_hash: str = "hash"
     prepared: tuple[int, int] | None = None
-    trouble: DDPJobError | None = None
-    noise_since: float | None = None
+    create_error: DDPJobError | None = None
+    secondary_since: float | None = None
     report: Report | None = None
     exists: bool = True
     made: int = 0
@@ -46,20 +46,22 @@ class World:
         observed = Observed(
             pods=tuple(self.pods.values()),
             children_ready=ready,
-            create_error=self.trouble,
-            secondary_seconds=0.0 if self.noise_since is None else self.now - self.noise_since,
+            create_error=self.create_error,
+            secondary_seconds=0.0
+            if self.secondary_since is None
+            else self.now - self.secondary_since,
             report=self.report,
             spec_hash=self.spec_hash if ready else "",
         )
         return decide(self.job, observed, self.now)
 
     def write(self) -> bool:
-        """One write of the plan, or all of those that it makes at once; False if there is none."""
+        """One write of the decision, or all that it makes at once; False if there is none."""
         if not self.exists:
             return False
         step = self.decide()
-        if step.only_secondary and self.noise_since is None:
-            self.noise_since = self.now
+        if step.only_secondary and self.secondary_since is None:
+            self.secondary_since = self.now
         if _is_transition(self.job.status, step.status):
             self.store(step.status)
         elif step.delete_job:
@@ -89,7 +91,7 @@ class World:
         stored = Status.model_validate(status.to_json())
         assert stored == status
         if status.attempt != self.job.status.attempt:
-            self.noise_since, self.report = None, None
+            self.secondary_since, self.report = None, None
         self.job = self.job.model_copy(update={"status": stored})
 
     def act(self, step: Decision) -> None:
@@ -107,7 +109,7 @@ class World:
         for rank in step.create:
             self.create(rank)
         if step.prepare or step.create:
-            self.trouble = None
+            self.create_error = None
 
     def create(self, rank: int) -> None:
         attempt = self.job.status.attempt
@@ -248,12 +250,12 @@ def is_reported(world: World, _: PodRecord | None, choice: int) -> None:
 
 def operator_starts_again(world: World, _: PodRecord | None, choice: int) -> None:
     """And has forgotten; a newer one may render pods otherwise."""
-    world.prepared = world.trouble = world.noise_since = world.report = None
+    world.prepared = world.create_error = world.secondary_since = world.report = None
     world.spec_hash += "*" if choice % 5 == 0 else ""
 
 
 def is_refused(world: World, _: PodRecord | None, __: int) -> None:
-    world.trouble, world.prepared = Refused(403, "Forbidden", "exceeded quota"), None
+    world.create_error, world.prepared = Refused(403, "Forbidden", "exceeded quota"), None
 
 
 EVENTS: tuple[Event, ...] = (

@@ -185,3 +185,11 @@ def test_a_pull_that_goes_on_is_waited_for_and_one_that_fails_is_not() -> None:
 def test_a_quota_that_lets_only_some_pods_in_releases_them() -> None:
     ours = waiting_job(running(0))
     assert decide(ours, see(running(0)), NOW + 60).status.attempt == 1
+
+
+def test_a_pod_that_no_scheduler_has_seen_is_named_at_the_deadline() -> None:
+    late = write(waiting_job(running(0), pod(1)), running(0), pod(1), now=NOW + 60)
+    failure = late.status.failure
+    assert failure and failure.reason == "StartupDeadlineExceeded"
+    assert failure.pod == "digits-0-1"
+    assert "no scheduler has reported on it" in failure.message

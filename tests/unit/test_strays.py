@@ -7,6 +7,7 @@ from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
     STARTED,
+    STRANGERS,
     decide,
     deleted,
     job,
@@ -74,3 +75,11 @@ def test_pods_of_an_attempt_that_was_never_begun_are_deleted_in_the_end() -> Non
     going = running(0, attempt=1, deleting=True, deletion_deadline="2027-01-15T08:00:05Z")
     step = decide(put_back, see(running(0), running(1), going), NOW)
     assert step.status.state == "Running" and not step.delete
+
+
+def test_a_finalizer_that_keeps_a_stray_is_named() -> None:
+    """It has the name of the job's own pod, and was deleted by force without effect."""
+    kept = running(0, root=STRANGERS, uid="theirs", deleting=True, forced=True)
+    accepted = decide(write(job()), see(kept), NOW).status.condition("Accepted")
+    assert accepted and accepted.reason == "NameTaken"
+    assert accepted.message.endswith("; a finalizer of somebody else's keeps it")
