@@ -158,3 +158,15 @@ def test_a_cut_in_the_report_leaves_the_cause(metrics: dict[str, float]) -> None
     for end in range(start + 11, len(content), 7):
         found = failure(failed(1, content[:end].decode(errors="replace")))
         assert (found.exception, found.message) == ("KeyError", ',"progress":{'), end
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        ("Pod was rejected:\n 250m short \n", "OutOfcpu: 250m short"),
+        ("", "OutOfcpu: ended with exit code 1, without a message"),
+    ],
+)
+def test_a_refused_pods_failure_has_kubernetes_own_reason(message: str, wanted: str) -> None:
+    pod = failed(0, message, reason="OutOfcpu", disruption="NodeRefused")
+    assert failure(pod).message == wanted

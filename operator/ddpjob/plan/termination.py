@@ -271,15 +271,14 @@ def _own_reason(reason: str) -> str:
 
 
 def _kubelet_message(pod: PodRecord) -> str:
-    """Return the last line of a message that is not the agent's, or the exit code."""
-    lines = [line for line in pod.message.strip().splitlines() if line.strip()]
-    if lines:
-        message = lines[-1].strip()
-        # Our reason stands for several of Kubernetes', so that one is named too.
-        return f"{pod.reason}: {message}" if pod.disruption == NODE_REFUSED else message
-    return (
-        "" if pod.exit_code is None else f"ended with exit code {pod.exit_code}, without a message"
+    """Return the last line of a message that is not the agent's, or else the exit code."""
+    message = next(
+        (line.strip() for line in reversed(pod.message.splitlines()) if line.strip()), ""
     )
+    if not message and pod.exit_code is not None:
+        message = f"ended with exit code {pod.exit_code}, without a message"
+    # Our reason stands for several of Kubernetes', so that one is named too.
+    return f"{pod.reason}: {message}" if pod.disruption == NODE_REFUSED else message
 
 
 def _clip(text: str) -> str:
