@@ -113,6 +113,7 @@ def test_a_foreign_image_shows_its_steps_without_a_line_of_code(
     assert job.columns()["LOSS"] == ""
     status = job.in_state("Succeeded")
     assert status["progress"] | {"updatedAt": "", "firstStep": 1} == {
+        "attempt": 0,
         "step": 300,
         "firstStep": 1,
         "source": "counted",
