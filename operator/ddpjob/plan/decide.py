@@ -19,7 +19,7 @@ from ddpjob.plan.goodput import with_time_booked
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.own import BEGUN, Pods, is_own, sort_pods, with_own
-from ddpjob.plan.reasons import CREATE_REFUSED, INVALID, NAME_TAKEN
+from ddpjob.plan.reasons import COMPLETED, CREATE_REFUSED, INVALID, NAME_TAKEN
 from ddpjob.plan.reports import with_last_report, with_report
 from ddpjob.plan.restart import with_own_root
 from ddpjob.plan.running import with_counts
@@ -29,8 +29,6 @@ from ddpjob.plan.suspend import is_suspending, suspend
 from ddpjob.plan.termination import MAX_MESSAGE, final_report, termination_of
 from ddpjob.ranks import format_ranks, parse_ranks
 
-# The agent's reason for success, in its termination message.
-COMPLETED = "Completed"
 _REFUSALS = (INVALID.name, NAME_TAKEN.name, CREATE_REFUSED.name)
 
 

@@ -176,7 +176,8 @@ def because(reason: Reason, name: str) -> Reason:
     return replace(reason, name=name)
 
 
-# The agent's names; it writes them into termination messages.
+# The agent's names; it writes them into termination messages. The first one is success.
+COMPLETED = "Completed"
 HANG = "Hang"
 RENDEZVOUS = "Rendezvous"
 NOTHING_TO_LAUNCH = "LaunchFailed"
