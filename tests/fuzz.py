@@ -39,6 +39,7 @@ FITTING = {
     base.IMAGE: ("trainer:1", "r.example.com/a/b@sha256:" + "0" * 64, "~!{{x}}%"),
     base.CAMEL_CASE: ("OOMKilled", "Evicted", "X"),
     base.CIDR: ("10.0.0.0/8", "0.0.0.0/0", "::/0", "fe80::1/64", "10.1.0.0/16", "1.2.3/999"),
+    base.MODULE: ("transformers", "torch.nn", "a b", ".x"),
     base.MANAGER: ("ddpjob.dev/operator", "kueue.x-k8s.io/multikueue"),
     base.SIGNAL: ("SIGKILL", "SIGSEGV", "SIGRTMIN+1"),
     # Of status.

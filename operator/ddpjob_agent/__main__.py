@@ -1,6 +1,7 @@
 """What Python runs of the zip: `python3 -u agent.pyz torchrun -- ARGS…`, or `… command -- CMD…`.
 
-The agent starts the launcher at once, says what the launcher waits for, serves /progress, /metrics
+`… python -- CMD…` is a command of Python's whose processes may be forked, as torchrun's are.
+The agent starts the launcher, says what the launcher waits for, serves /progress, /metrics
 and /stacks, ends the attempt where no step is made for too long, forwards signals, reaps orphans
 (it is PID 1), and ends with a documented exit code and one JSON object as its termination message.
 Formats and codes: docs/progress.md. All settings come from the environment.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from ddpjob_agent.config import Config
+    from ddpjob_agent.forked import Program
 
 
 class Modules:
@@ -61,18 +63,23 @@ class Source(SourceFileLoader):
         return self.source
 
 
-def main(arguments: list[str]) -> int:
-    """Run what the command line asks for; the exit code."""
+def main(arguments: list[str]) -> int | Program:
+    """Run what the command line asks for; the exit code, or what a forked process is to run."""
+    if arguments[:1] == ["forkserver"]:
+        from ddpjob_agent.forked import start_forked
+
+        return start_forked(arguments[1])
     if arguments[:1] == ["launch"]:  # torchrun, in the process that `run` starts
         from ddpjob_agent.launch import launch_torchrun
 
-        return launch_torchrun(arguments[1:])
+        launch_torchrun(arguments[1:])
     from ddpjob_agent.config import Config, ConfigError
 
     mode, command = arguments[:1], arguments[2:]
     try:
-        if mode not in (["torchrun"], ["command"]) or arguments[1:2] != ["--"] or not command:
-            usage = "usage: agent.pyz torchrun|command -- ARGS…"
+        known = ["torchrun"], ["python"], ["command"]
+        if mode not in known or arguments[1:2] != ["--"] or not command:
+            usage = "usage: agent.pyz torchrun|python|command -- ARGS…"
             raise ConfigError(f"{usage}, got {arguments}")
         config = Config(os.environ)
     except ConfigError as problem:
@@ -88,7 +95,13 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
 
     What the launcher does not need is imported, and so compiled, while it starts.
     """
-    from ddpjob_agent.environment import PROGRAM, compile_hooks, launcher_env, prepare_folders
+    from ddpjob_agent.environment import (
+        PROGRAM,
+        compile_hooks,
+        fork_server,
+        launcher_env,
+        prepare_folders,
+    )
     from ddpjob_agent.processes import Launcher, read_text
 
     prepare_folders(config.run_dir)
@@ -100,19 +113,28 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     if mode == "torchrun":
         env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave this one alone
         command = [sys.executable, "-u", PROGRAM, "launch", *arguments]
-    refusal = ""
-    try:
-        launcher.start(command, env)
-    except OSError as problem:
-        refusal = f"cannot start {arguments[0]!r}: {problem}"
+    launcher.start(command, env, fork_server(config, mode, command, env))
     from ddpjob_agent.attempt import Attempt
 
     attempt = Attempt(config, mode, arguments, launcher)
-    return attempt.refuse(refusal) if refusal else attempt.run(env["MASTER_ADDR"])
+    return attempt.run(env["MASTER_ADDR"])
 
 
 if __name__ == "__main__":
     zip_path = sys.path.pop(0)  # whatever torchrun imports is not in it
     modules = globals()["__loader__"].get_data(os.path.join(zip_path, "modules"))
     sys.meta_path.insert(0, Modules(os.path.abspath(zip_path), modules))
-    sys.exit(main(sys.argv[1:]))
+    program = main(sys.argv[1:])
+    if isinstance(program, int):
+        sys.exit(program)
+    # A forked process. Its script stands on this frame alone, and ends as the interpreter ends it.
+    try:
+        if program.module:
+            program.run_module(program.module)
+        else:
+            exec(program.compiled(), program.names)
+    except SystemExit:
+        raise
+    except BaseException:
+        program.hide_frames()
+        raise

@@ -14,7 +14,7 @@ from ddpjob_agent.evidence import find_failures, gather
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.hangs import Hangs
 from ddpjob_agent.network import LOOK_SECONDS, SAY_SECONDS, MasterWatch, say_seconds, serve
-from ddpjob_agent.processes import Launcher, children, oom_kills
+from ddpjob_agent.processes import Launcher, oom_kills
 from ddpjob_agent.progress import POLL_SECONDS, Progress
 from ddpjob_agent.records import objects, past, read_records
 from ddpjob_agent.verdict import (
@@ -73,10 +73,10 @@ class Attempt:
         """Until the launcher, and after SIGTERM all it left behind, has ended or time is up."""
         launcher, hangs, begin = self.launcher, self.hangs, time.monotonic()
         speaks_at = begin + (SAY_SECONDS if self.config.nnodes == 1 else 0.0)
-        while launcher.code is None or (launcher.terminated_at is not None and children()):
+        while launcher.code is None or (launcher.terminated_at is not None and launcher.rest()):
             launcher.pause(POLL_SECONDS)
             now = time.monotonic()
-            if now > launcher.deadline:
+            if now > launcher.deadline or launcher.refusal:
                 return
             if launcher.code is not None and launcher.terminated_at is not None:
                 launcher.stop_orphans()
@@ -124,6 +124,8 @@ class Attempt:
         if self.hangs.verdict is not None:
             return self.hangs.verdict
         now, launcher = time.time(), self.launcher
+        if launcher.refusal:
+            return refused(launcher.refusal)
         if self.expired:
             return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(self.expired, now))
         launch: Any = None
@@ -153,7 +155,7 @@ class Attempt:
         """The verdict on a launcher that nobody stopped."""
         if code == 0:
             return completed(now)
-        script = missing_script(self.arguments) if self.mode == "command" else None
+        script = missing_script(self.arguments) if self.mode != "torchrun" else None
         if script is not None and code == 2:  # Python says so itself, to nobody but the log
             failure = Failure(f"no script {os.path.abspath(script)!r}", now, exit_code=2)
             return Verdict("LaunchFailed", USER_ERROR, failure)
@@ -177,7 +179,3 @@ class Attempt:
         """Write the last progress and the termination message; the agent's exit code."""
         self.page = self.progress.page("finished")
         return conclude(verdict, self.page, self.config.termination_log)
-
-    def refuse(self, problem: str) -> int:
-        """Say why there is no launcher to watch over; the agent's exit code."""
-        return self.finish(refused(problem))

@@ -62,5 +62,6 @@ class Config:
         self.rendezvous_seconds = whole("DDPJOB_RENDEZVOUS_SECONDS", 1, RENDEZVOUS_SECONDS)
         # Without a step for so long the attempt ends; 0: for ever.
         self.hang_seconds = whole("DDPJOB_HANG_SECONDS", 0, 0)
+        self.warm_start = env.get("DDPJOB_WARM_START") != "0"
         if problems:
             raise ConfigError("; ".join(problems))

@@ -10,10 +10,14 @@ import re
 import signal
 import socket
 import sys
-from typing import Mapping  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Mapping  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
 from ddpjob_agent.config import Config, say
+from ddpjob_agent.warm import python_words
+
+if TYPE_CHECKING:
+    from ddpjob_agent.processes import ServerCommand
 
 # Python stacks are asked for by a signal that nobody else uses: scripts have SIGUSR1 and SIGUSR2
 # for purposes of their own (submitit requeues, Kineto profiles).
@@ -83,6 +87,31 @@ def launcher_env(
     shutdown = grace - 10 if grace >= 20 else max(1, grace // 2)
     result.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(shutdown))
     return result
+
+
+def fork_server(
+    config: Config, mode: str, command: list[str], env: Mapping[str, str]
+) -> ServerCommand | None:
+    """Command and environment of a fork server for the launcher `command`; None: a cold start.
+
+    Forks are safe on Linux alone: the frameworks of macOS start threads. What torchrun sets for its
+    workers is set here before torch is imported, since libraries read it then.
+    """
+    own = mode == "torchrun" or (mode == "python" and python_words(command))
+    if not config.warm_start or not own or not has_glibc():
+        return None
+    result = {**env, "DDPJOB_LAUNCHER": "1"}  # the hooks leave it alone, too
+    if config.nproc_per_node > 1:
+        result.setdefault("OMP_NUM_THREADS", "1")
+    return [command[0], "-u", PROGRAM, "forkserver"], result
+
+
+def has_glibc() -> bool:
+    """Whether this is Linux with the C library for which torch is built."""
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def compile_hooks(run_dir: str) -> str:

@@ -12,11 +12,13 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import logging
 import os
-import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
+
+from ddpjob_agent.popen import Popen, replace_popen
 
 
 class Launch:
@@ -36,7 +38,7 @@ class Launch:
         """
         launch = self
 
-        class Worker(subprocess.Popen):  # type: ignore[type-arg]
+        class Worker(Popen):
             ended_at: float | None = None
             stopped_at: float | None = None
 
@@ -61,7 +63,7 @@ class Launch:
                 if self.stopped_at is None and self.poll() is None:
                     self.stopped_at = time.time()
 
-        subprocess.Popen = Worker  # type: ignore[misc]
+        replace_popen(Worker)
         self.watch_groups()
 
     def watch_groups(self) -> None:
@@ -167,13 +169,23 @@ def check_script(options: Any) -> None:
         raise FileNotFoundError(f"no script {os.path.abspath(script)!r}")
 
 
-def launch_torchrun(arguments: list[str]) -> int:
-    """Run torchrun in this process and keep what happens; its exit code."""
+def launch_torchrun(arguments: list[str]) -> NoReturn:
+    """Run torchrun in this process, keep what happens, and end with its exit code.
+
+    At once: there is nothing of ours left to do, and to take Python and torch apart takes 0.8 s of
+    processor, which every restart would wait for.
+    """
     del os.environ["DDPJOB_LAUNCHER"]  # the workers have hooks
     sys.argv = ["torchrun", *arguments]
     launch = Launch(os.environ.get("DDPJOB_RUN_DIR", "/ddpjob/run"))
     launch.watch_workers()
+    code = 1
     try:
-        return launch.run(arguments)
+        code = launch.run(arguments)
     finally:
         launch.write()
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)

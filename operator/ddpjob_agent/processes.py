@@ -9,10 +9,18 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.config import say
+from ddpjob_agent.warm import receive, request, send
+
+if TYPE_CHECKING:
+    ServerCommand = tuple[list[str], Mapping[str, str]]
+    """A fork server's command, to which its descriptor is added, and its environment."""
 
 # So much of the grace period is kept to write the termination message.
 LAST_SECONDS = 3.0
@@ -86,6 +94,24 @@ def kill(pid: int, signal_number: int) -> None:
         os.kill(pid, signal_number)
 
 
+def popen(
+    command: list[str], env: Mapping[str, str], pass_fds: Collection[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, which ends with this one. Raises OSError.
+
+    Local mode leaves no orphans even where the agent is killed.
+    """
+    process = subprocess.Popen(
+        command,
+        env=env,
+        start_new_session=True,
+        preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        pass_fds=pass_fds,
+    )
+    process.returncode = 0  # `reap` collects it: its destructor must not try
+    return process
+
+
 class Launcher:
     """The process that the agent starts, what it leaves behind, and the signals that go to it."""
 
@@ -102,6 +128,16 @@ class Launcher:
         self.told: set[int] = set()
         self.oom_kills = oom_kills()  # before our time; in a pod there are none
         self.wake = 0
+        self.command: list[str] = []
+        self.env: Mapping[str, str] = {}
+        # The fork server, which is asked for the launcher once it is ready.
+        self.server: socket.socket | None = None
+        self.server_pid = 0
+        self.is_asked = False
+        # Codes of children that ended while the launcher's pid was not known.
+        self.early: dict[int, int] = {}
+        # Why no launcher could be started.
+        self.refusal = ""
 
     def catch_signals(self) -> None:
         """Handle signals from now on; each one ends `pause`."""
@@ -126,25 +162,72 @@ class Launcher:
         if self.pid and self.code is None:
             kill(self.pid, signal_number)
 
-    def start(self, command: list[str], env: Mapping[str, str]) -> None:
-        """Start it in a session of its own. Raises OSError where that is impossible."""
+    def start(
+        self, command: list[str], env: Mapping[str, str], server: ServerCommand | None = None
+    ) -> None:
+        """Start it in a session of its own: by a fork server, once that is there, or at once."""
+        self.command, self.env = command, env
+        if server is not None and self.start_server(*server):
+            return
+        self.start_cold()
 
-        def die_with_agent() -> None:  # local mode leaves no orphans even where the agent is killed
-            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    def start_server(self, command: list[str], env: Mapping[str, str]) -> bool:
+        """Start a fork server; False where it cannot be started."""
+        ours, theirs = socket.socketpair()
+        try:
+            files = (theirs.fileno(),)
+            process = popen([*command, str(theirs.fileno())], env, pass_fds=files)
+        except OSError:
+            ours.close()
+            return False
+        finally:
+            theirs.close()
+        self.server, self.server_pid = ours, process.pid
+        return True
 
-        process = subprocess.Popen(
-            command, env=env, start_new_session=True, preexec_fn=die_with_agent
-        )
-        process.returncode = 0  # we reap it: its destructor must not try
-        self.pid = process.pid
+    def start_cold(self, why: str = "") -> None:
+        """Start it as a process that has everything before it."""
+        if why:
+            say(f"cold start: {why}")
+        self.server = None
+        try:
+            self.started(popen(self.command, self.env).pid)
+        except OSError as problem:
+            self.refusal = f"cannot start {self.command[0]!r}: {problem}"
+
+    def started(self, pid: int) -> None:
+        """Know its pid."""
+        self.pid = pid
+        self.code = self.early.get(pid)
         if self.terminated_at is not None:
-            kill(self.pid, signal.SIGTERM)
+            kill(pid, signal.SIGTERM)
+
+    def hear(self, server: socket.socket) -> None:
+        """Take what the fork server says: that it cannot serve, that it can, or the pid."""
+        try:
+            answer = receive(server)[0]
+            if "pid" in answer:
+                self.started(answer["pid"])
+            elif "cold" in answer:
+                self.start_cold(answer["cold"])
+            else:
+                wish = request(self.command, self.env, os.getcwd(), new_session=True)
+                send(server, wish, (0, 1, 2))
+                self.is_asked = True
+        except (EOFError, OSError):
+            self.start_cold("the fork server has ended")
 
     def pause(self, seconds: float) -> None:
         """Wait for a signal, for so long at most; then collect every child that has ended."""
-        select.select([self.wake], [], [], seconds)
+        server = self.server if self.pid == 0 else None
+        files = [self.wake] if server is None else [self.wake, server.fileno()]
+        ready = select.select(files, [], [], seconds)[0]
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 4096)
+        if server is not None and server.fileno() in ready:
+            self.hear(server)
+        if self.pid == 0 and self.terminated_at is not None and not self.is_asked:
+            self.code = -signal.SIGTERM  # as if it had been there already
         self.reap()
 
     def reap(self) -> None:
@@ -158,19 +241,25 @@ class Launcher:
                 code = -os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status)
                 if pid == self.pid:
                     self.code = code
-                else:
+                elif pid != self.server_pid:
                     self.orphan_codes.add(code)
+                    if self.pid == 0:
+                        self.early[pid] = code
+
+    def rest(self) -> list[int]:
+        """Pids of what the launcher has left behind."""
+        return [pid for pid in children() if pid != self.server_pid]
 
     def stop_orphans(self) -> None:
         """Ask what an ended launcher left behind to end: it did not pass the signal on."""
-        for pid in set(children()) - self.told:
+        for pid in set(self.rest()) - self.told:
             self.told.add(pid)
             kill(pid, signal.SIGTERM)
 
     def kill_rest(self) -> None:
         """Nothing outlives the agent, here as in a pod, where the kernel sees to it."""
         for _ in range(100):  # the children of a killed child come to us in the next round
-            rest = [*children(), *([self.pid] if self.code is None else [])]
+            rest = [*children(), *([self.pid] if self.pid and self.code is None else [])]
             if not rest:
                 return
             for pid in rest:

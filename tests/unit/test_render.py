@@ -68,6 +68,14 @@ def test_one_process_a_pod_has_a_local_rank_and_no_gpu_means_cpu() -> None:
     assert values["DDPJOB_BACKEND"] == "gloo" and "OMP_NUM_THREADS" not in values
 
 
+def test_a_warm_start_is_said_only_where_it_is_not_the_plain_one() -> None:
+    plain = {name for name in env(pod(job())) if "WARM" in name}
+    off = env(pod(job(warmStart={"enabled": False})))
+    more = env(pod(job(warmStart={"modules": ["transformers", "torch.fx"]})))
+    assert not plain and off["DDPJOB_WARM_START"] == "0"
+    assert more["DDPJOB_WARM_MODULES"] == "transformers,torch.fx"
+
+
 def test_the_attempt_is_in_names_and_rendezvous() -> None:
     later = job(status={"attempt": 3, "state": "Restarting"})
     body = pod(later, rank=1)
@@ -82,7 +90,7 @@ def test_the_attempt_is_in_names_and_rendezvous() -> None:
         ({"args": ["-m", "t"]}, ["torchrun", "--"], ["-m", "t"]),
         ({"command": ["a", "b"], "args": ["c"]}, ["command", "--"], ["a", "b", "c"]),
         ({"launcher": "none", "command": ["a"], "args": []}, ["command", "--"], ["a"]),
-        ({"launcher": "python", "args": ["t.py"]}, ["command", "--"], ["python3", "-u", "t.py"]),
+        ({"launcher": "python", "args": ["t.py"]}, ["python", "--"], ["python3", "-u", "t.py"]),
         ({"launcher": "python", "command": ["a"], "args": []}, ["command", "--"], ["a"]),
     ],
 )

@@ -129,6 +129,7 @@ IMAGE = r"^[!-~]+$"
 CAMEL_CASE = r"^[A-Z][A-Za-z0-9]*$"
 CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 MANAGER = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+MODULE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 SIGNAL = r"^SIG[A-Z0-9+-]+$"
 # The rule that each pattern of the schema stands for, as messages have it.
 PATTERNS = {
@@ -142,6 +143,7 @@ PATTERNS = {
     CAMEL_CASE: "must be letters and digits, beginning with a capital, such as OOMKilled",
     CIDR: "must be a network such as 10.0.0.0/8",
     MANAGER: "must be <domain>/<name>, such as kueue.x-k8s.io/multikueue",
+    MODULE: "must be the name of a Python module, such as transformers",
     SIGNAL: "must be a signal's name, such as SIGSEGV",
 }
 

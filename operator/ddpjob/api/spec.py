@@ -13,6 +13,7 @@ from ddpjob import names
 from ddpjob.api.base import (
     IMAGE,
     MANAGER,
+    MODULE,
     Model,
     Quantity,
     Rule,
@@ -118,6 +119,30 @@ class Shm(Model):
     size_limit: Quantity | None = None
     """`sizeLimit` is the largest size of /dev/shm. The container's memory limit includes the files
     in it. By default Kubernetes sets the size."""
+
+
+ModuleName = Annotated[str, Field(max_length=253, pattern=MODULE)]
+
+
+class WarmStart(Model):
+    """`warmStart` describes the fork server, from which the processes of a pod are forked."""
+
+    enabled: bool = True
+    """`enabled` starts a process in each pod that imports torch once. The launcher and its workers
+    are forked from it, so they need not import torch again. A script that would notice the
+    difference is started as usual, and the pod's log says why. If it is false, there is no fork
+    server."""
+    modules: Annotated[list[ModuleName], Field(max_length=16)] = []
+    """`modules` are further modules that the fork server imports after torch, such as
+    `transformers`. They must start no thread and use no GPU when they are imported."""
+    checks: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.enabled || self.modules.size() == 0",
+            lambda self: self.enabled or not self.modules,
+            "needs enabled: true",
+            "modules",
+        ),
+    )
 
 
 class Checkpoint(Model):
@@ -296,6 +321,9 @@ class Spec(Model):
     shm: Shm = Shm()
     """`shm` describes /dev/shm, through which data-loader workers and NCCL share memory. By default
     it is memory-backed, and counts against the container's memory limit."""
+    warm_start: WarmStart = WarmStart()
+    """`warmStart` describes the fork server, from which the processes of a pod are forked. By
+    default there is one, because most of a start is the import of torch."""
     checkpoint: Checkpoint | None = None
     """`checkpoint` is a volume for checkpoints. By default there is none."""
     data: Data | None = None

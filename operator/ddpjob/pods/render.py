@@ -32,6 +32,8 @@ from ddpjob.pods.allowlist import Policy, refusals
 LOST_NODE_SECONDS = 5
 # Terms of an overlay's node affinity if there are nodes to avoid.
 MAX_TERMS = 64
+# How the agent runs the launcher; `python`: a command of Python's that may start warm.
+_MODES = {"torchrun": "torchrun", "accelerate": "python", "python": "python"}
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -248,7 +250,7 @@ def _pod_values(job: DDPJob, agent: Agent, rank: str) -> Body:
 def _command(job: DDPJob) -> list[str]:
     if not job.spec.has_agent:
         return []
-    what = "torchrun" if job.spec.launcher == "torchrun" and not job.spec.command else "command"
+    what = "command" if job.spec.command else _MODES.get(job.spec.launcher, "command")
     return ["python3", "-u", f"{names.AGENT_DIR}/{names.AGENT_ZIP}", what, "--"]
 
 
@@ -334,6 +336,10 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         env["LOCAL_RANK"] = "0"
     if spec.success_policy != "All":
         env["DDPJOB_SUCCESS_POLICY"] = spec.success_policy
+    if not spec.warm_start.enabled:
+        env["DDPJOB_WARM_START"] = "0"
+    if spec.warm_start.modules:
+        env["DDPJOB_WARM_MODULES"] = ",".join(spec.warm_start.modules)
     if spec.hang_timeout_seconds:
         env["DDPJOB_HANG_SECONDS"] = str(spec.hang_timeout_seconds)
     if spec.checkpoint:

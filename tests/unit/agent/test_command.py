@@ -225,7 +225,7 @@ def test_a_wrong_environment_is_explained(
 def test_a_wrong_command_line_is_explained(pods: Pods) -> None:
     pod = pods.start("torchrun", "train.py")
     assert pod.wait() == 1
-    assert "usage: agent.pyz torchrun|command -- ARGS" in pod.summary["message"]
+    assert "usage: agent.pyz torchrun|python|command -- ARGS" in pod.summary["message"]
 
 
 # ---- SIGTERM

@@ -1,0 +1,210 @@
+"""Makes a forked process what a fresh one would be, for whoever looks and for its script."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import runpy
+import signal
+import struct
+import sys
+import types
+from importlib.machinery import SourceFileLoader
+from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
+from zipimport import zipimporter
+
+from ddpjob_agent.config import say
+from ddpjob_agent.environment import HOOKS, PROGRAM
+from ddpjob_agent.forkserver import Forked, run
+from ddpjob_agent.launch import launch_torchrun
+from ddpjob_agent.popen import Popen, replace_popen
+from ddpjob_agent.processes import LIBC, PR_SET_PDEATHSIG, prctl, read_text
+from ddpjob_agent.warm import python_words
+
+# Linux' prctl: where the kernel finds a process's words and its environment.
+PR_SET_MM, PR_SET_MM_MAP = 35, 14
+# The kernel may end a rank for want of memory, but rather not what makes the next ones.
+OOM_SCORE = 20
+# What the kernel reads for as long as this process lives.
+KEPT: list[Any] = []
+
+
+class Program:
+    """What a process is to run, as `python SCRIPT …` or `python -m MODULE …` would."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.module = words[1] if words[0] == "-m" else ""
+        self.script = "" if self.module else words[0]
+        self.run_module = runpy._run_module_as_main  # type: ignore[attr-defined]
+        # Python takes -m as the program's name until it has found the module.
+        sys.argv = ["-m", *words[2:]] if self.module else list(words)
+        folder = os.path.dirname(os.path.realpath(self.script)) if self.script else os.getcwd()
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path.insert(0, folder)
+        main = types.ModuleType("__main__")
+        self.names: dict[str, Any] = main.__dict__
+        self.names["__builtins__"] = sys.modules["builtins"]
+        if sys.version_info < (3, 14):
+            self.names["__annotations__"] = {}
+        sys.modules["__main__"] = main
+        if self.script:
+            path = os.path.abspath(self.script) if sys.version_info >= (3, 9) else self.script
+            loader = SourceFileLoader("__main__", path)
+            self.names.update(__file__=path, __cached__=None, __loader__=loader)
+
+    def compiled(self) -> types.CodeType:
+        """The script. Raises what Python does of one that it cannot read."""
+        with open(self.names["__file__"], "rb") as file:
+            return compile(file.read(), self.names["__file__"], "exec", dont_inherit=True)
+
+    def hide_frames(self) -> None:
+        """Have the interpreter print the exception that ends this process without our frames."""
+        hook, ours = sys.excepthook, (sys._getframe(1).f_code.co_filename, __file__)
+
+        def place(entry: Any) -> str:
+            return str(entry.tb_frame.f_code.co_filename) if entry is not None else ours[0]
+
+        def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+            sys.excepthook = hook
+            while place(trace) not in ours:  # runpy's, which runs the zip
+                trace = trace.tb_next
+            while trace is not None and place(trace) in ours:
+                trace = trace.tb_next
+            error.__traceback__ = sys.last_traceback = trace
+            hook(kind, error, trace)
+
+        sys.excepthook = excepthook
+
+
+def start_forked(descriptor: str) -> Program:
+    """Be a fork server. Returns in forked processes alone, with what they are to run."""
+    modules = [name for name in os.environ.get("DDPJOB_WARM_MODULES", "").split(",") if name]
+    forked = run(int(descriptor), modules)
+    become(forked)
+    command = forked.wish["command"]
+    Popen.server, Popen.server_env = forked.server, forked.server_env
+    if command[2:4] == [PROGRAM, "launch"]:
+        launch_torchrun(command[4:])
+    if forked.server is not None:
+        replace_popen(Popen)
+    else:
+        forget_agent()
+    program = Program(python_words(command))
+    install_hooks(os.environ)
+    return program
+
+
+def become(forked: Forked) -> None:
+    """Take the place that was asked for: session, streams, folder, environment and words.
+
+    And be alone with what a fresh process would have for itself.
+    """
+    wish = forked.wish
+    if wish["new_session"]:
+        os.setsid()
+    if forked.dies_with_parent:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    for number, file in enumerate(forked.files):
+        os.dup2(file, number)
+    for file in forked.files:
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(wish["env"])
+    os.chdir(wish["cwd"])
+    show_words(wish["command"], wish["env"])
+    if hasattr(sys, "orig_argv"):  # Python 3.10
+        sys.orig_argv = list(wish["command"])
+    be_killed_first()
+    forget_randomness()
+    atexit.register(gc.unfreeze)  # nothing has leaked that the interpreter's end could collect
+    importlib.invalidate_caches()  # a file may be newer than the last look at its folder
+
+
+def forget_agent() -> None:
+    """Leave none of the agent's modules to be found by the script."""
+    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != "__main__"]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ddpjob_agent"]:
+        del sys.modules[name]
+
+
+def install_hooks(env: Mapping[str, str]) -> None:
+    """Run the hooks that a fresh process finds as `sitecustomize`."""
+    folder = env.get("PYTHONPATH", "").split(os.pathsep)[0]
+    path = os.path.join(folder, "sitecustomize.py")
+    loader: Any = SourceFileLoader("sitecustomize", path)
+    if not os.path.exists(path):
+        path, loader = os.path.join(HOOKS, "sitecustomize.py"), zipimporter(HOOKS)
+    names = {"__name__": "ddpjob_hooks", "__file__": path}
+    exec(loader.get_code("sitecustomize"), names)
+    names["install"]()  # type: ignore[operator]
+
+
+def be_killed_first() -> None:
+    """Where memory runs out, let the kernel end this process before the fork server."""
+    with contextlib.suppress(OSError, ValueError):
+        score = min(1000, int(read_text("/proc/self/oom_score_adj")) + OOM_SCORE)
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(str(score))
+
+
+def forget_randomness() -> None:
+    """Seed anew what has seeded itself as it was imported; `random` does so after each fork."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.current_process().authkey = os.urandom(32)
+        processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+
+
+def show_words(command: Sequence[str], env: Mapping[str, str]) -> None:
+    """Have `ps` and /proc show this command and this environment, not the fork server's."""
+    words = b"".join(os.fsencode(word) + b"\0" for word in command)
+    text = words + b"".join(os.fsencode(f"{name}={env[name]}") + b"\0" for name in env)
+    if not move_words(words, text) and not overwrite_words(words):
+        say("ps shows the fork server's command for its processes")
+
+
+def process_fields() -> list[int]:
+    """The numbers of /proc/self/stat, each at its place in proc(5)'s list."""
+    words = read_text("/proc/self/stat").rpartition(")")[2].split()
+    return [0, 0, 0, 0, *map(int, words[1:])]
+
+
+def move_words(words: bytes, text: bytes) -> bool:
+    """Show the kernel another place for both: `text` begins with `words`.
+
+    Linux allows it without any right where it has CONFIG_CHECKPOINT_RESTORE, as distributions do.
+    """
+    stat = process_fields()
+    if LIBC is None or len(stat) < 52:
+        return False
+    LIBC.sbrk.restype = ctypes.c_void_p
+    KEPT.append(ctypes.create_string_buffer(text, len(text)))
+    begin = ctypes.addressof(KEPT[-1])
+    middle, end = begin + len(words), begin + len(text)
+    # struct prctl_mm_map: code, data, heap, stack, words, environment; no auxv, no other program
+    places = *stat[26:28], *stat[45:48], LIBC.sbrk(0), stat[28], begin, middle, middle, end, 0
+    content = struct.pack("=12QIi", *places, 0, -1)
+    size = ctypes.c_ulong(len(content))
+    failed: int = LIBC.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.c_char_p(content), size, 0)
+    return failed == 0
+
+
+def overwrite_words(words: bytes) -> bool:
+    """Write the words over the fork server's own, parted by spaces, as many as there is room for.
+
+    Where the last byte is no zero, Linux shows one text up to the first zero.
+    """
+    begin, end = process_fields()[48:50]
+    room = end - begin - 2
+    if room < 1:
+        return False
+    text = words[:-1].replace(b"\0", b" ")[:room]
+    ctypes.memmove(begin, text.ljust(room + 1, b"\0") + b"\1", room + 2)
+    return True

@@ -1,0 +1,97 @@
+"""`subprocess.Popen` for a launcher, whose workers come from its fork server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.config import say
+from ddpjob_agent.processes import PR_SET_CHILD_SUBREAPER, prctl
+from ddpjob_agent.scripts import why_cold
+from ddpjob_agent.warm import differing, python_words, receive, request, send
+
+# What a caller may ask for where the process is to come from the fork server.
+KEYWORDS = {"args", "env", "cwd", "stdin", "stdout", "stderr", "start_new_session"}
+
+
+class Popen(subprocess.Popen):  # type: ignore[type-arg]
+    """Starts Python processes warm, where that makes no difference to them.
+
+    They are children of this process as others are, so whatever waits for them works unchanged.
+    """
+
+    server: socket.socket | None = None
+    server_env: Mapping[str, str] = {}
+    refusals: dict[str, str] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.wish: dict[str, Any] = {}
+        self.streams: list[int] = []
+        if self.server is not None and not args[1:] and not set(kwargs) - KEYWORDS:
+            self.prepare(args[0] if args else kwargs["args"], kwargs)
+        super().__init__(*args, **kwargs)
+
+    def prepare(self, command: Any, kwargs: Mapping[str, Any]) -> None:
+        """Note what to ask for, if it is a process of the kind that a fork server makes."""
+        if not isinstance(command, (list, tuple)) or not all(isinstance(w, str) for w in command):
+            return
+        words = python_words(command)
+        names = ("stdin", "stdout", "stderr")
+        streams = [descriptor(kwargs.get(name), number) for number, name in enumerate(names)]
+        if not words or command[0] != sys.executable or min(streams) < 0:
+            return
+        env = kwargs.get("env")
+        env = dict(os.environ if env is None else env)
+        cwd = os.path.abspath(kwargs.get("cwd") or ".")
+        key = "\0".join([cwd, *words[: 1 + (words[0] == "-m")]])
+        if key not in self.refusals:
+            name = differing(self.server_env, env)
+            why = f"{name} is set for workers alone" if name else why_cold(words, cwd)
+            self.refusals[key] = why
+            if why:
+                say(f"the workers start cold: {why}")
+        if not self.refusals[key]:
+            new_session = bool(kwargs.get("start_new_session"))
+            self.wish = request(command, env, cwd, new_session=new_session)
+            self.streams = streams
+
+    def _execute_child(self, *args: Any) -> None:
+        """Make the process; `subprocess` calls it from Python 3.2 to 3.14 at least."""
+        pid = ask(self.server, self.wish, self.streams) if self.server and self.wish else 0
+        if not pid:
+            return super()._execute_child(*args)  # type: ignore[misc, no-any-return]
+        self.pid = pid
+        self._child_created = True
+
+
+def descriptor(stream: Any, default: int) -> int:
+    """The number of a stream as `Popen` takes it; negative where it is a pipe or the like."""
+    if stream is None:
+        return default
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return int(stream if isinstance(stream, int) else stream.fileno())
+    return -1
+
+
+def ask(server: socket.socket, wish: Mapping[str, Any], streams: Sequence[int]) -> int:
+    """The pid of a new child of this process; 0 where the fork server could make none."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # its parent ends at once and leaves it to us
+    try:
+        send(server, wish, streams)
+        return int(receive(server)[0].get("pid", 0))
+    except (OSError, EOFError):
+        return 0
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+def replace_popen(kind: type[Popen]) -> None:
+    """Let this process start others by `kind`, also in modules that have imported the original."""
+    original = subprocess.Popen
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("Popen") is original:
+            module.Popen = kind  # type: ignore[attr-defined]

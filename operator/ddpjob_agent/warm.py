@@ -1,0 +1,78 @@
+"""What a fork server and those that ask it for processes say to each other, and which it makes.
+
+A fork server (forkserver.py) has torch imported, so a process that is forked from it trains at
+once. The agent asks one for the launcher. The launcher has one of its own, since its workers are
+to be its children; it asks in the place of `subprocess.Popen` (popen.py).
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import re
+import socket
+import struct
+from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
+
+# Python, the loader, C libraries and torch read these once, as they start or are imported.
+READ_AT_IMPORT = re.compile(
+    r"PYTHON|LD_|LANG|LC_|TZ\Z|MALLOC_|GLIBC_|(OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB"
+    r"|DNNL|ONEDNN|NPY|NUMPY|ATEN|TRITON|HF|TRANSFORMERS)_|(PY)?TORCH(?!_NCCL_|ELASTIC_)"
+)
+LENGTH = struct.Struct("!Q")
+# Standard input, output and error.
+MOST_FILES = 3
+
+
+def request(
+    command: Sequence[str], env: Mapping[str, str], cwd: str, *, new_session: bool
+) -> dict[str, Any]:
+    """The message that asks for a process; its standard streams go with it."""
+    return {"command": list(command), "env": dict(env), "cwd": cwd, "new_session": new_session}
+
+
+def send(connection: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
+    """Send JSON, and descriptors with it. Raises OSError."""
+    content = json.dumps(message).encode()
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
+    connection.sendmsg([LENGTH.pack(len(content))], [rights] if files else [])
+    connection.sendall(content)
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """The next message and its descriptors. Raises EOFError where nobody is left to send one."""
+    files = array.array("i")
+    try:
+        header, rights, _, _ = connection.recvmsg(
+            LENGTH.size, socket.CMSG_SPACE(MOST_FILES * files.itemsize)
+        )
+        for level, kind, content in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                files.frombytes(content[: len(content) - len(content) % files.itemsize])
+        (left,) = LENGTH.unpack(header)
+        content = b""
+        while left > len(content):
+            part = connection.recv(min(left - len(content), 1 << 20))
+            if not part:
+                raise EOFError
+            content += part
+    except (OSError, struct.error):
+        raise EOFError from None
+    message: dict[str, Any] = json.loads(content)
+    return message, list(files)
+
+
+def python_words(command: Sequence[str]) -> list[str]:
+    """`[-m, MODULE, …]` or `[SCRIPT.py, …]` of a Python command without options but -u, else []."""
+    words = list(command[1:])
+    while words[:1] == ["-u"]:
+        del words[0]
+    if words[:1] == ["-m"]:
+        return words if words[1:] and not words[1].startswith("-") else []
+    return words if words and words[0].endswith(".py") and words[0][0] != "-" else []
+
+
+def differing(env: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """The first variable that is read at import and differs between two environments, or ""."""
+    names = sorted(name for name in {**env, **other} if READ_AT_IMPORT.match(name))
+    return next((name for name in names if env.get(name) != other.get(name)), "")
