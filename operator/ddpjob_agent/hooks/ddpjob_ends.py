@@ -171,6 +171,12 @@ class ErrorRecorder:
         """`sys.excepthook`; the one before it prints."""
         self.record(error)
         self.next_hook(kind, error, trace)
+        if kind is KeyboardInterrupt:
+            # Python ends by SIGINT then, unless a text was executed since: importing json does so.
+            try:
+                exec("raise KeyboardInterrupt")
+            except KeyboardInterrupt:
+                pass
 
     def at_exit(self) -> None:
         """Catch up with what no hook was told of, and write the last words."""

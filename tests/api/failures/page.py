@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from tests.api.failures.table import Failure, Kind
+from tests.api.failures.table import Failure, Kind, starts_warm
 
 HEAD = """# Failures
 
@@ -14,7 +14,8 @@ objects without processes, because the kubelet is to do to them what cannot be a
 The first cause must be named completely: reason, rank, pod, exit code or signal, exception, and the
 sentence that tells what happened. A rank that leaves early with exit code 0, or never comes, has
 not failed: there the one that waited is named, with the other in its message or the address that
-nobody answered at. No GPU is involved, so no NCCL.
+nobody answered at. No GPU is involved, so no NCCL. The {cold} kinds whose processes start warm run
+a second time, cold, and must say the same.
 
 **Right: {right} of {total}.** The wrong ones are in the table, with the reason.
 `make bench-failures` runs all and writes this page; the api tier of `make test` runs the same and
@@ -30,7 +31,8 @@ def page(kinds: tuple[Kind, ...], seen: Mapping[str, Failure]) -> str:
     right = [kind for kind in kinds if kind.job in seen and is_right(kind, seen[kind.job])]
     rows = [row(kind, seen.get(kind.job), kind in right) for kind in kinds]
     played = sum(bool(kind.life) for kind in kinds)
-    counts = {"right": len(right), "total": len(kinds), "real": len(kinds) - played}
+    cold = sum(map(starts_warm, kinds))
+    counts = {"cold": cold, "right": len(right), "total": len(kinds), "real": len(kinds) - played}
     return HEAD.format(played=played, **counts) + "\n".join(rows) + "\n"
 
 

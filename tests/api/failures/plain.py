@@ -280,7 +280,8 @@ KINDS = (
     ),
     Kind(
         "KeyboardInterrupt",
-        exception("KeyboardInterrupt"),
+        # Python ends by SIGINT itself, so that a shell knows
+        Cause("Exception", signal="SIGINT", exception="KeyboardInterrupt", message=("Keyboard",)),
         script("signal.raise_signal(signal.SIGINT)"),
         PYTHON,
     ),

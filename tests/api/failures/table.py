@@ -3,7 +3,7 @@
 import re
 import textwrap
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tests.cluster.client import Client
@@ -107,11 +107,25 @@ class Kind:
     """What `status.failure` says instead of the cause, where it is wrong."""
     why: str = ""
     """It is wrong."""
+    starts: str = "warm"
+    """`cold`: its processes import torch themselves."""
 
     @property
     def job(self) -> str:
         """Name of its job."""
-        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:50].rstrip("-")
+        words = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:46].rstrip("-")
+        return words if self.starts == "warm" else f"{words}-{self.starts}"
+
+
+def starts_warm(kind: Kind) -> bool:
+    """Whether its processes may be forked from one that has torch imported."""
+    return not kind.life and "command" not in kind.spec and kind.spec.get("launcher") != "none"
+
+
+def cold(kind: Kind) -> Kind:
+    """The same, with processes that import torch themselves."""
+    spec = {**kind.spec, "warmStart": {"enabled": False}}
+    return replace(kind, starts="cold", spec=spec)
 
 
 def text(script: str) -> str:

@@ -20,7 +20,7 @@ from ddpjob import names
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.runner import Runner
-from tests.api.failures.catalogue import KINDS
+from tests.api.failures.catalogue import COLD_KINDS, KINDS
 from tests.api.failures.page import page
 from tests.api.failures.table import Failure, Kind, text
 from tests.api.jobs import Jobs
@@ -61,7 +61,7 @@ class Stage:
         self.kubelet = ScriptedKubelet(client, (*PLAYED, *FATED), self.life)
         self.cgroup: Path | None = None
         self.turns = asyncio.Semaphore(AT_ONCE)
-        self.kinds = {kind.job: kind for kind in KINDS}
+        self.kinds = {kind.job: kind for kind in (*KINDS, *COLD_KINDS)}
 
     async def run(self, kind: Kind) -> Failure:
         """What `status.failure` says first of the kind's job."""
@@ -223,7 +223,7 @@ async def end(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.job)
+@pytest.mark.parametrize("kind", (*KINDS, *COLD_KINDS), ids=lambda kind: kind.job)
 async def test_the_first_cause_is_named(
     kind: Kind, outcomes: dict[str, asyncio.Task[Failure]]
 ) -> None:
