@@ -1,7 +1,11 @@
-"""DDP up to its first step, and when it got there; a script that knows nothing of its launcher."""
+"""DDP up to its first step, and when it got there; a script that knows nothing of its launcher.
+
+`first_step.py [SECONDS]`: it stays for so long after that.
+"""
 
 import json
 import os
+import sys
 import time
 
 BEGAN = time.time()  # before torch, whose import is a large part of a start
@@ -37,6 +41,7 @@ def main() -> None:
     reached["step"] = time.time()
     line = "reached " + json.dumps({"rank": dist.get_rank(), **reached}) + "\n"
     os.write(1, line.encode())  # at once, for the ranks of a pod share its log
+    time.sleep(float(sys.argv[1]) if sys.argv[1:] else 0)
     dist.destroy_process_group()
 
 

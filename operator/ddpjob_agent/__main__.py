@@ -66,13 +66,17 @@ class Source(SourceFileLoader):
 def main(arguments: list[str]) -> int | Program:
     """Run what the command line asks for; the exit code, or what a forked process is to run."""
     if arguments[:1] == ["forkserver"]:
-        from ddpjob_agent.forked import start_forked
+        from ddpjob_agent.forked import serve_alone
 
-        return start_forked(arguments[1])
+        return serve_alone(arguments[1])
     if arguments[:1] == ["launch"]:  # torchrun, in the process that `run` starts
+        if arguments[1].isdigit():
+            from ddpjob_agent.forked import launch_beside
+
+            return launch_beside(arguments[1], arguments[2:])
         from ddpjob_agent.launch import launch_torchrun
 
-        launch_torchrun(arguments[1:])
+        launch_torchrun(arguments[2:])
     from ddpjob_agent.config import Config, ConfigError
 
     mode, command = arguments[:1], arguments[2:]
@@ -96,6 +100,7 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     What the launcher does not need is imported, and so compiled, while it starts.
     """
     from ddpjob_agent.environment import (
+        COLD,
         PROGRAM,
         compile_hooks,
         fork_server,
@@ -112,7 +117,7 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     command = arguments
     if mode == "torchrun":
         env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave this one alone
-        command = [sys.executable, "-u", PROGRAM, "launch", *arguments]
+        command = [sys.executable, "-u", PROGRAM, "launch", COLD, *arguments]
     launcher.start(command, env, fork_server(config, mode, command, env))
     from ddpjob_agent.attempt import Attempt
 

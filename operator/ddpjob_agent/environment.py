@@ -26,6 +26,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # The zip in which this package is.
 PROGRAM = os.path.dirname(HERE)
 HOOKS = os.path.join(HERE, "hooks")
+# In the place of a fork server's descriptor.
+COLD = "-"
 HOOK_FILES = ("sitecustomize.py", "ddpjob_ends.py", "ddpjob_counts.py")
 CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
 
@@ -92,18 +94,21 @@ def launcher_env(
 def fork_server(
     config: Config, mode: str, command: list[str], env: Mapping[str, str]
 ) -> ServerCommand | None:
-    """Command and environment of a fork server for the launcher `command`; None: a cold start.
+    """What to start in place of `command`, to have a fork server; None: nothing.
 
-    Forks are safe on Linux alone: the frameworks of macOS start threads. What torchrun sets for its
-    workers is set here before torch is imported, since libraries read it then.
+    torchrun has one beside it. Other launchers are forked from one. Forks are safe on Linux alone,
+    since the frameworks of macOS start threads.
     """
-    own = mode == "torchrun" or (mode == "python" and python_words(command))
-    if not config.warm_start or not own or not has_glibc():
+    if not config.warm_start or not has_glibc():
+        return None
+    if mode == "torchrun":
+        return command, env
+    if mode != "python" or not python_words(command):
         return None
     result = {**env, "DDPJOB_LAUNCHER": "1"}  # the hooks leave it alone, too
-    if config.nproc_per_node > 1:
+    if config.nproc_per_node > 1:  # as torchrun sets it for its workers
         result.setdefault("OMP_NUM_THREADS", "1")
-    return [command[0], "-u", PROGRAM, "forkserver"], result
+    return [command[0], "-u", PROGRAM, "forkserver", COLD], result
 
 
 def has_glibc() -> bool:

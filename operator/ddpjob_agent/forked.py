@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
 import runpy
 import signal
-import struct
+import socket
 import sys
 import types
 from importlib.machinery import SourceFileLoader
 from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
-from ddpjob_agent.config import say
 from ddpjob_agent.environment import HOOKS, PROGRAM
-from ddpjob_agent.forkserver import Forked, run
+from ddpjob_agent.forkserver import Forked, serve, serve_beside
 from ddpjob_agent.launch import launch_torchrun
 from ddpjob_agent.popen import Popen, replace_popen
-from ddpjob_agent.processes import LIBC, PR_SET_PDEATHSIG, prctl, read_text
+from ddpjob_agent.processes import PR_SET_PDEATHSIG, prctl, read_text
+from ddpjob_agent.title import show_words
 from ddpjob_agent.warm import python_words
 
-# Linux' prctl: where the kernel finds a process's words and its environment.
-PR_SET_MM, PR_SET_MM_MAP = 35, 14
 # The kernel may end a rank for want of memory, but rather not what makes the next ones.
 OOM_SCORE = 20
-# What the kernel reads for as long as this process lives.
-KEPT: list[Any] = []
 
 
 class Program:
@@ -80,15 +75,38 @@ class Program:
         sys.excepthook = excepthook
 
 
-def start_forked(descriptor: str) -> Program:
+def serve_alone(descriptor: str) -> Program:
     """Be a fork server. Returns in forked processes alone, with what they are to run."""
-    modules = [name for name in os.environ.get("DDPJOB_WARM_MODULES", "").split(",") if name]
-    forked = run(int(descriptor), modules)
+    return start(serve(agent_socket(descriptor)))
+
+
+def launch_beside(descriptor: str, arguments: list[str]) -> Program:
+    """Be torchrun, with a fork server beside it. Returns in forked processes alone."""
+    several = os.environ.get("DDPJOB_NPROC_PER_NODE", "1") != "1"
+    # torchrun sets it for several workers; libraries read it when torch is imported.
+    env = {} if "OMP_NUM_THREADS" in os.environ or not several else {"OMP_NUM_THREADS": "1"}
+    server_env = {**os.environ, **env}
+    found = serve_beside(agent_socket(descriptor), env)
+    if isinstance(found, Forked):
+        return start(found)
+    Popen.server, Popen.server_env = found, server_env
+    launch_torchrun(arguments)
+
+
+def agent_socket(descriptor: str) -> socket.socket:
+    """The agent's end is elsewhere; this one goes to no other program."""
+    found = socket.socket(fileno=int(descriptor))
+    found.set_inheritable(False)
+    return found
+
+
+def start(forked: Forked) -> Program:
+    """Make this process what was asked for; what it is to run."""
     become(forked)
     command = forked.wish["command"]
     Popen.server, Popen.server_env = forked.server, forked.server_env
     if command[2:4] == [PROGRAM, "launch"]:
-        launch_torchrun(command[4:])
+        launch_torchrun(command[5:])
     if forked.server is not None:
         replace_popen(Popen)
     else:
@@ -160,51 +178,3 @@ def forget_randomness() -> None:
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
         processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
-
-
-def show_words(command: Sequence[str], env: Mapping[str, str]) -> None:
-    """Have `ps` and /proc show this command and this environment, not the fork server's."""
-    words = b"".join(os.fsencode(word) + b"\0" for word in command)
-    text = words + b"".join(os.fsencode(f"{name}={env[name]}") + b"\0" for name in env)
-    if not move_words(words, text) and not overwrite_words(words):
-        say("ps shows the fork server's command for its processes")
-
-
-def process_fields() -> list[int]:
-    """The numbers of /proc/self/stat, each at its place in proc(5)'s list."""
-    words = read_text("/proc/self/stat").rpartition(")")[2].split()
-    return [0, 0, 0, 0, *map(int, words[1:])]
-
-
-def move_words(words: bytes, text: bytes) -> bool:
-    """Show the kernel another place for both: `text` begins with `words`.
-
-    Linux allows it without any right where it has CONFIG_CHECKPOINT_RESTORE, as distributions do.
-    """
-    stat = process_fields()
-    if LIBC is None or len(stat) < 52:
-        return False
-    LIBC.sbrk.restype = ctypes.c_void_p
-    KEPT.append(ctypes.create_string_buffer(text, len(text)))
-    begin = ctypes.addressof(KEPT[-1])
-    middle, end = begin + len(words), begin + len(text)
-    # struct prctl_mm_map: code, data, heap, stack, words, environment; no auxv, no other program
-    places = *stat[26:28], *stat[45:48], LIBC.sbrk(0), stat[28], begin, middle, middle, end, 0
-    content = struct.pack("=12QIi", *places, 0, -1)
-    size = ctypes.c_ulong(len(content))
-    failed: int = LIBC.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.c_char_p(content), size, 0)
-    return failed == 0
-
-
-def overwrite_words(words: bytes) -> bool:
-    """Write the words over the fork server's own, parted by spaces, as many as there is room for.
-
-    Where the last byte is no zero, Linux shows one text up to the first zero.
-    """
-    begin, end = process_fields()[48:50]
-    room = end - begin - 2
-    if room < 1:
-        return False
-    text = words[:-1].replace(b"\0", b" ")[:room]
-    ctypes.memmove(begin, text.ljust(room + 1, b"\0") + b"\1", room + 2)
-    return True

@@ -1,9 +1,10 @@
-"""The fork server: imports torch once, then forks each process that it is asked for.
+"""The fork server: has torch imported, and forks each process that it is asked for.
 
-`agent.pyz forkserver DESCRIPTOR MODULES…`, started by the agent, which has the other end of the
-socket. It first says why it cannot serve, or nothing; then answers each request with a pid, or
-with the reason why the process must start cold. It stays as the imports have left it: one thread,
-no device, no lock held.
+torchrun forks one from itself before it begins, so that one import of torch does for both, and the
+rest is imported while the nodes meet. For other commands the agent starts one, as `agent.pyz
+forkserver DESCRIPTOR`. It first says why it cannot serve, or nothing; then answers each request
+with a pid, or with the reason why the process must start cold. It stays as the imports have left
+it: one thread, no device, no lock held.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import contextlib
 import gc
 import importlib
 import os
+import select
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
+from typing import Any, Iterator, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
+from ddpjob_agent.config import say
 from ddpjob_agent.environment import PROGRAM
 from ddpjob_agent.scripts import why_cold
+from ddpjob_agent.title import show_words
 from ddpjob_agent.warm import differing, python_words, receive, send
-
-# torch.optim imports torch._dynamo with the first optimizer; it takes as long as torch itself.
-MODULES = ("torch.distributed.run", "torch._dynamo")
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,41 @@ class Forked:
 
 
 class ForkServer:
-    """Answers those that ask on `connection`; `env` is what was read as modules were imported."""
+    """Answers those that ask: the agent, on the first of `connections`, and a launcher.
 
-    def __init__(self, connection: socket.socket, env: Mapping[str, str]) -> None:
-        self.connection, self.env = connection, env
-        self.is_first = True
+    `env` is what was read as modules were imported.
+    """
+
+    def __init__(self, connections: Sequence[socket.socket], env: Mapping[str, str]) -> None:
+        self.connections, self.env = list(connections), env
+        self.agent: socket.socket | None = self.connections[0]
+
+    def greet(self, problem: str) -> None:
+        """Say that it can serve, or why it cannot, and end then."""
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                send(connection, {"cold": problem} if problem else {})
+        if problem:
+            os._exit(0)
 
     def serve(self) -> Forked:
         """Serve until nobody is left to ask, then end the process. Returns in forked ones alone."""
-        while True:
-            try:
-                wish, files = receive(self.connection)
-            except EOFError:
-                os._exit(0)
-            why = self.why_cold(wish)
-            if why:
-                send(self.connection, {"cold": why})
-            elif not self.fork():
-                return self.begin(wish, files)
-            for number in files:
-                os.close(number)
+        while self.connections:
+            for connection in select.select(self.connections, [], [])[0]:
+                try:
+                    wish, files = receive(connection)
+                    why = self.why_cold(wish)
+                    if why:
+                        send(connection, {"cold": why})
+                    elif not self.fork(connection):
+                        return self.begin(wish, files, connection is self.agent)
+                except (EOFError, OSError):
+                    self.connections.remove(connection)
+                    connection.close()
+                    continue
+                for number in files:
+                    os.close(number)
+        os._exit(0)
 
     def why_cold(self, wish: Mapping[str, Any]) -> str:
         """Why a process must be started cold, or ""."""
@@ -70,7 +86,7 @@ class ForkServer:
             return f"{name} is not as it was when torch was imported"
         return why_cold(python_words(wish["command"]), wish["cwd"])
 
-    def fork(self) -> bool:
+    def fork(self, connection: socket.socket) -> bool:
         """Fork a process that is no child of this one, and say its pid; False in that process.
 
         The process between ends at once, so the new one goes to whoever asked: the nearest above
@@ -100,29 +116,32 @@ class ForkServer:
         text = os.read(told, 32)
         if pid:
             os.waitpid(pid, 0)
-        send(self.connection, {"pid": int(text)} if text else {"cold": "no process can be forked"})
-        if text:
-            os.write(begin, b"1")
-        for number in (told, begun, begin):
-            os.close(number)
+        try:
+            send(connection, {"pid": int(text)} if text else {"cold": "no process can be forked"})
+            if text:
+                os.write(begin, b"1")
+        finally:
+            for number in (told, begun, begin):
+                os.close(number)
         return True
 
-    def begin(self, wish: Mapping[str, Any], files: Sequence[int]) -> Forked:
+    def begin(self, wish: Mapping[str, Any], files: Sequence[int], by_agent: bool) -> Forked:
         """What this process, just forked, is to be; a launcher's fork server goes on serving."""
-        is_first = self.is_first
-        self.connection.close()
+        for connection in self.connections:
+            connection.close()
         if not is_launcher(wish["command"]):
-            return Forked(wish, files, is_first)
+            return Forked(wish, files, by_agent)
         ours, theirs = socket.socketpair()
         with contextlib.suppress(OSError):
             if os.fork() == 0:
                 ours.close()
                 for number in files:
                     os.close(number)
-                self.connection, self.is_first = theirs, False
+                self.connections, self.agent = [theirs], None
+                self.greet("")
                 return self.serve()
         theirs.close()
-        return Forked(wish, files, is_first, ours, self.env)
+        return Forked(wish, files, by_agent, ours, self.env)
 
 
 def is_launcher(command: Sequence[str]) -> bool:
@@ -132,31 +151,41 @@ def is_launcher(command: Sequence[str]) -> bool:
 
 
 def load(modules: Sequence[str]) -> str:
-    """Import all that takes time. Why no process can be forked after that, or ""."""
-    before = descriptors()
+    """Import all that ranks will import. Why it cannot be had, or ""."""
     try:
         torch: Any = importlib.import_module("torch")
         for name in modules:
             importlib.import_module(name)
-        for name in MODULES:
+        for name in ("torch.distributed.run", "torch._dynamo"):
             with contextlib.suppress(ImportError):  # torch below 2.0 has no dynamo
                 importlib.import_module(name)
-        # Whatever the first optimizer imports.
+        # The first optimizer imports torch._dynamo, which takes as long as torch, and what else?
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
     except (Exception, SystemExit) as problem:
         return f"{type(problem).__name__}: {problem}"
+    return ""
+
+
+def why_unsafe(before: set[str]) -> str:
+    """Why this process cannot be forked after its imports, or ""; it had descriptors `before`."""
+    torch: Any = importlib.import_module("torch")
     if torch.cuda.is_initialized():
         return "an import has initialised CUDA"
     opened = descriptors() - before
     if opened:
         return f"an import has opened {', '.join(sorted(opened))}"
-    # OpenBLAS ends its threads before a fork. Whoever does not, is not made for it.
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    threads = len(os.listdir("/proc/self/task"))
+    if count_threads() > 1:  # OpenBLAS ends its threads before a fork; others are not made for it
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    threads = count_threads()
     return f"an import has started {threads - 1} threads" if threads > 1 else ""
+
+
+def count_threads() -> int:
+    """Threads of this process."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def descriptors() -> set[str]:
@@ -168,17 +197,61 @@ def descriptors() -> set[str]:
     return found
 
 
-def run(descriptor: int, modules: Sequence[str]) -> Forked:
-    """Import and serve; returns in forked processes alone."""
-    env = dict(os.environ)  # before a module changes it
-    connection = socket.socket(fileno=descriptor)
-    connection.set_inheritable(False)
-    gc.disable()  # imports leave little to collect, and to look for it takes a fifth of their time
-    problem = load(modules)
-    sys.stdout.flush()
-    gc.freeze()  # to look at what is there now would copy its pages, in each process
-    gc.enable()
-    send(connection, {"cold": problem} if problem else {})
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Without garbage collection: imports leave little to it, and it takes a fifth of their time.
+
+    What is there then is looked at no more: that would copy its pages in each forked process.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def serve(agent: socket.socket) -> Forked:
+    """Import and serve. Returns in forked processes alone."""
+    server, before = ForkServer([agent], dict(os.environ)), descriptors()
+    with importing():
+        problem = load(wanted_modules()) or why_unsafe(before)
+    server.greet(problem)
+    return server.serve()
+
+
+def serve_beside(agent: socket.socket, env: Mapping[str, str]) -> socket.socket | Forked | None:
+    """Import torchrun, then fork the server; returns its socket, None where none can be forked.
+
+    Returns in the processes that it will fork, too. `env` is its environment until it serves.
+    """
+    before, own = descriptors(), dict(os.environ)
+    os.environ.update(env)
+    with importing():
+        try:
+            importlib.import_module("torch.distributed.run")
+        except (Exception, SystemExit):
+            return None  # torchrun will fail of it, and say so
+    problem = why_unsafe(before)
     if problem:
-        os._exit(0)
-    return ForkServer(connection, env).serve()
+        say(f"the workers start cold: {problem}")
+        return None
+    ours, theirs = socket.socketpair()
+    if os.fork():
+        theirs.close()
+        agent.close()
+        for name in env.keys() - own.keys():
+            del os.environ[name]
+        return ours
+    ours.close()
+    show_words([sys.executable, "-u", PROGRAM, "forkserver"], os.environ)
+    server, before = ForkServer([agent, theirs], dict(os.environ)), descriptors()
+    with importing():
+        problem = load(wanted_modules()) or why_unsafe(before)
+    server.greet(problem)
+    return server.serve()
+
+
+def wanted_modules() -> list[str]:
+    """The modules that the job names."""
+    return [name for name in os.environ.get("DDPJOB_WARM_MODULES", "").split(",") if name]

@@ -26,12 +26,13 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
     server: socket.socket | None = None
     server_env: Mapping[str, str] = {}
+    is_greeted = False
     refusals: dict[str, str] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.wish: dict[str, Any] = {}
         self.streams: list[int] = []
-        if self.server is not None and not args[1:] and not set(kwargs) - KEYWORDS:
+        if Popen.server is not None and not args[1:] and not set(kwargs) - KEYWORDS:
             self.prepare(args[0] if args else kwargs["args"], kwargs)
         super().__init__(*args, **kwargs)
 
@@ -47,6 +48,11 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         env = kwargs.get("env")
         env = dict(os.environ if env is None else env)
         cwd = os.path.abspath(kwargs.get("cwd") or ".")
+        if not Popen.is_greeted:
+            Popen.is_greeted = True
+            await_server()
+        if Popen.server is None:
+            return
         key = "\0".join([cwd, *words[: 1 + (words[0] == "-m")]])
         if key not in self.refusals:
             name = differing(self.server_env, env)
@@ -61,11 +67,22 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
     def _execute_child(self, *args: Any) -> None:
         """Make the process; `subprocess` calls it from Python 3.2 to 3.14 at least."""
-        pid = ask(self.server, self.wish, self.streams) if self.server and self.wish else 0
+        pid = ask(Popen.server, self.wish, self.streams) if Popen.server and self.wish else 0
         if not pid:
             return super()._execute_child(*args)  # type: ignore[misc, no-any-return]
         self.pid = pid
         self._child_created = True
+
+
+def await_server() -> None:
+    """Wait until the fork server is ready; without one from now on, where it cannot serve."""
+    why = "there is none"
+    with contextlib.suppress(EOFError):
+        if Popen.server is not None:
+            why = receive(Popen.server)[0].get("cold", "")
+    if why:
+        say(f"the workers start cold: fork server: {why}")
+        Popen.server = None
 
 
 def descriptor(stream: Any, default: int) -> int:

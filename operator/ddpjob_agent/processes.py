@@ -20,7 +20,7 @@ from ddpjob_agent.warm import receive, request, send
 
 if TYPE_CHECKING:
     ServerCommand = tuple[list[str], Mapping[str, str]]
-    """A fork server's command, to which its descriptor is added, and its environment."""
+    """A fork server's command, whose word 4 is to be its descriptor, and its environment."""
 
 # So much of the grace period is kept to write the termination message.
 LAST_SECONDS = 3.0
@@ -167,22 +167,26 @@ class Launcher:
     ) -> None:
         """Start it in a session of its own: by a fork server, once that is there, or at once."""
         self.command, self.env = command, env
-        if server is not None and self.start_server(*server):
-            return
-        self.start_cold()
+        if server is None or not self.start_server(*server):
+            self.start_cold()
 
     def start_server(self, command: list[str], env: Mapping[str, str]) -> bool:
-        """Start a fork server; False where it cannot be started."""
+        """Start a fork server, which may be the launcher too; False where it cannot be started."""
         ours, theirs = socket.socketpair()
+        files = (theirs.fileno(),)
+        words = [*command[:4], str(theirs.fileno()), *command[5:]]
         try:
-            files = (theirs.fileno(),)
-            process = popen([*command, str(theirs.fileno())], env, pass_fds=files)
+            pid = popen(words, env, files).pid
         except OSError:
             ours.close()
             return False
         finally:
             theirs.close()
-        self.server, self.server_pid = ours, process.pid
+        self.server = ours
+        if command is self.command:
+            self.started(pid)
+        else:
+            self.server_pid = pid
         return True
 
     def start_cold(self, why: str = "") -> None:

@@ -172,11 +172,10 @@ class ErrorRecorder:
         self.record(error)
         self.next_hook(kind, error, trace)
         if kind is KeyboardInterrupt:
-            # Python ends by SIGINT then, unless a text was executed since: importing json does so.
             try:
                 exec("raise KeyboardInterrupt")
             except KeyboardInterrupt:
-                pass
+                return  # it is Python's last text, so Python ends by SIGINT: imports execute some
 
     def at_exit(self) -> None:
         """Catch up with what no hook was told of, and write the last words."""

@@ -1,0 +1,64 @@
+"""What `ps` and /proc show of a forked process: its own command and environment."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.config import say
+from ddpjob_agent.processes import LIBC, read_text
+
+# Linux' prctl: where the kernel finds a process's words and its environment.
+PR_SET_MM, PR_SET_MM_MAP = 35, 14
+# What the kernel reads for as long as this process lives.
+KEPT: list[Any] = []
+
+
+def show_words(command: Sequence[str], env: Mapping[str, str]) -> None:
+    """Have `ps` and /proc show this command and this environment, not the fork server's."""
+    words = b"".join(os.fsencode(word) + b"\0" for word in command)
+    text = words + b"".join(os.fsencode(f"{name}={env[name]}") + b"\0" for name in env)
+    if not move_words(words, text) and not overwrite_words(words):
+        say("ps shows the fork server's command for its processes")
+
+
+def process_fields() -> list[int]:
+    """The numbers of /proc/self/stat, each at its place in proc(5)'s list."""
+    words = read_text("/proc/self/stat").rpartition(")")[2].split()
+    return [0, 0, 0, 0, *map(int, words[1:])]
+
+
+def move_words(words: bytes, text: bytes) -> bool:
+    """Show the kernel another place for both: `text` begins with `words`.
+
+    Linux allows it without any right where it has CONFIG_CHECKPOINT_RESTORE, as distributions do.
+    """
+    stat = process_fields()
+    if LIBC is None or len(stat) < 52:
+        return False
+    LIBC.sbrk.restype = ctypes.c_void_p
+    KEPT.append(ctypes.create_string_buffer(text, len(text)))
+    begin = ctypes.addressof(KEPT[-1])
+    middle, end = begin + len(words), begin + len(text)
+    # struct prctl_mm_map: code, data, heap, stack, words, environment; no auxv, no other program
+    places = *stat[26:28], *stat[45:48], LIBC.sbrk(0), stat[28], begin, middle, middle, end, 0
+    content = struct.pack("=12QIi", *places, 0, -1)
+    size = ctypes.c_ulong(len(content))
+    failed: int = LIBC.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.c_char_p(content), size, 0)
+    return failed == 0
+
+
+def overwrite_words(words: bytes) -> bool:
+    """Write the words over the fork server's own, parted by spaces, as many as there is room for.
+
+    Where the last byte is no zero, Linux shows one text up to the first zero.
+    """
+    begin, end = process_fields()[48:50]
+    room = end - begin - 2
+    if room < 1:
+        return False
+    text = words[:-1].replace(b"\0", b" ")[:room]
+    ctypes.memmove(begin, text.ljust(room + 1, b"\0") + b"\1", room + 2)
+    return True
