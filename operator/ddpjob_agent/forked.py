@@ -12,6 +12,7 @@ import runpy
 import signal
 import struct
 import sys
+import threading
 import types
 from importlib.machinery import SourceFileLoader
 from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
@@ -52,7 +53,9 @@ class Program:
             self.names["__annotations__"] = {}
         sys.modules["__main__"] = main
         if self.script:
-            path = os.path.abspath(self.script) if sys.version_info >= (3, 9) else self.script
+            # Python makes it absolute, and leaves the rest as it was written; 3.8 all of it.
+            path = os.path.join(os.getcwd(), self.script)
+            path = path if sys.version_info >= (3, 9) else self.script
             loader = SourceFileLoader("__main__", path)
             self.names.update(__file__=path, __cached__=None, __loader__=loader)
 
@@ -118,6 +121,7 @@ def become(forked: Forked) -> None:
     show_words(wish["command"], wish["env"])
     if hasattr(sys, "orig_argv"):  # Python 3.10
         sys.orig_argv = list(wish["command"])
+    threading.current_thread()._set_native_id()  # type: ignore[attr-defined]  # 3.11 leaves it
     be_killed_first()
     forget_randomness()
     atexit.register(gc.unfreeze)  # nothing has leaked that the interpreter's end could collect
@@ -156,6 +160,9 @@ def forget_randomness() -> None:
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()  # of the CPU; a GPU has none yet
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
