@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Mapping  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
 from ddpjob_agent.config import Config, say
-from ddpjob_agent.warm import python_words
+from ddpjob_agent.warm import is_buffered, python_words
 
 if TYPE_CHECKING:
     from ddpjob_agent.processes import ServerCommand
@@ -98,6 +98,7 @@ def fork_server(
     workers is set here before torch is imported, since libraries read it then.
     """
     own = mode == "torchrun" or (mode == "python" and python_words(command))
+    own = own and not is_buffered(command, env)
     if not config.warm_start or not own or not has_glibc():
         return None
     result = {**env, "DDPJOB_LAUNCHER": "1"}  # the hooks leave it alone, too

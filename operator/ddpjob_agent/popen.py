@@ -12,7 +12,7 @@ from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 from ddpjob_agent.config import say
 from ddpjob_agent.processes import PR_SET_CHILD_SUBREAPER, prctl
 from ddpjob_agent.scripts import why_cold
-from ddpjob_agent.warm import differing, python_words, receive, request, send
+from ddpjob_agent.warm import differing, is_buffered, python_words, receive, request, send
 
 # What a caller may ask for where the process is to come from the fork server.
 KEYWORDS = {"args", "env", "cwd", "stdin", "stdout", "stderr", "start_new_session"}
@@ -42,10 +42,11 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         words = python_words(command)
         names = ("stdin", "stdout", "stderr")
         streams = [descriptor(kwargs.get(name), number) for number, name in enumerate(names)]
-        if not words or command[0] != sys.executable or min(streams) < 0:
-            return
         env = kwargs.get("env")
         env = dict(os.environ if env is None else env)
+        is_python = words and command[0] == sys.executable and not is_buffered(command, env)
+        if not is_python or min(streams) < 0:
+            return
         cwd = os.path.abspath(kwargs.get("cwd") or ".")
         key = "\0".join([cwd, *words[: 1 + (words[0] == "-m")]])
         if key not in self.refusals:
