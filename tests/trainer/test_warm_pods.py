@@ -1,28 +1,23 @@
 """Whole pods, warm and cold: how they end, what they say of it, and that nothing outlives them."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 pytest.importorskip("torch")
 
 from tests import agentpod
-from tests.agentpod import DEADLINE, Pod, Pods, python_path
+from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
 from tests.cluster.tiers import ROOT
+from tests.trainer.warm_pods import EVIDENCE, assert_cold, assert_warm, processes, script
 
 COLD = {"DDPJOB_WARM_START": "0"}
-EVIDENCE = "import sys\nprint('is warm:', 'torch' in sys.modules)\n"
 TRAIN = (
     EVIDENCE
     + """
@@ -84,69 +79,15 @@ for x, y in rows:
 accelerator.end_training()
 """
 )
-WAIT = (
-    EVIDENCE
-    + """
-import os, signal, subprocess, time
-if "75" in sys.argv:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-open("begun", "w").close()
-for _ in range(10000):
-    time.sleep(0.1)
-    if os.path.exists("end"):
-        break
-"""
-)
 
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
-    """No process of these pods is left in the end: each has its pod's folder in its environment."""
+    """Pods of which nothing is left when they have ended."""
     with agentpod.pods(tmp_path) as group:
         yield group
         for pod in group.started:
-            if pod.process.poll() is not None:
-                wait_for(lambda pod=pod: not processes(pod))  # type: ignore[misc]
-
-
-def wait_for(condition: Any) -> None:
-    """Wait for what must come."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def processes(pod: Pod) -> list[psutil.Process]:
-    """All living processes of a pod, whoever their parents are."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_of_it = process.environ().get("DDPJOB_POD_IP") == pod.address
-            if is_of_it and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
-def fork_server(pod: Pod) -> psutil.Process | None:
-    """The agent's own fork server."""
-    for process in psutil.Process(pod.process.pid).children():
-        try:
-            if "forkserver" in process.cmdline():
-                return process
-        except psutil.Error:
-            continue
-    return None
-
-
-def script(pods: Pods, text: str) -> str:
-    """Path of a script, the same for all pods."""
-    path = pods.root / "train.py"
-    path.write_text(text)
-    return str(path)
+            assert not processes(pod)
 
 
 def start_both(
@@ -183,14 +124,6 @@ def summary(pod: Pod) -> dict[str, Any]:
     return content
 
 
-def assert_warm(pod: Pod, ranks: int = 1) -> None:
-    assert pod.log.count("is warm: True") == ranks and "is warm: False" not in pod.log, pod.log
-
-
-def assert_cold(pod: Pod, ranks: int = 1) -> None:
-    assert pod.log.count("is warm: False") == ranks and "is warm: True" not in pod.log, pod.log
-
-
 ENDINGS = """
 import os, signal
 kind = sys.argv[1]
@@ -223,3 +156,99 @@ def test_a_pod_of_python_ends_the_same(pods: Pods, kind: str, code: int, reason:
     assert plain(warm) == plain(cold)
     assert summary(warm) == summary(cold)
     assert cold.summary["reason"] == reason
+
+
+def test_a_worker_of_torchrun_ends_the_same(pods: Pods) -> None:
+    path = script(pods, EVIDENCE + ENDINGS)
+    warm, cold = start_both(pods, "torchrun", "--", path, "exception")
+    assert (warm.wait(), cold.wait()) == (1, 1), warm.log + cold.log
+    assert_warm(warm)
+    assert_cold(cold)
+    assert summary(warm) == summary(cold)
+    assert cold.summary["message"] == "ValueError: boom"
+    traces = [re.findall(r"Traceback.*?boom\n", pod.log, re.S) for pod in (warm, cold)]
+    assert traces[0] == traces[1] and "ddpjob" not in traces[0][0]
+
+
+# ---- Trainings
+
+
+def losses(pod: Pod) -> list[str]:
+    """What a training has printed of its numbers."""
+    return re.findall(r"((?:loss|gradient) .*)", pod.log)
+
+
+def test_a_ddp_training_is_the_same_to_the_last_bit(pods: Pods) -> None:
+    warm, cold = start_both(pods, "torchrun", "--", script(pods, TRAIN), nproc=2)
+    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
+    assert_warm(warm, 2)
+    assert_cold(cold, 2)
+    assert losses(warm) == losses(cold) and len(losses(cold)) == 8
+
+
+def test_a_module_of_torchrun_is_found_in_the_folder(pods: Pods) -> None:
+    for number in (0, 1):
+        (pods.root / f"pod-{number}/pack").mkdir(parents=True)
+        (pods.root / f"pod-{number}/pack/train.py").write_text(
+            EVIDENCE + "print(__name__, __spec__.name, sys.argv, sys.path[0], sys.orig_argv[1:])\n"
+        )
+    warm, cold = start_both(pods, "torchrun", "--", "-m", "pack.train", "--lr", "1")
+    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
+    assert_warm(warm)
+    assert_cold(cold)
+    assert plain(warm) == plain(cold)
+    assert "__main__ pack.train" in cold.log
+
+
+def test_torch_compile_makes_the_same(pods: Pods) -> None:
+    assert shutil.which("cc") or shutil.which("gcc"), (
+        "torch.compile needs a C compiler: install one"
+    )
+    warm, cold = start_both(pods, "python", "--", "python3", script(pods, COMPILED))
+    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
+    assert_warm(warm)
+    assert_cold(cold)
+    assert losses(warm) == losses(cold) and len(losses(cold)) == 1
+
+
+def accelerate(pods: Pods, *words: str) -> tuple[Pod, Pod]:
+    """Two processes by `accelerate launch` in each of both pods, as the operator starts them."""
+    options = [
+        *("--multi_gpu", "--num_machines", "1", "--num_processes", "2", "--machine_rank", "0"),
+        *("--main_process_ip", "127.0.0.1", "--main_process_port"),
+    ]
+    more = ["--rdzv_backend", "static", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    command = ["python", "--", "python3", "-u", "-m", "accelerate.commands.launch", *options]
+    changes = {"PATH": python_path(), "PYTHONUNBUFFERED": "1", "ACCELERATE_USE_CPU": "true"}
+    warm, cold = (
+        pods.start(
+            *[*command, str(port), *more, *words], nproc=2, port=port, changes={**changes, **kind}
+        )
+        for port, kind in zip(free_ports(2), ({}, COLD), strict=True)
+    )
+    return warm, cold
+
+
+def test_accelerate_launch_trains_the_same(pods: Pods) -> None:
+    warm, cold = accelerate(pods, script(pods, ACCELERATED))
+    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
+    assert_warm(warm, 2)
+    assert_cold(cold, 2)
+    assert losses(warm) == losses(cold) and len(losses(cold)) == 4
+
+
+def test_a_trainer_of_hugging_face_trains_the_same(pods: Pods) -> None:
+    pytest.importorskip("transformers")
+    text = (ROOT / "examples/scripts/hf_trainer.py").read_text()
+    seeded = "import torch\ntorch.manual_seed(1)\n"  # else its model is another one in each process
+    path = script(
+        pods, EVIDENCE + seeded + text.replace("num_train_epochs=5", "num_train_epochs=1")
+    )
+    warm, cold = start_both(
+        pods, "python", "--", "python3", path, LOCAL_RANK=None, RANK=None, WORLD_SIZE=None
+    )
+    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
+    assert_warm(warm)
+    assert_cold(cold)
+    found = [re.findall(r"test accuracy .*|'loss': [^,]*", pod.log) for pod in (warm, cold)]
+    assert found[0] == found[1] and len(found[0]) > 3
