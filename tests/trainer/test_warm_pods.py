@@ -107,7 +107,7 @@ def start_both(
 
 
 def plain(pod: Pod) -> list[str]:
-    """The lines of a log that say nothing of the moment; in order, since ranks print as they can."""
+    """The lines of a log, sorted since ranks print as they can, without those that must differ."""
     text = pod.log.replace(str(pod.folder), "POD").replace(pod.address, "ADDRESS")
     return sorted(
         line for line in text.splitlines() if "is warm:" not in line and "ddpjob-agent" not in line
@@ -201,9 +201,7 @@ def test_a_module_of_torchrun_is_found_in_the_folder(pods: Pods) -> None:
 
 
 def test_torch_compile_makes_the_same(pods: Pods) -> None:
-    assert shutil.which("cc") or shutil.which("gcc"), (
-        "torch.compile needs a C compiler: install one"
-    )
+    assert shutil.which("cc") or shutil.which("gcc"), "torch.compile needs a C compiler"
     warm, cold = start_both(pods, "python", "--", "python3", script(pods, COMPILED))
     assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
     assert_warm(warm)
@@ -240,10 +238,9 @@ def test_accelerate_launch_trains_the_same(pods: Pods) -> None:
 def test_a_trainer_of_hugging_face_trains_the_same(pods: Pods) -> None:
     pytest.importorskip("transformers")
     text = (ROOT / "examples/scripts/hf_trainer.py").read_text()
-    seeded = "import torch\ntorch.manual_seed(1)\n"  # else its model is another one in each process
-    path = script(
-        pods, EVIDENCE + seeded + text.replace("num_train_epochs=5", "num_train_epochs=1")
-    )
+    text = text.replace("num_train_epochs=5", "num_train_epochs=1")
+    # Else each process has a model of its own.
+    path = script(pods, EVIDENCE + "import torch\ntorch.manual_seed(1)\n" + text)
     warm, cold = start_both(
         pods, "python", "--", "python3", path, LOCAL_RANK=None, RANK=None, WORLD_SIZE=None
     )

@@ -1,4 +1,7 @@
-"""The scripts that `test_warm.py` runs both ways."""
+"""The scripts that `test_warm.py` runs both ways.
+
+It is longer than 400 lines because it is one list.
+"""
 
 from pathlib import Path
 
@@ -15,8 +18,6 @@ SEEN = {
     "seen with torch": Case(OBSERVED, ("script.py", "torch")),
     "seen without an option": Case(OBSERVED, options=()),
     "names": Case("print(sorted(globals()), __doc__)", told="__builtins__"),
-    "docstring": Case('"""Words."""\nprint(__doc__)', told="Words."),
-    "annotations": Case("rate: float = 0.1\nprint(__annotations__)", told="rate"),
     "future": Case(
         "from __future__ import annotations\ndef f(x: int): pass\nprint(f.__annotations__)",
         told="{'x': 'int'}",
@@ -74,25 +75,16 @@ FOUND = {
     ),
     "top module": Case(words=("-m", "train"), files={"train.py": WHO + BOOM + "broken()"}, code=1),
     "no module": Case(words=("-m", "missing.train"), code=1, told="No module named 'missing'"),
-    "no module in a package": Case(
-        words=("-m", "a.train"), files={"a/__init__.py": ""}, code=1, told="No module named a.train"
-    ),
-    "no main in a package": Case(words=("-m", "a"), files={"a/__init__.py": ""}, code=1),
     "package that fails": Case(
         words=("-m", "a.train"), files={"a/__init__.py": BOOM + "broken()"}, code=1, told="boom"
     ),
     "module that fails": Case(
         words=("-m", "a.train"), files={"a/train.py": BOOM + "broken()"}, code=1, told="boom"
     ),
-    "module that is no Python": Case(
-        words=("-m", "a.train"), files={"a/train.py": "x = = 1"}, code=1, told="SyntaxError"
-    ),
     "cookie": Case(
         files={"script.py": b"# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n"}, told="xe9"
     ),
     "byte order mark": Case(files={"script.py": b"\xef\xbb\xbfprint('marked')\n"}, told="marked"),
-    "lines of Windows": Case(files={"script.py": b"print('one')\r\nprint('two')\r\n"}, told="two"),
-    "no line end": Case(files={"script.py": b"if True:\n  print('end')"}, told="end"),
     "empty": Case(),
     "compiled beside": Case("import beside\nbeside.f()", files={"beside.py": "def f(): print(1)"}),
     "module written by the script": Case(
@@ -118,23 +110,15 @@ except KeyError as error:
 # interpreter forgets it where recording imports what evaluates a text.
 TRACED = "import json, traceback\n"
 ENDS = {
-    "exit 0": Case("import sys\nsys.exit(0)"),
     "exit 3": Case("import sys\nsys.exit(3)", code=3),
     "exit None": Case("import sys\nsys.exit(None)"),
-    "exit with words": Case("import sys\nsys.exit('no GPU')", code=1, told="no GPU"),
-    "exit by exit": Case("exit(6)", code=6),
     "raised exit": Case("raise SystemExit(4)", code=4),
-    "raised exit with words": Case("raise SystemExit('words')", code=1, told="words"),
     "exception": Case(BOOM + "broken()", code=1, told="in broken"),
     "chained": Case(NESTED, code=1, told="direct cause"),
-    "during another": Case(NESTED.replace(" from error", ""), code=1, told="During handling"),
-    "group": Case("raise ExceptionGroup('all', [ValueError('a')])", code=1, told="| ValueError"),
     "notes": Case("e = ValueError('x')\ne.add_note('hint')\nraise e", code=1, told="hint"),
-    "assertion": Case("assert 1 == 2, 'no'", code=1, told="AssertionError: no"),
     "broken script": Case("return 1", code=1, told="SyntaxError"),
     "module fails": Case("import bad", files={"bad.py": BOOM + "broken()"}, code=1, told="bad.py"),
     "module is broken": Case("import bad", files={"bad.py": "x = = 1"}, code=1, told="bad.py"),
-    "missing import": Case("import nothing_of_that_name", code=1, told="ModuleNotFoundError"),
     "interrupted": Case(TRACED + "raise KeyboardInterrupt", code=-2, told="Keyboard"),
     "interrupt": Case(TRACED + "import os\nos.kill(os.getpid(), 2)\nwhile True: pass", code=-2),
     "terminated": Case("import os\nos.kill(os.getpid(), 15)\nwhile True: pass", code=-15),
@@ -193,7 +177,6 @@ ENDS = {
         "import time\nThreadPoolExecutor().submit(lambda: (time.sleep(0.1), print('done')))",
         told="done",
     ),
-    "asyncio": Case("import asyncio\nprint(asyncio.run(asyncio.sleep(0, 'slept')))", told="slept"),
     "logging": Case(
         """
         import logging, logging.handlers
