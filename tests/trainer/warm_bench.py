@@ -109,7 +109,7 @@ class Bench:
             for name, case in self.cases.items()
         ]
         (folder / "cases.json").write_text(json.dumps(listed))
-        changes = {"DDPJOB_WARM_START": "0" if kind == "cold" else None}
+        changes = {"DDPJOB_WARM_START": "0" if kind == "cold" else "1"}
         return pods.start(
             *COMMAND, changes={**changes, "PATH": python_path(), "PYTHONUNBUFFERED": "1"}
         )

@@ -41,6 +41,7 @@ class Run:
         self.folder = Path.cwd() / "cases" / self.name
         (self.folder / "run").mkdir(exist_ok=True)
         env = {**os.environ, "DDPJOB_RUN_DIR": str(self.folder / "run"), "LOCAL_RANK": "0"}
+        env["DDPJOB_WARM_START"] = "1"  # the one thing in which the pods differ
         env.update(
             {
                 name: text.replace("@PYTHONPATH", env["PYTHONPATH"])
