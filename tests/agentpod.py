@@ -141,6 +141,11 @@ def environment(
     }
 
 
+def python_path() -> str:
+    """A PATH on which `python` is the one that runs the tests."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
 class Pods:
     """Starts pods, each with a loopback address of its own."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Mapping  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
 from ddpjob_agent.config import Config, say
-from ddpjob_agent.warm import python_words
+from ddpjob_agent.warm import is_buffered, python_words
 
 if TYPE_CHECKING:
     from ddpjob_agent.processes import ServerCommand
@@ -103,7 +103,7 @@ def fork_server(
         return None
     if mode == "torchrun":
         return command, env
-    if mode != "python" or not python_words(command):
+    if mode != "python" or not python_words(command) or is_buffered(command, env):
         return None
     result = {**env, "DDPJOB_LAUNCHER": "1"}  # the hooks leave it alone, too
     if config.nproc_per_node > 1:  # as torchrun sets it for its workers

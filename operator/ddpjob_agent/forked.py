@@ -11,6 +11,7 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 import types
 from importlib.machinery import SourceFileLoader
 from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
@@ -26,6 +27,8 @@ from ddpjob_agent.warm import python_words
 
 # The kernel may end a rank for want of memory, but rather not what makes the next ones.
 OOM_SCORE = 20
+# torch's seed in each process, unless it takes one from the system: 2.15 does (c10's Generator.h).
+TORCH_SEED = 67280421310721
 
 
 class Program:
@@ -47,7 +50,9 @@ class Program:
             self.names["__annotations__"] = {}
         sys.modules["__main__"] = main
         if self.script:
-            path = os.path.abspath(self.script) if sys.version_info >= (3, 9) else self.script
+            # Python makes it absolute, and leaves the rest as it was written; 3.8 all of it.
+            path = os.path.join(os.getcwd(), self.script)
+            path = path if sys.version_info >= (3, 9) else self.script
             loader = SourceFileLoader("__main__", path)
             self.names.update(__file__=path, __cached__=None, __loader__=loader)
 
@@ -85,11 +90,10 @@ def launch_beside(descriptor: str, arguments: list[str]) -> Program:
     several = os.environ.get("DDPJOB_NPROC_PER_NODE", "1") != "1"
     # torchrun sets it for several workers; libraries read it when torch is imported.
     env = {} if "OMP_NUM_THREADS" in os.environ or not several else {"OMP_NUM_THREADS": "1"}
-    server_env = {**os.environ, **env}
     found = serve_beside(agent_socket(descriptor), env)
     if isinstance(found, Forked):
         return start(found)
-    Popen.server, Popen.server_env = found, server_env
+    Popen.server = found
     launch_torchrun(arguments)
 
 
@@ -104,7 +108,7 @@ def start(forked: Forked) -> Program:
     """Make this process what was asked for; what it is to run."""
     become(forked)
     command = forked.wish["command"]
-    Popen.server, Popen.server_env = forked.server, forked.server_env
+    Popen.server = forked.server
     if command[2:4] == [PROGRAM, "launch"]:
         launch_torchrun(command[5:])
     if forked.server is not None:
@@ -136,6 +140,7 @@ def become(forked: Forked) -> None:
     show_words(wish["command"], wish["env"])
     if hasattr(sys, "orig_argv"):  # Python 3.10
         sys.orig_argv = list(wish["command"])
+    threading.current_thread()._set_native_id()  # type: ignore[attr-defined]  # 3.11 leaves it
     be_killed_first()
     forget_randomness()
     atexit.register(gc.unfreeze)  # nothing has leaked that the interpreter's end could collect
@@ -174,6 +179,9 @@ def forget_randomness() -> None:
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.initial_seed() != TORCH_SEED:
+        torch.default_generator.seed()  # of the CPU; a GPU has none yet
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)

@@ -16,7 +16,7 @@ import os
 import select
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
@@ -37,7 +37,6 @@ class Forked:
     dies_with_parent: bool
     server: socket.socket | None = None
     """A launcher's own fork server."""
-    server_env: Mapping[str, str] = field(default_factory=dict)
 
 
 class ForkServer:
@@ -49,6 +48,8 @@ class ForkServer:
     def __init__(self, connections: Sequence[socket.socket], env: Mapping[str, str]) -> None:
         self.connections, self.env = list(connections), env
         self.agent: socket.socket | None = self.connections[0]
+        # Of scripts that were looked at, by their words and folder.
+        self.refusals: dict[tuple[str, ...], str] = {}
 
     def greet(self, problem: str) -> None:
         """Say that it can serve, or why it cannot, and end then."""
@@ -84,7 +85,11 @@ class ForkServer:
         name = differing(self.env, wish["env"])
         if name:
             return f"{name} is not as it was when torch was imported"
-        return why_cold(python_words(wish["command"]), wish["cwd"])
+        words = python_words(wish["command"])
+        key = wish["cwd"], *words[: 1 + (words[0] == "-m")]
+        if key not in self.refusals:
+            self.refusals[key] = why_cold(words, wish["cwd"])
+        return self.refusals[key]
 
     def fork(self, connection: socket.socket) -> bool:
         """Fork a process that is no child of this one, and say its pid; False in that process.
@@ -141,7 +146,7 @@ class ForkServer:
                 self.greet("")
                 return self.serve()
         theirs.close()
-        return Forked(wish, files, by_agent, ours, self.env)
+        return Forked(wish, files, by_agent, ours)
 
 
 def is_launcher(command: Sequence[str]) -> bool:
@@ -225,8 +230,9 @@ def serve_beside(agent: socket.socket, env: Mapping[str, str]) -> socket.socket 
 
     Returns in the processes that it will fork, too. `env` is its environment until it serves.
     """
-    before, own = descriptors(), dict(os.environ)
+    before, own = descriptors(), set(os.environ)
     os.environ.update(env)
+    read = dict(os.environ)  # before a module changes it
     with importing():
         try:
             importlib.import_module("torch.distributed.run")
@@ -234,18 +240,18 @@ def serve_beside(agent: socket.socket, env: Mapping[str, str]) -> socket.socket 
             return None  # torchrun will fail of it, and say so
     problem = why_unsafe(before)
     if problem:
-        say(f"the workers start cold: {problem}")
+        say(f"cold start: {problem}")
         return None
     ours, theirs = socket.socketpair()
     if os.fork():
         theirs.close()
         agent.close()
-        for name in env.keys() - own.keys():
+        for name in env.keys() - own:
             del os.environ[name]
         return ours
     ours.close()
     show_words([sys.executable, "-u", PROGRAM, "forkserver"], os.environ)
-    server, before = ForkServer([agent, theirs], dict(os.environ)), descriptors()
+    server, before = ForkServer([agent, theirs], read), descriptors()
     with importing():
         problem = load(wanted_modules()) or why_unsafe(before)
     server.greet(problem)

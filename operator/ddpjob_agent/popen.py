@@ -11,8 +11,7 @@ from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
 from ddpjob_agent.processes import PR_SET_CHILD_SUBREAPER, prctl
-from ddpjob_agent.scripts import why_cold
-from ddpjob_agent.warm import differing, python_words, receive, request, send
+from ddpjob_agent.warm import is_buffered, python_words, receive, request, send
 
 # What a caller may ask for where the process is to come from the fork server.
 KEYWORDS = {"args", "env", "cwd", "stdin", "stdout", "stderr", "start_new_session"}
@@ -25,9 +24,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
     """
 
     server: socket.socket | None = None
-    server_env: Mapping[str, str] = {}
     is_greeted = False
-    refusals: dict[str, str] = {}
+    refusals: set[str] = set()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.wish: dict[str, Any] = {}
@@ -43,46 +41,47 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         words = python_words(command)
         names = ("stdin", "stdout", "stderr")
         streams = [descriptor(kwargs.get(name), number) for number, name in enumerate(names)]
-        if not words or command[0] != sys.executable or min(streams) < 0:
-            return
         env = kwargs.get("env")
         env = dict(os.environ if env is None else env)
-        cwd = os.path.abspath(kwargs.get("cwd") or ".")
-        if not Popen.is_greeted:
-            Popen.is_greeted = True
-            await_server()
-        if Popen.server is None:
+        is_python = words and command[0] == sys.executable and not is_buffered(command, env)
+        if not is_python or min(streams) < 0:
             return
-        key = "\0".join([cwd, *words[: 1 + (words[0] == "-m")]])
-        if key not in self.refusals:
-            name = differing(self.server_env, env)
-            why = f"{name} is set for workers alone" if name else why_cold(words, cwd)
-            self.refusals[key] = why
-            if why:
-                say(f"the workers start cold: {why}")
-        if not self.refusals[key]:
-            new_session = bool(kwargs.get("start_new_session"))
-            self.wish = request(command, env, cwd, new_session=new_session)
-            self.streams = streams
+        cwd = os.path.abspath(kwargs.get("cwd") or ".")
+        self.wish = request(command, env, cwd, new_session=bool(kwargs.get("start_new_session")))
+        self.streams = streams
 
     def _execute_child(self, *args: Any) -> None:
         """Make the process; `subprocess` calls it from Python 3.2 to 3.14 at least."""
-        pid = ask(Popen.server, self.wish, self.streams) if Popen.server and self.wish else 0
+        pid = ask(self.wish, self.streams) if self.wish else 0
         if not pid:
             return super()._execute_child(*args)  # type: ignore[misc, no-any-return]
         self.pid = pid
         self._child_created = True
 
 
-def await_server() -> None:
-    """Wait until the fork server is ready; without one from now on, where it cannot serve."""
-    why = "there is none"
-    with contextlib.suppress(EOFError):
-        if Popen.server is not None:
-            why = receive(Popen.server)[0].get("cold", "")
-    if why:
-        say(f"the workers start cold: fork server: {why}")
+def ask(wish: Mapping[str, Any], streams: Sequence[int]) -> int:
+    """The pid of a new child of this process; 0 where it must start cold, and why in the log."""
+    if Popen.server is None:
+        return 0
+    why = "the fork server has ended"
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # its parent ends at once and leaves it to us
+    try:
+        if not Popen.is_greeted:  # until then it imports
+            why = receive(Popen.server)[0].get("cold", why)
+            Popen.is_greeted = True
+        send(Popen.server, wish, streams)
+        answer = receive(Popen.server)[0]
+        if "pid" in answer:
+            return int(answer["pid"])
+        why = answer["cold"]
+    except (OSError, EOFError):
         Popen.server = None
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+    if why not in Popen.refusals:
+        Popen.refusals.add(why)
+        say(f"cold start: {why}")
+    return 0
 
 
 def descriptor(stream: Any, default: int) -> int:
@@ -92,18 +91,6 @@ def descriptor(stream: Any, default: int) -> int:
     with contextlib.suppress(AttributeError, OSError, ValueError):
         return int(stream if isinstance(stream, int) else stream.fileno())
     return -1
-
-
-def ask(server: socket.socket, wish: Mapping[str, Any], streams: Sequence[int]) -> int:
-    """The pid of a new child of this process; 0 where the fork server could make none."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # its parent ends at once and leaves it to us
-    try:
-        send(server, wish, streams)
-        return int(receive(server)[0].get("pid", 0))
-    except (OSError, EOFError):
-        return 0
-    finally:
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def replace_popen(kind: type[Popen]) -> None:

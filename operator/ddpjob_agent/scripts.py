@@ -29,7 +29,7 @@ def why_cold(words: Sequence[str], cwd: str) -> str:
     if hidden:
         return f"{hidden} hides a module that is imported already"
     seen: set[str] = set()
-    todo = [path or source_of(folder, words[1])]
+    todo = [path] if path else [*sources_of(folder, words[1] + ".__main__")]
     while todo and len(seen) < MOST_FILES:
         file = todo.pop()
         if not file or file in seen:
@@ -39,12 +39,19 @@ def why_cold(words: Sequence[str], cwd: str) -> str:
             if os.path.getsize(file) > FILE_BYTES:
                 return f"{file} is too long to be read for what it sets"
             with open(file, "rb") as source:
-                tree = ast.parse(source.read())
+                content = source.read()
+            try:
+                tree = ast.parse(content)
+            except (SyntaxError, ValueError):
+                if file == path:
+                    return f"{file} is no Python"  # which it says best itself
+                raise
             for line, name in variables(tree):
                 if not name or READ_AT_IMPORT.match(name):
                     what = name or "variables that are not known beforehand"
                     return f"{file}:{line} sets {what}, which may be read at import"
-            todo += [source_of(folder, module) for module in imports(tree)]
+            for base, module in imports(tree, folder, file):
+                todo += sources_of(base, module)
     return ""
 
 
@@ -58,21 +65,25 @@ def hides(folder: str) -> Iterator[str]:
                 yield str(spec.origin)
 
 
-def source_of(folder: str, module: str) -> str:
-    """The source of a module of the script's own, or ""."""
-    path = os.path.join(folder, *module.split("."))
-    found = (file for file in (f"{path}.py", f"{path}/__init__.py") if os.path.isfile(file))
-    return next(found, "")
+def sources_of(folder: str, module: str) -> Iterator[str]:
+    """The sources of a module of the script's own, and of the packages that it is in."""
+    path = folder
+    for part in module.split("."):
+        path = os.path.join(path, part)
+        yield from filter(os.path.isfile, (f"{path}.py", f"{path}/__init__.py"))
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """The modules that are imported anywhere in a source, by absolute name."""
+def imports(tree: ast.AST, folder: str, file: str) -> Iterator[tuple[str, str]]:
+    """The modules that are imported anywhere in a source: a folder, and a name from there on."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{name.name}" for name in node.names)
+            yield from ((folder, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = file if node.level else folder
+            for _ in range(node.level):
+                base = os.path.dirname(base)
+            module = [node.module] if node.module else []
+            yield from ((base, ".".join([*module, name.name])) for name in node.names)
 
 
 def variables(tree: ast.AST) -> Iterator[tuple[int, str]]:

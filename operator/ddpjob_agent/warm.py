@@ -72,6 +72,11 @@ def python_words(command: Sequence[str]) -> list[str]:
     return words if words and words[0].endswith(".py") and words[0][0] != "-" else []
 
 
+def is_buffered(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether a Python command keeps its output back, as no fork server does."""
+    return command[1:2] != ["-u"] and not env.get("PYTHONUNBUFFERED")
+
+
 def differing(env: Mapping[str, str], other: Mapping[str, str]) -> str:
     """The first variable that is read at import and differs between two environments, or ""."""
     names = sorted(name for name in {**env, **other} if READ_AT_IMPORT.match(name))

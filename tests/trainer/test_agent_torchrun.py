@@ -3,15 +3,13 @@
 The training script knows nothing of ddpjob: no import, no `@record`.
 """
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import agentpod
-from tests.agentpod import Pod, Pods
+from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
 
 pytest.importorskip("torch")
@@ -276,8 +274,3 @@ def test_the_counter_shows_the_optimizer_that_stepped_most(pods: Pods) -> None:
     pod = pods.start("command", "--", "python", str(script), changes={"PATH": python_path()})
     assert pod.wait() == 0, pod.log
     assert pod.summary["progress"]["step"] == 35
-
-
-def python_path() -> str:
-    """A PATH on which `python` is the one that runs the tests."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
