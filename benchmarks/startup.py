@@ -288,9 +288,10 @@ is a headless Service and pods with `torchrun --nnodes --node-rank --master-addr
 
 {sections}
 
-A cold start has the agent before torchrun, which imports no torch. A warm one imports torch once in
-each pod, before its script begins, and forks torchrun and its workers from there. They have all
-that a first optimizer imports, too: torch is most of a phase that ends with the first step.
+A cold start has the agent before torchrun, which imports no torch. A warm one imports torch, and
+what the first optimizer needs, once in each pod, before its script begins. That is its limit: 1.7 s
+of one core, of which two pods with one process each have one. The rest is the agent's start, the
+rendezvous, and what the operator and the cluster do beside it on the same cores.
 
 ## Memory of one pod
 

@@ -87,14 +87,21 @@ def serve_alone(descriptor: str) -> Program:
 
 def launch_beside(descriptor: str, arguments: list[str]) -> Program:
     """Be torchrun, with a fork server beside it. Returns in forked processes alone."""
-    several = os.environ.get("DDPJOB_NPROC_PER_NODE", "1") != "1"
     # torchrun sets it for several workers; libraries read it when torch is imported.
-    env = {} if "OMP_NUM_THREADS" in os.environ or not several else {"OMP_NUM_THREADS": "1"}
-    found = serve_beside(agent_socket(descriptor), env)
+    is_set = "OMP_NUM_THREADS" in os.environ
+    if not is_set and os.environ.get("DDPJOB_NPROC_PER_NODE", "1") != "1":
+        os.environ["OMP_NUM_THREADS"] = "1"
+    found, unimportable = None, None
+    try:
+        found = serve_beside(agent_socket(descriptor))
+    except Exception as problem:
+        unimportable = problem
     if isinstance(found, Forked):
         return start(found)
     Popen.server = found
-    launch_torchrun(arguments)
+    if not is_set:
+        os.environ.pop("OMP_NUM_THREADS", None)
+    launch_torchrun(arguments, unimportable)
 
 
 def agent_socket(descriptor: str) -> socket.socket:
@@ -121,19 +128,18 @@ def start(forked: Forked) -> Program:
 
 
 def become(forked: Forked) -> None:
-    """Take the place that was asked for: session, streams, folder, environment and words.
+    """Take the place that was asked for: streams, folder, environment and words.
 
     And be alone with what a fresh process would have for itself.
     """
     wish = forked.wish
-    if wish["new_session"]:
-        os.setsid()
     if forked.dies_with_parent:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     for number, file in enumerate(forked.files):
         os.dup2(file, number)
     for file in forked.files:
-        os.close(file)
+        if file > 2:
+            os.close(file)
     os.environ.clear()
     os.environ.update(wish["env"])
     os.chdir(wish["cwd"])

@@ -63,17 +63,20 @@ class ForkServer:
         """Serve until nobody is left to ask, then end the process. Returns in forked ones alone."""
         while self.connections:
             for connection in select.select(self.connections, [], [])[0]:
+                files: list[int] = []
+                is_server = True
                 try:
                     wish, files = receive(connection)
                     why = self.why_cold(wish)
                     if why:
                         send(connection, {"cold": why})
-                    elif not self.fork(connection):
-                        return self.begin(wish, files, connection is self.agent)
+                    else:
+                        is_server = self.fork(connection, wish["new_session"])
                 except (EOFError, OSError):
                     self.connections.remove(connection)
                     connection.close()
-                    continue
+                if not is_server:
+                    return self.begin(wish, files, connection is self.agent)
                 for number in files:
                     os.close(number)
         os._exit(0)
@@ -91,7 +94,7 @@ class ForkServer:
             self.refusals[key] = why_cold(words, wish["cwd"])
         return self.refusals[key]
 
-    def fork(self, connection: socket.socket) -> bool:
+    def fork(self, connection: socket.socket, new_session: bool) -> bool:
         """Fork a process that is no child of this one, and say its pid; False in that process.
 
         The process between ends at once, so the new one goes to whoever asked: the nearest above
@@ -99,32 +102,27 @@ class ForkServer:
         """
         told, tell = os.pipe()
         begun, begin = os.pipe()
-        pid = 0
-        with contextlib.suppress(OSError):
-            pid = os.fork()
-            if pid == 0:
-                orphan = -1
-                try:
-                    orphan = os.fork()
-                    if orphan:
-                        os.write(tell, str(orphan).encode())
-                finally:
-                    if orphan:
-                        os._exit(0)
-                for number in (told, tell, begin):
-                    os.close(number)
-                if not os.read(begun, 1):
-                    os._exit(1)
-                os.close(begun)
-                return False
+        pid = fork_once()
+        if pid == 0:
+            if fork_once():
+                os._exit(0)
+            if new_session:  # before its group can be signalled
+                os.setsid()
+            os.write(tell, str(os.getpid()).encode())
+            for number in (told, tell, begin):
+                os.close(number)
+            if not os.read(begun, 1):
+                os._exit(1)
+            os.close(begun)
+            return False
         os.close(tell)
-        text = os.read(told, 32)
-        if pid:
-            os.waitpid(pid, 0)
         try:
-            send(connection, {"pid": int(text)} if text else {"cold": "no process can be forked"})
-            if text:
-                os.write(begin, b"1")
+            text = os.read(told, 32)
+            if pid > 0:
+                os.waitpid(pid, 0)
+            answer = {"pid": int(text)} if text else {"cold": "no process can be forked"}
+            send(connection, answer)
+            os.write(begin, b"1")
         finally:
             for number in (told, begun, begin):
                 os.close(number)
@@ -137,16 +135,23 @@ class ForkServer:
         if not is_launcher(wish["command"]):
             return Forked(wish, files, by_agent)
         ours, theirs = socket.socketpair()
-        with contextlib.suppress(OSError):
-            if os.fork() == 0:
-                ours.close()
-                for number in files:
-                    os.close(number)
-                self.connections, self.agent = [theirs], None
-                self.greet("")
-                return self.serve()
+        if fork_once() == 0:
+            ours.close()
+            for number in files:
+                os.close(number)
+            self.connections, self.agent = [theirs], None
+            self.greet("")
+            return self.serve()
         theirs.close()
         return Forked(wish, files, by_agent, ours)
+
+
+def fork_once() -> int:
+    """`os.fork`; -1 where no process can be made."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
 
 
 def is_launcher(command: Sequence[str]) -> bool:
@@ -225,33 +230,26 @@ def serve(agent: socket.socket) -> Forked:
     return server.serve()
 
 
-def serve_beside(agent: socket.socket, env: Mapping[str, str]) -> socket.socket | Forked | None:
+def serve_beside(agent: socket.socket) -> socket.socket | Forked | None:
     """Import torchrun, then fork the server; returns its socket, None where none can be forked.
 
-    Returns in the processes that it will fork, too. `env` is its environment until it serves.
+    Returns in the processes that it will fork, too. Raises what the import raises.
     """
-    before, own = descriptors(), set(os.environ)
-    os.environ.update(env)
-    read = dict(os.environ)  # before a module changes it
+    before, env = descriptors(), dict(os.environ)
     with importing():
-        try:
-            importlib.import_module("torch.distributed.run")
-        except (Exception, SystemExit):
-            return None  # torchrun will fail of it, and say so
+        importlib.import_module("torch.distributed.run")
     problem = why_unsafe(before)
     if problem:
         say(f"cold start: {problem}")
         return None
     ours, theirs = socket.socketpair()
-    if os.fork():
+    if fork_once():
         theirs.close()
         agent.close()
-        for name in env.keys() - own:
-            del os.environ[name]
         return ours
     ours.close()
     show_words([sys.executable, "-u", PROGRAM, "forkserver"], os.environ)
-    server, before = ForkServer([agent, theirs], read), descriptors()
+    server, before = ForkServer([agent, theirs], env), descriptors()
     with importing():
         problem = load(wanted_modules()) or why_unsafe(before)
     server.greet(problem)

@@ -97,12 +97,15 @@ class Launch:
             json.dump(content, file)
         os.replace(self.path + ".tmp", self.path)
 
-    def run(self, arguments: list[str]) -> int:
-        """Run torchrun; its exit code."""
+    def run(self, arguments: list[str], unimportable: Exception | None = None) -> int:
+        """Run torchrun; its exit code. `unimportable`: why it could not be imported."""
         try:
+            if unimportable is not None:
+                raise unimportable
             torchrun: Any = importlib.import_module("torch.distributed.run")
-        except ImportError as problem:
-            return self.fail("import", problem, f"{sys.executable} has no torchrun: {problem}")
+        except Exception as error:
+            kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+            return self.fail("import", error, f"{sys.executable} has no torchrun: {kind}{error}")
         try:
             check_script(torchrun.parse_args(arguments))
             if os.environ.get("DDPJOB_SUCCESS_POLICY") == "Rank0":
@@ -169,11 +172,11 @@ def check_script(options: Any) -> None:
         raise FileNotFoundError(f"no script {os.path.abspath(script)!r}")
 
 
-def launch_torchrun(arguments: list[str]) -> NoReturn:
+def launch_torchrun(arguments: list[str], unimportable: Exception | None = None) -> NoReturn:
     """Run torchrun in this process, keep what happens, and end with its exit code.
 
-    At once: there is nothing of ours left to do, and to take Python and torch apart takes 0.8 s of
-    processor, which every restart would wait for.
+    `unimportable`: why it could not be imported. The process ends at once: nothing of ours is left
+    to do, and to take Python and torch apart takes 0.8 s, for which every restart would wait.
     """
     del os.environ["DDPJOB_LAUNCHER"]  # the workers have hooks
     sys.argv = ["torchrun", *arguments]
@@ -181,7 +184,7 @@ def launch_torchrun(arguments: list[str]) -> NoReturn:
     launch.watch_workers()
     code = 1
     try:
-        code = launch.run(arguments)
+        code = launch.run(arguments, unimportable)
     finally:
         launch.write()
         logging.shutdown()
