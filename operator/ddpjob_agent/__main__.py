@@ -70,10 +70,10 @@ def main(arguments: list[str]) -> int | Program:
 
         return serve_alone(arguments[1])
     if arguments[:1] == ["launch"]:  # torchrun, in the process that `run` starts
-        if arguments[1].isdigit():
-            from ddpjob_agent.forked import launch_beside
+        if arguments[1] == "warm":
+            from ddpjob_agent.forked import launch_warm
 
-            return launch_beside(arguments[1], arguments[2:])
+            return launch_warm(arguments[2:])
         from ddpjob_agent.launch import launch_torchrun
 
         launch_torchrun(arguments[2:])
@@ -100,8 +100,8 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     What the launcher does not need is imported, and so compiled, while it starts.
     """
     from ddpjob_agent.environment import (
-        COLD,
         PROGRAM,
+        can_fork,
         compile_hooks,
         fork_server,
         launcher_env,
@@ -117,7 +117,8 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     command = arguments
     if mode == "torchrun":
         env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave this one alone
-        command = [sys.executable, "-u", PROGRAM, "launch", COLD, *arguments]
+        start = "warm" if can_fork(config) else "cold"
+        command = [sys.executable, "-u", PROGRAM, "launch", start, *arguments]
     launcher.start(command, env, fork_server(config, mode, command, env))
     from ddpjob_agent.attempt import Attempt
 

@@ -26,8 +26,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # The zip in which this package is.
 PROGRAM = os.path.dirname(HERE)
 HOOKS = os.path.join(HERE, "hooks")
-# In the place of a fork server's descriptor.
-COLD = "-"
+# The module that `accelerate launch` is.
+ACCELERATE = "accelerate.commands.launch"
 HOOK_FILES = ("sitecustomize.py", "ddpjob_ends.py", "ddpjob_counts.py")
 CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
 
@@ -94,21 +94,22 @@ def launcher_env(
 def fork_server(
     config: Config, mode: str, command: list[str], env: Mapping[str, str]
 ) -> ServerCommand | None:
-    """What to start in place of `command`, to have a fork server; None: nothing.
+    """Command and environment of the fork server from which `command` is to be forked, if any.
 
-    torchrun has one beside it. Other launchers are forked from one. Forks are safe on Linux alone,
-    since the frameworks of macOS start threads.
+    torchrun needs none: it forks one itself.
     """
-    if not config.warm_start or not has_glibc():
-        return None
-    if mode == "torchrun":
-        return command, env
-    if mode != "python" or not python_words(command) or is_buffered(command, env):
+    words = python_words(command) if mode == "python" and can_fork(config) else []
+    if not words or is_buffered(command, env):
         return None
     result = {**env, "DDPJOB_LAUNCHER": "1"}  # the hooks leave it alone, too
-    if config.nproc_per_node > 1:  # as torchrun sets it for its workers
+    if words[1:2] == [ACCELERATE]:  # sets it for its workers
         result.setdefault("OMP_NUM_THREADS", "1")
-    return [command[0], "-u", PROGRAM, "forkserver", COLD], result
+    return [command[0], "-u", PROGRAM, "forkserver"], result
+
+
+def can_fork(config: Config) -> bool:
+    """Whether processes may start warm: on Linux alone, for macOS' frameworks start threads."""
+    return config.warm_start and has_glibc()
 
 
 def has_glibc() -> bool:

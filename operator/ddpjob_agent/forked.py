@@ -17,10 +17,11 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
+from ddpjob_agent.config import say
 from ddpjob_agent.environment import HOOKS, PROGRAM
 from ddpjob_agent.forkserver import Forked, serve, serve_beside
 from ddpjob_agent.launch import launch_torchrun
-from ddpjob_agent.popen import Popen, replace_popen
+from ddpjob_agent.popen import Popen, replace_popen, use_server
 from ddpjob_agent.processes import PR_SET_PDEATHSIG, prctl, read_text
 from ddpjob_agent.title import show_words
 from ddpjob_agent.warm import python_words
@@ -82,10 +83,10 @@ class Program:
 
 def serve_alone(descriptor: str) -> Program:
     """Be a fork server. Returns in forked processes alone, with what they are to run."""
-    return start(serve(agent_socket(descriptor)))
+    return start(serve(socket.socket(fileno=int(descriptor))))
 
 
-def launch_beside(descriptor: str, arguments: list[str]) -> Program:
+def launch_warm(arguments: list[str]) -> Program:
     """Be torchrun, with a fork server beside it. Returns in forked processes alone."""
     # torchrun sets it for several workers; libraries read it when torch is imported.
     is_set = "OMP_NUM_THREADS" in os.environ
@@ -93,29 +94,22 @@ def launch_beside(descriptor: str, arguments: list[str]) -> Program:
         os.environ["OMP_NUM_THREADS"] = "1"
     found, unimportable = None, None
     try:
-        found = serve_beside(agent_socket(descriptor))
+        found = serve_beside()
     except Exception as problem:
         unimportable = problem
     if isinstance(found, Forked):
         return start(found)
-    Popen.server = found
+    use_server(found)
     if not is_set:
         os.environ.pop("OMP_NUM_THREADS", None)
     launch_torchrun(arguments, unimportable)
-
-
-def agent_socket(descriptor: str) -> socket.socket:
-    """The agent's end is elsewhere; this one goes to no other program."""
-    found = socket.socket(fileno=int(descriptor))
-    found.set_inheritable(False)
-    return found
 
 
 def start(forked: Forked) -> Program:
     """Make this process what was asked for; what it is to run."""
     become(forked)
     command = forked.wish["command"]
-    Popen.server = forked.server
+    use_server(forked.server)
     if command[2:4] == [PROGRAM, "launch"]:
         launch_torchrun(command[5:])
     if forked.server is not None:
@@ -148,7 +142,7 @@ def become(forked: Forked) -> None:
         sys.orig_argv = list(wish["command"])
     threading.current_thread()._set_native_id()  # type: ignore[attr-defined]  # 3.11 leaves it
     be_killed_first()
-    forget_randomness()
+    forget_own()
     atexit.register(gc.unfreeze)  # nothing has leaked that the interpreter's end could collect
     importlib.invalidate_caches()  # a file may be newer than the last look at its folder
 
@@ -168,8 +162,11 @@ def install_hooks(env: Mapping[str, str]) -> None:
     if not os.path.exists(path):
         path, loader = os.path.join(HOOKS, "sitecustomize.py"), zipimporter(HOOKS)
     names = {"__name__": "ddpjob_hooks", "__file__": path}
-    exec(loader.get_code("sitecustomize"), names)
-    names["install"]()  # type: ignore[operator]
+    try:
+        exec(loader.get_code("sitecustomize"), names)
+        names["install"]()  # type: ignore[operator]
+    except Exception as problem:  # as there: they never keep a script from its work
+        say(f"no hooks: {problem!r}")
 
 
 def be_killed_first() -> None:
@@ -180,8 +177,11 @@ def be_killed_first() -> None:
             file.write(str(score))
 
 
-def forget_randomness() -> None:
-    """Seed anew what has seeded itself as it was imported; `random` does so after each fork."""
+def forget_own() -> None:
+    """Have modules forget what they took from the system; `random` does so after each fork."""
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile.tempdir = None  # type: ignore[attr-defined]  # a script may set TMPDIR
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()

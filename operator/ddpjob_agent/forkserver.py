@@ -2,9 +2,9 @@
 
 torchrun forks one from itself before it begins, so that one import of torch does for both, and the
 rest is imported while the nodes meet. For other commands the agent starts one, as `agent.pyz
-forkserver DESCRIPTOR`. It first says why it cannot serve, or nothing; then answers each request
-with a pid, or with the reason why the process must start cold. It stays as the imports have left
-it: one thread, no device, no lock held.
+forkserver DESCRIPTOR`, and a launcher that is forked from it has one beside it, too. It first says
+why it cannot serve, or nothing; then answers each request with a pid, or with the reason why the
+process must start cold. It stays as the imports have left it: one thread, no device, no lock held.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import contextlib
 import gc
 import importlib
 import os
-import select
 import socket
 import sys
+import time
+import traceback
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
-from ddpjob_agent.environment import PROGRAM
-from ddpjob_agent.scripts import why_cold
+from ddpjob_agent.environment import ACCELERATE, PROGRAM
+from ddpjob_agent.scripts import differing, why_cold
 from ddpjob_agent.title import show_words
-from ddpjob_agent.warm import differing, python_words, receive, send
+from ddpjob_agent.warm import python_words, receive, send
 
 
 @dataclass(frozen=True)
@@ -40,46 +41,40 @@ class Forked:
 
 
 class ForkServer:
-    """Answers those that ask: the agent, on the first of `connections`, and a launcher.
+    """Answers who asks on `connection`; `env` is what was read as modules were imported."""
 
-    `env` is what was read as modules were imported.
-    """
-
-    def __init__(self, connections: Sequence[socket.socket], env: Mapping[str, str]) -> None:
-        self.connections, self.env = list(connections), env
-        self.agent: socket.socket | None = self.connections[0]
+    def __init__(
+        self, connection: socket.socket, env: Mapping[str, str], *, is_agents: bool = False
+    ) -> None:
+        connection.set_inheritable(False)
+        self.connection, self.env, self.is_agents = connection, env, is_agents
         # Of scripts that were looked at, by their words and folder.
         self.refusals: dict[tuple[str, ...], str] = {}
 
     def greet(self, problem: str) -> None:
         """Say that it can serve, or why it cannot, and end then."""
-        for connection in self.connections:
-            with contextlib.suppress(OSError):
-                send(connection, {"cold": problem} if problem else {})
+        with contextlib.suppress(OSError):
+            send(self.connection, {"cold": problem} if problem else {})
         if problem:
             os._exit(0)
 
     def serve(self) -> Forked:
         """Serve until nobody is left to ask, then end the process. Returns in forked ones alone."""
-        while self.connections:
-            for connection in select.select(self.connections, [], [])[0]:
-                files: list[int] = []
-                is_server = True
-                try:
-                    wish, files = receive(connection)
-                    why = self.why_cold(wish)
-                    if why:
-                        send(connection, {"cold": why})
-                    else:
-                        is_server = self.fork(connection, wish["new_session"])
-                except (EOFError, OSError):
-                    self.connections.remove(connection)
-                    connection.close()
-                if not is_server:
-                    return self.begin(wish, files, connection is self.agent)
-                for number in files:
-                    os.close(number)
-        os._exit(0)
+        while True:
+            is_server = True
+            try:
+                wish, files = receive(self.connection)
+                why = self.why_cold(wish)
+                if why:
+                    send(self.connection, {"cold": why})
+                else:
+                    is_server = self.fork(wish)
+            except (EOFError, OSError):
+                os._exit(0)
+            if not is_server:
+                return self.begin(wish, files)
+            for number in files:
+                os.close(number)
 
     def why_cold(self, wish: Mapping[str, Any]) -> str:
         """Why a process must be started cold, or ""."""
@@ -91,10 +86,10 @@ class ForkServer:
         words = python_words(wish["command"])
         key = wish["cwd"], *words[: 1 + (words[0] == "-m")]
         if key not in self.refusals:
-            self.refusals[key] = why_cold(words, wish["cwd"])
+            self.refusals[key] = why_cold(words, wish["cwd"], self.env)
         return self.refusals[key]
 
-    def fork(self, connection: socket.socket, new_session: bool) -> bool:
+    def fork(self, wish: Mapping[str, Any]) -> bool:
         """Fork a process that is no child of this one, and say its pid; False in that process.
 
         The process between ends at once, so the new one goes to whoever asked: the nearest above
@@ -106,12 +101,12 @@ class ForkServer:
         if pid == 0:
             if fork_once():
                 os._exit(0)
-            if new_session:  # before its group can be signalled
+            if wish["new_session"]:  # before its group can be signalled
                 os.setsid()
             os.write(tell, str(os.getpid()).encode())
             for number in (told, tell, begin):
                 os.close(number)
-            if not os.read(begun, 1):
+            if not os.read(begun, 1) or os.getppid() != wish["parent"]:
                 os._exit(1)
             os.close(begun)
             return False
@@ -121,29 +116,28 @@ class ForkServer:
             if pid > 0:
                 os.waitpid(pid, 0)
             answer = {"pid": int(text)} if text else {"cold": "no process can be forked"}
-            send(connection, answer)
+            send(self.connection, answer)
             os.write(begin, b"1")
         finally:
             for number in (told, begun, begin):
                 os.close(number)
         return True
 
-    def begin(self, wish: Mapping[str, Any], files: Sequence[int], by_agent: bool) -> Forked:
+    def begin(self, wish: Mapping[str, Any], files: Sequence[int]) -> Forked:
         """What this process, just forked, is to be; a launcher's fork server goes on serving."""
-        for connection in self.connections:
-            connection.close()
+        self.connection.close()
         if not is_launcher(wish["command"]):
-            return Forked(wish, files, by_agent)
+            return Forked(wish, files, self.is_agents)
         ours, theirs = socket.socketpair()
         if fork_once() == 0:
             ours.close()
             for number in files:
                 os.close(number)
-            self.connections, self.agent = [theirs], None
-            self.greet("")
-            return self.serve()
+            server = ForkServer(theirs, self.env)
+            server.greet("")
+            return server.serve()
         theirs.close()
-        return Forked(wish, files, by_agent, ours)
+        return Forked(wish, files, self.is_agents, ours)
 
 
 def fork_once() -> int:
@@ -157,7 +151,7 @@ def fork_once() -> int:
 def is_launcher(command: Sequence[str]) -> bool:
     """Whether a command starts workers: torchrun in a function of ours, or `accelerate launch`."""
     words = python_words(command)
-    return list(command[2:4]) == [PROGRAM, "launch"] or words[1:2] == ["accelerate.commands.launch"]
+    return list(command[2:4]) == [PROGRAM, "launch"] or words[1:2] == [ACCELERATE]
 
 
 def load(modules: Sequence[str]) -> str:
@@ -167,7 +161,7 @@ def load(modules: Sequence[str]) -> str:
         for name in modules:
             importlib.import_module(name)
         for name in ("torch.distributed.run", "torch._dynamo"):
-            with contextlib.suppress(ImportError):  # torch below 2.0 has no dynamo
+            with contextlib.suppress(Exception):  # torch below 2.0 has no dynamo
                 importlib.import_module(name)
         # The first optimizer imports torch._dynamo, which takes as long as torch, and what else?
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
@@ -185,12 +179,16 @@ def why_unsafe(before: set[str]) -> str:
     if opened:
         return f"an import has opened {', '.join(sorted(opened))}"
     if count_threads() > 1:  # OpenBLAS ends its threads before a fork; others are not made for it
-        pid = os.fork()
+        pid = fork_once()
         if pid == 0:
             os._exit(0)
-        os.waitpid(pid, 0)
-    threads = count_threads()
-    return f"an import has started {threads - 1} threads" if threads > 1 else ""
+        if pid > 0:
+            os.waitpid(pid, 0)
+    for _ in range(20):  # the kernel shows a thread for a moment after its end
+        if count_threads() == 1:
+            return ""
+        time.sleep(0.01)
+    return f"an import has started {count_threads() - 1} threads"
 
 
 def count_threads() -> int:
@@ -222,38 +220,45 @@ def importing() -> Iterator[None]:
 
 
 def serve(agent: socket.socket) -> Forked:
-    """Import and serve. Returns in forked processes alone."""
-    server, before = ForkServer([agent], dict(os.environ)), descriptors()
+    """Import and serve the agent. Returns in forked processes alone."""
+    server, before = ForkServer(agent, dict(os.environ), is_agents=True), descriptors()
     with importing():
         problem = load(wanted_modules()) or why_unsafe(before)
     server.greet(problem)
     return server.serve()
 
 
-def serve_beside(agent: socket.socket) -> socket.socket | Forked | None:
+def serve_beside() -> socket.socket | Forked | None:
     """Import torchrun, then fork the server; returns its socket, None where none can be forked.
 
     Returns in the processes that it will fork, too. Raises what the import raises.
     """
-    before, env = descriptors(), dict(os.environ)
+    env = dict(os.environ)  # before a module changes it
+    before = descriptors()
     with importing():
         importlib.import_module("torch.distributed.run")
-    problem = why_unsafe(before)
+    try:
+        problem = why_unsafe(before)
+        ours, theirs = socket.socketpair()
+    except OSError as error:
+        problem = str(error)
     if problem:
         say(f"cold start: {problem}")
         return None
-    ours, theirs = socket.socketpair()
     if fork_once():
         theirs.close()
-        agent.close()
         return ours
-    ours.close()
-    show_words([sys.executable, "-u", PROGRAM, "forkserver"], os.environ)
-    server, before = ForkServer([agent, theirs], env), descriptors()
-    with importing():
-        problem = load(wanted_modules()) or why_unsafe(before)
-    server.greet(problem)
-    return server.serve()
+    try:
+        ours.close()
+        show_words([sys.executable, "-u", PROGRAM, "forkserver"], os.environ)
+        server, before = ForkServer(theirs, env), descriptors()
+        with importing():
+            problem = load(wanted_modules()) or why_unsafe(before)
+        server.greet(problem)
+        return server.serve()
+    except BaseException:  # whatever it is, it must not become a second torchrun
+        traceback.print_exc()
+        os._exit(1)
 
 
 def wanted_modules() -> list[str]:

@@ -11,10 +11,13 @@ from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
 from ddpjob_agent.processes import PR_SET_CHILD_SUBREAPER, prctl
-from ddpjob_agent.warm import is_buffered, python_words, receive, request, send
+from ddpjob_agent.warm import is_buffered, is_child, python_words, receive, request, send
 
 # What a caller may ask for where the process is to come from the fork server.
 KEYWORDS = {"args", "env", "cwd", "stdin", "stdout", "stderr", "start_new_session"}
+
+# An import may take so long, on a slow file system.
+ANSWER_SECONDS = 300.0
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
@@ -24,13 +27,16 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
     """
 
     server: socket.socket | None = None
+    # Its process, whose children have inherited the socket, and no more than that.
+    owner = 0
     is_greeted = False
     refusals: set[str] = set()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.wish: dict[str, Any] = {}
         self.streams: list[int] = []
-        if Popen.server is not None and not args[1:] and not set(kwargs) - KEYWORDS:
+        is_ours = Popen.server is not None and Popen.owner == os.getpid()
+        if is_ours and not args[1:] and not set(kwargs) - KEYWORDS:
             self.prepare(args[0] if args else kwargs["args"], kwargs)
         super().__init__(*args, **kwargs)
 
@@ -43,10 +49,12 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         streams = [descriptor(kwargs.get(name), number) for number, name in enumerate(names)]
         env = kwargs.get("env")
         env = dict(os.environ if env is None else env)
+        if not all(isinstance(word, str) for pair in env.items() for word in pair):
+            return
         is_python = words and command[0] == sys.executable and not is_buffered(command, env)
         if not is_python or min(streams) < 0:
             return
-        cwd = os.path.abspath(kwargs.get("cwd") or ".")
+        cwd = os.path.abspath(os.fsdecode(kwargs.get("cwd") or "."))
         self.wish = request(command, env, cwd, new_session=bool(kwargs.get("start_new_session")))
         self.streams = streams
 
@@ -59,25 +67,41 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         self._child_created = True
 
 
+def use_server(server: socket.socket | None) -> None:
+    """Ask this fork server from now on."""
+    Popen.server, Popen.owner = server, os.getpid()
+    if server is not None:
+        server.settimeout(ANSWER_SECONDS)
+
+
 def ask(wish: Mapping[str, Any], streams: Sequence[int]) -> int:
     """The pid of a new child of this process; 0 where it must start cold, and why in the log."""
-    if Popen.server is None:
+    server, why = Popen.server, "the fork server has ended, or does not answer"
+    if server is None:
         return 0
-    why = "the fork server has ended"
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # its parent ends at once and leaves it to us
-    try:
+    Popen.server = None  # until it has answered: whatever is raised here, nobody reads on there
+    with contextlib.suppress(OSError, EOFError):
         if not Popen.is_greeted:  # until then it imports
-            why = receive(Popen.server)[0].get("cold", why)
+            greeting = receive(server)[0]
             Popen.is_greeted = True
-        send(Popen.server, wish, streams)
-        answer = receive(Popen.server)[0]
-        if "pid" in answer:
+            if "cold" in greeting:
+                return refuse(greeting["cold"])
+        if not prctl(PR_SET_CHILD_SUBREAPER, 1):  # its parent ends at once and leaves it to us
+            return refuse("this kernel lets no process adopt others")
+        try:
+            send(server, wish, streams)
+            answer = receive(server)[0]
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, 0)
+        Popen.server = server
+        if "pid" in answer and is_child(answer["pid"]):
             return int(answer["pid"])
-        why = answer["cold"]
-    except (OSError, EOFError):
-        Popen.server = None
-    finally:
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
+        why = answer.get("cold", "its process went to another parent")
+    return refuse(why)
+
+
+def refuse(why: str) -> int:
+    """Say once why a process starts cold; its pid is not known yet."""
     if why not in Popen.refusals:
         Popen.refusals.add(why)
         say(f"cold start: {why}")

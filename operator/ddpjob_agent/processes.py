@@ -16,11 +16,11 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
-from ddpjob_agent.warm import receive, request, send
+from ddpjob_agent.warm import is_child, receive, request, send
 
 if TYPE_CHECKING:
     ServerCommand = tuple[list[str], Mapping[str, str]]
-    """A fork server's command, whose word 4 is to be its descriptor, and its environment."""
+    """A fork server's command, to which its descriptor is added, and its environment."""
 
 # So much of the grace period is kept to write the termination message.
 LAST_SECONDS = 3.0
@@ -72,10 +72,9 @@ def started_ticks(pid: int) -> int:
     return int(words[19]) if len(words) > 19 and words[19].isdigit() else -1
 
 
-def prctl(option: int, value: int) -> None:
-    """Linux' prctl; nothing elsewhere."""
-    if LIBC is not None:
-        LIBC.prctl(option, value, 0, 0, 0)
+def prctl(option: int, value: int) -> bool:
+    """Linux' prctl; False where it is refused, and elsewhere."""
+    return LIBC is not None and LIBC.prctl(option, value, 0, 0, 0) == 0
 
 
 def children() -> list[int]:
@@ -105,7 +104,7 @@ def popen(
         command,
         env=env,
         start_new_session=True,
-        preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        preexec_fn=lambda: bool(prctl(PR_SET_PDEATHSIG, signal.SIGTERM)),
         pass_fds=pass_fds,
     )
     process.returncode = 0  # `reap` collects it: its destructor must not try
@@ -171,36 +170,38 @@ class Launcher:
             self.start_cold()
 
     def start_server(self, command: list[str], env: Mapping[str, str]) -> bool:
-        """Start a fork server, which may be the launcher too; False where it cannot be started."""
+        """Start a fork server; False where it cannot be started."""
         ours, theirs = socket.socketpair()
-        files = (theirs.fileno(),)
-        words = [*command[:4], str(theirs.fileno()), *command[5:]]
         try:
-            pid = popen(words, env, files).pid
+            number = theirs.fileno()
+            self.server_pid = popen([*command, str(number)], env, [number]).pid
         except OSError:
             ours.close()
             return False
         finally:
             theirs.close()
         self.server = ours
-        if command is self.command:
-            self.started(pid)
-        else:
-            self.server_pid = pid
         return True
 
     def start_cold(self, why: str = "") -> None:
         """Start it as a process that has everything before it."""
         if why:
             say(f"cold start: {why}")
-        self.server = None
+        self.close_server()
         try:
             self.started(popen(self.command, self.env).pid)
         except OSError as problem:
             self.refusal = f"cannot start {self.command[0]!r}: {problem}"
 
+    def close_server(self) -> None:
+        """Let the fork server end: it is asked once."""
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
     def started(self, pid: int) -> None:
         """Know its pid."""
+        self.close_server()
         self.pid = pid
         self.code = self.early.get(pid)
         if self.terminated_at is not None:
@@ -210,10 +211,10 @@ class Launcher:
         """Take what the fork server says: that it cannot serve, that it can, or the pid."""
         try:
             answer = receive(server)[0]
-            if "pid" in answer:
+            if "pid" in answer and (answer["pid"] in self.early or is_child(answer["pid"])):
                 self.started(answer["pid"])
-            elif "cold" in answer:
-                self.start_cold(answer["cold"])
+            elif answer:
+                self.start_cold(answer.get("cold", "its process went to another parent"))
             else:
                 wish = request(self.command, self.env, os.getcwd(), new_session=True)
                 send(server, wish, (0, 1, 2))

@@ -55,7 +55,7 @@ def overwrite_words(words: bytes) -> bool:
 
     Where the last byte is no zero, Linux shows one text up to the first zero.
     """
-    begin, end = process_fields()[48:50]
+    begin, end = [*process_fields(), *[0] * 50][48:50]
     room = end - begin - 2
     if room < 1:
         return False

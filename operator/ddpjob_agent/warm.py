@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import array
 import json
-import re
+import os
 import socket
 import struct
 from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
-# Python, the loader, C libraries and torch read these once, as they start or are imported.
-READ_AT_IMPORT = re.compile(
-    r"PYTHON|LD_|LANG|LC_|TZ\Z|MALLOC_|GLIBC_|(OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB"
-    r"|DNNL|ONEDNN|NPY|NUMPY|ATEN|TRITON|HF|TRANSFORMERS)_|(PY)?TORCH(?!_NCCL_|ELASTIC_)"
-)
 LENGTH = struct.Struct("!Q")
 # Standard input, output and error.
 MOST_FILES = 3
@@ -28,7 +23,22 @@ def request(
     command: Sequence[str], env: Mapping[str, str], cwd: str, *, new_session: bool
 ) -> dict[str, Any]:
     """The message that asks for a process; its standard streams go with it."""
-    return {"command": list(command), "env": dict(env), "cwd": cwd, "new_session": new_session}
+    return {
+        "command": list(command),
+        "env": dict(env),
+        "cwd": cwd,
+        "new_session": new_session,
+        "parent": os.getpid(),
+    }
+
+
+def is_child(pid: int) -> bool:
+    """Whether a process is a child of this one, dead or alive."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
@@ -56,9 +66,9 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
             if not part:
                 raise EOFError
             content += part
-    except (OSError, struct.error):
+        message: dict[str, Any] = json.loads(content)
+    except (OSError, ValueError, struct.error):
         raise EOFError from None
-    message: dict[str, Any] = json.loads(content)
     return message, list(files)
 
 
@@ -75,9 +85,3 @@ def python_words(command: Sequence[str]) -> list[str]:
 def is_buffered(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a Python command keeps its output back, as no fork server does."""
     return command[1:2] != ["-u"] and not env.get("PYTHONUNBUFFERED")
-
-
-def differing(env: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """The first variable that is read at import and differs between two environments, or ""."""
-    names = sorted(name for name in {**env, **other} if READ_AT_IMPORT.match(name))
-    return next((name for name in names if env.get(name) != other.get(name)), "")

@@ -76,7 +76,7 @@ def test_without_a_fork_server_a_pod_starts_cold(pods: Pods) -> None:
     fork_servers(pod)[0].kill()
     assert pod.wait() == 0, pod.log
     assert pod.log.count("ddpjob-agent: ") == 1
-    assert "ddpjob-agent: cold start: the fork server has ended\n" in pod.log
+    assert "ddpjob-agent: cold start: the fork server has ended" in pod.log
     assert_cold(pod)
     assert_nothing_is_left(pod)
 
