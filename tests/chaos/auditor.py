@@ -138,6 +138,9 @@ class Auditor:
     def _pod(self, entry: Entry) -> None:
         pod = entry.object
         owner = _owner(pod)
+        before = _owner(entry.before) if entry.before else None
+        if owner is None and before is not None:  # somebody took it away: to its job it is gone
+            self._hurt.add((before["uid"], _labels(pod)[0]))
         if owner is None:
             return
         attempt, rank = _labels(pod)

@@ -161,6 +161,21 @@ def test_a_pod_for_a_finished_job(good: Trail) -> None:
     assert promises([*good, changed(late, another)]) == {"I6"}
 
 
+def test_a_restart_without_a_cause_which_a_pod_that_lost_its_owner_is(good: Trail) -> None:
+    begins = find(good, "status", names.KIND, restart)
+
+    def fails(entry: Entry) -> bool:
+        status = (entry.after or {}).get("status") or {}
+        return entry.kind == "Pod" and status.get("phase") == "Failed"
+
+    calm = [e for e in good[:begins] if not fails(e)]
+    assert "I8" in promises([*calm, *good[begins:]])
+    created = good[find(good, "create", "Pod", pod(0, 0))]
+    orphaned = changed(created, lambda body: body["metadata"].pop("ownerReferences"))
+    orphaned = replace(orphaned, verb="patch", before=created.after, by_operator=False)
+    assert "I8" not in promises([*calm, orphaned, *good[begins:]])
+
+
 def test_two_restarts_for_one_failure(good: Trail) -> None:
     def change(body: Body) -> None:
         body["status"]["restarts"] = 2
