@@ -119,13 +119,14 @@ async def test_a_hang_is_named_and_the_next_attempt_goes_on(jobs: Jobs, tmp_path
             if step == 40 and dist.get_rank() == 1 and os.environ["DDPJOB_ATTEMPT"] == "0":
                 os.kill(os.getpid(), signal.SIGSTOP)
     """
-    await jobs.create(args=[script(tmp_path, source)], nnodes=2, hangTimeoutSeconds=5)
+    await jobs.create(args=[script(tmp_path, source)], nnodes=2, hangTimeoutSeconds=10)
     job = await jobs.until(lambda job: conditions(job).get("Stalled") == ("True", "Hang"))
     failure = job["status"]["failure"]
     assert (failure["reason"], failure["rank"]) == ("Hang", 1)
     assert "is stopped (SIGSTOP)" in failure["message"]
     job = await jobs.in_state("Succeeded")
-    assert job["status"]["restarts"] == 1 and job["status"]["budget"]["charged"] == 1
+    assert job["status"]["restarts"] == 1, job["status"]["history"]
+    assert job["status"]["budget"]["charged"] == 1
     assert conditions(job)["Stalled"] == ("False", "Progress")
 
 

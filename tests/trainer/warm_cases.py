@@ -374,10 +374,12 @@ PROCESSES = {
 
 SET = "sets OMP_NUM_THREADS, which may be read at import"
 COLD = {
-    "broken": Case("x = = 2", cold="script.py is no Python", code=1, told="SyntaxError"),
-    "null byte": Case(files={"script.py": b"x = 1\0\n"}, cold="is no Python", code=1, told="null"),
+    "broken": Case("x = = 2", cold="script.py cannot be read", code=1, told="SyntaxError"),
+    "null byte": Case(
+        files={"script.py": b"x = 1\0\n"}, cold="cannot be read", code=1, told="null"
+    ),
     "wrong encoding": Case(
-        files={"script.py": b"x = '\xff'\n"}, cold="is no Python", code=1, told="Non-UTF-8"
+        files={"script.py": b"x = '\xff'\n"}, cold="cannot be read", code=1, told="Non-UTF-8"
     ),
     "buffered": Case(
         "import os, sys\nprint('kept back')\nprint('told', file=sys.stderr)\nos._exit(0)",
