@@ -42,7 +42,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "volumeMounts": ([{"name": "a", "mountPath": "/a"}], [{"name": "a", "mountPath": "/b"}]),
     "networkPolicy": ({"enabled": False}, {"enabled": True, "egress": []}),
     "shm": ({"enabled": True, "sizeLimit": "1Gi"}, {"enabled": True, "sizeLimit": "2Gi"}),
-    "warmStart": ({"enabled": True}, {"enabled": False}),
+    "warmStart": ({"enabled": True, "modules": ["a"]}, {"enabled": True, "modules": ["b"]}),
     "checkpoint": (
         {"volume": {"emptyDir": {}}, "mountPath": "/checkpoints"},
         {"volume": {"emptyDir": {}}, "mountPath": "/elsewhere"},

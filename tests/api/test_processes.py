@@ -112,7 +112,7 @@ async def test_a_hang_is_named_and_the_next_attempt_goes_on(jobs: Jobs, tmp_path
         dist.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(60):
+        for step in range(160):  # longer than two polls of the progress
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
             time.sleep(0.05)
