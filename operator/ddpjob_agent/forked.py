@@ -18,7 +18,7 @@ from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
 from ddpjob_agent.config import say
-from ddpjob_agent.environment import HOOKS, PROGRAM
+from ddpjob_agent.environment import HOOKS
 from ddpjob_agent.forkserver import Forked, serve, serve_beside
 from ddpjob_agent.launch import launch_torchrun
 from ddpjob_agent.popen import Popen, replace_popen, use_server
@@ -83,7 +83,8 @@ class Program:
 
 def serve_alone(descriptor: str) -> Program:
     """Be a fork server. Returns in forked processes alone, with what they are to run."""
-    return start(serve(socket.socket(fileno=int(descriptor))))
+    agent = socket.socket(fileno=int(descriptor))
+    return start(serve(agent, dict(os.environ), is_agents=True))
 
 
 def launch_warm(arguments: list[str]) -> Program:
@@ -108,15 +109,12 @@ def launch_warm(arguments: list[str]) -> Program:
 def start(forked: Forked) -> Program:
     """Make this process what was asked for; what it is to run."""
     become(forked)
-    command = forked.wish["command"]
     use_server(forked.server)
-    if command[2:4] == [PROGRAM, "launch"]:
-        launch_torchrun(command[5:])
     if forked.server is not None:
         replace_popen(Popen)
     else:
         forget_agent()
-    program = Program(python_words(command))
+    program = Program(python_words(forked.wish["command"]))
     install_hooks(os.environ)
     return program
 

@@ -78,12 +78,12 @@ class ForkServer:
 
     def why_cold(self, wish: Mapping[str, Any]) -> str:
         """Why a process must be started cold, or ""."""
-        if is_launcher(wish["command"]):
+        words = python_words(wish["command"])
+        if is_launcher(words):
             return ""  # its workers are looked at when it asks for them
         name = differing(self.env, wish["env"])
         if name:
             return f"{name} is not as it was when torch was imported"
-        words = python_words(wish["command"])
         key = wish["cwd"], *words[: 1 + (words[0] == "-m")]
         if key not in self.refusals:
             self.refusals[key] = why_cold(words, wish["cwd"], self.env)
@@ -126,7 +126,7 @@ class ForkServer:
     def begin(self, wish: Mapping[str, Any], files: Sequence[int]) -> Forked:
         """What this process, just forked, is to be; a launcher's fork server goes on serving."""
         self.connection.close()
-        if not is_launcher(wish["command"]):
+        if not is_launcher(python_words(wish["command"])):
             return Forked(wish, files, self.is_agents)
         ours, theirs = socket.socketpair()
         if fork_once() == 0:
@@ -148,10 +148,9 @@ def fork_once() -> int:
         return -1
 
 
-def is_launcher(command: Sequence[str]) -> bool:
-    """Whether a command starts workers: torchrun in a function of ours, or `accelerate launch`."""
-    words = python_words(command)
-    return list(command[2:4]) == [PROGRAM, "launch"] or words[1:2] == [ACCELERATE]
+def is_launcher(words: Sequence[str]) -> bool:
+    """Whether `[-m, MODULE, …]` starts workers: `accelerate launch` does."""
+    return list(words[:2]) == ["-m", ACCELERATE]
 
 
 def load(modules: Sequence[str]) -> str:
@@ -163,7 +162,7 @@ def load(modules: Sequence[str]) -> str:
         for name in ("torch.distributed.run", "torch._dynamo"):
             with contextlib.suppress(Exception):  # torch below 2.0 has no dynamo
                 importlib.import_module(name)
-        # The first optimizer imports torch._dynamo, which takes as long as torch, and what else?
+        # The first optimizer imports torch._dynamo, which takes as long as torch; perhaps more.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
     except (Exception, SystemExit) as problem:
         return f"{type(problem).__name__}: {problem}"
@@ -219,9 +218,9 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def serve(agent: socket.socket) -> Forked:
-    """Import and serve the agent. Returns in forked processes alone."""
-    server, before = ForkServer(agent, dict(os.environ), is_agents=True), descriptors()
+def serve(connection: socket.socket, env: Mapping[str, str], *, is_agents: bool = False) -> Forked:
+    """Import all, and serve. Returns in forked processes alone."""
+    server, before = ForkServer(connection, env, is_agents=is_agents), descriptors()
     with importing():
         problem = load(wanted_modules()) or why_unsafe(before)
     server.greet(problem)
@@ -251,11 +250,7 @@ def serve_beside() -> socket.socket | Forked | None:
     try:
         ours.close()
         show_words([sys.executable, "-u", PROGRAM, "forkserver"], os.environ)
-        server, before = ForkServer(theirs, env), descriptors()
-        with importing():
-            problem = load(wanted_modules()) or why_unsafe(before)
-        server.greet(problem)
-        return server.serve()
+        return serve(theirs, env)
     except BaseException:  # whatever it is, it must not become a second torchrun
         traceback.print_exc()
         os._exit(1)

@@ -104,7 +104,7 @@ def popen(
         command,
         env=env,
         start_new_session=True,
-        preexec_fn=lambda: bool(prctl(PR_SET_PDEATHSIG, signal.SIGTERM)),
+        preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
         pass_fds=pass_fds,
     )
     process.returncode = 0  # `reap` collects it: its destructor must not try
