@@ -54,3 +54,4 @@ def operator(api_server: ApiServer, crd: None, tmp_path: Path) -> Iterator[Opera
     with OperatorProcess(api_server, tmp_path) as operator:
         operator.wait_until_ready()
         yield operator
+    print(operator.log.read_text()[-5000:])  # shown where the test fails

@@ -35,9 +35,15 @@ class Jobs:
         await self.client.request("DELETE", f"{self.path}/{name}")
 
     async def until(self, holds: Callable[[Body], Any], name: str = "digits") -> Body:
-        async with asyncio.timeout(180):
-            while not holds(job := await self.get(name)):
-                await asyncio.sleep(0.05)
+        """The job, once something holds of it. Raises TimeoutError, with its status and pods."""
+        try:
+            async with asyncio.timeout(180):
+                while not holds(job := await self.get(name)):
+                    await asyncio.sleep(0.05)
+        except TimeoutError as error:
+            states = [(pod["metadata"]["name"], pod["status"]) for pod in await self.children(PODS)]
+            error.add_note(f"{name}: {job.get('status')}\npods: {states}")
+            raise
         return job
 
     async def in_state(self, state: str, name: str = "digits") -> Body:

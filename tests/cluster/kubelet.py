@@ -117,6 +117,8 @@ class ScriptedKubelet:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._failure and error is None:
             raise self._failure
+        if self._failure and error is not None:
+            error.add_note(f"before that, the kubelet failed: {self._failure!r}")
 
     def finish(self, namespace: str, name: str, end: End | None = None) -> None:
         """End a pod now, well by default. Raises LookupError where no such pod lives here."""
