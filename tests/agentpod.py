@@ -22,6 +22,7 @@ from ddpjob.controller.controller import load_agent
 SOURCES = Path(ddpjob_agent.__file__).parent
 DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
 PORT = 29499
+TOKEN = "t0ken"
 
 
 def _config_map(folder: Path) -> None:
@@ -29,8 +30,10 @@ def _config_map(folder: Path) -> None:
     dated = folder / "..2027_01_15_08_00_00.1"
     dated.mkdir(parents=True)
     (dated / names.AGENT_ZIP).write_bytes(load_agent().archive)
+    (dated / "token").write_text(TOKEN)
     (folder / "..data").symlink_to(dated.name)
-    (folder / names.AGENT_ZIP).symlink_to(f"..data/{names.AGENT_ZIP}")
+    for name in (names.AGENT_ZIP, "token"):
+        (folder / name).symlink_to(f"..data/{name}")
 
 
 class Pod:
@@ -78,9 +81,12 @@ class Pod:
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
-    def get(self, path: str) -> str:
+    def get(self, path: str, token: str = "") -> str:
         url = f"http://{self.address}:{PORT}{path}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        request = urllib.request.Request(url)
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
             text: str = answer.read().decode()
             return text
 
@@ -153,6 +159,10 @@ class Pods:
         self.root = root
         self.started: list[Pod] = []
 
+    def address(self, number: int) -> str:
+        """Of the pod that is, or will be, started as this one."""
+        return f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 250 + 1}.{number + 1}"
+
     def start(
         self,
         *arguments: str,
@@ -165,8 +175,7 @@ class Pods:
     ) -> Pod:
         """Start an agent with these arguments; `changes` to its environment, None removes."""
         number = len(self.started)
-        folder = self.root / f"pod-{number}"
-        address = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 250 + 1}.{number + 1}"
+        folder, address = self.root / f"pod-{number}", self.address(number)
         values = environment(folder, address, rank=rank, nnodes=nnodes, nproc=nproc, port=port)
         values.update({name: value for name, value in changes.items() if value is not None})
         for name, value in changes.items():

@@ -70,10 +70,10 @@ def main(arguments: list[str]) -> int | Program:
 
         return serve_alone(arguments[1])
     if arguments[:1] == ["launch"]:  # torchrun, in the process that `run` starts
-        if arguments[1] == "warm":
+        if arguments[1].isdecimal():
             from ddpjob_agent.forked import launch_warm
 
-            return launch_warm(arguments[2:])
+            return launch_warm(arguments[1], arguments[2:])
         from ddpjob_agent.launch import launch_torchrun
 
         launch_torchrun(arguments[2:])
@@ -99,31 +99,18 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
 
     What the launcher does not need is imported, and so compiled, while it starts.
     """
-    from ddpjob_agent.environment import (
-        PROGRAM,
-        can_fork,
-        compile_hooks,
-        fork_server,
-        launcher_env,
-        prepare_folders,
-    )
-    from ddpjob_agent.processes import Launcher, read_text
+    from ddpjob_agent.environment import compile_hooks, prepare_folders
+    from ddpjob_agent.processes import Launcher
+    from ddpjob_agent.start import start
 
     prepare_folders(config.run_dir)
     launcher = Launcher(config.grace_seconds)
     launcher.catch_signals()
     hooks = compile_hooks(config.run_dir)
-    env = launcher_env(config, os.environ, read_text("/etc/resolv.conf"), hooks)
-    command = arguments
-    if mode == "torchrun":
-        env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave this one alone
-        start = "warm" if can_fork(config) else "cold"
-        command = [sys.executable, "-u", PROGRAM, "launch", start, *arguments]
-    launcher.start(command, env, fork_server(config, mode, command, env))
-    from ddpjob_agent.attempt import Attempt
+    master = start(launcher, config, mode, arguments, hooks)
+    from ddpjob_agent.rounds import Rounds
 
-    attempt = Attempt(config, mode, arguments, launcher)
-    return attempt.run(env["MASTER_ADDR"])
+    return Rounds(config, mode, arguments, launcher, hooks).run(master)
 
 
 if __name__ == "__main__":

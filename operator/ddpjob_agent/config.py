@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
@@ -11,6 +12,8 @@ from typing import Mapping  # noqa: UP035 - Python 3.8
 OK, USER_ERROR, SAVED, HANG, NO_RENDEZVOUS, OUT_OF_MEMORY, TERMINATED = (0, 1, 75, 76, 77, 137, 143)
 # torchrun's own limit for a static rendezvous.
 RENDEZVOUS_SECONDS = 900
+# So many rounds in a row have ports of their own.
+PORTS = 16
 
 
 def say(text: str) -> None:
@@ -49,6 +52,7 @@ class Config:
         self.job = text("DDPJOB_JOB")
         self.namespace = text("DDPJOB_NAMESPACE", "default")
         self.attempt = whole("DDPJOB_ATTEMPT", 0)
+        self.round = whole("DDPJOB_ROUND", 0, 0)
         self.node_rank = whole("DDPJOB_NODE_RANK", 0, most=self.nnodes - 1)
         self.master_addr = text("MASTER_ADDR")
         self.master_port = whole("MASTER_PORT", 1, most=65535)
@@ -63,5 +67,16 @@ class Config:
         # Without a step for so long the attempt ends; 0: for ever.
         self.hang_seconds = whole("DDPJOB_HANG_SECONDS", 0, 0)
         self.warm_start = env.get("DDPJOB_WARM_START") != "0"
+        # After a failure the processes may be started again in this pod.
+        self.in_place = env.get("DDPJOB_RESTART") == "InPlace"
         if problems:
             raise ConfigError("; ".join(problems))
+
+    def of_round(self, number: int) -> Config:
+        """The settings of a round; `self` has those of the first one."""
+        config = copy.copy(self)
+        config.round = number
+        base, agent = self.master_port, self.agent_port
+        down = base + PORTS > 65536 or base < agent < base + PORTS
+        config.master_port = base + (-1 if down else 1) * (number % PORTS)
+        return config

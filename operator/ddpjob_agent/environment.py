@@ -104,7 +104,7 @@ def fork_server(
     result = {**env, "DDPJOB_LAUNCHER": "1"}  # the hooks leave it alone, too
     if words[1:2] == [ACCELERATE]:  # sets it for its workers
         result.setdefault("OMP_NUM_THREADS", "1")
-    return [command[0], "-u", PROGRAM, "forkserver"], result
+    return [command[0], "-u", PROGRAM, "forkserver"], result  # the descriptor follows
 
 
 def can_fork(config: Config) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
 from ddpjob_agent.config import say
-from ddpjob_agent.environment import HOOKS
+from ddpjob_agent.environment import HOOKS, PROGRAM
 from ddpjob_agent.forkserver import Forked, serve, serve_beside
 from ddpjob_agent.launch import launch_torchrun
 from ddpjob_agent.popen import Popen, replace_popen, use_server
@@ -83,23 +83,28 @@ class Program:
 
 def serve_alone(descriptor: str) -> Program:
     """Be a fork server. Returns in forked processes alone, with what they are to run."""
-    agent = socket.socket(fileno=int(descriptor))
-    return start(serve(agent, dict(os.environ), is_agents=True))
+    return start(serve(None, socket.socket(fileno=int(descriptor)), dict(os.environ)))
 
 
-def launch_warm(arguments: list[str]) -> Program:
-    """Be torchrun, with a fork server beside it. Returns in forked processes alone."""
+def launch_warm(descriptor: str, arguments: list[str]) -> Program:
+    """Be torchrun, with a fork server beside it, which the agent asks at the descriptor.
+
+    Returns in forked processes alone.
+    """
+    agents = socket.socket(fileno=int(descriptor))
+    agents.set_inheritable(False)
     # torchrun sets it for several workers; libraries read it when torch is imported.
     is_set = "OMP_NUM_THREADS" in os.environ
     if not is_set and os.environ.get("DDPJOB_NPROC_PER_NODE", "1") != "1":
         os.environ["OMP_NUM_THREADS"] = "1"
     found, unimportable = None, None
     try:
-        found = serve_beside()
+        found = serve_beside(agents)
     except Exception as problem:
         unimportable = problem
     if isinstance(found, Forked):
         return start(found)
+    agents.close()
     use_server(found)
     if not is_set:
         os.environ.pop("OMP_NUM_THREADS", None)
@@ -110,11 +115,14 @@ def start(forked: Forked) -> Program:
     """Make this process what was asked for; what it is to run."""
     become(forked)
     use_server(forked.server)
+    words = python_words(forked.wish["command"])
+    if words[0] == PROGRAM:
+        launch_torchrun(words[3:])
     if forked.server is not None:
         replace_popen(Popen)
     else:
         forget_agent()
-    program = Program(python_words(forked.wish["command"]))
+    program = Program(words)
     install_hooks(os.environ)
     return program
 

@@ -1,10 +1,11 @@
 """The fork server: has torch imported, and forks each process that it is asked for.
 
 torchrun forks one from itself before it begins, so that one import of torch does for both, and the
-rest is imported while the nodes meet. For other commands the agent starts one, as `agent.pyz
-forkserver DESCRIPTOR`, and a launcher that is forked from it has one beside it, too. It first says
-why it cannot serve, or nothing; then answers each request with a pid, or with the reason why the
-process must start cold. It stays as the imports have left it: one thread, no device, no lock held.
+rest is imported while the nodes meet; the agent asks the same one in later rounds. For other
+commands the agent starts one, as `agent.pyz forkserver DESCRIPTOR`. A launcher that is forked from
+one has one beside it, too. It says who it is, then that it can serve, or why it cannot; then it
+answers each request with a pid, or with the reason why the process must start cold. It stays as the
+imports have left it: one thread, no device, no lock held.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import gc
 import importlib
 import os
+import select
 import socket
 import sys
 import time
@@ -41,40 +43,57 @@ class Forked:
 
 
 class ForkServer:
-    """Answers who asks on `connection`; `env` is what was read as modules were imported."""
+    """Answers launchers on `connection`, and the agent on `agents`, while either is there.
+
+    `env` is what was read as modules were imported.
+    """
 
     def __init__(
-        self, connection: socket.socket, env: Mapping[str, str], *, is_agents: bool = False
+        self,
+        connection: socket.socket | None,
+        agents: socket.socket | None,
+        env: Mapping[str, str],
     ) -> None:
-        connection.set_inheritable(False)
-        self.connection, self.env, self.is_agents = connection, env, is_agents
+        self.agents, self.env = agents, env
+        self.connections = [each for each in (connection, agents) if each is not None]
+        for each in self.connections:
+            each.set_inheritable(False)
+        self.tell({"server": os.getpid()})
         # Of scripts that were looked at, by their words and folder.
         self.refusals: dict[tuple[str, ...], str] = {}
 
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Tell all that may ask."""
+        for each in self.connections:
+            with contextlib.suppress(OSError):
+                send(each, message)
+
     def greet(self, problem: str) -> None:
         """Say that it can serve, or why it cannot, and end then."""
-        with contextlib.suppress(OSError):
-            send(self.connection, {"cold": problem} if problem else {})
+        self.tell({"cold": problem} if problem else {"ready": True})
         if problem:
             os._exit(0)
 
     def serve(self) -> Forked:
         """Serve until nobody is left to ask, then end the process. Returns in forked ones alone."""
-        while True:
-            is_server = True
-            try:
-                wish, files = receive(self.connection)
-                why = self.why_cold(wish)
-                if why:
-                    send(self.connection, {"cold": why})
-                else:
-                    is_server = self.fork(wish)
-            except (EOFError, OSError):
-                os._exit(0)
-            if not is_server:
-                return self.begin(wish, files)
-            for number in files:
-                os.close(number)
+        while self.connections:
+            for connection in select.select(self.connections, [], [])[0]:
+                is_server = True
+                try:
+                    wish, files = receive(connection)
+                    why = self.why_cold(wish)
+                    if why:
+                        send(connection, {"cold": why})
+                    else:
+                        is_server = self.fork(connection, wish)
+                except (EOFError, OSError):
+                    self.connections.remove(connection)
+                    continue
+                if not is_server:
+                    return self.begin(wish, files, is_agents=connection is self.agents)
+                for number in files:
+                    os.close(number)
+        os._exit(0)
 
     def why_cold(self, wish: Mapping[str, Any]) -> str:
         """Why a process must be started cold, or ""."""
@@ -89,7 +108,7 @@ class ForkServer:
             self.refusals[key] = why_cold(words, wish["cwd"], self.env)
         return self.refusals[key]
 
-    def fork(self, wish: Mapping[str, Any]) -> bool:
+    def fork(self, connection: socket.socket, wish: Mapping[str, Any]) -> bool:
         """Fork a process that is no child of this one, and say its pid; False in that process.
 
         The process between ends at once, so the new one goes to whoever asked: the nearest above
@@ -116,28 +135,29 @@ class ForkServer:
             if pid > 0:
                 os.waitpid(pid, 0)
             answer = {"pid": int(text)} if text else {"cold": "no process can be forked"}
-            send(self.connection, answer)
+            send(connection, answer)
             os.write(begin, b"1")
         finally:
             for number in (told, begun, begin):
                 os.close(number)
         return True
 
-    def begin(self, wish: Mapping[str, Any], files: Sequence[int]) -> Forked:
+    def begin(self, wish: Mapping[str, Any], files: Sequence[int], *, is_agents: bool) -> Forked:
         """What this process, just forked, is to be; a launcher's fork server goes on serving."""
-        self.connection.close()
+        for connection in self.connections:
+            connection.close()
         if not is_launcher(python_words(wish["command"])):
-            return Forked(wish, files, self.is_agents)
+            return Forked(wish, files, is_agents)
         ours, theirs = socket.socketpair()
         if fork_once() == 0:
             ours.close()
             for number in files:
                 os.close(number)
-            server = ForkServer(theirs, self.env)
+            server = ForkServer(theirs, None, self.env)
             server.greet("")
             return server.serve()
         theirs.close()
-        return Forked(wish, files, self.is_agents, ours)
+        return Forked(wish, files, is_agents, ours)
 
 
 def fork_once() -> int:
@@ -149,8 +169,8 @@ def fork_once() -> int:
 
 
 def is_launcher(words: Sequence[str]) -> bool:
-    """Whether `[-m, MODULE, …]` starts workers: `accelerate launch` does."""
-    return list(words[:2]) == ["-m", ACCELERATE]
+    """Whether `[-m, MODULE, …]` or `[SCRIPT, …]` starts workers: accelerate, and our torchrun."""
+    return list(words[:2]) in (["-m", ACCELERATE], [PROGRAM, "launch"])
 
 
 def load(modules: Sequence[str]) -> str:
@@ -218,19 +238,22 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def serve(connection: socket.socket, env: Mapping[str, str], *, is_agents: bool = False) -> Forked:
+def serve(
+    connection: socket.socket | None, agents: socket.socket | None, env: Mapping[str, str]
+) -> Forked:
     """Import all, and serve. Returns in forked processes alone."""
-    server, before = ForkServer(connection, env, is_agents=is_agents), descriptors()
+    server, before = ForkServer(connection, agents, env), descriptors()
     with importing():
         problem = load(wanted_modules()) or why_unsafe(before)
     server.greet(problem)
     return server.serve()
 
 
-def serve_beside() -> socket.socket | Forked | None:
+def serve_beside(agents: socket.socket) -> socket.socket | Forked | None:
     """Import torchrun, then fork the server; returns its socket, None where none can be forked.
 
-    Returns in the processes that it will fork, too. Raises what the import raises.
+    `agents` is where the agent asks. Returns in the processes that it will fork, too. Raises what
+    the import raises.
     """
     env = dict(os.environ)  # before a module changes it
     before = descriptors()
@@ -250,7 +273,7 @@ def serve_beside() -> socket.socket | Forked | None:
     try:
         ours.close()
         show_words([sys.executable, "-u", PROGRAM, "forkserver"], os.environ)
-        return serve(theirs, env)
+        return serve(theirs, agents, env)
     except BaseException:  # whatever it is, it must not become a second torchrun
         traceback.print_exc()
         os._exit(1)

@@ -81,9 +81,9 @@ def ask(wish: Mapping[str, Any], streams: Sequence[int]) -> int:
         return 0
     Popen.server = None  # until it has answered: whatever is raised here, nobody reads on there
     with contextlib.suppress(OSError, EOFError):
-        if not Popen.is_greeted:  # until then it imports
+        while not Popen.is_greeted:  # until then it imports
             greeting = receive(server)[0]
-            Popen.is_greeted = True
+            Popen.is_greeted = "ready" in greeting
             if "cold" in greeting:
                 return refuse(greeting["cold"])
         if not prctl(PR_SET_CHILD_SUBREAPER, 1):  # its parent ends at once and leaves it to us

@@ -27,6 +27,8 @@ LAST_SECONDS = 3.0
 CGROUPS = "/sys/fs/cgroup"
 LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+# Stands in a command for the number of the descriptor at which a fork server is asked.
+DESCRIPTOR = "server"
 
 
 def read_text(path: str) -> str:
@@ -112,26 +114,35 @@ def popen(
 
 
 class Launcher:
-    """The process that the agent starts, what it leaves behind, and the signals that go to it."""
+    """The process that the agent starts, what it leaves behind, and the signals that go to it.
+
+    One after the other, where rounds follow each other.
+    """
 
     def __init__(self, grace_seconds: int) -> None:
         self.grace_seconds = grace_seconds
-        self.pid = 0
-        # Its exit code, or minus the signal; None while it lives.
-        self.code: int | None = None
-        self.orphan_codes: set[int] = set()
         # Unix seconds of the first SIGTERM, and the monotonic end of the grace period.
         self.terminated_at: float | None = None
         self.deadline = math.inf
         self.on_stop: Callable[[], None] = lambda: None
-        self.told: set[int] = set()
-        self.oom_kills = oom_kills()  # before our time; in a pod there are none
-        self.wake = 0
-        self.command: list[str] = []
-        self.env: Mapping[str, str] = {}
+        self.wake = self.waker = 0
         # The fork server, which is asked for the launcher once it is ready.
         self.server: socket.socket | None = None
         self.server_pid = 0
+        self.is_ready = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the launcher that has ended."""
+        self.pid = 0
+        # Its exit code, or minus the signal; None while it lives.
+        self.code: int | None = None
+        self.orphan_codes: set[int] = set()
+        self.told: set[int] = set()
+        self.oom_kills = oom_kills()  # before our time; in a pod there are none at first
+        self.command: list[str] = []
+        self.env: Mapping[str, str] = {}
+        self.brings_server = False
         self.is_asked = False
         # Codes of children that ended while the launcher's pid was not known.
         self.early: dict[int, int] = {}
@@ -141,13 +152,18 @@ class Launcher:
     def catch_signals(self) -> None:
         """Handle signals from now on; each one ends `pause`."""
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come to us even where we are not PID 1
-        self.wake, writer = os.pipe()
+        self.wake, self.waker = os.pipe()
         os.set_blocking(self.wake, False)
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        os.set_blocking(self.waker, False)
+        signal.set_wakeup_fd(self.waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for forwarded in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(forwarded, self.forward)
+
+    def wake_up(self) -> None:
+        """End `pause`, from another thread."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.waker, b"\0")
 
     def forward(self, signal_number: int, frame: Any) -> None:
         """Pass a signal on to the launcher; the first one begins the grace period.
@@ -162,26 +178,45 @@ class Launcher:
             kill(self.pid, signal_number)
 
     def start(
-        self, command: list[str], env: Mapping[str, str], server: ServerCommand | None = None
+        self,
+        command: list[str],
+        env: Mapping[str, str],
+        server: ServerCommand | None = None,
+        *,
+        brings_server: bool = False,
     ) -> None:
-        """Start it in a session of its own: by a fork server, once that is there, or at once."""
-        self.command, self.env = command, env
-        if server is None or not self.start_server(*server):
+        """Start it in a session of its own: by a fork server, once that is there, or at once.
+
+        `brings_server`: it makes a fork server itself, of which the next one is asked.
+        """
+        self.forget()
+        self.command, self.env, self.brings_server = command, env, brings_server
+        if self.is_ready:
+            self.ask()
+        elif self.server is None and not (server and self.start_server(*server)):
             self.start_cold()
 
     def start_server(self, command: list[str], env: Mapping[str, str]) -> bool:
         """Start a fork server; False where it cannot be started."""
+        try:
+            self.server_pid = self.popen_beside([*command, DESCRIPTOR], env)
+        except OSError:
+            return False
+        return True
+
+    def popen_beside(self, command: list[str], env: Mapping[str, str]) -> int:
+        """Start a process that is, or makes, a fork server; its pid. Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
-            number = theirs.fileno()
-            self.server_pid = popen([*command, str(number)], env, [number]).pid
+            number, at = theirs.fileno(), command.index(DESCRIPTOR)
+            pid = popen([*command[:at], str(number), *command[at + 1 :]], env, [number]).pid
         except OSError:
             ours.close()
-            return False
+            raise
         finally:
             theirs.close()
         self.server = ours
-        return True
+        return pid
 
     def start_cold(self, why: str = "") -> None:
         """Start it as a process that has everything before it."""
@@ -189,42 +224,58 @@ class Launcher:
             say(f"cold start: {why}")
         self.close_server()
         try:
-            self.started(popen(self.command, self.env).pid)
+            if self.brings_server:
+                self.started(self.popen_beside(self.command, self.env))
+            else:
+                self.started(popen(self.command, self.env).pid)
         except OSError as problem:
             self.refusal = f"cannot start {self.command[0]!r}: {problem}"
 
     def close_server(self) -> None:
-        """Let the fork server end: it is asked once."""
+        """Let the fork server end, if there is one."""
         if self.server is not None:
             self.server.close()
-            self.server = None
+        self.server, self.server_pid, self.is_ready = None, 0, False
 
     def started(self, pid: int) -> None:
         """Know its pid."""
-        self.close_server()
         self.pid = pid
         self.code = self.early.get(pid)
         if self.terminated_at is not None:
             kill(pid, signal.SIGTERM)
 
     def hear(self, server: socket.socket) -> None:
-        """Take what the fork server says: that it cannot serve, that it can, or the pid."""
+        """Take what the fork server says: who it is, that it can or cannot serve, or the pid."""
         try:
             answer = receive(server)[0]
-            if "pid" in answer and (answer["pid"] in self.early or is_child(answer["pid"])):
-                self.started(answer["pid"])
-            elif answer:
-                self.start_cold(answer.get("cold", "its process went to another parent"))
-            else:
-                wish = request(self.command, self.env, os.getcwd(), new_session=True)
-                send(server, wish, (0, 1, 2))
-                self.is_asked = True
         except (EOFError, OSError):
+            answer = {"cold": "the fork server has ended"}
+        if "server" in answer:
+            self.server_pid = answer["server"]
+        elif "ready" in answer:
+            self.is_ready = True
+            if self.pid == 0 and self.command:
+                self.ask()
+        elif "pid" in answer and (answer["pid"] in self.early or is_child(answer["pid"])):
+            self.started(answer["pid"])
+        elif self.pid == 0 and self.command:
+            self.start_cold(answer.get("cold", "its process went to another parent"))
+        else:
+            self.close_server()
+
+    def ask(self) -> None:
+        """Ask the fork server for it."""
+        assert self.server is not None
+        wish = request(self.command, self.env, os.getcwd(), new_session=True)
+        try:
+            send(self.server, wish, (0, 1, 2))
+            self.is_asked = True
+        except OSError:
             self.start_cold("the fork server has ended")
 
     def pause(self, seconds: float) -> None:
         """Wait for a signal, for so long at most; then collect every child that has ended."""
-        server = self.server if self.pid == 0 else None
+        server = self.server
         files = [self.wake] if server is None else [self.wake, server.fileno()]
         ready = select.select(files, [], [], seconds)[0]
         with contextlib.suppress(BlockingIOError):
@@ -261,13 +312,34 @@ class Launcher:
             self.told.add(pid)
             kill(pid, signal.SIGTERM)
 
-    def kill_rest(self) -> None:
-        """Nothing outlives the agent, here as in a pod, where the kernel sees to it."""
-        for _ in range(100):  # the children of a killed child come to us in the next round
-            rest = [*children(), *([self.pid] if self.pid and self.code is None else [])]
+    def stop(self, seconds: float) -> None:
+        """Ask the launcher and what it left behind to end, and wait for so long at most."""
+        until = time.monotonic() + seconds
+        if self.pid and self.code is None:
+            kill(self.pid, signal.SIGTERM)
+        while time.monotonic() < until and (self.is_awaited or self.rest()):
+            if not self.is_awaited:
+                self.stop_orphans()
+            self.pause(0.05)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the launcher lives, or is on its way."""
+        return self.code is None and (self.pid > 0 or self.is_asked)
+
+    def kill_rest(self, *, spares_server: bool = False) -> bool:
+        """Kill all that is left; whether nothing is.
+
+        Nothing outlives the agent, here as in a pod, where the kernel sees to it.
+        """
+        for _ in range(400):  # the children of a killed child come to us in the next round
+            rest = self.rest() if spares_server else children()
+            if self.pid and self.code is None:
+                rest.append(self.pid)
             if not rest:
-                return
+                return True
             for pid in rest:
                 kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+            time.sleep(0.005)
             self.reap()
+        return False

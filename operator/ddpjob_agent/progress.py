@@ -123,7 +123,8 @@ class Progress:
         """The object served at /progress."""
         config = self.config
         page: dict[str, Any] = {"version": 1, "namespace": config.namespace, "job": config.job}
-        page.update(attempt=config.attempt, node_rank=config.node_rank, state=state)
+        page.update(attempt=config.attempt, round=config.round)
+        page.update(node_rank=config.node_rank, state=state)
         page.update(source=self.source, **self.report)
         if self.eta is not None:
             page["eta_seconds"] = self.eta

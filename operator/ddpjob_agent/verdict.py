@@ -161,6 +161,7 @@ def termination_message(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "suspect": first.grade == SUSPECT,
         "place": re.sub(r"[^ -~]", "?", first.place)[:200] or None,
         "time": first.time,
+        "round": page.get("round", 0),
         "progress": dict(page),
         # Last, as what may go: of a pod with many containers the kubelet keeps less of each.
         "traceback": first.traceback.strip(),
@@ -187,13 +188,21 @@ def write_termination(path: str, content: bytes) -> None:
         say(f"cannot write the termination message to {path}: {problem}")
 
 
-def conclude(verdict: Verdict, page: Mapping[str, Any], path: str) -> int:
-    """Write the termination message, and the cause into the log; return the exit code."""
-    write_termination(path, termination_message(verdict, page))
+def announce(verdict: Verdict) -> None:
+    """Write the cause into the log."""
     first = verdict.failure
-    if verdict.agent_exit != OK:
-        rank = "" if first.rank is None else f"rank {first.rank}: "
-        gone = first.grade > PRIMARY and verdict.agent_exit != HANG
-        note = " (another rank had gone before)" if gone else ""
-        say(f"{verdict.reason}: {rank}{first.message}{note}")
+    rank = "" if first.rank is None else f"rank {first.rank}: "
+    gone = first.grade > PRIMARY and verdict.agent_exit != HANG
+    note = " (another rank had gone before)" if gone else ""
+    say(f"{verdict.reason}: {rank}{first.message}{note}")
+
+
+def conclude(verdict: Verdict, page: Mapping[str, Any], path: str, *, quietly: bool = False) -> int:
+    """Write the termination message, and the cause into the log; return the exit code.
+
+    `quietly`: the log has it already.
+    """
+    write_termination(path, termination_message(verdict, page))
+    if verdict.agent_exit != OK and not quietly:
+        announce(verdict)
     return verdict.agent_exit

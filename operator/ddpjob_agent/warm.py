@@ -1,8 +1,9 @@
 """What a fork server and those that ask it for processes say to each other, and which it makes.
 
 A fork server (forkserver.py) has torch imported, so a process that is forked from it trains at
-once. The agent asks one for the launcher. The launcher has one of its own, since its workers are
-to be its children; it asks in the place of `subprocess.Popen` (popen.py).
+once. The agent asks one for the launcher, of torchrun from the second round on. The launcher has
+one of its own, since its workers are to be its children; it asks in the place of
+`subprocess.Popen` (popen.py).
 """
 
 from __future__ import annotations
@@ -73,13 +74,16 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def python_words(command: Sequence[str]) -> list[str]:
-    """`[-m, MODULE, …]` or `[SCRIPT.py, …]` of a Python command without options but -u, else []."""
+    """`[-m, MODULE, …]` or `[SCRIPT.py, …]` of a Python command without options but -u, else [].
+
+    The agent's zip counts as a script.
+    """
     words = list(command[1:])
     while words[:1] == ["-u"]:
         del words[0]
     if words[:1] == ["-m"]:
         return words if words[1:] and not words[1].startswith("-") else []
-    return words if words and words[0].endswith(".py") and words[0][0] != "-" else []
+    return words if words and words[0].endswith((".py", ".pyz")) and words[0][0] != "-" else []
 
 
 def is_buffered(command: Sequence[str], env: Mapping[str, str]) -> bool:

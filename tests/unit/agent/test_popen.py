@@ -34,7 +34,7 @@ def answers(server: socket.socket, *messages: dict[str, Any]) -> threading.Threa
     """Greet, and answer each request with the next of these; then hang up."""
 
     def serve() -> None:
-        send(server, {})
+        send(server, {"ready": True})
         for message in messages:
             for number in receive(server)[1]:
                 os.close(number)

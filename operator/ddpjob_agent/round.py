@@ -1,4 +1,4 @@
-"""One pod's part of one attempt, from the launcher's start to the termination message."""
+"""One pod's part of one round, from the launcher's start to the verdict."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import math
 import os
 import signal
 import time
-from typing import Any
+from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import NO_RENDEZVOUS, SAVED, USER_ERROR, Config, say
 from ddpjob_agent.environment import is_ip
 from ddpjob_agent.evidence import find_failures, gather
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.hangs import Hangs
-from ddpjob_agent.network import LOOK_SECONDS, SAY_SECONDS, MasterWatch, say_seconds, serve
+from ddpjob_agent.network import LOOK_SECONDS, SAY_SECONDS, MasterWatch, say_seconds
 from ddpjob_agent.processes import Launcher, oom_kills
 from ddpjob_agent.progress import POLL_SECONDS, Progress
 from ddpjob_agent.records import objects, past, read_records
 from ddpjob_agent.verdict import (
     Verdict,
     completed,
-    conclude,
     judge_failures,
     judge_memory,
     judge_stop,
@@ -32,12 +31,22 @@ from ddpjob_agent.verdict import (
 )
 
 
-class Attempt:
-    """Watches over a launcher, and judges how its part of the attempt ended."""
+class Round:
+    """Watches over a launcher, and judges how its part of the round ended."""
 
-    def __init__(self, config: Config, mode: str, arguments: list[str], launcher: Launcher) -> None:
+    def __init__(
+        self,
+        config: Config,
+        mode: str,
+        arguments: list[str],
+        launcher: Launcher,
+        *,
+        on_start: Callable[[], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        """`on_start` is called once the training runs; `is_over`: the group goes on to another."""
         self.config, self.mode, self.arguments = config, mode, arguments
-        self.launcher = launcher
+        self.launcher, self.on_start, self.is_over = launcher, on_start, is_over
         self.progress = Progress(config)
         self.page = self.progress.page("waiting")
         self.hangs = Hangs(config, self.progress)
@@ -53,8 +62,8 @@ class Attempt:
         stop = judge_stop(self.launcher.terminated_at or time.time())
         write_termination(self.config.termination_log, termination_message(stop, self.page))
 
-    def run(self, master: str) -> int:
-        """Watch the launcher to its end and write the termination message; the agent's exit code.
+    def run(self, master: str) -> Verdict | None:
+        """Watch the launcher to its end; the verdict, None where the round is over before.
 
         `master` is the name by which the launcher asks for node rank 0.
         """
@@ -62,12 +71,14 @@ class Attempt:
             look_seconds = min(LOOK_SECONDS, self.config.rendezvous_seconds / 2)
             self.watch = MasterWatch(master, look_seconds)
             self.watch.start()
-        serve(self.config, lambda: self.page, self.hangs.show)
         self.wait()
         self.progress.poll(time.monotonic())
-        verdict = self.judge()
-        self.launcher.kill_rest()
-        return self.finish(verdict)
+        return None if self.launcher.code is None and self.is_left() else self.judge()
+
+    def is_left(self) -> bool:
+        """Whether the group leaves this round, and nothing else ends it."""
+        launcher = self.launcher
+        return launcher.terminated_at is None and not launcher.refusal and self.is_over()
 
     def wait(self) -> None:
         """Until the launcher, and after SIGTERM all it left behind, has ended or time is up."""
@@ -76,11 +87,13 @@ class Attempt:
         while launcher.code is None or (launcher.terminated_at is not None and launcher.rest()):
             launcher.pause(POLL_SECONDS)
             now = time.monotonic()
-            if now > launcher.deadline or launcher.refusal:
+            if now > launcher.deadline or launcher.refusal or self.is_left():
                 return
             if launcher.code is not None and launcher.terminated_at is not None:
                 launcher.stop_orphans()
-            self.started = self.started or self.has_started()
+            if not self.started and self.has_started():
+                self.started = True
+                self.on_start()
             if not self.started:
                 missing, limit = self.missing()
                 if now >= speaks_at:
@@ -120,7 +133,7 @@ class Attempt:
         return f"the group of {config.nnodes} nodes at {where}", limit + min(30, limit)
 
     def judge(self) -> Verdict:
-        """The verdict on this pod's part of the attempt."""
+        """The verdict on this pod's part of the round."""
         if self.hangs.verdict is not None:
             return self.hangs.verdict
         now, launcher = time.time(), self.launcher
@@ -174,8 +187,3 @@ class Attempt:
         if workers and len(ended) == len(workers) and max(ended) < stop:
             return True
         return code == 0 and self.progress.is_complete
-
-    def finish(self, verdict: Verdict) -> int:
-        """Write the last progress and the termination message; the agent's exit code."""
-        self.page = self.progress.page("finished")
-        return conclude(verdict, self.page, self.config.termination_log)

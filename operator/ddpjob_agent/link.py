@@ -1,0 +1,141 @@
+"""How a node is in touch with node rank 0, whose agent speaks for the group."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import socket
+import threading
+import time
+from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.config import Config
+from ddpjob_agent.environment import PROGRAM
+from ddpjob_agent.group import HOLD_SECONDS, Group, Node, Order, read_order
+
+# After a request that failed, the next one waits so long.
+AGAIN_SECONDS = 0.2
+# Without an answer for so long, rank 0's agent counts as gone.
+GONE_SECONDS = 5.0
+TOKEN_BYTES = 256
+
+
+def read_token() -> str:
+    """The job's token, which lies beside the agent; "" where there is none."""
+    try:
+        with open(os.path.join(os.path.dirname(PROGRAM), "token"), encoding="ascii") as file:
+            return file.read(TOKEN_BYTES).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+class Link:
+    """Rank 0's own, without a network in between."""
+
+    def __init__(self, config: Config, group: Group) -> None:
+        self.config, self.group = config, group
+
+    @property
+    def order(self) -> Order:
+        """The newest order."""
+        return self.group.order
+
+    def tell(self, number: int, state: str, failure: Mapping[str, Any] | None = None) -> None:
+        """Tell the group of this node."""
+        self.group.tell(self.config.node_rank, Node(number, state, failure))
+
+    def is_heard(self) -> bool:
+        """Whether rank 0's agent is there."""
+        return True
+
+
+class RemoteLink(threading.Thread):
+    """Another node's: a request to rank 0's agent is always under way, held until there is news."""
+
+    def __init__(self, config: Config, token: str, host: str, on_order: Callable[[], None]) -> None:
+        super().__init__(daemon=True, name="link")
+        self.config, self.token, self.host, self.on_order = config, token, host, on_order
+        self.order = Order()
+        self.heard_at = -math.inf  # monotonic
+        self.lock = threading.Lock()
+        self.node = Node(0, "running")
+        self.news = threading.Event()
+        self.connection: socket.socket | None = None
+
+    def tell(self, number: int, state: str, failure: Mapping[str, Any] | None = None) -> None:
+        """Tell the group of this node; the request that is under way is taken back for it."""
+        with self.lock:
+            self.node = Node(number, state, failure)
+            self.news.set()
+            if self.connection is not None:
+                with contextlib.suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
+        if not self.is_alive():  # only now, as the launcher must be the first to ask for the name
+            self.heard_at = time.monotonic()
+            self.start()
+
+    def is_heard(self) -> bool:
+        """Whether rank 0's agent has answered lately, or holds a request."""
+        lately = time.monotonic() - self.heard_at < GONE_SECONDS
+        return lately or self.connection is not None
+
+    def run(self) -> None:
+        """Ask until the process ends."""
+        while True:
+            self.news.clear()
+            pause = AGAIN_SECONDS
+            with contextlib.suppress(OSError, ValueError):
+                order, pause = self.ask()
+                self.heard_at = time.monotonic()
+                if order != self.order:
+                    self.order = order
+                    self.on_order()
+            if pause:
+                self.news.wait(pause)
+
+    def ask(self) -> tuple[Order, float]:
+        """One request, and its answer. Raises OSError or ValueError."""
+        with self.lock:
+            node = self.node
+        body = {
+            "attempt": self.config.attempt,
+            "node_rank": self.config.node_rank,
+            "round": node.round,
+            "state": node.state,
+            "failure": node.failure,
+            "known": self.order.to_json(),
+        }
+        content = json.dumps(body).encode()
+        address = self.host, self.config.agent_port
+        with socket.create_connection(address, GONE_SECONDS) as connection:
+            with self.lock:
+                if self.node != node:
+                    return self.order, 0.0  # and ask again, with the news
+                self.connection = connection
+            try:
+                connection.settimeout(HOLD_SECONDS + GONE_SECONDS)
+                head = (
+                    f"POST /member HTTP/1.0\r\nHost: {self.host}\r\n"
+                    f"Authorization: Bearer {self.token}\r\nContent-Length: {len(content)}\r\n\r\n"
+                )
+                connection.sendall(head.encode() + content)
+                return read_order(json.loads(read_answer(connection)))
+            finally:
+                with self.lock:
+                    self.connection = None
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """The body of an answer of at most 4 KiB that ends with its connection. Raises ValueError."""
+    answer = b""
+    while len(answer) <= 4096:
+        part = connection.recv(4096)
+        if not part:
+            break
+        answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if head.split(b" ")[1:2] != [b"200"]:
+        raise ValueError("no answer")
+    return body

@@ -1,0 +1,212 @@
+"""One pod's part of one attempt: its rounds, up to the termination message."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from typing import Callable  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.config import NO_RENDEZVOUS, Config, say
+from ddpjob_agent.environment import prepare_folders
+from ddpjob_agent.failures import Failure
+from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, failure_of
+from ddpjob_agent.link import Link, RemoteLink, read_token
+from ddpjob_agent.network import serve
+from ddpjob_agent.processes import Launcher
+from ddpjob_agent.round import Round
+from ddpjob_agent.start import start
+from ddpjob_agent.verdict import (
+    Verdict,
+    announce,
+    conclude,
+    judge_stop,
+    termination_message,
+    write_termination,
+)
+
+# Failures after which the same pods may try again.
+REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled")
+# A node whose ranks have failed waits so long to be asked on, and a clean one for the others.
+WAIT_SECONDS = 30.0
+# Ranks that are in order have so long to end after SIGTERM.
+STOP_SECONDS = 5.0
+# What ranks leave in /dev/shm and in the folder for temporary files.
+LEFT = re.compile(r"(torch_|sem\.mp-|psm_|nccl-|pymp-|torchelastic_)")
+
+
+class Rounds:
+    """Leads this pod from round to round."""
+
+    def __init__(
+        self, config: Config, mode: str, arguments: list[str], launcher: Launcher, hooks: str
+    ) -> None:
+        self.first, self.mode, self.arguments = config, mode, arguments
+        self.launcher, self.hooks = launcher, hooks
+        self.group: Group | None = None
+        self.link: Link | RemoteLink | None = None
+        self.token = read_token() if config.in_place else ""
+        self.round = self.make_round(config)
+        self.is_told = False  # the log has the round's failure already
+
+    def make_round(self, config: Config) -> Round:
+        """The round whose launcher has just been started."""
+        number = config.round
+
+        def begun() -> None:
+            if self.link is not None:
+                self.link.tell(number, RUNNING)
+
+        return Round(
+            config,
+            self.mode,
+            self.arguments,
+            self.launcher,
+            on_start=begun,
+            is_over=lambda: self.wanted() > number,
+        )
+
+    def make_link(self, master: str) -> None:
+        """Be in touch with the other nodes, where there is a token for it."""
+        config = self.first
+        if not self.token:
+            return
+        if config.node_rank == 0:
+            self.group = Group(config.nnodes, self.launcher.wake_up)
+            self.link = Link(config, self.group)
+        else:
+            self.link = RemoteLink(config, self.token, master, self.launcher.wake_up)
+
+    def wanted(self) -> int:
+        """The round that the group is to be in."""
+        return 0 if self.link is None else self.link.order.round
+
+    def run(self, master: str) -> int:
+        """Watch over the rounds, and write the termination message; the agent's exit code.
+
+        `master` is the name by which the launcher asks for node rank 0.
+        """
+        self.make_link(master)
+        serve(
+            self.first,
+            lambda: self.round.page,
+            lambda: self.round.hangs.show(),
+            self.group,
+            self.token,
+        )
+        while True:
+            self.is_told = False
+            verdict = self.round.run(master)
+            end = self.leave(verdict)
+            if end is not None:
+                self.launcher.kill_rest()
+                self.round.page = self.round.progress.page("finished")
+                log, is_told = self.first.termination_log, end is verdict and self.is_told
+                return conclude(end, self.round.page, log, quietly=is_told)
+            self.begin(self.wanted())
+
+    def leave(self, verdict: Verdict | None) -> Verdict | None:
+        """Leave a round that has ended so; None where another one may begin, else the end."""
+        if verdict is None:
+            self.launcher.stop(STOP_SECONDS)
+        elif not self.may_repeat(verdict):
+            return verdict
+        else:
+            self.tell_failure(verdict)
+        if not self.launcher.kill_rest(spares_server=True):
+            return verdict or stuck(self.round.config)
+        if verdict is not None and not self.is_asked_on():
+            return verdict
+        return self.wait_for_others(verdict)
+
+    def may_repeat(self, verdict: Verdict) -> bool:
+        """Whether the operator may have this pod try again."""
+        is_stopped = self.launcher.terminated_at is not None
+        return self.link is not None and verdict.reason in REPEATABLE and not is_stopped
+
+    def tell_failure(self, verdict: Verdict) -> None:
+        """Tell the group, the log, and whoever may read the termination message."""
+        assert self.link is not None
+        number, log = self.round.config.round, self.first.termination_log
+        self.launcher.on_stop = lambda: None  # the message is not to be written over
+        self.round.page = self.round.progress.page("failed")
+        message = termination_message(verdict, self.round.page)
+        self.link.tell(number, FAILED, failure_of(verdict.agent_exit, message))
+        announce(verdict)
+        self.is_told = True
+        write_termination(log, message)
+
+    def is_asked_on(self) -> bool:
+        """Whether another round is asked for, while this pod waits with its failure."""
+        number = self.round.config.round
+        return self.wait(lambda: self.wanted() > number, lambda: self.is_given_up())
+
+    def is_given_up(self) -> bool:
+        """Whether nobody will ask for another round."""
+        return self.link is None or self.link.order.ends or not self.link.is_heard()
+
+    def wait_for_others(self, verdict: Verdict | None) -> Verdict | None:
+        """Be clean for the round that is wanted until it may begin; the end if it never does."""
+        assert self.link is not None
+        link, number = self.link, self.wanted()
+        self.tidy()
+        self.launcher.on_stop = lambda: None
+        link.tell(number, CLEAN)
+        if self.wait(lambda: link.order.begun >= number, lambda: not link.is_heard()):
+            return None
+        stop = self.launcher.terminated_at
+        if stop is not None:
+            return verdict or judge_stop(stop)
+        self.round.config = self.round.progress.config = self.first.of_round(number)
+        words = f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
+        return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))
+
+    def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
+        """Wait until something holds; False where it does not in time, or SIGTERM comes."""
+        until = time.monotonic() + WAIT_SECONDS
+        while not holds():
+            self.launcher.pause(1.0)
+            if holds():
+                break
+            if self.launcher.terminated_at is not None or is_vain() or time.monotonic() > until:
+                return False
+        return True
+
+    def begin(self, number: int) -> None:
+        """Begin a round."""
+        config, before = self.first.of_round(number), self.round
+        write_termination(self.first.termination_log, b"")
+        say(f"round {number} of attempt {config.attempt} begins")
+        start(self.launcher, config, self.mode, self.arguments, self.hooks)
+        self.round = self.make_round(config)
+        self.round.progress.file = before.progress.file  # a report of the round before is none
+
+    def tidy(self) -> None:
+        """Remove what the ranks of the round before have left."""
+        prepare_folders(self.first.run_dir)
+        if os.getpid() != 1:  # these folders are not the pod's own
+            return
+        for folder in {"/dev/shm", tempfile.gettempdir()}:
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(folder):
+                    is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                    if LEFT.match(entry.name) and is_ours:
+                        remove(entry)
+
+
+def remove(entry: os.DirEntry[str]) -> None:
+    """Remove a file or a folder."""
+    if entry.is_dir(follow_symlinks=False):
+        shutil.rmtree(entry.path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(entry.path)
+
+
+def stuck(config: Config) -> Verdict:
+    """The verdict on a pod with a process that cannot be killed."""
+    words = f"a process of round {config.round} cannot be killed"
+    return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))

@@ -1,0 +1,64 @@
+"""How the launcher of a round is started: its command and its environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.config import Config
+from ddpjob_agent.environment import (
+    ACCELERATE,
+    PROGRAM,
+    can_fork,
+    fork_server,
+    launcher_env,
+)
+from ddpjob_agent.processes import DESCRIPTOR, Launcher, read_text
+from ddpjob_agent.warm import python_words
+
+if TYPE_CHECKING:
+    from typing import Mapping  # noqa: UP035 - Python 3.8
+
+
+def start(launcher: Launcher, config: Config, mode: str, arguments: list[str], hooks: str) -> str:
+    """Start the launcher of `config.round`; the name by which it asks for node rank 0."""
+    env = launcher_env(config, of_round(config, os.environ), read_text("/etc/resolv.conf"), hooks)
+    command, server, brings_server = arguments, None, False
+    if mode == "torchrun":
+        env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave this one alone
+        brings_server = can_fork(config)
+        how = DESCRIPTOR if brings_server else "cold"
+        command = [sys.executable, "-u", PROGRAM, "launch", how, *arguments]
+    else:
+        command = with_port(arguments, env["MASTER_PORT"])
+        server = fork_server(config, mode, command, env)
+    launcher.start(command, env, server, brings_server=brings_server)
+    return env["MASTER_ADDR"]
+
+
+def of_round(config: Config, env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a round: each has its own port, and its own id of the rendezvous.
+
+    A worker of an earlier round that is still there would otherwise reach the next one's store.
+    """
+    result = {**env, "DDPJOB_ROUND": str(config.round)}
+    if config.round:
+        result["MASTER_PORT"] = str(config.master_port)
+        if "PET_MASTER_PORT" in env:
+            result["PET_MASTER_PORT"] = result["MASTER_PORT"]
+        if "PET_RDZV_ID" in env:
+            result["PET_RDZV_ID"] = f"{env['PET_RDZV_ID']}-{config.round}"
+    return result
+
+
+def with_port(command: list[str], port: str) -> list[str]:
+    """An `accelerate launch` command with the round's port; every other one as it is."""
+    if python_words(command)[1:2] != [ACCELERATE]:
+        return command
+    found = list(command)
+    for place, word in enumerate(found[:-1]):
+        if word == "--main_process_port":
+            found[place + 1] = port
+            break
+    return found
