@@ -42,8 +42,9 @@ AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"
 
 # The folder at which the ConfigMap with the agent is mounted.
 AGENT_DIR = "/ddpjob/agent"
-# The only key of that ConfigMap.
+# The keys of that ConfigMap: the agent, and what agents and operator know each other by.
 AGENT_ZIP = "agent.pyz"
+AGENT_TOKEN = "token"
 # An emptyDir with the progress file, error files and step counts.
 RUN_DIR = "/ddpjob/run"
 # An emptyDir with HOME and caches.

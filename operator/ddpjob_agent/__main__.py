@@ -104,7 +104,7 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     from ddpjob_agent.start import start
 
     prepare_folders(config.run_dir)
-    launcher = Launcher(config.grace_seconds)
+    launcher = Launcher(config.grace_seconds, keeps_server=config.in_place)
     launcher.catch_signals()
     hooks = compile_hooks(config.run_dir)
     master = start(launcher, config, mode, arguments, hooks)

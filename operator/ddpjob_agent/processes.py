@@ -119,8 +119,9 @@ class Launcher:
     One after the other, where rounds follow each other.
     """
 
-    def __init__(self, grace_seconds: int) -> None:
-        self.grace_seconds = grace_seconds
+    def __init__(self, grace_seconds: int, *, keeps_server: bool = False) -> None:
+        """`keeps_server`: the fork server stays for the next launcher."""
+        self.grace_seconds, self.keeps_server = grace_seconds, keeps_server
         # Unix seconds of the first SIGTERM, and the monotonic end of the grace period.
         self.terminated_at: float | None = None
         self.deadline = math.inf
@@ -239,6 +240,8 @@ class Launcher:
 
     def started(self, pid: int) -> None:
         """Know its pid."""
+        if not self.keeps_server:
+            self.close_server()
         self.pid = pid
         self.code = self.early.get(pid)
         if self.terminated_at is not None:

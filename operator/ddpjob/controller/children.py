@@ -1,11 +1,14 @@
 """Creates and deletes what a job owns: its Service, ConfigMap, NetworkPolicy and pods."""
 
 import asyncio
+import base64
 import logging
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import zip_longest
+from secrets import token_urlsafe
 from typing import Any
 
 from ddpjob import names
@@ -19,6 +22,7 @@ from ddpjob.cluster import (
     Cluster,
     Resource,
 )
+from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.controller.memory import Caches, Memory
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
@@ -35,6 +39,9 @@ log = logging.getLogger(__name__)
 # After so many creations in a row that find a name taken, the name counts as somebody else's. Until
 # then the garbage collector may still free it.
 MAX_CONFLICTS = 6
+# Of a job's token, which nobody guesses.
+TOKEN_BYTES = 24
+TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
 
 
 class Children:
@@ -78,9 +85,10 @@ class Children:
         """
         memory.template = await self.render(job)
         memory.edit_error = job.metadata.generation, None
+        memory.token = memory.token or token_urlsafe(TOKEN_BYTES)
         children = [
             (SERVICES, render.service(job)),
-            (CONFIGMAPS, render.config_map(job, self.agent)),
+            (CONFIGMAPS, render.config_map(job, self.agent, memory.token)),
         ]
         if (network := render.network_policy(job, self.settings.policy)) is not None:
             children.append((NETWORK_POLICIES, network))
@@ -163,6 +171,15 @@ class Children:
         for name in sorted(used - {""}):
             await self._drop(job, CONFIGMAPS, name)
 
+    async def token(self, job: JobRecord, pod: PodRecord) -> str:
+        """Return the token that the job's agents know the operator by; "" if there is none.
+
+        Raises ClusterError.
+        """
+        existing = await self._get(CONFIGMAPS, job.namespace, pod.agent_config)
+        owner = _controller(existing) if existing else None
+        return _token(existing) if existing and owner and owner.get("uid") == job.uid else ""
+
     async def _create_child(
         self, job: DDPJob, resource: Resource, body: Body, memory: Memory
     ) -> None:
@@ -175,6 +192,9 @@ class Children:
             existing = await self._get(resource, job.namespace, name)
         owner = _controller(existing) if existing else None
         if existing and owner is not None and owner.get("uid") == job.uid:
+            if resource == CONFIGMAPS and (token := _token(existing)):
+                memory.token = token
+                body = render.config_map(job, self.agent, token)
             await self._keep_or_replace(job, resource, existing, body)
             return
         _raise_name_taken(job, resource, name, owner, memory)
@@ -254,6 +274,15 @@ def _raise_name_taken(
     if leftover and memory.conflicts < MAX_CONFLICTS:
         raise ClusterError(409, "AlreadyExists", text + " while the garbage collector may take it")
     raise AlreadyExists(409, "AlreadyExists", text)
+
+
+def _token(config_map: Body) -> str:
+    """The token in a ConfigMap of ours; "" if it has none that we would have made."""
+    try:
+        text = base64.b64decode(config_map["binaryData"][names.AGENT_TOKEN], validate=True)
+        return text.decode() if TOKEN.fullmatch(text.decode()) else ""
+    except (KeyError, TypeError, ValueError):
+        return ""
 
 
 def _controller(obj: Body) -> Body | None:

@@ -11,15 +11,15 @@ from secrets import token_bytes
 from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Cache, Informer
+from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import Children
 from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Caches
-from ddpjob.controller.poller import Poller
+from ddpjob.controller.memory import Caches, Order
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.errors import ClusterError, Refused
 from ddpjob.leader.lease import Elector
-from ddpjob.plan.observed import PodRecord, Report, pod_record
+from ddpjob.plan.observed import GroupReport, PodRecord, Report, pod_record
 from ddpjob.pods import agent_zip
 from ddpjob.pods.render import Agent
 from ddpjob.settings import Settings
@@ -83,11 +83,9 @@ class Controller:
             remove_pod=self._pod_cache.remove,
             remove_job=self._job_cache.remove,
         )
-        self.poller = Poller(self.settings, self._heads, self._reported)
         children = Children(cluster, caches, load_agent(), self.settings, token_bytes(32))
-        self.reconciler = Reconciler(
-            cluster, caches, children, self.settings, self.poller.write_interval
-        )
+        self.agents = Agents(self.settings, self._heads, children.token, self._reported)
+        self.reconciler = Reconciler(cluster, caches, children, self.settings, self.agents)
         labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
         scopes: Sequence[str | None] = namespaces or [None]
@@ -116,7 +114,7 @@ class Controller:
             self.leading = True
             for key in self.jobs:
                 self.trigger(*key)
-            tasks.create_task(self.poller.run())
+            tasks.create_task(self.agents.run())
             for _ in range(self.settings.workers):
                 tasks.create_task(self._work())
 
@@ -173,8 +171,8 @@ class Controller:
     def _pod_news(self, record: PodRecord) -> None:
         self.trigger(record.namespace, record.job)
 
-    def _heads(self) -> Iterator[tuple[JobRecord, PodRecord]]:
-        """The running jobs, each with rank 0's own pod of its attempt."""
+    def _heads(self) -> Iterator[tuple[JobRecord, PodRecord, Order]]:
+        """The running jobs, each with rank 0's own pod of its attempt, and the group's order."""
         for record in list(self.jobs.values()):
             memory = self.reconciler.memories.get(record.uid)
             if memory is None or not memory.head:
@@ -182,13 +180,18 @@ class Controller:
             pods = self.pods_of(record.namespace, record.uid)
             head = next((pod for pod in pods if pod.uid == memory.head), None)
             if head is not None and head.running and head.ip:
-                yield record, head
+                yield record, head, memory.order
 
-    def _reported(self, record: JobRecord, report: Report) -> None:
-        """Keep a job's report for the next decision, and have that made if the report is news."""
+    def _reported(
+        self, record: JobRecord, report: Report | None, group: GroupReport | None
+    ) -> None:
+        """Keep what an agent says for the next decision, and have that made if it is news."""
         memory = self.reconciler.memories.get(record.uid)
-        if memory is not None and report != memory.report:
-            memory.report = report
+        if memory is None:
+            return
+        news = (report or memory.report, group or memory.group)
+        if news != (memory.report, memory.group):
+            memory.report, memory.group = news
             self.trigger(record.namespace, record.name)
 
     async def _work(self) -> None:

@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.errors import DDPJobError, InvalidJob
-from ddpjob.plan.observed import PodRecord, Report
+from ddpjob.plan.observed import GroupReport, PodRecord, Report
 from ddpjob.pods.render import PodTemplate
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the operator tells a job's group."""
+
+    round: int = 0
+    """The round that status has."""
+    ends: bool = False
+    """Nodes whose ranks have failed are to end their pods."""
 
 
 @dataclass
@@ -31,8 +41,14 @@ class Memory:
     """Monotonic time at which only secondary failures were seen first."""
     report: Report | None = None
     """The last progress report of rank 0."""
+    group: GroupReport | None = None
+    """The last report on all nodes."""
     head: str = ""
     """uid of rank 0's pod of this attempt, whose agent is asked for progress."""
+    order: Order = Order()
+    """What rank 0's agent is told."""
+    token: str = ""
+    """What the job's agents know the operator by, once it has been read."""
     made: tuple[int, dict[int, str]] = (-1, {})
     """An attempt, and by node rank `uid_print` of each pod that this process created in it."""
     strays: frozenset[str] = frozenset()
@@ -48,10 +64,14 @@ class Memory:
     requeue_at: float = math.inf
     """Monotonic time at which the job is decided on again even if nothing happens."""
 
+    def begin_round(self) -> None:
+        """Forget what belongs to the round that has just ended."""
+        self.secondary_at = self.report = self.group = None
+
     def begin_attempt(self) -> None:
         """Forget what belongs to the attempt that has just ended."""
-        self.secondary_at = self.create_error = self.create_error_at = None
-        self.report = self.template = self.prepared = None
+        self.begin_round()
+        self.create_error = self.create_error_at = self.template = self.prepared = None
 
 
 @dataclass

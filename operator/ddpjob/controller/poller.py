@@ -1,15 +1,17 @@
-"""Asks rank 0's agent of every running job for progress.
+"""Asks rank 0's agent of running jobs for progress.
 
 A pod of somebody's writes the answer, so the answer is hostile.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import TypeVar
 
 import aiohttp
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.plan.observed import PodRecord, Report
@@ -18,8 +20,12 @@ from ddpjob.settings import Settings
 
 log = logging.getLogger(__name__)
 
+Page = TypeVar("Page", bound=BaseModel)
+
 IN_FLIGHT = 64
 ANSWER_SECONDS = 2.0
+# A pod's network is near.
+CONNECT_SECONDS = 5.0
 MAX_BYTES = 64 * 1024
 
 
@@ -31,11 +37,16 @@ class Poller:
         settings: Settings,
         targets: Callable[[], Iterable[tuple[JobRecord, PodRecord]]],
         deliver: Callable[[JobRecord, Report], None],
+        others: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`targets` returns each running job with rank 0's pod; `deliver` takes a job's report."""
+        """`targets` returns each running job with rank 0's pod; `deliver` takes a job's report.
+
+        `others` is the number of jobs whose progress comes in another way.
+        """
         self._settings = settings
         self._targets = targets
         self._deliver = deliver
+        self._others = others
         self._running = 0
 
     def write_interval(self) -> float:
@@ -48,60 +59,71 @@ class Poller:
 
     async def run(self) -> None:
         """Ask every running job once per interval, until cancelled."""
-        async with _session() as session:
+        async with session(ANSWER_SECONDS, IN_FLIGHT) as http:
             slots = asyncio.Semaphore(IN_FLIGHT)
             while True:
                 targets = list(self._targets())
-                self._running = len(targets)
-                await asyncio.gather(*(self._ask(session, slots, *target) for target in targets))
+                self._running = self._others() + len(targets)
+                await asyncio.gather(*(self._ask(http, slots, *target) for target in targets))
                 await asyncio.sleep(self._settings.progress_poll)
 
     async def _ask(
         self,
-        session: aiohttp.ClientSession,
+        http: aiohttp.ClientSession,
         slots: asyncio.Semaphore,
         record: JobRecord,
         pod: PodRecord,
     ) -> None:
         async with slots:
-            report = await fetch(session, pod)
+            report = await fetch(http, pod)
         if report is not None:
             self._deliver(record, report)
 
 
-async def fetch(session: aiohttp.ClientSession, pod: PodRecord) -> Report | None:
+async def fetch(http: aiohttp.ClientSession, pod: PodRecord) -> Report | None:
     """Return the progress that the pod's agent reports.
 
     Returns None if the agent does not answer in time, or if the answer is no report of this pod.
     """
+    page = await read_page(http, pod, "/progress", AgentReport)
+    return page.report() if page is not None and page.is_of(pod) else None
+
+
+async def read_page(
+    http: aiohttp.ClientSession,
+    pod: PodRecord,
+    path: str,
+    kind: type[Page],
+    headers: Mapping[str, str] = MappingProxyType({}),
+    limit: int = MAX_BYTES,
+) -> Page | None:
+    """Return a page of the pod's agent, of at most `limit` bytes; None if it does not give one."""
     host, port = pod.ip, pod.agent_port
     address = f"[{host}]" if ":" in host else host
     try:
-        async with session.get(
-            f"http://{address}:{port}/progress", allow_redirects=False
+        async with http.get(
+            f"http://{address}:{port}{path}", headers=headers, allow_redirects=False
         ) as answer:
             if answer.status != 200:
                 return None
-            text = await answer.content.read(MAX_BYTES + 1)
-            while len(text) <= MAX_BYTES and (more := await answer.content.read(MAX_BYTES)):
+            text = await answer.content.read(limit + 1)
+            while len(text) <= limit and (more := await answer.content.read(limit)):
                 text += more
-        if len(text) > MAX_BYTES:
-            return None
-        page = AgentReport.model_validate(loads(text))
-        return page.report() if page.is_of(pod) else None
+        return kind.model_validate(loads(text)) if len(text) <= limit else None
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError) as error:
         # Its text would quote the answer, of which nobody knows what is in it.
-        log.debug("no progress host=%s error=%s", host, type(error).__name__)
+        log.debug("no answer host=%s error=%s", host, type(error).__name__)
         return None
 
 
 @asynccontextmanager
-async def _session() -> AsyncIterator[aiohttp.ClientSession]:
-    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+async def session(seconds: float, limit: int) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session for requests to agents: of so many seconds each, so many at a time, 0 for any."""
     # No cookies: what one pod sets, another must not get.
     jar = aiohttp.DummyCookieJar()
-    connector = aiohttp.TCPConnector(limit=IN_FLIGHT)
     async with aiohttp.ClientSession(
-        timeout=timeout, cookie_jar=jar, connector=connector
-    ) as session:
-        yield session
+        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_SECONDS)),
+        cookie_jar=jar,
+        connector=aiohttp.TCPConnector(limit=limit, force_close=True),
+    ) as http:
+        yield http

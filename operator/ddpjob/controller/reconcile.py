@@ -3,15 +3,15 @@
 import logging
 import math
 import time
-from collections.abc import Callable
 
 from ddpjob import names
 from ddpjob.api import DDPJob, Status, read_status
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
+from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import Children
 from ddpjob.controller.events import record_event
 from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Caches, Memory, elapsed
+from ddpjob.controller.memory import Caches, Memory, Order, elapsed
 from ddpjob.errors import (
     AlreadyExists,
     ClusterError,
@@ -52,14 +52,13 @@ class Reconciler:
         caches: Caches,
         children: Children,
         settings: Settings,
-        progress_interval: Callable[[], float],
+        agents: Agents,
     ) -> None:
-        """`progress_interval` returns the seconds between two writes of one job's progress."""
         self.cluster = cluster
         self.caches = caches
         self.children = children
         self.settings = settings
-        self.progress_interval = progress_interval
+        self.agents = agents
         self.memories: dict[str, Memory] = {}
         """By uid of the job."""
 
@@ -144,6 +143,7 @@ class Reconciler:
             edit_error=memory.edit_error[1] if _checks_edits(job) else None,
             secondary_seconds=elapsed(memory.secondary_at),
             report=memory.report,
+            group=memory.group,
             spec_hash=memory.template.spec_hash if ready and memory.template else "",
             key=self.children.key,
             made=memory.made[1] if memory.made[0] == job.status.attempt else {},
@@ -161,6 +161,9 @@ class Reconciler:
         observed = self._observe(job, memory, confirmed=confirmed)
         decision = await aside(_is_long(job, observed), decide, job, observed, time.time())
         memory.head = decision.head
+        # The round that is stored, whatever may follow: an order rests on a status.
+        memory.order = Order(job.status.round, decision.end_round)
+        self.agents.tell(memory.head, memory.order)
         after = math.inf if decision.requeue_after is None else decision.requeue_after
         memory.requeue_at = time.monotonic() + after
         return decision
@@ -229,7 +232,7 @@ class Reconciler:
             return memory.written_at + self.settings.minor_status
         return max(
             memory.written_at + self.settings.minor_status,
-            memory.progress_at + self.progress_interval(),
+            memory.progress_at + self.agents.write_interval(),
         )
 
     async def _write_status(self, job: DDPJob, decision: Decision, memory: Memory) -> None:
@@ -260,6 +263,8 @@ class Reconciler:
             memory.progress_at = memory.written_at
         if new.attempt != old.attempt:
             memory.begin_attempt()
+        elif new.round != old.round:
+            memory.begin_round()
         if _is_pruned(body["status"], stored.get("status") or {}):
             text = "the definition of DDPJob is older than this operator: apply manifests/crd.yaml"
             await record_event(self.cluster, job, Event("OldDefinition", text, warning=True))

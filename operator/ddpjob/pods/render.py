@@ -94,12 +94,14 @@ def service(job: DDPJob) -> Body:
     )
 
 
-def config_map(job: DDPJob, agent: Agent) -> Body:
-    """Return the job's ConfigMap with the agent."""
+def config_map(job: DDPJob, agent: Agent, token: str) -> Body:
+    """Return the job's ConfigMap with the agent, and the token that agents and operator share."""
     name = names.agent_config_name(job.name, agent.digest)
-    return _render(
-        "configmap.json.j2", job, agent_config=name, files={names.AGENT_ZIP: agent.encoded}
-    )
+    files = {
+        names.AGENT_ZIP: agent.encoded,
+        names.AGENT_TOKEN: base64.b64encode(token.encode()).decode(),
+    }
+    return _render("configmap.json.j2", job, agent_config=name, files=files)
 
 
 def network_policy(job: DDPJob, policy: Policy) -> Body | None:
@@ -336,6 +338,8 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         env["LOCAL_RANK"] = "0"
     if spec.success_policy != "All":
         env["DDPJOB_SUCCESS_POLICY"] = spec.success_policy
+    if spec.failure_policy.restart_strategy == "InPlace":
+        env["DDPJOB_RESTART"] = "InPlace"
     if not spec.warm_start.enabled:
         env["DDPJOB_WARM_START"] = "0"
     if spec.warm_start.modules:

@@ -1,0 +1,218 @@
+"""Long polls of rank 0's agents: how a job's nodes are, and which round they are to be in.
+
+A request is held by the agent until there is news, so a failure is known within milliseconds. Each
+one carries the round that status has, so an order that was lost is given again with the next. A pod
+of somebody's writes the answer, so the answer is hostile.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import aiohttp
+from pydantic import BaseModel, ConfigDict, Field
+
+from ddpjob.controller.jobrecord import JobRecord
+from ddpjob.controller.memory import Order
+from ddpjob.controller.poller import read_page, session
+from ddpjob.errors import ClusterError
+from ddpjob.plan.observed import MAX_TEXT, GroupReport, NodeReport, PodRecord, Report
+from ddpjob.plan.termination import AgentReport
+from ddpjob.settings import Settings
+
+# So many requests are held at a time. The agents of further jobs answer at once.
+MOST_HELD = 2000
+# A request is held for `progress_poll`, and by a busy agent somewhat longer.
+REQUEST_SECONDS = 30.0
+# 32 termination messages without tracebacks, and a page of progress.
+MAX_BYTES = 256 * 1024
+# An agent that always has news gets so many requests at once, and then one a second.
+BURST = 10
+# The pause after a request without an answer.
+PAUSE_SECONDS = 1.0
+# The pause after a ConfigMap that could not be read, or has no token.
+TOKEN_SECONDS = 10.0
+# How often it is looked which jobs run.
+LOOK_SECONDS = 1.0
+
+Number = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Failure(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    node_rank: Number
+    exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)]
+    message: dict[str, Any]
+
+
+class _Page(AgentReport):
+    """The answer at `/group`."""
+
+    serial: Number
+    running: bool = False
+    failures: Annotated[list[_Failure], Field(max_length=64)] = []
+    progress: AgentReport | None = None
+
+    def group(self) -> GroupReport:
+        texts = [(each, json.dumps(each.message)) for each in self.failures]
+        return GroupReport(
+            attempt=self.attempt,
+            round=self.round,
+            running=self.running,
+            failures=tuple(
+                NodeReport(each.node_rank, each.exit_code, text)
+                for each, text in texts
+                if len(text) <= MAX_TEXT
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request has brought."""
+
+    serial: int
+    group: GroupReport
+    report: Report | None
+
+
+class _Talk:
+    """The request to one agent, and the order that it carries."""
+
+    def __init__(self, order: Order) -> None:
+        self.order, self.serial = order, 0
+        self.request: asyncio.Task[Answer | None] | None = None
+        self._spent, self._at = 0.0, time.monotonic()
+
+    def give(self, order: Order) -> None:
+        """Take the request back if it carries another order."""
+        if order != self.order:
+            self.order = order
+            if self.request is not None:
+                self.request.cancel()
+
+    def pause(self) -> float:
+        """Return the seconds to wait before the next request."""
+        now = time.monotonic()
+        self._spent = max(0.0, self._spent - (now - self._at)) + 1
+        self._at = now
+        return max(0.0, self._spent - BURST)
+
+
+class Groups:
+    """Keeps a request at rank 0's agent of every running job that may be restarted in place."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        heads: Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]],
+        token: Callable[[JobRecord, PodRecord], Awaitable[str]],
+        deliver: Callable[[JobRecord, Answer], None],
+    ) -> None:
+        """`heads` returns running jobs with rank 0's pod and the order; `deliver` takes answers.
+
+        `token` returns what the job's agents know the operator by, or raises ClusterError.
+        """
+        self._settings, self._heads = settings, heads
+        self._token, self._deliver = token, deliver
+        self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
+        self._held = 0
+
+    def __len__(self) -> int:
+        """Return the number of jobs that are asked."""
+        return len(self._talks)
+
+    def tell(self, pod_uid: str, order: Order) -> None:
+        """Have the order given at once, if it is another one."""
+        if pod_uid in self._talks:
+            self._talks[pod_uid][0].give(order)
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        try:
+            async with session(REQUEST_SECONDS, limit=0) as http:
+                while True:
+                    heads = {pod.uid: (record, pod, order) for record, pod, order in self._heads()}
+                    for uid in self._talks.keys() - heads.keys():
+                        self._talks.pop(uid)[1].cancel()
+                    for uid, (record, pod, order) in heads.items():
+                        if uid not in self._talks:
+                            talk = _Talk(order)
+                            task = asyncio.create_task(self._follow(http, record, pod, talk))
+                            self._talks[uid] = talk, task
+                        self.tell(uid, order)
+                    await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            for _, task in self._talks.values():
+                task.cancel()
+            self._talks.clear()
+
+    async def _follow(
+        self, http: aiohttp.ClientSession, record: JobRecord, pod: PodRecord, talk: _Talk
+    ) -> None:
+        """Ask one agent until cancelled."""
+        token = ""
+        while True:
+            await asyncio.sleep(talk.pause())
+            if not token:
+                with suppress(ClusterError):
+                    token = await self._token(record, pod)
+                if not token:
+                    await asyncio.sleep(TOKEN_SECONDS)
+                    continue
+            answer = await self._ask(http, pod, token, talk)
+            if answer is not None:
+                talk.serial = answer.serial
+                self._deliver(record, answer)
+
+    async def _ask(
+        self, http: aiohttp.ClientSession, pod: PodRecord, token: str, talk: _Talk
+    ) -> Answer | None:
+        """Return the answer; None if there is none, or the order has changed meanwhile."""
+        is_held = self._held < MOST_HELD
+        seconds = self._settings.progress_poll
+        if not is_held:
+            await asyncio.sleep(seconds)
+        self._held += is_held
+        talk.request = asyncio.create_task(
+            fetch_group(http, pod, token, talk.order, talk.serial, seconds if is_held else 0)
+        )
+        try:
+            answer = await talk.request
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                talk.request.cancel()
+                raise
+            return None
+        finally:
+            self._held -= is_held
+        if answer is None:
+            await asyncio.sleep(PAUSE_SECONDS)
+        return answer
+
+
+async def fetch_group(
+    http: aiohttp.ClientSession,
+    pod: PodRecord,
+    token: str,
+    order: Order,
+    serial: int,
+    seconds: float,
+) -> Answer | None:
+    """Give an agent an order, and return what it answers within so many seconds.
+
+    Returns None if it does not answer, or not as the agent of this pod.
+    """
+    query = f"round={order.round}&after={serial}&hold={math.ceil(seconds)}&ends={int(order.ends)}"
+    headers = {"Authorization": f"Bearer {token}"}
+    page = await read_page(http, pod, f"/group?{query}", _Page, headers, MAX_BYTES)
+    if page is None or not page.is_of(pod):
+        return None
+    return Answer(page.serial, page.group(), page.progress.report() if page.progress else None)
