@@ -2,6 +2,16 @@
 
 from tests.builders import NOW, STARTED, failed, in_attempt, job, reports, running, write
 
+PAST = {
+    "attempt": 0,
+    "startTime": "2027-01-15T07:00:00Z",
+    "endTime": "2027-01-15T07:50:00Z",
+    "reason": "Exception",
+    "firstStep": 0,
+    "step": 300,
+}
+"""An attempt that made 300 steps in 3000 s."""
+
 
 def test_time_is_counted_when_a_state_ends() -> None:
     new = job()
@@ -18,22 +28,25 @@ def test_time_is_counted_when_a_state_ends() -> None:
 
 
 def test_the_time_of_steps_that_are_trained_again_is_lost() -> None:
-    past = {
-        "attempt": 0,
-        "startTime": "2027-01-15T07:00:00Z",
-        "endTime": "2027-01-15T07:50:00Z",
-        "reason": "Exception",
-        "firstStep": 0,
-        "step": 300,
-    }
     spent = {"productiveSeconds": 3000, "since": STARTED}
-    ours = in_attempt(1, history=[past], goodput=spent)
+    ours = in_attempt(1, history=[PAST], goodput=spent)
     pods = (running(0, attempt=1), running(1, attempt=1))
     ours = write(ours, *pods, report=reports(200, 1))
     assert ours.status.goodput.lost_seconds == 1000
     assert ours.status.goodput.productive_seconds == 2000
     ours = write(ours, *pods, now=NOW + 5, report=reports(250, 1))
     assert ours.status.goodput.lost_seconds == 1000, "once"
-    counted = in_attempt(1, history=[past], goodput=spent)
+    counted = in_attempt(1, history=[PAST], goodput=spent)
     counted = write(counted, *pods, report=reports(200, 1, source="counted"))
     assert counted.status.goodput.lost_seconds == 0
+
+
+def test_nothing_is_lost_before_the_next_attempt_has_said_where_it_begins() -> None:
+    spent = {"productiveSeconds": 3000, "since": STARTED}
+    before = {"attempt": 0, "step": 300, "firstStep": 0}
+    ours = in_attempt(1, history=[PAST], goodput=spent, progress=before)
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    ours = write(ours, *pods)
+    assert (ours.status.goodput.productive_seconds, ours.status.goodput.lost_seconds) == (3000, 0)
+    ours = write(ours, *pods, report=reports(200, 1))
+    assert ours.status.goodput.lost_seconds == 1000

@@ -49,7 +49,7 @@ def with_lost_time(status: Status) -> Status:
     By the steps that the script reports, of which one in some seconds is seen; without them nothing
     is known to be lost.
     """
-    last, progress = status.history[-1] if status.history else None, status.progress
+    last, progress = status.history[-1] if status.history else None, status.current_progress
     if not (last and progress and progress.source == "file" and last.attempt == status.attempt - 1):
         return status
     first, done, resumed = last.first_step, last.step, progress.first_step
