@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
+from ddpjob.plan.answer import restart_or_fail
 from ddpjob.plan.cleanup import clean_up
 from ddpjob.plan.decision import Decision, Event, requeue
-from ddpjob.plan.failure import after_failure, restart_or_fail
+from ddpjob.plan.failure import after_failure
 from ddpjob.plan.finish import complete, seconds_left, time_is_up
 from ddpjob.plan.goodput import with_time_booked
 from ddpjob.plan.group import Group
