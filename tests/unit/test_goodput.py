@@ -1,6 +1,18 @@
 """Where a job's time went."""
 
-from tests.builders import NOW, STARTED, failed, in_attempt, job, reports, running, write
+from tests.builders import (
+    NOW,
+    STARTED,
+    failed,
+    in_attempt,
+    job,
+    reported,
+    reports,
+    running,
+    told,
+    whole,
+    write,
+)
 
 PAST = {
     "attempt": 0,
@@ -50,3 +62,25 @@ def test_nothing_is_lost_before_the_next_attempt_has_said_where_it_begins() -> N
     assert (ours.status.goodput.productive_seconds, ours.status.goodput.lost_seconds) == (3000, 0)
     ours = write(ours, *pods, report=reports(200, 1))
     assert ours.status.goodput.lost_seconds == 1000
+
+
+def test_the_time_of_steps_that_are_trained_again_in_place_is_lost_too() -> None:
+    pods = (running(0), running(1))
+    spent = {"productiveSeconds": 3000, "since": STARTED}
+    entries = [{**PAST, "round": round} for round in (0, 1)]
+    for history, lost in ((entries[:1], 1000), (entries, 0), ([{**PAST, "attempt": 1}], 0)):
+        ours = in_attempt(0, history=history, goodput=spent, round=1)
+        ours = write(ours, *pods, report=reports(200, round=1))
+        assert ours.status.goodput.lost_seconds == lost
+    after = in_attempt(1, history=entries, goodput=spent)
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    assert write(after, *pods, report=reports(200, 1)).status.goodput.lost_seconds == 1000
+
+
+def test_a_restart_in_place_counts_as_starting() -> None:
+    pods = (running(0), running(1))
+    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
+    ours = write(ours, *pods, now=NOW + 100, group=told(reported(1)))
+    ours = write(ours, *pods, now=NOW + 103, group=told(round=1))
+    spent = ours.status.goodput
+    assert (spent.productive_seconds, spent.starting_seconds) == (100, 3)

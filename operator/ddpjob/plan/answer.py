@@ -90,9 +90,13 @@ def judge_failure(group: Group, status: Status, found: api.Failure) -> Judged:
 
 
 def _verdict(policy: FailurePolicy, status: Status, found: api.Failure) -> Verdict:
-    """Return the policy's verdict."""
+    """Return the policy's verdict, or that the failure has been answered before."""
     # If the job has trained before, a script that is not found is missing on one node only.
     verdict = judge(policy, found, has_trained=status.progress is not None)
+    if found.round < status.round:
+        # It was judged and charged when its round ended. Pods that could not go on to the next
+        # round say the same again.
+        return replace(verdict, action="Restart", counts=False)
     if found.reason == RENDEZVOUS and verdict.rule is None and status.state != "Running":
         return replace(verdict, counts=False)  # it waited for nodes that were never there
     return verdict
@@ -124,7 +128,7 @@ def words_of(found: api.Failure) -> str:
 
 
 def _ran_seconds(status: Status, now: float) -> float:
-    """Return for how many seconds all nodes of the attempt have run."""
+    """Return for how many seconds all nodes of the round have run."""
     running = status.condition("Running")
     if running is None or running.status != "True":
         return 0.0

@@ -67,7 +67,7 @@ def after_failure(
     lost = [pod for pod in rest if pod.deleting]
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
     gone = _gone_ranks(group, rest)
-    if ignored := _ignored(job, _in_order(failed)):
+    if ignored := _ignored(job, _in_order(failed, status.round)):
         return _ignore(status, ignored, succeeded)
     # If Kubernetes ends one of the pods, a pod that failed without a termination message failed
     # because of that.
@@ -78,7 +78,7 @@ def after_failure(
         if not is_secondary(pod) and not (disrupted and termination_of(pod) is None)
     ]
     if primary:
-        return answer(group, status, failure(first_cause(primary)))
+        return answer(group, status, failure(first_cause(primary), status.round))
     if gone and not lost and not observed.confirmed:
         return Decision(job.status, confirm=True)
     if lost or gone:
@@ -91,8 +91,8 @@ def after_failure(
     waited = observed.secondary_seconds
     if waited < PRIMARY_WAIT_SECONDS and any(pod.live for pod in rest):
         return Decision(status, only_secondary=True, requeue_after=PRIMARY_WAIT_SECONDS - waited)
-    late = late_failure(failed, [pod for pod in rest if pod.live])
-    found = late or secondary_failure(failed)
+    late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
+    found = late or secondary_failure(failed, status.round)
     return answer(group, status, found if late else _with_bystanders(found, rest, succeeded))
 
 
@@ -113,10 +113,15 @@ def _with_bystanders(
     return found.model_copy(update={"message": message}) if words else found
 
 
-def _in_order(failed: Sequence[PodRecord]) -> Iterator[_NodeFailure]:
-    """Yield the failures of these pods, the first cause first."""
+def _in_order(failed: Sequence[PodRecord], current_round: int) -> Iterator[_NodeFailure]:
+    """Yield the failures of these pods, the first cause first.
+
+    Those of earlier rounds have been answered, and whether to ignore them is no question any more.
+    """
     for pod in by_cause(failed):
-        yield pod.rank, failure(pod)
+        found = failure(pod, current_round)
+        if found.round == current_round:
+            yield pod.rank, found
 
 
 def _ignored(job: DDPJob, failures: Iterable[_NodeFailure]) -> list[_NodeFailure]:
@@ -166,7 +171,11 @@ def _losses(
 
     Kubernetes' own deletions come before a user's, because a drain deletes pods of one job too.
     """
-    seen: dict[str, Any] = {"attempt": status.attempt, "time": timestamp(group.now)}
+    seen: dict[str, Any] = {
+        "attempt": status.attempt,
+        "round": status.round,
+        "time": timestamp(group.now),
+    }
     found = [
         api.Failure(
             rank=pod.rank,
