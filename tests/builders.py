@@ -8,7 +8,14 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, Failure, FailurePolicy, Status
 from ddpjob.plan import decide as core
 from ddpjob.plan import decision
-from ddpjob.plan.observed import Observed, PodRecord, Report, pod_record
+from ddpjob.plan.observed import (
+    GroupReport,
+    NodeReport,
+    Observed,
+    PodRecord,
+    Report,
+    pod_record,
+)
 from ddpjob.plan.proof import print_of, proofs
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
@@ -138,9 +145,19 @@ def condition(status: Status, kind: str) -> tuple[str, str] | None:
     return (found.status, found.reason) if found else None
 
 
-def reports(step: int, attempt: int = 0, source: str = "file") -> Report:
+def reports(step: int, attempt: int = 0, source: str = "file", round: int = 0) -> Report:
     """Rank 0's report of a step."""
-    return Report(attempt=attempt, step=step, source=source)  # type: ignore[arg-type]
+    return Report(attempt=attempt, step=step, source=source, round=round)  # type: ignore[arg-type]
+
+
+def told(*failures: NodeReport, round: int = 0, attempt: int = 0) -> GroupReport:
+    """The report of rank 0's agent: all ranks have been started, and these nodes' have failed."""
+    return GroupReport(attempt=attempt, round=round, running=True, failures=failures)
+
+
+def reported(rank: int, *, exit_code: int = 1, **fields: Any) -> NodeReport:
+    """A node whose ranks have failed, and whose agent waits to be asked on."""
+    return NodeReport(rank, exit_code, summary(**{"rank": rank, "exit_code": exit_code, **fields}))
 
 
 def failure_policy(*rules: dict[str, Any]) -> FailurePolicy:

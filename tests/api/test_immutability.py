@@ -61,7 +61,10 @@ VALUES: dict[str, tuple[Any, Any]] = {
 }
 ALWAYS: dict[str, tuple[Any, Any]] = {
     "suspend": (True, False),
-    "failurePolicy": ({"maxRestarts": 5}, {"maxRestarts": 6}),
+    "failurePolicy": (
+        {"maxRestarts": 5, "restartStrategy": "InPlace"},
+        {"maxRestarts": 5, "restartStrategy": "Recreate"},
+    ),
     "cleanPodPolicy": ("All", "None"),
     "activeDeadlineSeconds": (600, 6000),
     "ttlSecondsAfterFinished": (60, 0),

@@ -11,10 +11,12 @@ from tests.builders import (
     failed,
     long_running,
     pod,
+    reported,
     running,
     see,
     started,
     succeeded,
+    told,
     whole,
     write,
 )
@@ -83,3 +85,21 @@ def test_a_failed_job_has_no_running_nodes() -> None:
     over = decide(whole(failurePolicy={"maxRestarts": 0}), see(running(0), failed(1)), NOW).status
     assert over.state == "Failed"
     assert (over.nodes.running, over.nodes.failed, over.summary.nodes) == (0, 1, "0/2")
+
+
+def test_the_deadline_of_a_job_counts_on_while_it_restarts_in_place() -> None:
+    pods = (running(0), running(1))
+    spec = {"activeDeadlineSeconds": 400, "failurePolicy": {"restartStrategy": "InPlace"}}
+    ours = write(long_running(**spec), *pods, group=told(reported(1)))
+    assert (ours.status.state, ours.status.round) == ("Restarting", 1)
+    assert decide(ours, see(*pods), NOW + 99).requeue_after == 1
+    late = decide(ours, see(*pods), NOW + 100).status
+    assert condition(late, "Failed") == ("True", "DeadlineExceeded")
+    assert (late.history[-1].attempt, late.history[-1].round) == (0, 1)
+
+
+def test_a_job_that_ends_well_before_its_round_is_known_to_run_has_succeeded() -> None:
+    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
+    ours = write(ours, running(0), running(1), group=told(reported(1)))
+    done = decide(ours, see(succeeded(0), succeeded(1)), NOW).status
+    assert (done.state, done.round) == ("Succeeded", 1)

@@ -1,6 +1,28 @@
 """Where a job's time went."""
 
-from tests.builders import NOW, STARTED, failed, in_attempt, job, reports, running, write
+from tests.builders import (
+    NOW,
+    STARTED,
+    failed,
+    in_attempt,
+    job,
+    reported,
+    reports,
+    running,
+    told,
+    whole,
+    write,
+)
+
+PAST = {
+    "attempt": 0,
+    "startTime": "2027-01-15T07:00:00Z",
+    "endTime": "2027-01-15T07:50:00Z",
+    "reason": "Exception",
+    "firstStep": 0,
+    "step": 300,
+}
+"""An attempt that made 300 steps in 3000 s."""
 
 
 def test_time_is_counted_when_a_state_ends() -> None:
@@ -18,22 +40,47 @@ def test_time_is_counted_when_a_state_ends() -> None:
 
 
 def test_the_time_of_steps_that_are_trained_again_is_lost() -> None:
-    past = {
-        "attempt": 0,
-        "startTime": "2027-01-15T07:00:00Z",
-        "endTime": "2027-01-15T07:50:00Z",
-        "reason": "Exception",
-        "firstStep": 0,
-        "step": 300,
-    }
     spent = {"productiveSeconds": 3000, "since": STARTED}
-    ours = in_attempt(1, history=[past], goodput=spent)
+    ours = in_attempt(1, history=[PAST], goodput=spent)
     pods = (running(0, attempt=1), running(1, attempt=1))
     ours = write(ours, *pods, report=reports(200, 1))
     assert ours.status.goodput.lost_seconds == 1000
     assert ours.status.goodput.productive_seconds == 2000
     ours = write(ours, *pods, now=NOW + 5, report=reports(250, 1))
     assert ours.status.goodput.lost_seconds == 1000, "once"
-    counted = in_attempt(1, history=[past], goodput=spent)
+    counted = in_attempt(1, history=[PAST], goodput=spent)
     counted = write(counted, *pods, report=reports(200, 1, source="counted"))
     assert counted.status.goodput.lost_seconds == 0
+
+
+def test_nothing_is_lost_before_the_next_attempt_has_said_where_it_begins() -> None:
+    spent = {"productiveSeconds": 3000, "since": STARTED}
+    before = {"attempt": 0, "step": 300, "firstStep": 0}
+    ours = in_attempt(1, history=[PAST], goodput=spent, progress=before)
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    ours = write(ours, *pods)
+    assert (ours.status.goodput.productive_seconds, ours.status.goodput.lost_seconds) == (3000, 0)
+    ours = write(ours, *pods, report=reports(200, 1))
+    assert ours.status.goodput.lost_seconds == 1000
+
+
+def test_the_time_of_steps_that_are_trained_again_in_place_is_lost_too() -> None:
+    pods = (running(0), running(1))
+    spent = {"productiveSeconds": 3000, "since": STARTED}
+    entries = [{**PAST, "round": round} for round in (0, 1)]
+    for history, lost in ((entries[:1], 1000), (entries, 0), ([{**PAST, "attempt": 1}], 0)):
+        ours = in_attempt(0, history=history, goodput=spent, round=1)
+        ours = write(ours, *pods, report=reports(200, round=1))
+        assert ours.status.goodput.lost_seconds == lost
+    after = in_attempt(1, history=entries, goodput=spent)
+    pods = (running(0, attempt=1), running(1, attempt=1))
+    assert write(after, *pods, report=reports(200, 1)).status.goodput.lost_seconds == 1000
+
+
+def test_a_restart_in_place_counts_as_starting() -> None:
+    pods = (running(0), running(1))
+    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
+    ours = write(ours, *pods, now=NOW + 100, group=told(reported(1)))
+    ours = write(ours, *pods, now=NOW + 103, group=told(round=1))
+    spent = ours.status.goodput
+    assert (spent.productive_seconds, spent.starting_seconds) == (100, 3)

@@ -10,6 +10,7 @@ from ddpjob.plan.observed import PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
+    STARTED,
     condition,
     decide,
     deleted,
@@ -17,9 +18,12 @@ from tests.builders import (
     job,
     pod,
     record_of,
+    reported,
     running,
     see,
     started,
+    told,
+    whole,
     with_status,
     write,
 )
@@ -193,3 +197,15 @@ def test_a_pod_that_no_scheduler_has_seen_is_named_at_the_deadline() -> None:
     assert failure and failure.reason == "StartupDeadlineExceeded"
     assert failure.pod == "digits-0-1"
     assert "no scheduler has reported on it" in failure.message
+
+
+def test_a_restart_in_place_waits_for_no_pods() -> None:
+    spec = {"startupDeadlineSeconds": 60, "failurePolicy": {"restartStrategy": "InPlace"}}
+    old = (running(0, created_at=STARTED), running(1, created_at=STARTED))
+    ours = write(whole(**spec), *old, group=told(reported(1)))
+    assert (ours.status.state, ours.status.round) == ("Restarting", 1)
+    for pods in (old, (old[0], replace(old[1], without_sandbox=True))):
+        for later in (1, 3600):
+            step = decide(ours, see(*pods), NOW + later)
+            assert (step.status.attempt, step.requeue_after) == (0, None)
+            assert not (step.create or step.delete or step.prepare)

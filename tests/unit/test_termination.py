@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.termination import (
+    AgentReport,
     failure,
     final_report,
     first_cause,
@@ -170,3 +172,28 @@ def test_a_cut_in_the_report_leaves_the_cause(metrics: dict[str, float]) -> None
 def test_a_refused_pods_failure_has_kubernetes_own_reason(message: str, wanted: str) -> None:
     pod = failed(0, message, reason="OutOfcpu", disruption="NodeRefused")
     assert failure(pod).message == wanted
+
+
+def test_a_round_is_read_strictly() -> None:
+    assert read_termination(failed(0, summary(round=3))) is not None
+    for wrong in (-1, 2**31, "3", 3.0, True, None):
+        assert read_termination(failed(0, summary(round=wrong))) is None, wrong
+        page = {"attempt": 0, "round": wrong, "source": "file", "step": 1}
+        with pytest.raises(ValidationError):
+            AgentReport.model_validate(page)
+    told = AgentReport.model_validate({"attempt": 0, "round": 2, "source": "file", "step": 1})
+    report = told.report()
+    assert report and (report.attempt, report.round) == (0, 2)
+
+
+def test_a_failure_is_of_the_round_that_its_agent_names_but_of_none_that_has_not_begun() -> None:
+    def rounds(message: str, current: int) -> int:
+        return failure(failed(1, message), current).round
+
+    assert [rounds(summary(round=2), current) for current in (4, 2, 1)] == [2, 2, 1]
+    assert [rounds(summary(), 3), rounds("Killed", 3)] == [0, 3], "without an agent's word: now"
+    both = [waits(0, "backward", 10.0, round=1), waits(1, "barrier", 9.0, round=1)]
+    assert secondary_failure(both, 2).round == 1
+    timed_out = failed(0, summary(peer=True, round=1, message="timed out"))
+    late = late_failure([timed_out], [running(1)], 2)
+    assert late and late.round == 1

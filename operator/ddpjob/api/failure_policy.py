@@ -10,6 +10,9 @@ from ddpjob.api.messages import show
 from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
 
+RestartStrategy = Literal["InPlace", "Recreate"]
+DEFAULT_RESTART_STRATEGY: RestartStrategy = "Recreate"
+
 MessagePattern = Annotated[str, Field(min_length=1, max_length=256)]
 # CEL's expressions are RE2's too. An expression that does not compile is an error, which `?:` hands
 # on.
@@ -26,8 +29,8 @@ class BackoffSeconds(Model):
     """`first` is the pause in seconds before the second restart in a row. The first restart has no
     pause. Each later pause is twice as long as the one before."""
     cap: Annotated[int, Field(ge=0, le=86400)] = 360
-    """`cap` is the longest pause in seconds. A row of restarts ends with progress, or with an
-    attempt that ran for longer than `cap`."""
+    """`cap` is the longest pause in seconds. A row of restarts ends with progress, or with a
+    round that ran for longer than `cap`."""
     checks: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "self.cap >= self.first",
@@ -123,8 +126,14 @@ class FailurePolicy(Model):
     """`maxRestarts` is the number of counted failures that are followed by a restart. The next
     counted failure fails the job. A restart because a pod was deleted, evicted, preempted or lost
     does not count, and a restart because the group could not be started does not count. The count
-    is 0 again when the script reports a step that no earlier attempt has reached. Three counted
-    failures in a row at one reported step fail the job in any case."""
+    is 0 again when the script reports a step that no earlier round or attempt has reached. Three
+    counted failures in a row at one reported step fail the job in any case."""
+    restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
+    """`restartStrategy` decides how the group is started again after a failure. `Recreate` creates
+    new pods, as a new attempt. `InPlace` ends all processes and starts them again in the same pods,
+    as a new round of the attempt. It does so if all pods run, after reason Exception, ExitCode,
+    Signal, Hang or OOMKilled of a process. Of restarts in a row without a new step, only the first
+    is in place. After all other failures new pods are created too."""
     backoff_seconds: BackoffSeconds = BackoffSeconds()
     """`backoffSeconds` are the pauses before restarts."""
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []

@@ -125,11 +125,13 @@ class Progress(Model):
     attempt: AttemptNumber | None = None
     """`attempt` is the number of the attempt that made the report. A later attempt may not have
     reported yet."""
+    round: Count = 0
+    """`round` is the number of the round of `attempt` that made the report."""
     step: Step
-    """`step` is the number of finished optimizer steps. Counted steps begin at 0 in each
-    attempt."""
+    """`step` is the number of finished optimizer steps. Counted steps begin at 0 in each round of
+    each attempt."""
     first_step: Step | None = None
-    """`firstStep` is the first step that was seen in `attempt`."""
+    """`firstStep` is the first step that was seen in `round`."""
     total_steps: Step | None = None
     """`totalSteps` is the number of steps of the whole training, if the script reports it."""
     epoch: Number | None = None
@@ -138,7 +140,7 @@ class Progress(Model):
     """`percent` is the part of `totalSteps` that is done, from 0 to 100."""
     eta_seconds: Step | None = None
     """`etaSeconds` is the time in seconds that the remaining steps take, at the mean rate of
-    `attempt`."""
+    `round`."""
     loss: Number | None = None
     """`loss` is the loss that the script reports, with four significant digits."""
     samples_per_second: Number | None = None
@@ -160,6 +162,8 @@ class Failure(Model):
 
     attempt: AttemptNumber
     """`attempt` is the number of the attempt that failed."""
+    round: Count = 0
+    """`round` is the number of the round of `attempt` that failed."""
     rank: Rank | None = None
     """`rank` is the global rank of the process. It is the pod's node rank if the agent does not
     know the process."""
@@ -182,17 +186,22 @@ class Failure(Model):
 
 
 class Attempt(Model):
-    """An entry describes one attempt that is over."""
+    """An entry describes one round of an attempt that is over.
+
+    An attempt without a restart in place has one round.
+    """
 
     attempt: AttemptNumber
     """`attempt` is the number of the attempt."""
+    round: Count = 0
+    """`round` is the number of the round in the attempt."""
     start_time: Stamp | None = None
-    """`startTime` is the time from which all nodes of the attempt ran. It is absent if they never
-    all ran."""
+    """`startTime` is the time from which all nodes of the round ran. It is absent if they never all
+    ran."""
     end_time: Stamp
-    """`endTime` is the time at which the attempt was over."""
+    """`endTime` is the time at which the round was over."""
     reason: Words
-    """`reason` is the reason of the attempt's failure, or Succeeded, Suspended, SpecChanged or
+    """`reason` is the reason of the round's failure, or Succeeded, Suspended, SpecChanged or
     DeadlineExceeded."""
     charged: bool = False
     """`charged` is true if the failure counts towards `failurePolicy.maxRestarts`."""
@@ -203,9 +212,9 @@ class Attempt(Model):
     node: Short | None = None
     """`node` is the name of the Kubernetes node on which the pod ran."""
     first_step: Step | None = None
-    """`firstStep` is the first step that was seen in the attempt."""
+    """`firstStep` is the first step that was seen in the round."""
     step: Step | None = None
-    """`step` is the last step that was seen in the attempt."""
+    """`step` is the last step that was seen in the round."""
 
 
 class Budget(Model):
@@ -213,13 +222,13 @@ class Budget(Model):
 
     charged: Count = 0
     """`charged` is the number of failures that count towards `maxRestarts`. It is 0 again when the
-    script reports a step that no earlier attempt has reached."""
+    script reports a step that no earlier round or attempt has reached."""
     consecutive_restarts: Count = 0
     """`consecutiveRestarts` is the number of restarts in a row, counted or not. The pauses of
     `backoffSeconds` grow with it."""
     highest_step: Step | None = None
-    """`highestStep` is the highest step that the script has reported in the attempts that are
-    over."""
+    """`highestStep` is the highest step that the script has reported in the rounds and attempts
+    that are over."""
     failed_step: Step | None = None
     """`failedStep` is the step that the script had reported when the last counted failure
     happened."""
@@ -238,14 +247,14 @@ class Goodput(Model):
     queued_seconds: Count = 0
     """`queuedSeconds` is the time in seconds before the job's first pods were created."""
     starting_seconds: Count = 0
-    """`startingSeconds` is the time in seconds in which pods were started, until all nodes ran. It
-    includes the pauses between attempts."""
+    """`startingSeconds` is the time in seconds in which pods or processes were started, until all
+    nodes ran. It includes the pauses between attempts."""
     productive_seconds: Count = 0
     """`productiveSeconds` is the time in seconds in which all nodes ran and their work was kept."""
     lost_seconds: Count = 0
-    """`lostSeconds` is the time in seconds in which all nodes ran, but the next attempt had to
-    repeat their work. It is computed from the steps that the script reports, and is 0 without
-    them."""
+    """`lostSeconds` is the time in seconds in which all nodes ran, but the next round or
+    attempt had to repeat their work. It is computed from the steps that the script reports, and
+    is 0 without them."""
     ratio: Annotated[str, Field(max_length=8, pattern=RATIO)] | None = None
     """`ratio` is `productiveSeconds` divided by the sum of `startingSeconds`, `productiveSeconds`
     and `lostSeconds`."""
@@ -284,6 +293,9 @@ class Status(Model):
     attempt: AttemptNumber = 0
     """`attempt` is the number of the current attempt, beginning at 0. It is part of the names of
     the attempt's pods and of its rendezvous."""
+    round: Count = 0
+    """`round` is the number of the current round of the attempt, beginning at 0 in each attempt. A
+    restart in place starts the next round, which has new processes in the same pods."""
     restarts: Count = 0
     """`restarts` is the number of times that the group was started again after a failure, the loss
     of a pod or an edit of `template`."""
@@ -297,7 +309,8 @@ class Status(Model):
     progress: Progress | None = None
     failure: Failure | None = None
     history: Annotated[list[Attempt], Field(max_length=10)] = []
-    """`history` has the last ten attempts that are over, the latest one last."""
+    """`history` has the last ten attempts, or rounds of attempts, that are over. The latest one is
+    the last."""
     budget: Budget = Budget()
     goodput: Goodput = Goodput()
     succeeded_ranks: Annotated[str, Field(max_length=20000, pattern=RANKS)] = ""
@@ -314,9 +327,11 @@ class Status(Model):
 
     @property
     def current_progress(self) -> Progress | None:
-        """Return the progress of the current attempt, or None if it has not reported yet."""
+        """Return the progress of the current round, or None if it has not reported yet."""
         progress = self.progress
         if progress is None or progress.attempt not in (None, self.attempt):
+            return None
+        if progress.round != self.round:
             return None
         # Earlier operators wrote no attempt, and took `firstStep` away when one ended.
         return progress if progress.attempt is not None or progress.first_step is not None else None

@@ -82,7 +82,7 @@ def _fits(rule: FailureRule, expression: Any, failure: Failure) -> bool:
 
 
 def reported_step(status: Status) -> int | None:
-    """Return the step that the script itself last reported in this attempt, if it has.
+    """Return the step that the script itself last reported in this round, if it has.
 
     Steps that are counted from outside begin at 0 in every process, so they show no progress.
     """
@@ -91,7 +91,7 @@ def reported_step(status: Status) -> int | None:
 
 
 def with_refill(budget: Budget, step: int | None) -> Budget:
-    """Return `budget`, full again if `step` is higher than any earlier attempt's."""
+    """Return `budget`, full again if `step` is higher than any earlier round's."""
     further = step is not None and (budget.highest_step is None or step > budget.highest_step)
     spent = budget.charged or budget.consecutive_restarts or budget.same_step_failures
     if not further or not spent:

@@ -11,12 +11,14 @@ from dataclasses import replace
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
+from ddpjob.plan.answer import restart_or_fail
 from ddpjob.plan.cleanup import clean_up
 from ddpjob.plan.decision import Decision, Event, requeue
-from ddpjob.plan.failure import after_failure, restart_or_fail
+from ddpjob.plan.failure import after_failure
 from ddpjob.plan.finish import complete, seconds_left, time_is_up
 from ddpjob.plan.goodput import with_time_booked
 from ddpjob.plan.group import Group
+from ddpjob.plan.in_place import after_reports, is_waiting, with_wait
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.own import BEGUN, Pods, is_own, sort_pods, with_own
 from ddpjob.plan.reasons import COMPLETED, CREATE_REFUSED, INVALID, NAME_TAKEN
@@ -112,8 +114,12 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
         return time_is_up(group, status)
     # A rank has failed, or its pod is lost.
     failing = after_failure(group, status)
-    if failing is not None and not failing.only_secondary:
+    if failing is not None and not is_waiting(failing):
         return failing
+    # Ranks have failed, and their agents wait to be asked on.
+    told = after_reports(group, status)
+    if told is not None and not is_waiting(told):
+        return told
     # It should have started by now.
     left = seconds_to_start(group, status)
     if left <= 0 and (found := not_started(group, status)):
@@ -121,8 +127,8 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     # Nothing is wrong: count what runs, and create what is missing.
     status = with_counts(group, status)
     decision = create_missing(group, status)
-    if failing is not None:
-        decision = requeue(replace(decision, only_secondary=True), failing.requeue_after)
+    for waiting in (failing, told):
+        decision = with_wait(decision, waiting)
     if decision.status.state in BEGUN:
         decision = requeue(decision, seconds_left(group, decision.status))
     return requeue(decision, left if left > 0 else None)

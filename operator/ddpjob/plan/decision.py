@@ -54,6 +54,9 @@ class Decision:
     """The decision rests on the absence of pods: read them from the API server and decide again."""
     only_secondary: bool = False
     """Pods have failed, but only of another pod's failure, which has not been seen yet."""
+    end_round: bool = False
+    """The agents that wait to be asked on are to end their pods. What follows from their failures
+    is decided when they have."""
     requeue_after: float | None = None
     """Seconds after which to decide again even if nothing happens."""
     head: str = ""

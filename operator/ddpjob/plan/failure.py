@@ -1,41 +1,25 @@
 """Decides what follows from failed and lost ranks. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from typing import Any
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
-from ddpjob.plan.budget import (
-    SAME_STEP_FAILURES,
-    judge,
-    reported_step,
-    spend,
-)
+from ddpjob.plan.answer import restart_or_fail, words_of
+from ddpjob.plan.budget import judge
 from ddpjob.plan.decision import Decision, Event
-from ddpjob.plan.finish import fail
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.own import known_ranks
 from ddpjob.plan.reasons import (
     EVICTED,
-    FAILURE_POLICY,
-    HANG,
-    LAUNCH_FAILED,
-    MAX_RESTARTS_EXCEEDED,
-    NO_PROGRESS,
     NODE_LOST,
     NODE_REFUSED,
-    NOT_STARTED,
     POD_DELETED,
     PREEMPTED,
-    RENDEZVOUS,
     RESULT_UNKNOWN,
-    STALLED,
 )
-from ddpjob.plan.restart import restart
-from ddpjob.plan.status import duration, with_condition, with_history
 from ddpjob.plan.termination import (
     MAX_MESSAGE,
     by_cause,
@@ -47,20 +31,14 @@ from ddpjob.plan.termination import (
     termination_of,
 )
 from ddpjob.ranks import format_ranks
-from ddpjob.times import seconds_since, timestamp
+from ddpjob.times import timestamp
 
-HOPELESS = (
-    "a restart would end the same way; where it would not, a rule of failurePolicy with "
-    "onReasons: [{reason}] and action: Restart has it tried"
-)
 _LOSSES = {
     EVICTED: ": evicted",
     PREEMPTED: ": preempted by another pod",
     NODE_LOST: ": its node is lost",
     NODE_REFUSED: ": its node refused it",
 }
-# As many as the status may hold.
-MAX_AVOIDED_NODES = 32
 # Failures whose messages are searched in one decision: a second's work at worst.
 MAX_SEARCHED = 32
 # Events in one decision.
@@ -73,9 +51,13 @@ PRIMARY_WAIT_SECONDS = 10.0
 
 # Node rank of the pod, and its failure. The failure may have the rank of a process in the pod.
 _NodeFailure = tuple[int, api.Failure]
+# What follows from the failure that all others follow from.
+_Answer = Callable[[Group, Status, api.Failure], Decision]
 
 
-def after_failure(group: Group, status: Status) -> Decision | None:
+def after_failure(
+    group: Group, status: Status, answer: _Answer = restart_or_fail
+) -> Decision | None:
     """Return what follows from failed and lost ranks, or None if there are none.
 
     That is a restart, the job's end, or a short wait for the primary failure.
@@ -85,7 +67,7 @@ def after_failure(group: Group, status: Status) -> Decision | None:
     lost = [pod for pod in rest if pod.deleting]
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
     gone = _gone_ranks(group, rest)
-    if ignored := _ignored(job, _in_order(failed)):
+    if ignored := _ignored(job, _in_order(failed, status.round)):
         return _ignore(status, ignored, succeeded)
     # If Kubernetes ends one of the pods, a pod that failed without a termination message failed
     # because of that.
@@ -96,66 +78,22 @@ def after_failure(group: Group, status: Status) -> Decision | None:
         if not is_secondary(pod) and not (disrupted and termination_of(pod) is None)
     ]
     if primary:
-        return restart_or_fail(group, status, failure(first_cause(primary)))
+        return answer(group, status, failure(first_cause(primary), status.round))
     if gone and not lost and not observed.confirmed:
         return Decision(job.status, confirm=True)
     if lost or gone:
         losses = _losses(group, status, lost, gone)
         if ignored := _ignored(job, losses):
             return _ignore(status, ignored, succeeded)
-        return restart_or_fail(group, status, losses[0][1])
+        return answer(group, status, losses[0][1])
     if not failed:
         return None
     waited = observed.secondary_seconds
     if waited < PRIMARY_WAIT_SECONDS and any(pod.live for pod in rest):
         return Decision(status, only_secondary=True, requeue_after=PRIMARY_WAIT_SECONDS - waited)
-    late = late_failure(failed, [pod for pod in rest if pod.live])
-    found = late or _with_bystanders(secondary_failure(failed), rest, succeeded)
-    return restart_or_fail(group, status, found)
-
-
-def restart_or_fail(group: Group, status: Status, found: api.Failure) -> Decision:
-    """Return the group's next attempt after the failure `found`, or the job's end."""
-    policy, now = group.job.spec.failure_policy, group.now
-    # If the job has trained before, a script that is not found is missing on one node only.
-    verdict = judge(policy, found, has_trained=status.progress is not None)
-    if found.reason == RENDEZVOUS and verdict.rule is None and status.state != "Running":
-        verdict = replace(verdict, counts=False)  # it waited for nodes that were never there
-    budget, pause = spend(
-        status.budget,
-        reported_step(status),
-        counts=verdict.counts,
-        ran_seconds=_ran_seconds(status, now),
-        backoff=policy.backoff_seconds,
-    )
-    if found.reason == NOT_STARTED:  # not at once, so that other jobs can have its nodes
-        pause = max(pause, policy.backoff_seconds.first, 1.0)
-    what, allowed = _what(found), policy.max_restarts
-    ended = with_history(status, found.reason, now, found=found, charged=verdict.counts)
-    status = ended.model_copy(update={"failure": found, "budget": budget})
-    if found.reason == HANG:
-        status = with_condition(status, STALLED, what, now=now)
-    if verdict.action == "FailJob" and verdict.rule is None:
-        why = f"{what}; {HOPELESS.format(reason=found.reason)}"
-        return fail(group, status, LAUNCH_FAILED, what, why)
-    if verdict.action == "FailJob":
-        why = f"{what}; failurePolicy.rules[{verdict.rule}] says FailJob"
-        return fail(group, status, FAILURE_POLICY, what, why)
-    if verdict.counts and budget.charged > allowed:
-        why = f"{what}; failure {budget.charged}, and failurePolicy.maxRestarts is {allowed}"
-        return fail(group, status, MAX_RESTARTS_EXCEEDED, what, why)
-    if verdict.counts and budget.same_step_failures >= SAME_STEP_FAILURES:
-        why = f"{what}; {budget.same_step_failures} failures in a row at step {budget.failed_step}"
-        return fail(group, status, NO_PROGRESS, what, why)
-    if verdict.avoid_node and found.node and found.node not in status.avoided_nodes:
-        nodes = [*status.avoided_nodes, found.node][-MAX_AVOIDED_NODES:]
-        status = status.model_copy(update={"avoided_nodes": nodes})
-    counted = f"failure {budget.charged}, {allowed} allowed"
-    text = f"{what}; {counted if verdict.counts else 'not counted against maxRestarts'}"
-    if pause:
-        text += f"; pods are created again in {duration(pause)}"
-    event = Event("Restarting", text, warning=True)
-    return replace(restart(group, status, found.reason, what, pause=pause), events=(event,))
+    late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
+    found = late or secondary_failure(failed, status.round)
+    return answer(group, status, found if late else _with_bystanders(found, rest, succeeded))
 
 
 def _with_bystanders(
@@ -175,10 +113,15 @@ def _with_bystanders(
     return found.model_copy(update={"message": message}) if words else found
 
 
-def _in_order(failed: Sequence[PodRecord]) -> Iterator[_NodeFailure]:
-    """Yield the failures of these pods, the first cause first."""
+def _in_order(failed: Sequence[PodRecord], current_round: int) -> Iterator[_NodeFailure]:
+    """Yield the failures of these pods, the first cause first.
+
+    Those of earlier rounds have been answered, and whether to ignore them is no question any more.
+    """
     for pod in by_cause(failed):
-        yield pod.rank, failure(pod)
+        found = failure(pod, current_round)
+        if found.round == current_round:
+            yield pod.rank, found
 
 
 def _ignored(job: DDPJob, failures: Iterable[_NodeFailure]) -> list[_NodeFailure]:
@@ -200,7 +143,7 @@ def _ignore(status: Status, ignored: Sequence[_NodeFailure], succeeded: Set[int]
     """Return the status in which the ignored nodes count as finished."""
     finished = succeeded | {rank for rank, _ in ignored}
     status = status.model_copy(update={"succeeded_ranks": format_ranks(finished)})
-    words = (f"{_what(found)}; ignored by a rule of failurePolicy" for _, found in ignored)
+    words = (f"{words_of(found)}; ignored by a rule of failurePolicy" for _, found in ignored)
     events = (Event("Ignored", text, warning=True) for text in islice(words, MAX_EVENTS))
     return Decision(status, events=tuple(events))
 
@@ -221,19 +164,6 @@ def _gone_ranks(group: Group, rest: Sequence[PodRecord]) -> list[int]:
     return [rank for rank in sorted(existed) if rank not in present]
 
 
-def _ran_seconds(status: Status, now: float) -> float:
-    """Return for how many seconds all nodes of the attempt have run."""
-    running = status.condition("Running")
-    if running is None or running.status != "True":
-        return 0.0
-    return seconds_since(running.last_transition_time, now)
-
-
-def _what(found: api.Failure) -> str:
-    """Return a failure in a few words."""
-    return f"rank {found.rank} (pod {found.pod}): {found.message or found.reason}"
-
-
 def _losses(
     group: Group, status: Status, lost: Sequence[PodRecord], gone: Sequence[int]
 ) -> list[_NodeFailure]:
@@ -241,7 +171,11 @@ def _losses(
 
     Kubernetes' own deletions come before a user's, because a drain deletes pods of one job too.
     """
-    seen: dict[str, Any] = {"attempt": status.attempt, "time": timestamp(group.now)}
+    seen: dict[str, Any] = {
+        "attempt": status.attempt,
+        "round": status.round,
+        "time": timestamp(group.now),
+    }
     found = [
         api.Failure(
             rank=pod.rank,

@@ -5,7 +5,7 @@ A state's time is added when the job leaves the state, so no status is written f
 
 from collections.abc import Mapping
 
-from ddpjob.api import Goodput, State, Status
+from ddpjob.api import Attempt, Goodput, State, Status
 from ddpjob.times import seconds_since, timestamp
 
 _ACTIVE: Mapping[State, str] = {
@@ -44,13 +44,13 @@ def active_seconds(status: Status, now: float) -> float:
 
 
 def with_lost_time(status: Status) -> Status:
-    """`status`, with what the last attempt did beyond the step that this one began at as lost.
+    """`status`, with what the last round did beyond the step that this one began at as lost.
 
     By the steps that the script reports, of which one in some seconds is seen; without them nothing
     is known to be lost.
     """
-    last, progress = status.history[-1] if status.history else None, status.progress
-    if not (last and progress and progress.source == "file" and last.attempt == status.attempt - 1):
+    last, progress = status.history[-1] if status.history else None, status.current_progress
+    if not (last and progress and progress.source == "file" and _is_before(last, status)):
         return status
     first, done, resumed = last.first_step, last.step, progress.first_step
     if first is None or done is None or resumed is None or not first <= resumed < done:
@@ -65,6 +65,13 @@ def with_lost_time(status: Status) -> Status:
         "lost_seconds": spent.lost_seconds + lost,
     }
     return status.model_copy(update={"goodput": _rated(spent.model_copy(update=update))})
+
+
+def _is_before(last: Attempt, status: Status) -> bool:
+    """Whether the round of `status` is the next one after `last`."""
+    if status.round == 0:
+        return last.attempt == status.attempt - 1
+    return (last.attempt, last.round) == (status.attempt, status.round - 1)
 
 
 def _rated(spent: Goodput) -> Goodput:

@@ -42,6 +42,8 @@ class Termination:
     time: float | None = None
     report: "Report | None" = None
     """The last progress report; rank 0 alone has one."""
+    round: int = 0
+    """The round that ended."""
 
 
 # Stands for a termination message that has not been read yet.
@@ -331,6 +333,28 @@ class Report:
     eta_seconds: float | None = None
     updated_at: float | None = None
     metrics: tuple[tuple[str, float], ...] = ()
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node whose ranks have failed. Its pod runs: its agent waits to be asked on."""
+
+    rank: int
+    exit_code: int
+    message: str
+    """The termination message that the agent would end with."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """What rank 0's agent says of all nodes. A pod of somebody's writes it, so it is hostile."""
+
+    attempt: int
+    round: int
+    running: bool
+    """The ranks of every node have been started in `round`."""
+    failures: tuple[NodeReport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -353,6 +377,7 @@ class Observed:
     secondary_seconds: float = 0.0
     """For how long only secondary failures of this attempt have been seen."""
     report: Report | None = None
+    group: GroupReport | None = None
     spec_hash: str = ""
     """The hash of the pods as they would be rendered now."""
     key: bytes = b""

@@ -178,6 +178,10 @@ def because(reason: Reason, name: str) -> Reason:
 
 # The agent's names; it writes them into termination messages. The first one is success.
 COMPLETED = "Completed"
+EXCEPTION = "Exception"
+EXIT_CODE = "ExitCode"
+SIGNAL = "Signal"
+OOM_KILLED = "OOMKilled"
 HANG = "Hang"
 RENDEZVOUS = "Rendezvous"
 NOTHING_TO_LAUNCH = "LaunchFailed"
@@ -195,18 +199,18 @@ INIT_CONTAINER_FAILED = "InitContainerFailed"
 
 FAILURES = (
     FailureReason(
-        "Exception",
+        EXCEPTION,
         "The script ended with an uncaught exception. `exception` is its type, and `message` is "
         "its last line.",
     ),
     FailureReason(
-        "ExitCode",
+        EXIT_CODE,
         "A rank ended with `exitCode`, without an exception. The message has what `sys.exit` or "
         "argparse printed.",
     ),
-    FailureReason("Signal", "`signal` ended a rank."),
+    FailureReason(SIGNAL, "`signal` ended a rank."),
     FailureReason(
-        "OOMKilled",
+        OOM_KILLED,
         "The memory limit was reached. The kernel counts the end of one process, and the kubelet "
         "reports that of a whole container. Raise `resources.limits.memory`, and remember that "
         "/dev/shm counts against it.",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ddpjob.api import Status
+from ddpjob.api import Attempt, Progress, Status
 from ddpjob.plan.budget import reported_step, with_highest_step, with_refill
 from ddpjob.plan.goodput import with_lost_time
 from ddpjob.plan.observed import Report
@@ -30,10 +30,15 @@ def with_last_report(status: Status, report: Report | None) -> Status:
         return status
     update: dict[str, Any] = {"budget": with_highest_step(status.budget, report.step)}
     ended = status.history[-1:]
-    if ended and ended[0].attempt == report.attempt and (ended[0].step or -1) < report.step:
+    if ended and _is_of(report, ended[0]) and (ended[0].step or -1) < report.step:
         last = ended[0].model_copy(update={"step": report.step})
         update["history"] = [*status.history[:-1], last]
     progress = None if status.current_progress else status.progress
-    if progress and progress.source == "file" and progress.attempt in (None, report.attempt):
+    if progress and progress.source == "file" and _is_of(report, progress):
         update["progress"] = progress.model_copy(update={"step": max(progress.step, report.step)})
     return status.model_copy(update=update)
+
+
+def _is_of(report: Report, part: Attempt | Progress) -> bool:
+    """Whether this part of the status is about the round that the report is of."""
+    return part.attempt in (None, report.attempt) and part.round == report.round

@@ -1,4 +1,4 @@
-"""How a new attempt begins. Pure."""
+"""How a new attempt begins, or a new round of it. Pure."""
 
 import math
 
@@ -36,24 +36,42 @@ def restart(
     return Decision(with_summary(status))
 
 
+def restart_in_place(group: Group, status: Status, reason: str, message: str) -> Decision:
+    """Return the beginning of the attempt's next round: new processes in the same pods."""
+    status = _left(status)
+    update = {
+        "state": "Restarting",
+        "round": status.round + 1,
+        "restarts": status.restarts + 1,
+    }
+    status = status.model_copy(update=update)
+    status = with_condition(status, because(RESTARTING, reason), message, now=group.now)
+    return Decision(with_summary(status))
+
+
 def next_attempt(job: DDPJob, status: Status) -> Status:
     """Return `status` with the next attempt's number, without the last attempt's counts."""
+    status = _left(status)
+    return status.model_copy(
+        update={
+            # After MAX_ATTEMPT comes 0. Pods of MAX_ATTEMPT are then of an attempt that has not
+            # begun: they are deleted and waited for before new ones are created.
+            "attempt": (status.attempt + 1) % (names.MAX_ATTEMPT + 1),
+            "round": 0,
+            "nodes": api.Nodes(desired=job.spec.nnodes),
+            "succeeded_ranks": "",
+        }
+    )
+
+
+def _left(status: Status) -> Status:
+    """Return `status` with what the round that ends has reached."""
     progress, budget = status.progress, status.budget
     budget = with_highest_step(budget, reported_step(status))
     if progress is not None:  # users still see how far it got, but not when it would have ended
         attempt = progress.attempt if status.current_progress is None else status.attempt
         progress = progress.model_copy(update={"attempt": attempt, "eta_seconds": None})
-    return status.model_copy(
-        update={
-            "progress": progress,
-            "budget": budget,
-            # After MAX_ATTEMPT comes 0. Pods of MAX_ATTEMPT are then of an attempt that has not
-            # begun: they are deleted and waited for before new ones are created.
-            "attempt": (status.attempt + 1) % (names.MAX_ATTEMPT + 1),
-            "nodes": api.Nodes(desired=job.spec.nnodes),
-            "succeeded_ranks": "",
-        }
-    )
+    return status.model_copy(update={"progress": progress, "budget": budget})
 
 
 def with_own_root(job: DDPJob, status: Status, observed: Observed) -> Status:

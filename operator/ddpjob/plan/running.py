@@ -7,6 +7,7 @@ from ddpjob.plan.group import Group
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.reasons import ALL_NODES_RUNNING, NO_STEP, NOT_WATCHED, PROGRESS, STARTING, because
 from ddpjob.plan.status import CREATING, count_nodes, first_stuck, with_condition, with_summary
+from ddpjob.plan.termination import termination_of
 
 
 def with_counts(group: Group, status: Status) -> Status:
@@ -14,14 +15,29 @@ def with_counts(group: Group, status: Status) -> Status:
     job, now = group.job, group.now
     nodes = count_nodes(job.spec.nnodes, group.current, group.succeeded)
     status = status.model_copy(update={"nodes": nodes})
-    if nodes.running + nodes.succeeded == nodes.desired and status.state != "Running":
+    full = nodes.running + nodes.succeeded == nodes.desired
+    if full and status.state != "Running" and _has_begun(group, status):
         own = [table for table in status.pods if table.attempt == status.attempt]
         status = status.model_copy(update={"state": "Running", "pods": own})
         message = f"{nodes.desired} of {nodes.desired} nodes run"
         status = with_condition(status, ALL_NODES_RUNNING, message, now=now)
-    elif status.state in ("Starting", "Restarting"):
+    elif status.state in ("Starting", "Restarting") and status.round == 0:
         status = _waiting(status, group.current, now)
     return with_summary(_watched(job, status, now))
+
+
+def _has_begun(group: Group, status: Status) -> bool:
+    """Whether the ranks of the round have been started, if all pods run.
+
+    The first ranks of a pod start with it. Those of a later round start when the agents have
+    agreed, which rank 0's agent reports. If a pod has ended well with this round, its agent may be
+    gone, and they have started too.
+    """
+    seen, here = group.observed.group, (status.attempt, status.round)
+    if status.round == 0 or seen and seen.running and (seen.attempt, seen.round) == here:
+        return True
+    ended = (termination_of(pod) for pod in group.current if pod.result == "succeeded")
+    return any(termination and termination.round == status.round for termination in ended)
 
 
 def _waiting(status: Status, current: Sequence[PodRecord], now: float) -> Status:

@@ -35,9 +35,9 @@ def seconds_to_start(group: Group, status: Status) -> float:
     """
     observed, current, now = group.observed, group.current, group.now
     limit = group.job.spec.startup_deadline_seconds
-    starting = status.state in ("Starting", "Restarting") and not any(
-        pod.live for pod in group.pods.older
-    )
+    # A restart in place waits for no pods.
+    starting = status.state in ("Starting", "Restarting") and status.round == 0
+    starting = starting and not any(pod.live for pod in group.pods.older)
     if limit is None or not starting:
         return math.inf
     created = [pod.created_at for pod in current if pod.created_at]

@@ -79,11 +79,12 @@ def with_history(
     found: api.Failure | None = None,
     charged: bool = False,
 ) -> api.Status:
-    """Return `status` with its attempt, which has ended, among the last ten."""
+    """Return `status` with its round, which has ended, among the last ten."""
     running = status.condition("Running")
     progress = status.current_progress
     ended = api.Attempt(
         attempt=status.attempt,
+        round=status.round,
         start_time=running.last_transition_time if running and running.status == "True" else None,
         end_time=timestamp(now),
         reason=reason,
@@ -99,7 +100,7 @@ def with_history(
 
 def with_progress(status: api.Status, report: Report | None) -> api.Status:
     """Return `status` with rank 0's last report; unchanged if that is no news."""
-    if report is None or report.attempt != status.attempt:
+    if report is None or (report.attempt, report.round) != (status.attempt, status.round):
         return status
     old = status.current_progress
     # A step of another source is another count.
@@ -116,6 +117,7 @@ def _progress(report: Report) -> api.Progress:
     eta = report.eta_seconds
     return api.Progress(
         attempt=report.attempt,
+        round=report.round,
         step=report.step,
         total_steps=total,
         epoch=_number(report.epoch),

@@ -45,6 +45,7 @@ class AgentReport(BaseModel):
     namespace: str | None = None
     job: str | None = None
     attempt: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    round: Annotated[int, Field(ge=0, lt=2**31)] = 0
     node_rank: Annotated[int, Field(ge=0, lt=2**31)] = 0
     source: Literal["file", "counted", "none"] = "none"
     step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
@@ -78,6 +79,7 @@ class TerminationMessage(BaseModel):
 
     version: Literal[1]
     reason: Annotated[str, Field(max_length=63)]
+    round: Annotated[int, Field(ge=0, lt=2**31)] = 0
     rank: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     signal: Annotated[str, Field(max_length=63)] | None = None
@@ -137,6 +139,7 @@ def _termination(pod: PodRecord) -> Termination | None:
         place=message.place,
         time=message.time,
         report=said.report() if said else None,
+        round=message.round,
     )
 
 
@@ -197,7 +200,9 @@ def places(pods: Iterable[PodRecord]) -> dict[int, str]:
     return {rank: found.place for rank, found in terminations.items() if found and found.place}
 
 
-def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Failure | None:
+def late_failure(
+    failed: Sequence[PodRecord], live: Sequence[PodRecord], current_round: int = 0
+) -> Failure | None:
     """Return the failure of the one pod that the others waited for in vain, if there is one.
 
     All that failed have failed secondarily. A rank that does not notice the others' end, although
@@ -205,10 +210,11 @@ def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Fail
     """
     if len(live) != 1 or not live[0].running or not any(map(is_timeout, failed)):
         return None
-    late, reported = live[0], failure(first_cause(failed))
+    late, reported = live[0], failure(first_cause(failed), current_round)
     words = f"the others waited for node rank {late.rank} in vain, which has not failed"
     return Failure(
         attempt=late.attempt,
+        round=reported.round,
         pod=late.name,
         node=late.node or None,
         rank=late.rank,
@@ -218,13 +224,13 @@ def late_failure(failed: Sequence[PodRecord], live: Sequence[PodRecord]) -> Fail
     )
 
 
-def secondary_failure(failed: Sequence[PodRecord]) -> Failure:
+def secondary_failure(failed: Sequence[PodRecord], current_round: int = 0) -> Failure:
     """Return `status.failure` of a group in which all failures are secondary.
 
     If ranks wait in different collectives, the message names both places.
     """
     first = first_cause(failed)
-    found, where = failure(first), places(failed)
+    found, where = failure(first, current_round), places(failed)
     elsewhere = {rank: place for rank, place in where.items() if place != where.get(first.rank)}
     if first.rank not in where or not elsewhere:
         return found
@@ -240,13 +246,14 @@ def is_timeout(pod: PodRecord) -> bool:
     return termination is not None and termination.timed_out
 
 
-def failure(pod: PodRecord) -> Failure:
-    """Return `status.failure` of this pod."""
+def failure(pod: PodRecord, current_round: int = 0) -> Failure:
+    """Return `status.failure` of this pod, whose attempt is in `current_round`."""
     termination = termination_of(pod)
     where: dict[str, Any] = {"attempt": pod.attempt, "pod": pod.name, "node": pod.node or None}
     if termination is None:
         return Failure(
             **where,
+            round=current_round,
             rank=pod.rank,
             exit_code=pod.exit_code,
             reason=pod.disruption or pod.reason[:MAX_REASON] or "Error",
@@ -255,6 +262,7 @@ def failure(pod: PodRecord) -> Failure:
         )
     return Failure(
         **where,
+        round=min(termination.round, current_round),  # no later one has begun
         rank=termination.rank if termination.rank is not None else pod.rank,
         exit_code=termination.exit_code,
         signal=termination.signal,

@@ -1,0 +1,121 @@
+"""What follows from ranks that have failed while their pods run: the attempt's next round. Pure.
+
+An agent whose ranks have failed waits to be asked on, and says how they ended. If the group can go
+on in its pods, it does. Otherwise the agents end their pods, and what follows is decided by that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ddpjob import api
+from ddpjob.api import Status
+from ddpjob.plan.answer import judge_failure
+from ddpjob.plan.decision import Decision, Event, requeue
+from ddpjob.plan.failure import after_failure
+from ddpjob.plan.group import Group
+from ddpjob.plan.observed import MAX_TEXT, PodRecord
+from ddpjob.plan.reasons import EXCEPTION, EXIT_CODE, HANG, OOM_KILLED, SIGNAL
+from ddpjob.plan.reports import with_report
+from ddpjob.plan.restart import restart_in_place
+from ddpjob.plan.termination import final_report, termination_of
+
+# Failures of processes, after which their pod is as good as a new one.
+IN_PLACE = (EXCEPTION, EXIT_CODE, SIGNAL, HANG, OOM_KILLED)
+
+
+def after_reports(group: Group, status: Status) -> Decision | None:
+    """Return what follows from failures that only agents have seen, or None if there are none.
+
+    That is the next round, a short wait for the primary failure, or that the agents end their pods.
+    They are judged as if their pods had ended so.
+    """
+    views = _views(group, status)
+    if not views:
+        return None
+    current = [views.get(pod.rank, pod) for pod in group.current]
+    seen = replace(group, pods=replace(group.pods, current=current))
+    decision = after_failure(seen, with_report(status, final_report(current)), _next_round)
+    if decision is not None and (decision.only_secondary or decision.status.round != status.round):
+        return decision
+    return Decision(status, end_round=True)
+
+
+def is_waiting(decision: Decision) -> bool:
+    """Whether it says no more than what to wait for."""
+    return decision.only_secondary or decision.end_round
+
+
+def with_wait(decision: Decision, waiting: Decision | None) -> Decision:
+    """Return `decision` with what `waiting` waits for."""
+    if waiting is None:
+        return decision
+    decision = replace(
+        decision,
+        only_secondary=decision.only_secondary or waiting.only_secondary,
+        end_round=decision.end_round or waiting.end_round,
+    )
+    return requeue(decision, waiting.requeue_after)
+
+
+def _views(group: Group, status: Status) -> Mapping[int, PodRecord]:
+    """Return, by node rank, the pods whose ranks have failed, as if they had ended with that."""
+    seen = group.observed.group
+    if seen is None or (seen.attempt, seen.round) != (status.attempt, status.round):
+        return {}
+    reports = {report.rank: report for report in seen.failures}
+    found = dict[int, PodRecord]()
+    for pod in group.current:
+        if (report := reports.get(pod.rank)) is None or not pod.running or pod.deleting:
+            continue
+        view = replace(
+            pod,
+            result="failed",
+            exit_code=report.exit_code,
+            message=report.message[:MAX_TEXT],
+            finished_at=None,
+        )
+        termination = termination_of(view)
+        if termination is None or termination.round == status.round:  # others have been answered
+            found[pod.rank] = view
+    return found
+
+
+def _next_round(group: Group, status: Status, found: api.Failure) -> Decision:
+    """Return the next round after the failure `found`, or that the agents end their pods."""
+    judged = judge_failure(group, status, found)
+    ends = judged.end is not None or judged.verdict.avoid_node or found.reason not in IN_PLACE
+    # A second restart in a row wants new pods: what is in the old ones may be the cause.
+    first = judged.status.budget.consecutive_restarts == 1
+    if ends or not (first or _has_stepped(status)) or not _may_stay(group):
+        return Decision(status, end_round=True)
+    begun = restart_in_place(group, judged.status, found.reason, judged.what)
+    text = f"{judged.what}; {judged.cost}; in place, as round {begun.status.round}"
+    return replace(begun, events=(Event("Restarting", text, warning=True),))
+
+
+def _has_stepped(status: Status) -> bool:
+    """Whether a step of this round has been seen."""
+    progress = status.current_progress
+    if progress is None:
+        return False
+    # Counted steps begin at 0, and those of the script where it goes on.
+    first = 0 if progress.source == "counted" else progress.first_step
+    return first is not None and progress.step > first
+
+
+def _may_stay(group: Group) -> bool:
+    """Whether every node has a pod that runs, will go on running, and is as it would be made now.
+
+    If nobody knows how it would be made now, it counts as unchanged.
+    """
+    job, observed = group.job, group.observed
+    if job.spec.failure_policy.restart_strategy != "InPlace" or observed.edit_error is not None:
+        return False
+    staying = [
+        pod
+        for pod in group.current
+        if pod.running
+        and not (pod.deleting or pod.disruption or pod.unreachable_since)
+        and observed.spec_hash in ("", pod.spec_hash)
+    ]
+    return len(staying) == job.spec.nnodes and not group.succeeded

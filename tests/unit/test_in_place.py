@@ -1,0 +1,382 @@
+"""What follows from ranks that have failed while their pods run."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpjob.api import DDPJob
+from ddpjob.errors import InvalidJob
+from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
+from ddpjob.plan.group import Group
+from ddpjob.plan.in_place import after_reports
+from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord
+from ddpjob.plan.own import sort_pods
+from tests.builders import (
+    NOW,
+    condition,
+    decide,
+    failed,
+    job,
+    pod,
+    reported,
+    reports,
+    running,
+    see,
+    started,
+    succeeded,
+    summary,
+    told,
+    whole,
+    with_status,
+    write,
+)
+
+BOTH = (running(0), running(1))
+IN_PLACE = {"restartStrategy": "InPlace"}
+
+
+def training(*rules: dict[str, Any], **policy: Any) -> DDPJob:
+    """A job both of whose nodes run, and which restarts in place."""
+    return whole(failurePolicy={**IN_PLACE, "rules": [*rules], **policy})
+
+
+def in_round(ours: DDPJob, current: int) -> DDPJob:
+    """The job once all nodes run in this round."""
+    ours = write(ours, *BOTH, group=told(round=current))
+    assert (ours.status.state, ours.status.round) == ("Running", current)
+    return ours
+
+
+def test_a_failed_rank_begins_the_next_round_in_the_same_pods() -> None:
+    before = write(training(), *BOTH, report=reports(5))
+    step = decide(before, see(*BOTH, group=told(reported(1))), NOW)
+    after, was = step.status, before.status
+    assert (after.state, after.attempt, after.round, after.restarts) == ("Restarting", 0, 1, 1)
+    assert condition(after, "Running") == ("False", "Exception")
+    assert not (step.delete or step.create or step.prepare or step.end_round)
+    assert (after.nodes, after.pods) == (was.nodes, was.pods)
+    found, entry = after.failure, after.history[-1]
+    assert found and (found.attempt, found.round, found.rank) == (0, 0, 1)
+    assert (entry.attempt, entry.round, entry.charged, entry.step) == (0, 0, True, 5)
+    assert (after.budget.charged, after.budget.highest_step) == (1, 5)
+    assert after.budget.next_restart_time is None
+    (event,) = step.events
+    assert (event.reason, event.warning) == ("Restarting", True) and "in place" in event.message
+    assert "failure 1, 3 allowed" in event.message
+
+
+def test_then_nothing_is_done_until_the_agents_say_that_all_ranks_run() -> None:
+    group = told(reported(1))
+    ours = write(training(), *BOTH, group=group)
+    for seen in (None, group, replace(told(round=1), running=False), told(round=2)):
+        step = decide(ours, see(*BOTH, group=seen), NOW)
+        assert step.status == ours.status
+        assert not (step.delete or step.create or step.prepare or step.end_round or step.confirm)
+    again = write(ours, *BOTH, group=told(round=1))
+    assert condition(again.status, "Running") == ("True", "AllNodesRunning")
+    assert again.status.state == "Running"
+
+
+def test_new_pods_are_the_default_and_the_strategy_may_change_while_the_job_runs() -> None:
+    ours = whole()
+    step = decide(ours, see(*BOTH, group=told(reported(1))), NOW)
+    assert step.end_round and step.status == ours.status
+    policy = ours.spec.failure_policy.model_copy(update={"restart_strategy": "InPlace"})
+    edited = ours.model_copy(
+        update={"spec": ours.spec.model_copy(update={"failure_policy": policy})}
+    )
+    assert decide(edited, see(*BOTH, group=told(reported(1))), NOW).status.round == 1
+
+
+@pytest.mark.parametrize("reason", ["Exception", "ExitCode", "Signal", "Hang", "OOMKilled"])
+def test_a_failure_of_processes_is_answered_in_place(reason: str) -> None:
+    step = decide(training(), see(*BOTH, group=told(reported(0, reason=reason))), NOW)
+    assert step.status.round == 1 and step.status.failure
+    assert step.status.failure.reason == reason
+    stalled = step.status.condition("Stalled")
+    assert (stalled is not None and stalled.status == "True") == (reason == "Hang")
+
+
+def doomed(**fields: Any) -> tuple[PodRecord, PodRecord]:
+    return running(0), running(1, **fields)
+
+
+@pytest.mark.parametrize(
+    ("report", "pods"),
+    [
+        (reported(0, reason="LaunchFailed"), BOTH),
+        (reported(0, reason="Rendezvous"), BOTH),
+        (reported(0, reason="Preempted", exit_code=75), BOTH),
+        (reported(0, reason="Evicted"), BOTH),  # a claim
+        (NodeReport(0, 1, "no message of an agent's"), BOTH),
+        (reported(0), doomed(disruption="Preempted")),
+        (reported(1), doomed(disruption="Preempted")),
+        (reported(0), doomed(unreachable_since="2027-01-15T07:59:00Z")),
+        (reported(0), doomed(spec_hash="before the edit")),
+        (reported(0), (running(0), pod(1))),
+    ],
+)
+def test_where_new_pods_are_better_the_agents_end_theirs(
+    report: NodeReport, pods: tuple[PodRecord, ...]
+) -> None:
+    ours = write(training(), *pods)
+    step = decide(ours, see(*pods, group=told(report)), NOW)
+    assert step.end_round and not step.events and not (step.delete or step.create)
+    assert step.status == ours.status
+
+
+def test_an_edit_that_no_pods_can_be_made_of_wants_new_pods_too() -> None:
+    error = InvalidJob("spec.template", "must not name a host")
+    group = told(reported(1))
+    step = decide(training(), see(*BOTH, group=group, edit_error=error), NOW)
+    assert step.end_round and step.status.round == 0
+
+
+def test_without_a_known_hash_pods_count_as_unchanged() -> None:
+    old = (running(0, spec_hash="other"), running(1, spec_hash="other"))
+    group = told(reported(1))
+    step = decide(training(), see(*old, group=group, spec_hash="", children_ready=False), NOW)
+    assert step.status.round == 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"rules": [{"onExitCodes": [3], "action": "FailJob"}]},
+        {"rules": [{"onExitCodes": [3], "action": "Ignore"}]},
+        {"rules": [{"onExitCodes": [3], "action": "Restart", "avoidNode": True}]},
+        {"maxRestarts": 0},
+    ],
+)
+def test_an_end_an_ignored_rank_and_an_avoided_node_are_decided_when_the_pods_have_ended(
+    policy: dict[str, Any],
+) -> None:
+    ours = training(**policy)
+    group = told(reported(1, exit_code=3))
+    step = decide(ours, see(*BOTH, group=group), NOW)
+    assert step.end_round and not step.events and step.status == ours.status
+    ended = decide(ours, see(running(0), failed(1, summary(exit_code=3)), group=group), NOW)
+    assert not ended.end_round and ended.status != ours.status
+
+
+def test_a_rule_may_say_that_a_restart_in_place_is_not_charged() -> None:
+    rule = {"onReasons": ["Exception"], "action": "Restart", "countsTowardsMax": False}
+    status = decide(training(rule), see(*BOTH, group=told(reported(1))), NOW).status
+    assert (status.round, status.budget.charged, status.restarts) == (1, 0, 1)
+
+
+def test_reports_of_other_rounds_and_attempts_are_ignored() -> None:
+    ours = in_round(write(training(), *BOTH, group=told(reported(1))), 1)
+    for group in (
+        told(reported(1, round=1)),
+        told(reported(1, round=1), round=2),
+        told(reported(1, round=1), round=1, attempt=1),
+        told(reported(1), round=1),  # the node's message is of the round before
+        told(reported(1, round=2), round=1),
+        told(reported(2, round=1), round=1),
+    ):
+        step = decide(ours, see(*BOTH, group=group), NOW)
+        assert step.status == ours.status and not step.end_round
+
+
+@pytest.mark.parametrize(
+    "ended", [failed(1, summary()), succeeded(1, message=summary(reason="Completed"))]
+)
+def test_what_a_kubelet_has_seen_comes_before_what_agents_say(ended: PodRecord) -> None:
+    ours = training()
+    alone = decide(ours, see(running(0), ended), NOW)
+    step = decide(ours, see(running(0), ended, group=told(reported(1))), NOW)
+    assert step == alone
+
+
+def test_beside_a_rank_that_has_ended_well_the_group_cannot_go_on() -> None:
+    ours = write(training(), succeeded(0), running(1))
+    step = decide(ours, see(succeeded(0), running(1), group=told(reported(1))), NOW)
+    assert step.end_round and step.status == ours.status
+
+
+def test_a_lost_pod_is_answered_as_if_no_agent_had_said_anything() -> None:
+    ours = training()
+    lost = (running(0), running(1, deleting=True))
+    group = told(reported(0), reported(1))
+    step = decide(ours, see(*lost, group=group), NOW)
+    assert step == decide(ours, see(*lost), NOW) and step.status.attempt == 1
+
+
+def test_a_secondary_failure_waits_for_the_primary_one_but_not_for_ever() -> None:
+    ours, noise = training(), told(reported(0, peer=True))
+    step = decide(ours, see(*BOTH, group=noise), NOW)
+    assert step.only_secondary and step.requeue_after == PRIMARY_WAIT_SECONDS
+    assert not (step.end_round or step.delete or step.create) and step.status == ours.status
+    both = told(reported(0, peer=True), reported(1, exit_code=3))
+    found = decide(ours, see(*BOTH, group=both), NOW).status.failure
+    assert found and (found.rank, found.exit_code) == (1, 3)
+    late = see(*BOTH, group=noise, secondary_seconds=PRIMARY_WAIT_SECONDS)
+    assert decide(ours, late, NOW).status.round == 1
+    assert decide(whole(), late, NOW).end_round
+
+
+def test_a_secondary_failure_of_a_pod_waits_beside_a_primary_one_that_an_agent_reports() -> None:
+    pods = (failed(0, summary(peer=True)), running(1))
+    step = decide(training(), see(*pods, group=told(reported(1))), NOW)
+    assert step.only_secondary and step.end_round and step.requeue_after == PRIMARY_WAIT_SECONDS
+    assert (step.status.attempt, step.status.round) == (0, 0)
+
+
+def test_the_second_failure_in_a_row_without_a_step_wants_new_pods() -> None:
+    ours = write(training(), *BOTH, report=reports(5), group=told(reported(1)))
+    ours = write(ours, *BOTH, report=reports(5, round=1), group=told(round=1))
+    assert ours.status.state == "Running"
+    group = told(reported(1, round=1), round=1)
+    stuck = decide(ours, see(*BOTH, group=group), NOW)
+    assert stuck.end_round and stuck.status.round == 1
+    ended = decide(ours, see(running(0), failed(1, summary(round=1))), NOW).status
+    assert (ended.attempt, ended.round, ended.budget.charged) == (1, 0, 2)
+    assert (ended.history[-1].attempt, ended.history[-1].round) == (0, 1)
+    assert ended.failure and ended.failure.round == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "seen", "goes_on"),
+    [
+        ("file", [5, 6], True),
+        ("file", [3, 4], True),
+        ("file", [5], False),
+        ("counted", [1], True),
+        ("counted", [0], False),
+        ("file", [], False),
+    ],
+)
+def test_after_a_step_of_this_round_the_next_failure_is_answered_in_place_at_once(
+    source: str, seen: list[int], goes_on: bool
+) -> None:
+    ours = training()
+    for step in (4, 5):
+        ours = write(ours, *BOTH, report=reports(step, source=source))
+    ours = in_round(write(ours, *BOTH, group=told(reported(1))), 1)
+    for step in seen:
+        ours = write(ours, *BOTH, report=reports(step, source=source, round=1))
+    made = decide(ours, see(*BOTH, group=told(reported(1, round=1), round=1)), NOW)
+    assert (made.status.round, made.end_round) == ((2, False) if goes_on else (1, True))
+    assert made.status.budget.next_restart_time is None
+
+
+def test_rank_0s_last_step_is_in_what_its_agent_says() -> None:
+    page = {"attempt": 0, "round": 1, "source": "file", "step": 9}
+    ours = in_round(write(training(), *BOTH, report=reports(5), group=told(reported(1))), 1)
+    ours = write(ours, *BOTH, report=reports(8, round=1))
+    group = told(reported(0, round=1, progress=page), round=1)
+    status = decide(ours, see(*BOTH, report=reports(8, round=1), group=group), NOW).status
+    assert (status.round, status.history[-1].step, status.budget.highest_step) == (2, 9, 9)
+    assert status.progress and status.progress.step == 9
+
+
+def test_progress_stays_with_its_round() -> None:
+    report = replace(reports(5), eta_seconds=60.0)
+    ours = write(training(), *BOTH, report=report)
+    assert ours.status.progress and ours.status.progress.eta_seconds == 60
+    ours = write(ours, *BOTH, report=report, group=told(reported(1)))
+    old = ours.status.progress
+    assert old and (old.attempt, old.round, old.step, old.eta_seconds) == (0, 0, 5, None)
+    assert ours.status.current_progress is None
+    assert write(ours, *BOTH, report=report).status == ours.status, "a late report of round 0"
+    ours = write(ours, *BOTH, report=reports(3, round=1), group=told(round=1))
+    new = ours.status.current_progress
+    assert new and (new.round, new.step, new.first_step) == (1, 3, 3)
+
+
+def test_three_failures_at_one_step_end_a_job_in_place_too() -> None:
+    ours = training(maxRestarts=9)
+    for current in range(3):
+        ours = in_round(ours, current)
+        for step in (4, 5):
+            ours = write(ours, *BOTH, report=reports(step, round=current))
+        last = ours
+        ours = write(ours, *BOTH, group=told(reported(1, round=current), round=current))
+    assert ours.status.round == 2, "the third one is decided when the pods have ended"
+    ended = decide(last, see(running(0), failed(1, summary(round=2))), NOW).status
+    assert condition(ended, "Failed") == ("True", "NoProgress")
+
+
+def test_a_failure_before_all_nodes_ran_is_answered_in_place_once() -> None:
+    ours = started(*BOTH, failurePolicy=IN_PLACE)
+    waiting = replace(told(reported(0)), running=False)
+    ours = write(ours, *BOTH, group=waiting)
+    assert (ours.status.state, ours.status.round) == ("Restarting", 1)
+    again = replace(told(reported(0, round=1), round=1), running=False)
+    assert decide(ours, see(*BOTH, group=again), NOW).end_round
+
+
+def test_a_pod_that_vanishes_in_a_later_round_is_missed() -> None:
+    ours = write(training(), *BOTH, group=told(reported(1)))
+    assert decide(ours, see(running(0), confirmed=False), NOW).confirm
+    step = decide(ours, see(running(0)), NOW)
+    assert (step.status.attempt, step.status.round) == (1, 0) and not step.create
+    assert step.status.failure and step.status.failure.round == 1
+
+
+def test_ranks_that_are_done_and_pods_that_end_stop_a_restart_in_place_by_themselves() -> None:
+    ours = training()
+    observed = see(*BOTH, group=told(reported(1)))
+
+    def rounds(pods: tuple[PodRecord, ...], done: frozenset[int]) -> int | None:
+        group = Group(ours, sort_pods(ours, ours.status, pods), done, observed, NOW)
+        decision = after_reports(group, ours.status)
+        return decision.status.round if decision else None
+
+    assert rounds(BOTH, frozenset()) == 1
+    assert rounds(BOTH, frozenset({0})) == 0
+    assert rounds((running(0), running(1, deleting=True)), frozenset()) is None
+    assert rounds((running(0, deleting=True), running(1)), frozenset()) == 0
+
+
+def test_a_job_that_is_to_stop_is_not_started_again() -> None:
+    ours = training()
+    stopping = ours.model_copy(update={"spec": ours.spec.model_copy(update={"suspend": True})})
+    step = decide(stopping, see(*BOTH, group=told(reported(1))), NOW)
+    assert condition(step.status, "Suspended") == ("False", "Suspending")
+    assert (step.status.attempt, step.status.round) == (1, 0)
+
+
+def test_the_pods_of_an_older_failure_are_deleted_as_with_a_new_attempt() -> None:
+    ours = write(started(failurePolicy=IN_PLACE), running(0), failed(1, summary()))
+    old = failed(1, summary())
+    new = (running(0, attempt=1), running(1, attempt=1))
+    ours = write(ours, *new, old)
+    ours = write(ours, *new, old, report=reports(5, 1))
+    assert ours.status.state == "Running" and not decide(ours, see(*new, old), NOW).delete
+    ours = write(ours, *new, old, report=reports(6, 1), group=told(reported(1), attempt=1))
+    assert (ours.status.attempt, ours.status.round) == (1, 1)
+    step = decide(ours, see(*new, old), NOW)
+    assert [deletion.pod for deletion in step.delete] == [
+        replace(old, root=step.delete[0].pod.root)
+    ]
+
+
+def test_a_job_of_an_earlier_operator_is_in_round_0() -> None:
+    status = {
+        "state": "Running",
+        "progress": {"attempt": 0, "step": 7, "firstStep": 1},
+        "failure": {"attempt": 0, "reason": "Exception"},
+        "history": [{"attempt": 0, "endTime": "2027-01-15T07:00:00Z", "reason": "Exception"}],
+        "nodes": {"desired": 2, "running": 2},
+    }
+    read = job(status=status).status
+    assert read.current_progress and read.failure
+    assert (read.round, read.failure.round, read.history[0].round) == (0, 0, 0)
+    hostile = job(status={**status, "round": "4"}).status
+    assert hostile.round == 0 and hostile.current_progress
+    later = read.model_copy(update={"round": 1})
+    assert with_status(job(), later).status.current_progress is None
+
+
+def test_a_hostile_report_names_no_pod_that_is_not_there() -> None:
+    ours = training()
+    strange = GroupReport(0, 0, True, tuple(NodeReport(n, 1, "{") for n in (-1, 2, 2**40)))
+    step = decide(ours, see(*BOTH, group=strange), NOW)
+    assert step.status == ours.status and not step.end_round
+    twice = told(reported(1), reported(1))
+    assert decide(ours, see(*BOTH, group=twice), NOW).status.restarts == 1
+    long = told(reported(1, more="x" * 10**5))
+    assert decide(ours, see(*BOTH, group=long), NOW).end_round, "no kubelet keeps as much"
