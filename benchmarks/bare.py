@@ -55,7 +55,7 @@ def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
     pods = [("POST", PODS.path(at), pod) for pod in bodies]
     return [
         ("POST", SERVICES.path(at), orjson.dumps(render.service(job))),
-        ("POST", CONFIGMAPS.path(at), orjson.dumps(render.config_map(job, agent))),
+        ("POST", CONFIGMAPS.path(at), orjson.dumps(render.config_map(job, agent, "t" * 32))),
         ("POST", NETWORK_POLICIES.path(at), orjson.dumps(render.network_policy(job, Policy()))),
         ("PUT", DDPJOBS.path(at, job.name, "status"), orjson.dumps(body)),
         *pods,

@@ -32,6 +32,8 @@ AGENT_ANNOTATION = f"{GROUP}/agent"
 PROOF_ANNOTATION = f"{GROUP}/proof"
 # The hash of the pods of an attempt. All pods of the attempt have the same one.
 SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"
+# How the pod's agent takes a failure: `InPlace` if it waits to be asked for another round.
+RESTART_ANNOTATION = f"{GROUP}/restart"
 
 TRAINER_CONTAINER = "trainer"
 # torchrun's own default.

@@ -92,7 +92,7 @@ def rendered(job: DDPJob) -> list[tuple[Resource, Body]]:
     ranks = {0, job.spec.nnodes - 1}
     return [
         (SERVICES, render.service(job)),
-        (CONFIGMAPS, render.config_map(job, AGENT)),
+        (CONFIGMAPS, render.config_map(job, AGENT, "t" * 32)),
         *([(NETWORK_POLICIES, network)] if network else []),
         *((PODS, orjson.loads(stamp.body(rank))) for rank in sorted(ranks)),
     ]

@@ -27,7 +27,7 @@ OTHERS = [name for name in NAMES if name not in WHOLE]
 DIFFERENCES = HERE / "differences.txt"
 OBJECTS = ("Service", "ConfigMap", "first pod", "last pod")
 HASH = "metadata.annotations.ddpjob.dev/spec-hash"  # it follows from the rest
-AGENT = render.Agent(b"the agent")
+AGENT, TOKEN = render.Agent(b"the agent"), "t" * 32
 UPDATE = bool(os.environ.get("UPDATE_GOLDEN"))
 
 
@@ -38,7 +38,8 @@ def rendered(example: str, name: str = "") -> list[dict[str, Any]]:
     job = DDPJob.parse(body)
     pods = render.pods(job, AGENT, Policy())
     last = json.loads(pods.body(job.spec.nnodes - 1))
-    return [render.service(job), render.config_map(job, AGENT), json.loads(pods.body(0)), last]
+    config_map = render.config_map(job, AGENT, TOKEN)
+    return [render.service(job), config_map, json.loads(pods.body(0)), last]
 
 
 def lines(value: Any, path: str = "") -> Iterator[str]:

@@ -5,10 +5,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 pytest.importorskip("torch")
@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from tests import agentpod
 from tests.agentpod import TOKEN, Pod, Pods
 from tests.cluster.processes import free_ports
-from tests.trainer.warm_pods import fork_servers, processes, script
+from tests.trainer.warm_pods import fork_servers, script
 
 # Trains for ever; each rank says what it is and each of its steps.
 TRAIN = """
@@ -50,9 +50,11 @@ class Operator:
         self.head, self.round, self.serial = head, 0, 0
 
     def ask(self, hold: int = 20, *, ends: bool = False) -> dict[str, Any]:
+        """The answer to one request; it is of the round that was ordered."""
         query = f"round={self.round}&after={self.serial}&hold={hold}&ends={int(ends)}"
         page: dict[str, Any] = json.loads(self.head.get(f"/group?{query}", TOKEN))
         self.serial = page["serial"]
+        assert page["round"] == self.round
         return page
 
     def until(self, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
@@ -90,10 +92,14 @@ def steps(pod: Pod, number: int) -> dict[int, list[tuple[int, float]]]:
     return found
 
 
+def has_steps(pod: Pod, number: int, ranks: int) -> bool:
+    return len(steps(pod, number)) == ranks
+
+
 def all_step(pods: Pods, number: int, ranks: int) -> float:
     """Wait until all ranks have made a step of a round; the time of the last first one."""
     for pod in pods.started:
-        pod.until(lambda pod=pod: len(steps(pod, number)) == ranks // len(pods.started))
+        pod.until(partial(has_steps, pod, number, ranks // len(pods.started)))
     first = [made[0][1] for pod in pods.started for made in steps(pod, number).values()]
     return max(first)
 
@@ -104,7 +110,7 @@ def test_a_killed_rank_trains_again_in_the_same_pods(pods: Pods, nnodes: int, np
     world, last = nnodes * nproc, pods.started[-1]
     for number in range(3):
         all_step(pods, number, world)
-        operator.until(lambda page: page["running"] and page["round"] == number)
+        operator.until(lambda page: page["running"])
         pid = steps(last, number)[world - 1][0][0]
         killed_at = time.time()
         os.kill(pid, signal.SIGKILL)

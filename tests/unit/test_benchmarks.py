@@ -43,6 +43,7 @@ class Recorded(LocalCluster):
 def blot(body: Any) -> bytes:
     text = body if isinstance(body, bytes) else orjson.dumps(body)
     text = re.sub(rb'"queuedSeconds":\d+', b'"queuedSeconds":N', text)
+    text = re.sub(rb'"token":"[^"]+"', b'"token":"T"', text)
     return re.sub(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", b"TIME", text)
 
 

@@ -12,11 +12,10 @@ import pytest
 from aiohttp import web
 
 from ddpjob.cluster.local import LocalCluster
-from ddpjob.controller import poller
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.memory import Memory
-from ddpjob.controller.poller import MAX_BYTES, Poller, fetch
+from ddpjob.controller.poller import ANSWER_SECONDS, MAX_BYTES, Poller, fetch, session
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports
@@ -76,9 +75,9 @@ async def without_end(request: web.Request) -> web.StreamResponse:
         await answer.write(b" " * 2**16)
 
 
-async def asked(handler: Handler) -> Any:
-    async with agent(handler) as port, poller._session() as session:
-        return await fetch(session, replace(running(0), ip="127.0.0.1", agent_port=port))
+async def asked(handler: Handler, seconds: float = ANSWER_SECONDS) -> Any:
+    async with agent(handler) as port, session(seconds, 8) as http:
+        return await fetch(http, replace(running(0), ip="127.0.0.1", agent_port=port))
 
 
 async def test_a_good_answer_is_read() -> None:
@@ -116,19 +115,16 @@ async def test_a_bad_answer_is_none(handler: Handler) -> None:
 
 
 @pytest.mark.parametrize("handler", [never, a_byte_now_and_then])
-async def test_nobody_waits_for_a_slow_agent(
-    handler: Handler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(poller, "ANSWER_SECONDS", 0.3)
+async def test_nobody_waits_for_a_slow_agent(handler: Handler) -> None:
     async with asyncio.timeout(30):
-        assert await asked(handler) is None
+        assert await asked(handler, 0.3) is None
 
 
 async def test_an_agent_that_is_not_there() -> None:
     (port,) = free_ports(1)
-    async with poller._session() as session:
+    async with session(ANSWER_SECONDS, 8) as http:
         pod = replace(running(0), ip="127.0.0.1", agent_port=port)
-        assert await fetch(session, pod) is None
+        assert await fetch(http, pod) is None
 
 
 def test_only_the_jobs_own_rank_0_is_asked() -> None:
@@ -141,7 +137,7 @@ def test_only_the_jobs_own_rank_0_is_asked() -> None:
     caches.put_pod(forged)
     caches.put_pod(own)
     memories[record.uid] = Memory(head=own.uid)
-    assert [pod.uid for _, pod in controller._heads()] == [own.uid]
+    assert [pod.uid for _, pod, _ in controller._heads()] == [own.uid]
     memories[record.uid].head = ""
     assert not list(controller._heads())
 

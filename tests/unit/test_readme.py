@@ -34,7 +34,7 @@ def test_the_tree_has_the_objects_of_the_first_job() -> None:
     pods = render.pods(job, agent, Policy())
     objects = [
         render.service(job),
-        render.config_map(job, agent),
+        render.config_map(job, agent, "t" * 32),
         render.network_policy(job, Policy()) or {},
         *(json.loads(pods.body(rank)) for rank in range(job.spec.nnodes)),
     ]

@@ -12,7 +12,7 @@ from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import UID, job
 
-AGENT = render.Agent(b"agent")
+AGENT, TOKEN = render.Agent(b"agent"), "t" * 32
 
 
 def pod(job: DDPJob, rank: int = 0, policy: Policy | None = None) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def test_shared_memory_can_be_bounded_and_turned_off() -> None:
 
 
 def test_owned_by_the_job() -> None:
-    for body in (pod(job()), render.service(job()), render.config_map(job(), AGENT)):
+    for body in (pod(job()), render.service(job()), render.config_map(job(), AGENT, TOKEN)):
         (owner,) = body["metadata"]["ownerReferences"]
         assert owner["uid"] == UID and owner["controller"] is True
 
@@ -173,8 +173,8 @@ def test_the_service_is_headless_and_names_pods_before_they_are_ready() -> None:
 
 
 def test_another_agent_has_another_name() -> None:
-    one = render.config_map(job(), AGENT)
-    two = render.config_map(job(), render.Agent(b"other"))
+    one = render.config_map(job(), AGENT, TOKEN)
+    two = render.config_map(job(), render.Agent(b"other"), TOKEN)
     assert one["metadata"]["name"] != two["metadata"]["name"] and one["immutable"] is True
 
 

@@ -23,7 +23,7 @@ from ddpjob.cluster import (
     Resource,
 )
 from ddpjob.controller.jobrecord import JobRecord
-from ddpjob.controller.memory import Caches, Memory
+from ddpjob.controller.memory import Caches, Memory, Rendered
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
 from ddpjob.plan.decision import Decision, Deletion
@@ -84,7 +84,8 @@ class Children:
         Raises InvalidJob, and ClusterError where something cannot be created.
         """
         memory.template = await self.render(job)
-        memory.edit_error = job.metadata.generation, None
+        place = job.metadata.generation, job.status.attempt
+        memory.rendered = Rendered(place, memory.template.spec_hash)
         memory.token = memory.token or token_urlsafe(TOKEN_BYTES)
         children = [
             (SERVICES, render.service(job)),

@@ -37,7 +37,7 @@ BURST = 10
 PAUSE_SECONDS = 1.0
 # The pause after a ConfigMap that could not be read, or has no token.
 TOKEN_SECONDS = 10.0
-# How often it is looked which jobs run.
+# New jobs are looked for so often.
 LOOK_SECONDS = 1.0
 
 Number = Annotated[int, Field(ge=0, lt=2**31)]

@@ -21,6 +21,17 @@ class Order:
     """Nodes whose ranks have failed are to end their pods."""
 
 
+@dataclass(frozen=True)
+class Rendered:
+    """What was found when a job's pods were rendered."""
+
+    place: tuple[int, int]
+    """(generation, attempt) of the job."""
+    spec_hash: str = ""
+    error: InvalidJob | None = None
+    """Why no pods can be made of it."""
+
+
 @dataclass
 class Memory:
     """What this process remembers of one job. No decision needs it to be right."""
@@ -35,8 +46,8 @@ class Memory:
     """Monotonic time of the first failed creation in this attempt."""
     conflicts: int = 0
     """Creations in a row that found their name taken."""
-    edit_error: tuple[int, InvalidJob | None] = (0, None)
-    """Generation of a running job, and why no pods can be made of that generation."""
+    rendered: Rendered | None = None
+    """The last rendering of the job's pods."""
     secondary_at: float | None = None
     """Monotonic time at which only secondary failures were seen first."""
     report: Report | None = None

@@ -11,7 +11,7 @@ from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import Children
 from ddpjob.controller.events import record_event
 from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Caches, Memory, Order, elapsed
+from ddpjob.controller.memory import Caches, Memory, Order, Rendered, elapsed
 from ddpjob.errors import (
     AlreadyExists,
     ClusterError,
@@ -133,18 +133,20 @@ class Reconciler:
         self.memories.pop(uid, None)
 
     def _observe(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Observed:
-        ready = memory.prepared == (job.metadata.generation, job.status.attempt)
+        place = job.metadata.generation, job.status.attempt
+        ready = memory.prepared == place
+        rendered = memory.rendered if memory.rendered and memory.rendered.place == place else None
         return Observed(
             pods=tuple(self.caches.pods(job.namespace, job.uid)),
             confirmed=confirmed,
             children_ready=ready,
             create_error=memory.create_error,
             refused_seconds=elapsed(memory.create_error_at),
-            edit_error=memory.edit_error[1] if _checks_edits(job) else None,
+            edit_error=rendered.error if rendered and _checks_edits(job) else None,
             secondary_seconds=elapsed(memory.secondary_at),
             report=memory.report,
             group=memory.group,
-            spec_hash=memory.template.spec_hash if ready and memory.template else "",
+            spec_hash=rendered.spec_hash if rendered else "",
             key=self.children.key,
             made=memory.made[1] if memory.made[0] == job.status.attempt else {},
             strays=memory.strays,
@@ -169,15 +171,14 @@ class Reconciler:
         return decision
 
     async def _check_edit(self, job: DDPJob, memory: Memory) -> None:
-        """Find out, once a generation, whether an edit of a running job stops its next attempt."""
-        generation = job.metadata.generation
-        if not _checks_edits(job) or memory.edit_error[0] == generation:
+        """Find out, once a generation, what an edit of a running job does to its next attempt."""
+        place = job.metadata.generation, job.status.attempt
+        if not _checks_edits(job) or memory.rendered and memory.rendered.place == place:
             return
-        memory.edit_error = generation, None
         try:
-            await self.children.render(job)
+            memory.rendered = Rendered(place, (await self.children.render(job)).spec_hash)
         except InvalidJob as error:
-            memory.edit_error = generation, error
+            memory.rendered = Rendered(place, error=error)
 
     async def _whole(self, job: DDPJob) -> DDPJob | None:
         """Read the job, of which the cache keeps only a part while it is at rest.
@@ -275,10 +276,10 @@ class Reconciler:
             await record_event(self.cluster, job, event)
         if decision.drop_agent:
             await self.children.drop_agent(job)
-        if (new.state, new.attempt) != (old.state, old.attempt):
+        if (new.state, new.attempt, new.round) != (old.state, old.attempt, old.round):
             log.info(
-                "job=%s/%s state=%s attempt=%d restarts=%d",
-                *(job.namespace, job.name, new.state, new.attempt, new.restarts),
+                "job=%s/%s state=%s attempt=%d round=%d restarts=%d",
+                *(job.namespace, job.name, new.state, new.attempt, new.round, new.restarts),
             )
 
     async def _carry_out(self, job: DDPJob, decision: Decision, memory: Memory) -> None:
@@ -348,7 +349,8 @@ class Reconciler:
 
 def _checks_edits(job: DDPJob) -> bool:
     """Whether pods may be running that are older than an edit of the job."""
-    return job.status.state in ("Starting", "Running")
+    state, number = job.status.state, job.status.round
+    return state in ("Starting", "Running") or state == "Restarting" and number > 0
 
 
 def _is_long(job: DDPJob, observed: Observed) -> bool:
@@ -358,6 +360,8 @@ def _is_long(job: DDPJob, observed: Observed) -> bool:
     """
     if len(observed.pods) > _MANY_PODS or job.spec.failure_policy.message_patterns():
         return True
+    if observed.group is not None and observed.group.failures:  # each decision reads them anew
+        return len(observed.pods) > _MANY_FAILED
     return sum(pod.result == "failed" for pod in observed.pods) > _MANY_FAILED
 
 

@@ -100,6 +100,8 @@ class PodRecord:
     spec_hash: str = ""
     root: str = ""
     """The root of its proof; see `proof`."""
+    in_place: bool = False
+    """Its agent waits after a failure, to be asked for another round."""
     termination: Termination | None = field(default=UNREAD, init=False, repr=False, compare=False)
     """`message` once it has been read. There are many decisions while a group fails, and each reads
     it several times."""
@@ -147,6 +149,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         else "",
         spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
         root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),
+        in_place=annotations.get(names.RESTART_ANNOTATION) == "InPlace",
         uid_print=print_of(metadata["uid"]),
         ended=_ended(status),
         disruption=_disruption(status),

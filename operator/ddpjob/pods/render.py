@@ -140,12 +140,19 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     spec_hash = hashlib.sha256(orjson.dumps([first, others])).hexdigest()[:16]
     for pod in (first, others):
         own = {names.SPEC_HASH_ANNOTATION: spec_hash, names.PROOF_ANNOTATION: proof}
+        if _waits(job):
+            own[names.RESTART_ANNOTATION] = "InPlace"
         pod["metadata"]["annotations"] |= own
 
     def parts(pod: Body) -> tuple[bytes, ...]:
         return tuple(orjson.dumps(pod).split(mark.encode()))
 
     return PodTemplate(parts(first), parts(others), proof.encode(), spec_hash)
+
+
+def _waits(job: DDPJob) -> bool:
+    """Whether agents wait after a failure, to be asked for another round."""
+    return job.spec.has_agent and job.spec.failure_policy.restart_strategy == "InPlace"
 
 
 def _for_rank_0(job: DDPJob) -> DDPJob:
@@ -338,7 +345,7 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         env["LOCAL_RANK"] = "0"
     if spec.success_policy != "All":
         env["DDPJOB_SUCCESS_POLICY"] = spec.success_policy
-    if spec.failure_policy.restart_strategy == "InPlace":
+    if _waits(job):
         env["DDPJOB_RESTART"] = "InPlace"
     if not spec.warm_start.enabled:
         env["DDPJOB_WARM_START"] = "0"

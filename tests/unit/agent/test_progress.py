@@ -37,6 +37,7 @@ def test_a_full_report_is_served_as_it_was_written(tmp_path: Path) -> None:
         "namespace": "default",
         "job": "digits",
         "attempt": 0,
+        "round": 0,
         "node_rank": 0,
         "state": "running",
         "source": "file",
