@@ -63,26 +63,31 @@ class Group:
         self.held = threading.BoundedSemaphore(MOST_HELD)
         self.order = Order()
         self.nodes: dict[int, Node] = {}
+        self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
         self.serial = 1  # of what the operator is told
 
     def tell(self, rank: int, node: Node) -> None:
         """Take in what a node says. What is of an earlier round is no news."""
         with self.changed:
-            old = self.nodes.get(rank)
+            old, wanted, ran = self.nodes.get(rank), self.order.round, self.are_running()
             if old == node or old is not None and node.round < old.round:
                 return
             self.nodes[rank] = node
-            wanted = self.order.round
-            if node.state == CLEAN and self.order.begun < wanted and self.are_clean(wanted):
+            for place, change in ((old, -1), (node, 1)):
+                if place is not None:
+                    key = place.round, place.state
+                    self.counts[key] = self.counts.get(key, 0) + change
+            if self.order.begun < wanted and self.counts.get((wanted, CLEAN)) == self.nnodes:
                 self.give(Order(wanted, wanted, self.order.ends))
-            self.note()
+                self.counts = {(wanted, CLEAN): self.nnodes}
+            if node.state == FAILED or self.are_running() != ran:
+                self.serial += 1
+            self.changed.notify_all()
 
-    def are_clean(self, wanted: int) -> bool:
-        """Whether all pods wait for this round to begin."""
-        nodes = list(self.nodes.values())
-        return len(nodes) == self.nnodes and all(
-            (node.round, node.state) == (wanted, CLEAN) for node in nodes
-        )
+    def are_running(self) -> bool:
+        """Whether all nodes have begun the round that is wanted."""
+        states = (self.counts.get((self.order.round, state), 0) for state in (RUNNING, FAILED))
+        return sum(states) == self.nnodes
 
     def want(self, number: int, ends: bool) -> None:
         """Take the operator's order; one of an earlier round is no news."""
@@ -90,17 +95,13 @@ class Group:
             old = self.order
             if number >= old.round and (number, ends) != (old.round, old.ends):
                 self.give(Order(number, old.begun, ends))
-                self.note()
+                self.serial += 1
+                self.changed.notify_all()
 
     def give(self, order: Order) -> None:
         """Have all nodes told."""
         self.order = order
         self.on_order()
-
-    def note(self) -> None:
-        """Have those looked at who wait."""
-        self.serial += 1
-        self.changed.notify_all()
 
     def wait(self, is_news: Callable[[], bool], seconds: float) -> float:
         """Hold a request until there is news for it. The seconds after which it is to come again.
@@ -119,16 +120,17 @@ class Group:
     def page(self) -> dict[str, Any]:
         """What the operator is told."""
         with self.changed:
-            order, nodes = self.order, dict(self.nodes)
-            serial = self.serial
-        here = {rank: node for rank, node in nodes.items() if node.round == order.round}
-        failed = [(rank, node) for rank, node in here.items() if node.state == FAILED]
+            order, serial, running = self.order, self.serial, self.are_running()
+            failed = [
+                (rank, node)
+                for rank, node in self.nodes.items()
+                if (node.round, node.state) == (order.round, FAILED)
+            ]
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
         return {
             "serial": serial,
             "round": order.round,
-            "running": len(here) == self.nnodes
-            and all(node.state != CLEAN for node in here.values()),
+            "running": running,
             "failures": [{"node_rank": rank, **(node.failure or {})} for rank, node in told],
         }
 

@@ -31,8 +31,8 @@ MOST_HELD = 2000
 REQUEST_SECONDS = 30.0
 # 32 termination messages without tracebacks, and a page of progress.
 MAX_BYTES = 256 * 1024
-# An agent that always has news gets so many requests at once, and then one a second.
-BURST = 10
+# An agent that always has news gets so many requests at once, and then so many a second.
+BURST, RATE = 20, 2.0
 # The pause after a request without an answer.
 PAUSE_SECONDS = 1.0
 # The pause after a ConfigMap that could not be read, or has no token.
@@ -100,9 +100,9 @@ class _Talk:
     def pause(self) -> float:
         """Return the seconds to wait before the next request."""
         now = time.monotonic()
-        self._spent = max(0.0, self._spent - (now - self._at)) + 1
+        self._spent = max(0.0, self._spent - (now - self._at) * RATE) + 1
         self._at = now
-        return max(0.0, self._spent - BURST)
+        return max(0.0, self._spent - BURST) / RATE
 
 
 class Groups:
