@@ -101,6 +101,11 @@ class Job:
         found = self.cluster.get("ddpjob", self.name, "-n", self.namespace)
         return dict[str, Any](found.get("status") or {})
 
+    @property
+    def spec(self) -> Body:
+        """Its spec, with the defaults that the schema gives."""
+        return dict[str, Any](self.cluster.get("ddpjob", self.name, "-n", self.namespace)["spec"])
+
     def columns(self) -> dict[str, str]:
         """What `kubectl get ddpjob` shows, by column."""
         text = self.cluster.kubectl("get", "ddpjob", self.name, "-n", self.namespace)
@@ -156,17 +161,22 @@ class Job:
         self.cluster.kubectl("delete", "ddpjob", self.name, "-n", self.namespace, f"--wait={wait}")
 
 
-def signal_rank(job: Job, pod: str, signal: str, script: str) -> None:
-    """A signal to a pod's training process, from its node: not to torchrun, not to the agent."""
+def signal_rank(job: Job, pod: str, signal: str, script: str) -> float:
+    """A signal to a pod's training process, from its node; its Unix time.
+
+    Not to torchrun, not to the agent.
+    """
     found = job.pods()[pod]
     uid = found["metadata"]["uid"]
     search = (
         "for p in /proc/[0-9]*; do "
         f"grep -q -e {uid.replace('-', '_')} -e {uid} $p/cgroup 2>/dev/null || continue; "
         f"tr '\\0' ' ' < $p/cmdline | grep -q -e '-u [^ ]*{script}' -e '-u -m {script}' && "
-        f"kill -{signal} ${{p#/proc/}} && echo $p; done; true"  # the last one need not be it
+        f"date +%s.%N && kill -{signal} ${{p#/proc/}}; done; true"  # the last one need not be it
     )
-    assert job.cluster.on_node(found["spec"]["nodeName"], "sh", "-c", search), "no such process"
+    told = job.cluster.on_node(found["spec"]["nodeName"], "sh", "-c", search).split()
+    assert told, "no such process"
+    return float(told[0])
 
 
 def left_over(cluster: KindCluster, *where: str) -> list[str]:

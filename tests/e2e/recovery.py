@@ -24,12 +24,15 @@ class Fault:
     """Something that ends an attempt."""
 
     name: str
-    happens: Callable[[Job, str, Undo], None]
-    """To this pod; what must be put right again afterwards goes onto the stack."""
+    happens: Callable[[Job, str, Undo], float | None]
+    """To this pod; what must be put right again afterwards goes onto the stack. Its Unix time, if
+    it comes later than the call."""
     reason: str
     """What `status.failure.reason` must say."""
     charged: bool = True
     most_seconds: float = SOON
+    in_place: bool = False
+    """It ends processes alone, so the same pods may go on."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +40,21 @@ class Recovery:
     """Seconds from a fault until …"""
 
     decided: float
-    """… the next attempt has a number,"""
+    """… the next attempt or round has a number,"""
     running: float
     """… all nodes run,"""
     step: float
-    """… rank 0 has made a step."""
+    """… all ranks have made a step, by their own clocks: the nodes of kind share one."""
 
 
-def kill(job: Job, pod: str, _undo: Undo) -> None:
+def kill(job: Job, pod: str, _undo: Undo) -> float:
     """SIGKILL for the training process."""
-    signal_rank(job, pod, "KILL", SCRIPT.name)
+    return signal_rank(job, pod, "KILL", SCRIPT.name)
 
 
-def stop(job: Job, pod: str, _undo: Undo) -> None:
+def stop(job: Job, pod: str, _undo: Undo) -> float:
     """SIGSTOP for it: it lives and makes no step."""
-    signal_rank(job, pod, "STOP", SCRIPT.name)
+    return signal_rank(job, pod, "STOP", SCRIPT.name)
 
 
 def use_up_memory(job: Job, pod: str, _undo: Undo) -> None:
@@ -123,9 +126,9 @@ def lose_node(job: Job, pod: str, undo: Undo) -> None:
 
 
 FAULTS = (
-    Fault("a rank is killed", kill, "Signal"),
-    Fault("a rank is stopped", stop, "Hang"),
-    Fault("a rank outgrows its memory", use_up_memory, "OOMKilled"),
+    Fault("a rank is killed", kill, "Signal", in_place=True),
+    Fault("a rank is stopped", stop, "Hang", in_place=True),
+    Fault("a rank outgrows its memory", use_up_memory, "OOMKilled", in_place=True),
     Fault("a pod is deleted", delete, "PodDeleted", charged=False),
     Fault("a pod is evicted", drain, "Evicted", charged=False),
     Fault("a pod is preempted", preempt, "Preempted", charged=False),
@@ -134,7 +137,9 @@ FAULTS = (
 
 
 @contextmanager
-def steady_job(cluster: KindCluster, namespace: str, image: str) -> Iterator[Job]:
+def steady_job(
+    cluster: KindCluster, namespace: str, image: str, strategy: str = "Recreate"
+) -> Iterator[Job]:
     """A job of two pods on two nodes that trains until it is deleted."""
     cluster.kubectl("create", "configmap", "script", "-n", namespace, f"--from-file={SCRIPT}")
     spread: dict[str, Any] = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1}
@@ -148,22 +153,35 @@ def steady_job(cluster: KindCluster, namespace: str, image: str) -> Iterator[Job
         args=[f"/script/{SCRIPT.name}"],
         resources={"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": f"{CPU_MILLIS}m"}},
         hangTimeoutSeconds=HANG_SECONDS,
-        failurePolicy={"maxRestarts": 1000, "backoffSeconds": {"first": 1, "cap": 1}},
+        failurePolicy={
+            "maxRestarts": 1000,
+            "backoffSeconds": {"first": 1, "cap": 1},
+            "restartStrategy": strategy,
+        },
         volumes=[{"name": "script", "configMap": {"name": "script"}}],
         volumeMounts=[{"name": "script", "mountPath": "/script", "readOnly": True}],
         template={"spec": {"topologySpreadConstraints": [spread]}},
     )
-    wait_until(lambda: has_stepped(job, 0), 300, "first step")
+    wait_until(lambda: stepped_at(job, 0, 0), 300, "first step")
     yield job
     job.delete()
 
 
-def has_stepped(job: Job, attempt: int) -> bool:
-    """Whether rank 0 of this attempt has made a step: the hooks have counted it."""
-    pod = f"{job.name}-{attempt}-0"
-    look = ("exec", "-n", job.namespace, pod, "-c", "trainer", "--", "sh", "-c")
-    found = job.cluster.kubectl(*look, "ls /ddpjob/run/steps-*.page", check=False)
-    return "steps-" in found and "cannot" not in found
+def stepped_at(job: Job, attempt: int, since: float) -> float | None:
+    """When all ranks of an attempt had made a first step after a Unix time; None if they have not.
+
+    The first one of a process: those of an attempt's pods follow each other in their logs.
+    """
+    found = []
+    for rank in range(2):
+        where = (f"{job.name}-{attempt}-{rank}", "-c", "trainer", "-n", job.namespace)
+        log = job.cluster.kubectl("logs", *where, check=False)
+        words = (line.split() for line in log.splitlines() if line.startswith("first step"))
+        later = [float(each[3]) for each in words if float(each[3]) > since]
+        if not later:
+            return None
+        found.append(later[0])
+    return max(found)
 
 
 def kill_operator(cluster: KindCluster) -> None:
@@ -174,18 +192,27 @@ def kill_operator(cluster: KindCluster) -> None:
 
 def recover(job: Job, fault: Fault, *, without_operator: bool = False) -> Recovery:
     """Let `fault` happen to the pod of rank 1, and wait until the ranks train again."""
-    attempt = job.status["attempt"]
+    status = job.status
+    attempt = status["attempt"]
+    strategy = job.spec["failurePolicy"]["restartStrategy"]
+    after = (attempt + 1, 0)
+    if strategy == "InPlace" and fault.in_place:
+        after = (attempt, status.get("round", 0) + 1)
     with ExitStack() as undo:
-        began = time.monotonic()
-        fault.happens(job, f"{job.name}-{attempt}-1", undo)
+        began = time.time()
+        began = fault.happens(job, f"{job.name}-{attempt}-1", undo) or began
         if without_operator:
             kill_operator(job.cluster)
         times = []
         for what, holds in {
-            "restart": lambda: job.status["attempt"] == attempt + 1,
+            "restart": lambda: (job.status["attempt"], job.status.get("round", 0)) == after,
             "running nodes": lambda: job.status["state"] == "Running",
-            "step": lambda: has_stepped(job, attempt + 1),
         }.items():
             wait_until(holds, fault.most_seconds, f"{what} after: {fault.name}")
-            times.append(time.monotonic() - began)
-    return Recovery(*times)
+            times.append(time.time() - began)
+        wait_until(
+            lambda: stepped_at(job, after[0], began), fault.most_seconds, f"step: {fault.name}"
+        )
+        stepped = stepped_at(job, after[0], began)
+        assert stepped is not None
+    return Recovery(*times, stepped - began)

@@ -1,4 +1,7 @@
-"""Somebody else's script that trains for ever, and on request uses up its memory."""
+"""Somebody else's script that trains for ever, and on request uses up its memory.
+
+Each process says when it has made its first step.
+"""
 
 import os
 import time
@@ -15,14 +18,19 @@ def main() -> None:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    eaten = []
+    is_first, eaten = True, []
     while True:
         model(torch.randn(64, 16)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+        if is_first:
+            print("first step", dist.get_rank(), time.time(), flush=True)
+            is_first = False
         time.sleep(0.05)
-        while os.path.exists(REQUEST):
-            eaten.append(b"x" * CHUNK)
+        if os.path.exists(REQUEST):
+            os.unlink(REQUEST)  # once: the next process may be in the same pod
+            while True:
+                eaten.append(b"x" * CHUNK)
 
 
 if __name__ == "__main__":
