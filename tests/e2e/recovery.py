@@ -215,4 +215,4 @@ def recover(job: Job, fault: Fault, *, without_operator: bool = False) -> Recove
         )
         stepped = stepped_at(job, after[0], began)
         assert stepped is not None
-    return Recovery(*times, stepped - began)
+    return Recovery(times[0], times[1], stepped - began)
