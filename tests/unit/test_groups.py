@@ -1,0 +1,227 @@
+"""The operator's long polls: orders are given, and no agent's answer costs more than itself."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from ddpjob.controller import groups
+from ddpjob.controller.groups import Answer, Groups, fetch_group
+from ddpjob.controller.jobrecord import JobRecord, job_record
+from ddpjob.controller.memory import Order
+from ddpjob.controller.poller import session
+from ddpjob.errors import Unavailable
+from ddpjob.plan.observed import MAX_TEXT, GroupReport, NodeReport, PodRecord
+from ddpjob.settings import Settings
+from tests.builders import job, running
+from tests.cluster.processes import free_ports
+
+TOKEN = "t" * 32
+PAGE: dict[str, Any] = {
+    "namespace": "team",
+    "job": "digits",
+    "attempt": 0,
+    "round": 2,
+    "node_rank": 0,
+    "serial": 5,
+    "running": True,
+    "failures": [{"node_rank": 1, "exit_code": 1, "message": {"version": 1, "reason": "Signal"}}],
+    "progress": {"attempt": 0, "round": 2, "source": "file", "step": 7},
+}
+MESSAGE = json.dumps({"version": 1, "reason": "Signal"})
+
+
+class Agent:
+    """Rank 0's agent, as far as the operator sees it."""
+
+    def __init__(self) -> None:
+        self.page: Any = PAGE
+        self.status = 200
+        self.asked: list[dict[str, str]] = []
+        self.tokens: list[str] = []
+        self.is_held = asyncio.Event()
+        self.holds = False
+        self.pod = running(0)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(dict(request.query))
+        self.tokens.append(request.headers.get("Authorization", ""))
+        if self.holds and request.query["after"] == str(self.page["serial"]):
+            self.is_held.set()
+            await asyncio.sleep(60)
+        return web.Response(text=json.dumps(self.page), status=self.status)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Agent]:
+    agent, app = Agent(), web.Application()
+    app.router.add_get("/group", agent.answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    (port,) = free_ports(1)
+    agent.pod = replace(running(0), ip="127.0.0.1", agent_port=port, in_place=True)
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield agent
+    finally:
+        await runner.cleanup()
+
+
+async def fetched(agent: Agent) -> Answer | None:
+    async with session(5, 8) as http:
+        return await fetch_group(http, agent.pod, TOKEN, Order(2), 4, 0)
+
+
+async def test_an_answer_says_how_all_nodes_are() -> None:
+    async with serving() as agent:
+        answer = await fetched(agent)
+    assert answer is not None and answer.serial == 5
+    assert answer.group == GroupReport(0, 2, True, (NodeReport(1, 1, MESSAGE),))
+    assert answer.report is not None and (answer.report.step, answer.report.round) == (7, 2)
+    assert agent.asked == [{"round": "2", "after": "4", "hold": "0", "ends": "0"}]
+    assert agent.tokens == [f"Bearer {TOKEN}"]
+
+
+def failures(*changes: dict[str, Any]) -> dict[str, Any]:
+    return {"failures": [{**PAGE["failures"][0], **change} for change in changes]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attempt": 1},
+        {"job": "other"},
+        {"namespace": "other"},
+        {"node_rank": 1},
+        {"serial": -1},
+        {"serial": 2**31},
+        {"serial": "5"},
+        {"round": -1},
+        {"running": 1},
+        {"failures": {}},
+        failures(*[{}] * 65),
+        failures({"node_rank": -1}),
+        failures({"exit_code": 2**31}),
+        failures({"message": "Signal"}),
+        {"progress": {"step": -1}},
+        {"padding": " " * groups.MAX_BYTES},
+    ],
+    ids=range(16),
+)
+async def test_a_bad_answer_is_none(change: dict[str, Any]) -> None:
+    async with serving() as agent:
+        agent.page = {**PAGE, **change}
+        assert await fetched(agent) is None
+
+
+async def test_a_message_that_is_too_long_is_left_out() -> None:
+    """No kubelet would have brought it either."""
+    async with serving() as agent:
+        agent.page = {**PAGE, **failures({"message": {"a": "x" * MAX_TEXT}}, {})}
+        answer = await fetched(agent)
+    assert answer is not None and answer.group.failures == (NodeReport(1, 1, MESSAGE),)
+
+
+async def test_a_refusal_is_none() -> None:
+    async with serving() as agent:
+        agent.status = 401
+        assert await fetched(agent) is None
+
+
+class Watcher:
+    """What Groups is given: one job, its order, and what becomes of the answers."""
+
+    def __init__(self, agent: Agent) -> None:
+        body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
+        self.record, self.agent = job_record(body), agent
+        self.heads = [(self.record, agent.pod, Order())]
+        self.answers: list[Answer] = []
+        self.tokens = [TOKEN]
+        self.groups = Groups(
+            Settings(progress_poll=20),
+            lambda: self.heads,
+            self.token,
+            lambda record, answer: self.answers.append(answer),
+        )
+
+    async def token(self, record: JobRecord, pod: PodRecord) -> str:
+        if not self.tokens:
+            raise Unavailable(0, "NoAnswer", "no API server")
+        return self.tokens.pop(0)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def asking(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watcher]:
+    monkeypatch.setattr(groups, "LOOK_SECONDS", 0.02)
+    watcher = Watcher(agent)
+    run = asyncio.create_task(watcher.groups.run())
+    try:
+        yield watcher
+    finally:
+        run.cancel()
+        await asyncio.wait([run])
+        assert len(watcher.groups) == 0
+
+
+async def test_a_request_is_held_and_another_order_is_given_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as agent, asking(agent, monkeypatch) as watcher:
+        agent.holds = True
+        await until(agent.is_held.is_set)
+        assert [words["round"] for words in agent.asked] == ["0", "0"]
+        watcher.heads = [(watcher.record, agent.pod, Order(1, True))]
+        watcher.groups.tell(agent.pod.uid, Order(1, True))
+        watcher.groups.tell("another", Order(9))
+        await until(lambda: len(agent.asked) == 3)
+        assert agent.asked[2] == {"round": "1", "after": "5", "hold": "20", "ends": "1"}
+
+
+async def test_a_job_that_has_left_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as agent, asking(agent, monkeypatch) as watcher:
+        agent.holds = True
+        await until(agent.is_held.is_set)
+        watcher.heads = []
+        await until(lambda: len(watcher.groups) == 0)
+
+
+async def test_an_agent_that_always_has_news_is_not_asked_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "BURST", 3)
+    monkeypatch.setattr(groups, "RATE", 0.01)
+    async with serving() as agent, asking(agent, monkeypatch):
+        await until(lambda: len(agent.asked) == 3)
+        await asyncio.sleep(0.3)
+        assert len(agent.asked) == 3
+
+
+async def test_no_more_requests_are_held_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "MOST_HELD", 0)
+    async with serving() as agent, asking(agent, monkeypatch) as watcher:
+        watcher.groups._settings = Settings(progress_poll=0.05)
+        agent.holds = True
+        await until(lambda: agent.asked)
+        assert agent.asked[0]["hold"] == "0"
+
+
+async def test_without_a_token_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "TOKEN_SECONDS", 0.01)
+    async with serving() as agent, asking(agent, monkeypatch) as watcher:
+        watcher.tokens = []
+        await asyncio.sleep(0.1)
+        assert not agent.asked
+        watcher.tokens = ["", TOKEN]
+        await until(lambda: watcher.answers)
+        assert agent.tokens[0] == f"Bearer {TOKEN}"
