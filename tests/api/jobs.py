@@ -55,6 +55,10 @@ class Jobs:
         items: list[Body] = (await self.client.request("GET", path))["items"]
         return items
 
+    async def pods_as_they_are(self) -> list[Body]:
+        """Its pods, in the order of their names."""
+        return sorted(await self.children(PODS), key=lambda pod: str(pod["metadata"]["name"]))
+
     async def pods(self) -> list[str]:
         return sorted(pod["metadata"]["name"] for pod in await self.children(PODS))
 

@@ -1,0 +1,184 @@
+"""Restarts in place by real agents on a real API server."""
+
+import asyncio
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.jobs import Jobs, conditions
+from tests.api.test_processes import jobs, script
+from tests.cluster.operator import OperatorProcess
+
+__all__ = ["jobs"]
+pytestmark = pytest.mark.timeout(400)
+
+# Each rank says who it is in a file, and trains until there is one that says `end`.
+TRAIN = """
+    import os, sys, time, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank, end = dist.get_rank(), os.path.join(sys.argv[1], "end")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    place = os.environ["DDPJOB_ATTEMPT"] + "-" + os.environ["DDPJOB_ROUND"]
+    is_over = torch.zeros(1)
+    while not is_over:
+        if rank == 1 and os.path.exists(os.path.join(sys.argv[1], "fail")):
+            sys.exit(3)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        path = os.path.join(sys.argv[1], f"{place}-{rank}")
+        if not os.path.exists(path):
+            with open(path + ".tmp", "w") as file:
+                file.write(str(os.getpid()))
+            os.rename(path + ".tmp", path)
+        time.sleep(0.02)
+        is_over[0] = os.path.exists(end)
+        dist.all_reduce(is_over, dist.ReduceOp.MAX)
+"""
+IN_PLACE: dict[str, Any] = {"restartStrategy": "InPlace", "maxRestarts": 100}
+SOON = {"first": 0, "cap": 300}
+KILLS = int(os.environ.get("DDPJOB_OPERATOR_KILLS", "6"))
+
+
+async def begin(jobs: Jobs, folder: Path, **spec: Any) -> None:
+    """A job of two pods that trains."""
+    policy = {**IN_PLACE, **spec.pop("failurePolicy", {})}
+    args = [script(folder, TRAIN), str(folder)]
+    await jobs.create(args=args, nnodes=2, failurePolicy=policy, **spec)
+    await trains(jobs, folder, 0, 0)
+    await jobs.in_state("Running")
+
+
+async def trains(jobs: Jobs, folder: Path, attempt: int, number: int) -> list[int]:
+    """Wait until all ranks make steps in this round; their pids."""
+    files = [folder / f"{attempt}-{number}-{rank}" for rank in range(2)]
+    await jobs.until(lambda job: all(file.exists() for file in files))
+    return [int(file.read_text()) for file in files]
+
+
+async def is_in(jobs: Jobs, attempt: int, number: int) -> dict[str, Any]:
+    """Wait until the job runs in this round; its status."""
+
+    def runs(job: dict[str, Any]) -> bool:
+        status = job["status"]
+        place = status["attempt"], status["round"], status["state"]
+        return place == (attempt, number, "Running")
+
+    status: dict[str, Any] = (await jobs.until(runs))["status"]
+    return status
+
+
+async def end_well(jobs: Jobs, folder: Path) -> dict[str, Any]:
+    (folder / "end").touch()
+    status: dict[str, Any] = (await jobs.in_state("Succeeded"))["status"]
+    return status
+
+
+async def test_a_killed_rank_costs_a_round_and_no_pod(jobs: Jobs, tmp_path: Path) -> None:
+    await begin(jobs, tmp_path)
+    pods = [pod["metadata"]["uid"] for pod in await jobs.pods_as_they_are()]
+    for number in range(3):
+        pids = await trains(jobs, tmp_path, 0, number)
+        os.kill(pids[number % 2], signal.SIGKILL)
+        await trains(jobs, tmp_path, 0, number + 1)
+        status = await is_in(jobs, 0, number + 1)
+        failure = status["failure"]
+        assert (failure["rank"], failure["signal"]) == (number % 2, "SIGKILL")
+        assert (failure["attempt"], failure["round"]) == (0, number)
+    assert [pod["metadata"]["uid"] for pod in await jobs.pods_as_they_are()] == pods
+    status = await end_well(jobs, tmp_path)
+    assert (status["restarts"], status["budget"]["charged"]) == (3, 3)
+    history = [(past["attempt"], past["round"], past["reason"]) for past in status["history"]]
+    assert history == [(0, number, "Signal") for number in range(3)] + [(0, 3, "Succeeded")]
+
+
+async def test_a_second_failure_without_a_step_gets_new_pods(jobs: Jobs, tmp_path: Path) -> None:
+    await begin(jobs, tmp_path, failurePolicy={"backoffSeconds": SOON})
+    (tmp_path / "fail").touch()
+    job = await jobs.until(lambda job: job["status"]["attempt"] == 1)
+    (tmp_path / "fail").unlink()
+    history = [(past["attempt"], past["round"]) for past in job["status"]["history"]]
+    assert history == [(0, 0), (0, 1)]
+    await trains(jobs, tmp_path, 1, 0)
+    await end_well(jobs, tmp_path)
+
+
+@pytest.mark.parametrize("change", ["strategy", "template"])
+async def test_after_an_edit_the_next_restart_takes_new_pods(
+    jobs: Jobs, tmp_path: Path, change: str
+) -> None:
+    await begin(jobs, tmp_path)
+    pids = await trains(jobs, tmp_path, 0, 0)
+    if change == "strategy":
+        await jobs.patch(failurePolicy={"restartStrategy": "Recreate"})
+    else:
+        await jobs.patch(template={"metadata": {"annotations": {"team.example/note": "new"}}})
+    job = await jobs.get()
+    generation = job["metadata"]["generation"]
+    await jobs.until(lambda job: job["status"]["observedGeneration"] == generation)
+    os.kill(pids[1], signal.SIGKILL)
+    await trains(jobs, tmp_path, 1, 0)
+    status = await is_in(jobs, 1, 0)
+    assert status["failure"]["reason"] == "Signal" and status["restarts"] == 1
+    await end_well(jobs, tmp_path)
+
+
+async def test_a_job_that_fails_for_good_keeps_its_pods_and_their_words(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    rule = {"action": "FailJob", "onExitCodes": [3]}
+    await begin(jobs, tmp_path, failurePolicy={"rules": [rule]})
+    (tmp_path / "fail").touch()
+    job = await jobs.in_state("Failed")
+    assert conditions(job)["Failed"] == ("True", "FailurePolicy")
+    failure = job["status"]["failure"]
+    assert (failure["rank"], failure["exitCode"], job["status"]["restarts"]) == (1, 3, 0)
+    (pod,) = (p for p in await jobs.pods_as_they_are() if p["metadata"]["name"] == failure["pod"])
+    assert pod["status"]["phase"] == "Failed", "its log can be read"
+
+
+async def test_the_operator_dies_in_the_same_moment(
+    jobs: Jobs, tmp_path: Path, operator: OperatorProcess
+) -> None:
+    """Again and again, at any moment of a restart in place: each failure is charged once."""
+    await begin(jobs, tmp_path)
+    pause = random.Random(5)
+    for number in range(KILLS):
+        pids = await trains(jobs, tmp_path, 0, number)
+        os.kill(pids[1], signal.SIGKILL)
+        await asyncio.sleep(pause.uniform(0, 0.4))
+        operator.kill()
+        operator.start()
+        await trains(jobs, tmp_path, 0, number + 1)
+        await is_in(jobs, 0, number + 1)
+    status = await end_well(jobs, tmp_path)
+    assert (status["restarts"], status["budget"]["charged"]) == (KILLS, KILLS)
+    ranks = sorted(file.name for file in tmp_path.glob("[0-9]-*-[0-9]"))
+    assert ranks == sorted(f"0-{n}-{rank}" for n in range(KILLS + 1) for rank in range(2))
+
+
+async def test_without_an_operator_the_pods_end_and_a_new_attempt_follows(
+    jobs: Jobs, tmp_path: Path, operator: OperatorProcess
+) -> None:
+    await begin(jobs, tmp_path)
+    pids = await trains(jobs, tmp_path, 0, 0)
+    operator.kill()
+    os.kill(pids[1], signal.SIGKILL)
+
+    async def have_ended() -> bool:
+        pods = await jobs.pods_as_they_are()
+        return all(pod["status"]["phase"] == "Failed" for pod in pods)
+
+    async with asyncio.timeout(120):
+        while not await have_ended():
+            await asyncio.sleep(0.2)
+    operator.start()
+    await trains(jobs, tmp_path, 1, 0)
+    status = await is_in(jobs, 1, 0)
+    assert (status["restarts"], status["budget"]["charged"]) == (1, 1)
+    assert (status["failure"]["reason"], status["failure"]["rank"]) == ("Signal", 1)
+    await end_well(jobs, tmp_path)
