@@ -32,6 +32,8 @@ from ddpjob_agent.verdict import (
 REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled")
 # A node whose ranks have failed waits so long to be asked on, and a clean one for the others.
 WAIT_SECONDS = 30.0
+# The termination message of the last round that failed, in the run folder.
+FAILURE = "failure.json"
 # Ranks that are in order have so long to end after SIGTERM.
 STOP_SECONDS = 5.0
 # What ranks leave in /dev/shm and in the folder for temporary files.
@@ -138,6 +140,8 @@ class Rounds:
         announce(verdict)
         self.is_told = True
         write_termination(log, message)
+        # The log is emptied as the next round begins; for who looks into the pod.
+        write_termination(os.path.join(self.first.run_dir, FAILURE), message)
 
     def is_asked_on(self) -> bool:
         """Whether another round is asked for, while this pod waits with its failure."""

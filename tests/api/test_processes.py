@@ -1,23 +1,16 @@
 """Real torchrun, with processes for pods, on a real API server: all but images and nodes."""
 
-import asyncio
-import contextlib
-import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddpjob.cluster.credentials import Credentials
-from ddpjob.cluster.kube import KubeCluster
-from ddpjob.runner import Runner
 from tests.api.jobs import Jobs, conditions
+from tests.api.processes import jobs_of_processes, script
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
-from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
-from tests.cluster.tiers import ROOT
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -26,32 +19,8 @@ pytestmark = pytest.mark.timeout(400)
 async def jobs(
     api_server: ApiServer, operator: OperatorProcess, client: Client, namespace: str, tmp_path: Path
 ) -> AsyncIterator[Jobs]:
-    """Jobs whose pods run as processes, on a node called `local`."""
-    cluster = KubeCluster(
-        Credentials(api_server.url, ca_file=str(api_server.ca_file), token=api_server.token)
-    )
-    runner = Runner(
-        cluster,
-        directory=tmp_path,
-        namespace=namespace,
-        cwd=tmp_path,
-        environment=dict(PATH="/usr/bin:/bin", PYTHONPATH=str(ROOT / "images" / "trainer")),
-    )
-    async with fake_nodes(client, "local"):
-        task = asyncio.create_task(runner.run())
-        try:
-            yield Jobs(client, namespace)
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            await cluster.close()
-
-
-def script(folder: Path, text: str) -> str:
-    path = folder / "train.py"
-    path.write_text(textwrap.dedent(text))
-    return str(path)
+    async with jobs_of_processes(api_server, client, namespace, tmp_path) as jobs:
+        yield jobs
 
 
 def column(job: dict[str, Any], name: str) -> str:

@@ -78,15 +78,16 @@ def test_then_nothing_is_done_until_the_agents_say_that_all_ranks_run() -> None:
     assert again.status.state == "Running"
 
 
-def test_new_pods_are_the_default_and_the_strategy_may_change_while_the_job_runs() -> None:
+def recreating(ours: DDPJob) -> DDPJob:
+    policy = ours.spec.failure_policy.model_copy(update={"restart_strategy": "Recreate"})
+    return ours.model_copy(update={"spec": ours.spec.model_copy(update={"failure_policy": policy})})
+
+
+def test_in_place_is_the_default_and_the_strategy_may_change_while_the_job_runs() -> None:
     ours = whole()
-    step = decide(ours, see(*BOTH, group=told(reported(1))), NOW)
+    assert decide(ours, see(*BOTH, group=told(reported(1))), NOW).status.round == 1
+    step = decide(recreating(ours), see(*BOTH, group=told(reported(1))), NOW)
     assert step.end_round and step.status == ours.status
-    policy = ours.spec.failure_policy.model_copy(update={"restart_strategy": "InPlace"})
-    edited = ours.model_copy(
-        update={"spec": ours.spec.model_copy(update={"failure_policy": policy})}
-    )
-    assert decide(edited, see(*BOTH, group=told(reported(1))), NOW).status.round == 1
 
 
 @pytest.mark.parametrize("reason", ["Exception", "ExitCode", "Signal", "Hang", "OOMKilled"])
@@ -214,7 +215,7 @@ def test_a_secondary_failure_waits_for_the_primary_one_but_not_for_ever() -> Non
     assert found and (found.rank, found.exit_code) == (1, 3)
     late = see(*BOTH, group=noise, secondary_seconds=PRIMARY_WAIT_SECONDS)
     assert decide(ours, late, NOW).status.round == 1
-    assert decide(whole(), late, NOW).end_round
+    assert decide(recreating(whole()), late, NOW).end_round
 
 
 def test_a_secondary_failure_of_a_pod_waits_beside_a_primary_one_that_an_agent_reports() -> None:

@@ -130,7 +130,8 @@ def test_each_node_sees_gpus_of_its_own_and_a_restart_the_same(tmp_path: Path) -
     said = f"{tmp_path}/said-$DDPJOB_ATTEMPT"  # a restart ends who has not begun
     both = f"touch {said}-$RANK; until [ -e {said}-0 ] && [ -e {said}-1 ]; do sleep 0.05; done; "
     script = GPUS + both + "[ $DDPJOB_ATTEMPT = 1 ] || exit 3"
-    spec = job(script, resources=limits, nprocPerNode=1, failurePolicy={"maxRestarts": 1})
+    policy = {"maxRestarts": 1, "restartStrategy": "Recreate"}
+    spec = job(script, resources=limits, nprocPerNode=1, failurePolicy=policy)
     done = finish(tmp_path, spec, CUDA_VISIBLE_DEVICES="4,GPU-aa,MIG-bb,7,9")
     assert done.returncode == 0, done.stdout + done.stderr
     assert seen(tmp_path, attempts=2) == [["<4,GPU-aa>"], ["<MIG-bb,7>"]] * 2

@@ -226,7 +226,8 @@ async def test_no_secret_leaves_the_pods(life: Life, log: pytest.LogCaptureFixtu
 async def test_what_an_agent_answers_beside_its_report_is_not_repeated(
     report: Any, log: pytest.LogCaptureFixture
 ) -> None:
-    cluster, agent = Told(Life("runs", "")), Agent(report)
+    spec = {"failurePolicy": {"restartStrategy": "Recreate"}}  # its agent is polled for progress
+    cluster, agent = Told(Life("runs", "", spec=spec)), Agent(report)
     await submit(cluster, cluster.life)
     async with agent.listening() as cluster.agent_port, operating(cluster, cluster.life.script):
         await until(lambda: agent.asked > 2)

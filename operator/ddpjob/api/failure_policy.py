@@ -11,7 +11,7 @@ from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
 
 RestartStrategy = Literal["InPlace", "Recreate"]
-DEFAULT_RESTART_STRATEGY: RestartStrategy = "Recreate"
+DEFAULT_RESTART_STRATEGY: RestartStrategy = "InPlace"
 
 MessagePattern = Annotated[str, Field(min_length=1, max_length=256)]
 # CEL's expressions are RE2's too. An expression that does not compile is an error, which `?:` hands

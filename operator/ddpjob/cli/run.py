@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TextIO
 
@@ -24,7 +25,7 @@ from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob, NotFound
 from ddpjob.json_depth import Body
-from ddpjob.plan.observed import pod_record
+from ddpjob.plan.observed import MAX_TEXT, pod_record
 from ddpjob.plan.termination import read_termination
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
@@ -35,6 +36,8 @@ SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, bac
 IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master")
 # This file is locked while the job runs. A folder that has it is ddpjob's.
 LOCK = ".ddpjob-lock"
+# The volume at DDPJOB_RUN_DIR, and what an agent keeps there of a round that has failed.
+RUN_FOLDER, FAILURE = "ddpjob-run", "failure.json"
 BAD_INPUT = 2
 
 P = ParamSpec("P")
@@ -240,6 +243,8 @@ class Session:
         name = str((self._status.get("failure") or {}).get("pod"))
         with contextlib.suppress(NotFound):
             pod = pod_record(await self._cluster.get(PODS, self.namespace, name))
+            if pod and pod.live:  # it goes on, and its agent keeps what it would have ended with
+                pod = replace(pod, message=_text(self.folder / name / RUN_FOLDER / FAILURE))
             summary = read_termination(pod) if pod else None
             return summary.traceback.splitlines() if summary else []
         return []
@@ -249,6 +254,13 @@ class Session:
             if condition["type"] == "Accepted" and condition["status"] == "False":
                 return f"was not accepted: {condition['message']}"
         return None
+
+
+def _text(path: Path) -> str:
+    """The text of a termination message; empty where there is none."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(MAX_TEXT).decode(errors="replace")
+    return ""
 
 
 def _read(file: str, name: str | None) -> Body:
