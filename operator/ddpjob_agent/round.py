@@ -30,6 +30,9 @@ from ddpjob_agent.verdict import (
     write_termination,
 )
 
+# So often it is looked whether the launcher has made its workers.
+START_SECONDS = 0.1
+
 
 class Round:
     """Watches over a launcher, and judges how its part of the round ended."""
@@ -85,7 +88,7 @@ class Round:
         launcher, hangs, begin = self.launcher, self.hangs, time.monotonic()
         speaks_at = begin + (SAY_SECONDS if self.config.nnodes == 1 else 0.0)
         while launcher.code is None or (launcher.terminated_at is not None and launcher.rest()):
-            launcher.pause(POLL_SECONDS)
+            launcher.pause(POLL_SECONDS if self.started else START_SECONDS)
             now = time.monotonic()
             if now > launcher.deadline or launcher.refusal or self.is_left():
                 return

@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import psutil
 import yaml
@@ -141,6 +143,34 @@ class KindCluster:
                 process.wait(60)
             finally:
                 process.kill()
+
+    @contextmanager
+    def kubectl_lines(self, *arguments: str) -> Iterator[list[tuple[float, str]]]:
+        """What a `kubectl` prints while the block runs: lines with the Unix time of their arrival.
+
+        A thread adds to the list.
+        """
+        found: list[tuple[float, str]] = []
+
+        def read(output: IO[str]) -> None:
+            for line in output:
+                found.append((time.time(), line.rstrip("\n")))
+
+        with subprocess.Popen(
+            [str(self._kubectl), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self._environment,
+        ) as process:
+            assert process.stdout is not None
+            reader = threading.Thread(target=read, args=(process.stdout,))
+            reader.start()
+            try:
+                yield found
+            finally:
+                process.kill()
+                reader.join()
 
     def helm(self, *arguments: str, check: bool = True, timeout_seconds: float = 300) -> str:
         """What `helm` prints, as `kubectl` does."""

@@ -138,7 +138,7 @@ FAULTS = (
 
 @contextmanager
 def steady_job(
-    cluster: KindCluster, namespace: str, image: str, strategy: str = "Recreate"
+    cluster: KindCluster, namespace: str, image: str, strategy: str = "InPlace"
 ) -> Iterator[Job]:
     """A job of two pods on two nodes that trains until it is deleted."""
     cluster.kubectl("create", "configmap", "script", "-n", namespace, f"--from-file={SCRIPT}")
@@ -193,26 +193,29 @@ def kill_operator(cluster: KindCluster) -> None:
 def recover(job: Job, fault: Fault, *, without_operator: bool = False) -> Recovery:
     """Let `fault` happen to the pod of rank 1, and wait until the ranks train again."""
     status = job.status
-    attempt = status["attempt"]
-    strategy = job.spec["failurePolicy"]["restartStrategy"]
+    attempt, strategy = status["attempt"], job.spec["failurePolicy"]["restartStrategy"]
     after = (attempt + 1, 0)
     if strategy == "InPlace" and fault.in_place:
         after = (attempt, status.get("round", 0) + 1)
+    place = f"{after[0]} {after[1]} "
+    shown = '{.status.attempt} {.status.round} {.status.state}{"\\n"}'
+    watch = ("get", "ddpjob", job.name, "-n", job.namespace, "--watch", f"-o=jsonpath={shown}")
     with ExitStack() as undo:
+        seen = undo.enter_context(job.cluster.kubectl_lines(*watch))
+        wait_until(lambda: seen, 30, "watch")
         began = time.time()
         began = fault.happens(job, f"{job.name}-{attempt}-1", undo) or began
         if without_operator:
             kill_operator(job.cluster)
         times = []
-        for what, holds in {
-            "restart": lambda: (job.status["attempt"], job.status.get("round", 0)) == after,
-            "running nodes": lambda: job.status["state"] == "Running",
-        }.items():
-            wait_until(holds, fault.most_seconds, f"{what} after: {fault.name}")
-            times.append(time.time() - began)
-        wait_until(
+        for what, text in {"restart": place, "running nodes": f"{place}Running"}.items():
+
+            def has_come(text: str = text) -> float | None:
+                return next((at for at, line in seen if line.startswith(text)), None)
+
+            at = wait_until(has_come, fault.most_seconds, f"{what} after: {fault.name}")
+            times.append((at or 0) - began)
+        stepped = wait_until(
             lambda: stepped_at(job, after[0], began), fault.most_seconds, f"step: {fault.name}"
         )
-        stepped = stepped_at(job, after[0], began)
-        assert stepped is not None
-    return Recovery(times[0], times[1], stepped - began)
+    return Recovery(times[0], times[1], (stepped or 0) - began)

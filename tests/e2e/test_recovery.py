@@ -24,9 +24,11 @@ pytestmark = pytest.mark.usefixtures("installed")
 def test_the_ranks_train_again_after_every_fault(
     kind_cluster: KindCluster, namespace: str, foreign_image: str, without_operator: bool
 ) -> None:
-    charged, reasons = 0, list[str]()
+    charged, attempt, number, reasons = 0, 0, 0, list[str]()
     with steady_job(kind_cluster, namespace, foreign_image) as job:
         for count, fault in enumerate(FAULTS, start=1):
+            pod = f"{job.name}-{attempt}-1"
+            attempt, number = (attempt, number + 1) if fault.in_place else (attempt + 1, 0)
             took = recover(job, fault, without_operator=without_operator)
             print(f"{fault.name}: {took}")
             status = job.status
@@ -36,10 +38,11 @@ def test_the_ranks_train_again_after_every_fault(
             unseen = without_operator and not fault.charged and reasons[-1] == "ResultUnknown"
             assert failure["reason"] == fault.reason or unseen, failure
             if fault.reason != "NodeLost" and not unseen:  # both pods may have been there
-                assert failure["pod"] == f"{job.name}-{count - 1}-1", failure
+                assert failure["pod"] == pod, failure
                 assert failure["rank"] == 1 and failure["node"], failure
             charged += fault.charged
-            assert (status["restarts"], status["attempt"]) == (count, count)
+            place = status["restarts"], status["attempt"], status["round"]
+            assert place == (count, attempt, number)
             assert status["budget"]["charged"] == charged
             if fault.charged:
                 assert job.logs(failure["pod"]), "readable until the next failure"

@@ -85,11 +85,11 @@ def test_a_killed_rank_costs_one_restart_and_no_progress(
     assert status["failure"]["signal"] == "SIGKILL" and status["failure"]["rank"] == 1
     assert status["failure"]["pod"] == first and status["failure"]["node"]
     status = job.in_state("Succeeded", 300)
-    assert (status["restarts"], status["attempt"]) == (1, 1)
+    assert (status["restarts"], status["attempt"], status["round"]) == (1, 0, 1)
     assert [past["charged"] for past in status["history"]] == [True, False]
     assert status["budget"]["charged"] == 0, "it got further than before"
     assert "SIGKILL" in job.logs(first) or "signal" in job.logs(first).lower()
-    log = job.logs(f"{job.name}-1-0")
+    log = job.logs(f"{job.name}-0-0")
     resumed = re.search(r"resuming from \S*?(\d+)", log)
     assert resumed and int(resumed[1]) > 0, log
     assert accuracy(log) >= 0.97
@@ -114,6 +114,7 @@ def test_a_foreign_image_shows_its_steps_without_a_line_of_code(
     status = job.in_state("Succeeded")
     assert status["progress"] | {"updatedAt": "", "firstStep": 1} == {
         "attempt": 0,
+        "round": 0,
         "step": 300,
         "firstStep": 1,
         "source": "counted",
