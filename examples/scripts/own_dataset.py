@@ -57,8 +57,8 @@ def train(options: argparse.Namespace, world: World) -> int:
     # Checkpoint: go on where the last run stopped, if it had the same data and seed.
     folder = None
     if options.checkpoint_dir and world.is_main:
-        path, launch = Path(options.checkpoint_dir), world.launch
-        folder = checkpoint.CheckpointFolder(path, launch.job, launch.attempt, keep=3)
+        path = Path(options.checkpoint_dir)
+        folder = checkpoint.CheckpointFolder.of(path, world.launch, keep=3)
         folder.claim()
     saving = checkpoint.is_kept(folder, world)
     fixed = {"seed": options.seed, "batch_size": options.batch_size, "samples": len(train_set)}

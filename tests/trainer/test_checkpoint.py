@@ -1,3 +1,5 @@
+import itertools
+import json
 import logging
 import math
 import os
@@ -7,12 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -22,8 +26,10 @@ from ddptrain.checkpoint_file import CheckpointError, Damaged, read
 from ddptrain.dist import World
 
 
-def folder(path: Path, *, attempt: int = 0, job: str = "uid", keep: int = 3) -> CheckpointFolder:
-    claimed = CheckpointFolder(path / "new/run", job, attempt, keep)
+def folder(
+    path: Path, *, attempt: int = 0, number: int = 0, job: str = "uid", keep: int = 3
+) -> CheckpointFolder:
+    claimed = CheckpointFolder(path / "new/run", job, attempt, keep, round=number)
     claimed.claim()
     return claimed
 
@@ -97,9 +103,124 @@ def test_an_earlier_attempt_can_neither_claim_nor_write(tmp_path: Path) -> None:
     assert newest(new) == 20
 
 
+LIVES = [(0, 0), (0, 1), (0, 2), (0, 10), (1, 0), (1, 3), (2, 0)]  # attempt, round: in this order
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.pairwise(LIVES)))
+def test_an_earlier_round_can_neither_claim_nor_write(
+    tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    """Attempts and rounds are ordered as pairs."""
+    old = folder(tmp_path, attempt=before[0], number=before[1])
+    kept = old.write(10, state(10))
+    new = folder(tmp_path, attempt=after[0], number=after[1])
+    same = new.write(10, state(10))
+    contents = {path: path.read_bytes() for path in (kept, same)}
+    assert len(contents) == 2
+    told = f"belongs to {named(*after)} .*, and this is {named(*before)} "
+    for step in (10, 20):
+        with pytest.raises(CheckpointError, match=told):
+            old.write(step, state(step))
+    with pytest.raises(CheckpointError, match=told):
+        folder(tmp_path, attempt=before[0], number=before[1])
+    assert {path: path.read_bytes() for path in new.path.glob("step-*")} == contents
+    new.write(30, state(30))  # the claim has stayed its own
+    assert newest(new) == 30
+
+
+def named(attempt: int, number: int) -> str:
+    return f"round {number} of attempt {attempt} of 'uid'" if number else f"attempt {attempt} of"
+
+
+def test_of_one_step_the_checkpoint_of_the_latest_round_is_read(tmp_path: Path) -> None:
+    for attempt, number in LIVES:
+        writer = folder(tmp_path, attempt=attempt, number=number, keep=100)
+        writer.write(10, {"step": 10, "life": [attempt, number]})
+        found = writer.read_newest()
+        assert found is not None and found["life"] == [attempt, number]
+    assert len(list(writer.path.glob("step-*"))) == len(LIVES)
+
+
+@pytest.mark.parametrize(
+    ("place", "told", "published"),
+    [
+        ("checkpoint.replace", "belongs to round 1 of attempt 0 of 'uid'", [10, 20]),
+        ("checkpoint_file.os.fsync", "step-00000020-attempt-0.pt cannot be written", [10]),
+    ],
+    ids=["before it writes", "before the file gets its name"],
+)
+def test_a_survivor_of_an_earlier_round_publishes_nothing_over_a_later_one(
+    place: str,
+    told: str,
+    published: list[int],
+    tmp_path: Path,
+    start: Callable[..., "subprocess.Popen[str]"],
+) -> None:
+    """It is stopped where it has seen that the folder is its own, and goes on when it is not."""
+    path = tmp_path / "new/run"
+    survivor = start("-c", STOP_ITSELF, str(path), place)
+    deadline = time.monotonic() + 240
+    while psutil.Process(survivor.pid).status() != psutil.STATUS_STOPPED:
+        assert survivor.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    new = folder(tmp_path, number=1)
+    assert newest(new) == 10
+    written = new.write(20, state(-1))
+    content = written.read_bytes()
+    survivor.send_signal(signal.SIGCONT)
+    output, _ = survivor.communicate(timeout=280)
+    assert survivor.returncode == 1 and told in output.splitlines()[-1], output
+    assert written.read_bytes() == content
+    of_others = sorted(int(path.name[5:13]) for path in path.glob("step-*-attempt-0.pt"))
+    assert of_others == published, "no more than what it was at"
+    found = new.read_newest()
+    assert found is not None and torch.equal(found["weights"], state(-1)["weights"])
+    new.write(30, state(30))  # the claim has stayed its own
+
+
+STOP_ITSELF = """
+import importlib, os, signal, sys
+from pathlib import Path
+from ddptrain.checkpoint import CheckpointFolder
+run = CheckpointFolder(Path(sys.argv[1]), "uid", 0, keep=3)
+run.claim()
+run.write(10, {"step": 10})
+*place, name = sys.argv[2].split(".")
+module = importlib.import_module("ddptrain." + place[0])
+for part in place[1:]:
+    module = getattr(module, part)
+before, stops = getattr(module, name), [signal.SIGSTOP]
+def stopped(*arguments):
+    for number in stops:
+        stops.clear()
+        os.kill(os.getpid(), number)
+    return before(*arguments)
+setattr(module, name, stopped)
+for step in (20, 30, 40):
+    run.write(step, {"step": step})
+"""
+
+
+def test_what_an_earlier_version_has_left_is_of_round_0(tmp_path: Path) -> None:
+    """Its claims and its files name no round."""
+    run = folder(tmp_path, attempt=2)
+    run.write(10, state(10))
+    claim = {"job": "uid", "attempt": 2, "token": "0", "writer": "a process"}
+    (run.path / "claim.json").write_text(json.dumps(claim))
+    with pytest.raises(CheckpointError, match=r"belongs to attempt 2 of 'uid' \(a process\)"):
+        run.write(20, state(20))
+    with pytest.raises(CheckpointError, match="belongs to attempt 2 of 'uid'"):
+        folder(tmp_path, attempt=1, number=7)
+    later = folder(tmp_path, attempt=2, number=1)
+    assert newest(later) == 10
+    assert {path.name for path in later.path.glob("step-*")} == {"step-00000010-attempt-2.pt"}
+    later.write(10, state(11))
+    assert newest(later) == 11
+
+
 def test_the_same_attempt_may_claim_again(tmp_path: Path) -> None:
-    folder(tmp_path, attempt=2)
-    folder(tmp_path, attempt=2).write(1, state(1))
+    folder(tmp_path, attempt=2, number=1)
+    folder(tmp_path, attempt=2, number=1).write(1, state(1))
 
 
 def test_another_job_takes_the_folder_over_whatever_its_attempt(tmp_path: Path) -> None:
@@ -148,6 +269,7 @@ def test_a_claim_of_an_earlier_version_names_no_process(tmp_path: Path) -> None:
     "claim",
     [
         *("", "[]", "{}", '{"job": 1, "attempt": 0}', "\0", "[" * 4000),
+        '{"job": "uid", "attempt": 0, "round": "1"}',
         '{"job": "uid", "attempt": 0, "token": "' + "x" * 1_000_000 + '"}',
     ],
 )

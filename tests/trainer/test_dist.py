@@ -9,7 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ddpjob_agent.config import Config
+from ddpjob_agent.start import of_round
 from ddptrain.dist import Launch, LaunchError, World, barrier, process_group, read_environment
+from tests.agentpod import environment
 
 RANK_1_OF_2 = {
     "RANK": "1",
@@ -27,7 +30,16 @@ def test_without_a_launcher_it_is_one_process_on_the_cpu() -> None:
 def test_the_launchers_and_the_jobs_variables_are_read() -> None:
     job = {"DDPJOB_WORLD_SIZE": "2", "DDPJOB_ATTEMPT": "3", "PET_RDZV_ID": "0f1e-77-3"}
     launch = read_environment(RANK_1_OF_2 | job, gpus=0)
-    assert launch == Launch(1, 2, 1, "gloo", job="0f1e-77", attempt=3, launched=True)
+    assert launch == Launch(1, 2, 1, "gloo", job="0f1e-77", attempt=3, launched=True, round=0)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 77])
+def test_the_rounds_of_an_attempt_are_of_one_job(number: int, tmp_path: Path) -> None:
+    """The agent gives each a rendezvous of its own, in whose id the job's is."""
+    job = {"DDPJOB_ATTEMPT": "3", "PET_RDZV_ID": "0f1e-77-3"}
+    pod = environment(tmp_path, "127.0.0.1") | job
+    launch = read_environment(of_round(Config(pod).of_round(number), pod), gpus=0)
+    assert (launch.job, launch.attempt, launch.round) == ("0f1e-77", 3, number)
 
 
 @pytest.mark.parametrize(

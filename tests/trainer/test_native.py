@@ -385,15 +385,34 @@ def test_an_accuracy_below_the_target_is_an_error(alone: None) -> None:
         main(["--max-steps", "1", "--target-accuracy", "0.97"])
 
 
-def test_a_leftover_of_an_earlier_attempt_does_not_train(
-    alone: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("leftover", "later", "owner"),
+    [
+        ((0, 0), (1, 0), "attempt 1 of 'uid'"),
+        ((0, 0), (0, 1), "round 1 of attempt 0 of 'uid'"),
+        ((0, 2), (0, 11), "round 11 of attempt 0 of 'uid'"),
+        ((0, 7), (1, 0), "attempt 1 of 'uid'"),
+    ],
+)
+def test_a_leftover_of_an_earlier_round_does_not_train(
+    leftover: tuple[int, int],
+    later: tuple[int, int],
+    owner: str,
+    alone: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     options = ["--max-steps", "1", "--checkpoint-dir", str(tmp_path)]
-    monkeypatch.setenv("DDPJOB_ATTEMPT", "1")
-    assert main(options) == 0
-    monkeypatch.setenv("DDPJOB_ATTEMPT", "0")
-    with pytest.raises(CheckpointError, match="belongs to attempt 1"):
-        main(options)
+
+    def begin(attempt: int, number: int) -> int | None:
+        monkeypatch.setenv("DDPJOB_ATTEMPT", str(attempt))
+        monkeypatch.setenv("PET_RDZV_ID", f"uid-{attempt}" + (f"-{number}" if number else ""))
+        monkeypatch.setenv("DDPJOB_ROUND", str(number))
+        return main(options)
+
+    assert begin(*later) == 0
+    with pytest.raises(CheckpointError, match=f"belongs to {owner}"):
+        begin(*leftover)
 
 
 @pytest.mark.parametrize(

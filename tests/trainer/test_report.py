@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ddptrain.history import HistoryFile, LogDirError, TensorBoardLog
 from ddptrain.memory import Memory
 from ddptrain.native import train
 from ddptrain.preemption import StopVote
-from ddptrain.report import Report
+from ddptrain.report import Report, sinks
 from ddptrain.straggler import NOTABLE_SECONDS, slowest
 
 NATIVE, SLOW = "ddptrain.native", "slow_rank"
@@ -101,11 +102,21 @@ def test_on_gpus_milliseconds_are_something() -> None:
 
 
 def test_a_loss_that_is_not_a_number_is_in_the_history(tmp_path: Path) -> None:
-    history = HistoryFile(tmp_path / "new/history.jsonl", attempt=2)
+    history = HistoryFile(tmp_path / "new/history.jsonl", 2, 3)
     history.write(step=1, total_steps=2, epoch=0.5, loss=math.nan, metrics={"memory_bytes": 5})
     history.close()
     (line,) = lines(tmp_path / "new")
-    assert math.isnan(line["loss"]) and (line["memory_bytes"], line["attempt"]) == (5, 2)
+    assert math.isnan(line["loss"])
+    assert (line["memory_bytes"], line["attempt"], line["round"]) == (5, 2, 3)
+
+
+def test_the_history_says_of_which_round_it_speaks(world: World, tmp_path: Path) -> None:
+    launch = replace(world.launch, attempt=2, round=3)
+    config = parse("native", [f"--log-dir={tmp_path}"])
+    (history,) = sinks(config, replace(world, launch=launch))
+    history.write(step=1, total_steps=2, epoch=0.5)
+    history.close()
+    assert [(line["attempt"], line["round"]) for line in lines(tmp_path)] == [(2, 3)]
 
 
 def test_a_line_is_due_at_once_and_then_after_a_while(tmp_path: Path) -> None:

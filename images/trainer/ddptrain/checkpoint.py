@@ -1,4 +1,4 @@
-"""Checkpoints that survive a crash at any moment, and that a dead attempt cannot overwrite.
+"""Checkpoints that survive a crash at any moment, and that a dead round cannot overwrite.
 
 `CheckpointFolder` is the part on disk; only the main process uses it. `save` and `load` are called
 by all ranks together. The main process reads the file and broadcasts what is in it, so that all
@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from ddptrain import rng
 from ddptrain.checkpoint_file import CheckpointError, Damaged, read, replace
-from ddptrain.dist import World, barrier
+from ddptrain.dist import Launch, World, barrier
 from ddptrain.sharing import State, outline, share
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 CLAIM = "claim.json"
 CLAIM_BYTES = 4096  # of the largest claim that is read: ours have 250
-NAME = re.compile(r"step-(\d+)-attempt-(\d+)\.pt")
+NAME = re.compile(r"step-(\d+)-attempt-(\d+)(?:-round-(\d+))?\.pt")
 
 
 def _this_process() -> str:
@@ -40,28 +40,38 @@ def _this_process() -> str:
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """The checkpoints of one run, written by attempt `attempt` of `job`; the `keep` newest stay."""
+    """The checkpoints of one run, written by a round of an attempt of `job`.
+
+    The `keep` newest stay. Of two writers the later one has the higher attempt, or the higher round
+    of the same attempt.
+    """
 
     path: Path
     job: str
     attempt: int
     keep: int
+    round: int = field(default=0, kw_only=True)
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Tells this writer from others of the same job and attempt, as runs without a job are."""
+    """Tells this writer from others of the same job and round, as runs without a job are."""
     writer: str = field(default_factory=_this_process)
     """The same for people."""
 
-    def claim(self) -> None:
-        """Make this attempt the folder's writer; earlier ones fail at their next `write`.
+    @classmethod
+    def of(cls, path: Path, launch: Launch, *, keep: int) -> "CheckpointFolder":
+        """The folder at `path` for the process that was launched so."""
+        return cls(path, launch.job, launch.attempt, keep, round=launch.round)
 
-        Raises CheckpointError if a later attempt of the same job has claimed the folder.
+    def claim(self) -> None:
+        """Make this round the folder's writer; earlier ones fail at their next `write`.
+
+        Raises CheckpointError if a later round or attempt of the same job has claimed the folder.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be a checkpoint folder: {error}") from error
         holder = self._holder()
-        if holder is not None and holder["job"] == self.job and holder["attempt"] > self.attempt:
+        if holder is not None and holder["job"] == self.job and _age(holder) > _age(self._claim):
             raise self._stale(holder)
         claim = json.dumps(self._claim).encode()
         replace(self.path / CLAIM, lambda file: file.write(claim))
@@ -72,14 +82,15 @@ class CheckpointFolder:
         """Store `state` durably under `step`, then delete the oldest beyond `keep`.
 
         Raises CheckpointError if another writer has claimed the folder since, or if the file cannot
-        be written, for want of space for example. Two attempts never share a file, as the attempt
-        is part of its name, so one that is stopped between this check and its last write still
-        destroys nothing of the other's.
+        be written, for want of space for example. Two rounds never share a file, as attempt and
+        round are part of its name, so one that is stopped between this check and its last write
+        still destroys nothing of the other's.
         """
         holder = self._holder()
         if holder != self._claim:
             raise self._stale(holder)
-        path = self.path / f"step-{step:08d}-attempt-{self.attempt}.pt"
+        suffix = f"-round-{self.round}" if self.round else ""
+        path = self.path / f"step-{step:08d}-attempt-{self.attempt}{suffix}.pt"
         replace(path, lambda file: torch.save(state, file))  # type: ignore[arg-type]  # only writes
         for old in self._newest_first()[self.keep :]:
             old.unlink(missing_ok=True)
@@ -113,7 +124,7 @@ class CheckpointFolder:
 
     @property
     def _claim(self) -> State:
-        names = ("job", "attempt", "token", "writer")
+        names = ("job", "attempt", "round", "token", "writer")
         return {name: getattr(self, name) for name in names}
 
     def _holder(self) -> State | None:
@@ -126,7 +137,9 @@ class CheckpointFolder:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
-        kinds = {"job": str, "attempt": int}
+        if isinstance(holder, dict):
+            holder.setdefault("round", 0)  # earlier versions had none
+        kinds = {"job": str, "attempt": int, "round": int}
         if not isinstance(holder, dict) or any(
             not isinstance(holder.get(name), kind) for name, kind in kinds.items()
         ):
@@ -135,8 +148,8 @@ class CheckpointFolder:
 
     def _newest_first(self) -> list[Path]:
         found = [(NAME.fullmatch(path.name), path) for path in self.path.iterdir()]
-        named = [(int(m[1]), int(m[2]), path) for m, path in found if m]  # step, attempt
-        return [path for _, _, path in sorted(named, reverse=True)]
+        named = [([int(part or 0) for part in m.groups()], path) for m, path in found if m]
+        return [path for _, path in sorted(named, reverse=True)]  # by step, attempt and round
 
     def _stale(self, holder: State | None) -> CheckpointError:
         owner = "nobody" if holder is None else _name(holder)
@@ -146,11 +159,18 @@ class CheckpointFolder:
         )
 
 
+def _age(claim: State) -> tuple[int, int]:
+    """Orders the claims of a job."""
+    return claim["attempt"], claim["round"]
+
+
 def _name(claim: State) -> str:
     """Whose `claim` it is; those of earlier versions have no writer."""
     job = repr(claim["job"]) if claim["job"] else "a run without a job"
     writer = claim.get("writer", "a process that it does not name")
-    return f"attempt {claim['attempt']} of {job} ({writer})"
+    attempt, number = _age(claim)
+    part = f"round {number} of attempt {attempt}" if number else f"attempt {attempt}"
+    return f"{part} of {job} ({writer})"
 
 
 def is_kept(folder: CheckpointFolder | None, world: World) -> bool:
@@ -187,6 +207,7 @@ def save(
             "step": step,
             "world_size": world.size,
             "attempt": folder.attempt,
+            "round": folder.round,
             "config": config,
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),

@@ -39,12 +39,11 @@ class Config:
 def open_folder(config: Config, world: World) -> CheckpointFolder | None:
     """The claimed checkpoint folder in the main process, None elsewhere and without one.
 
-    Raises CheckpointError if a later attempt has claimed it.
+    Raises CheckpointError if a later round or attempt has claimed it.
     """
     if config.checkpoint_dir is None or not world.is_main:
         return None
-    launch = world.launch
-    folder = CheckpointFolder(config.checkpoint_dir, launch.job, launch.attempt, config.keep)
+    folder = CheckpointFolder.of(config.checkpoint_dir, world.launch, keep=config.keep)
     folder.claim()
     return folder
 

@@ -2,7 +2,8 @@
 
 torchrun (and any `env://` launcher) sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
 Without RANK the script is one process, no launcher needed. DDPJOB_* variables are optional:
-DDPJOB_BACKEND (nccl: GPUs, gloo: CPUs), DDPJOB_WORLD_SIZE (what the job expects), DDPJOB_ATTEMPT.
+DDPJOB_BACKEND (nccl: GPUs, gloo: CPUs), DDPJOB_WORLD_SIZE (what the job expects), DDPJOB_ATTEMPT,
+DDPJOB_ROUND.
 """
 
 import atexit
@@ -37,8 +38,9 @@ class Launch:
     local_rank: int  # 0 … processes on this node - 1; picks the GPU
     backend: str  # nccl or gloo
     job: str  # tells jobs apart in a shared checkpoint folder; "" outside a DDPJob
-    attempt: int  # 0, 1, …: how often the whole group was started again
+    attempt: int  # 0, 1, …: of the job; each has new pods
     launched: bool  # False: one process without a launcher
+    round: int = 0  # 0, 1, …: of the attempt; each has new processes in its pods
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,15 @@ def read_environment(environment: Mapping[str, str], *, gpus: int) -> Launch:
             "for each process of a node (fewer processes per node, or DDPJOB_BACKEND=gloo)"
         )
     attempt = _number(environment, "DDPJOB_ATTEMPT", 0)
-    job = environment.get("PET_RDZV_ID", "").removesuffix(f"-{attempt}")  # <job's uid>-<attempt>
-    return Launch(rank, size, local_rank, backend, job, attempt, launched)
+    number = _number(environment, "DDPJOB_ROUND", 0)
+    job = _job(environment, attempt, number)
+    return Launch(rank, size, local_rank, backend, job, attempt, launched, number)
+
+
+def _job(environment: Mapping[str, str], attempt: int, number: int) -> str:
+    """The job's uid: the rendezvous' id is UID-ATTEMPT, and UID-ATTEMPT-ROUND from round 1 on."""
+    suffix = f"-{attempt}-{number}" if number else f"-{attempt}"
+    return environment.get("PET_RDZV_ID", "").removesuffix(suffix)
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -38,19 +38,25 @@ class LogDirError(RuntimeError):
 class HistoryFile:
     """Appends to `path`, one JSON object a line, at most every five seconds.
 
-    A resumed training appends too: `attempt` tells whose steps a line speaks of, and of two lines
-    for a step the later one counts. Raises LogDirError where it cannot be opened.
+    A resumed training appends too: `attempt` and `round` tell whose steps a line speaks of, and of
+    two lines for a step the later one counts. Raises LogDirError where it cannot be opened.
     """
 
     def __init__(
-        self, path: Path, attempt: int, *, interval_seconds: float = INTERVAL_SECONDS
+        self,
+        path: Path,
+        attempt: int,
+        number: int = 0,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a")
         except OSError as error:
             raise LogDirError(f"--log-dir: {error}") from error
-        self._attempt, self._interval, self._next = attempt, interval_seconds, 0.0
+        self._life = {"attempt": attempt, "round": number}
+        self._interval, self._next = interval_seconds, 0.0
 
     def due(self) -> bool:
         """True if the last line is old enough."""
@@ -59,7 +65,7 @@ class HistoryFile:
     def write(self, **report: Any) -> None:
         """Append a line: `Sink.write`'s names, with the metrics beside them. NaN stays NaN."""
         metrics = report.pop("metrics", None) or {}
-        line = {"time": round(time.time(), 3), "attempt": self._attempt, **report, **metrics}
+        line = {"time": round(time.time(), 3), **self._life, **report, **metrics}
         self._file.write(json.dumps({k: v for k, v in line.items() if v is not None}) + "\n")
         self._file.flush()
         self._next = time.monotonic() + self._interval

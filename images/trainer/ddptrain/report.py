@@ -244,6 +244,7 @@ def sinks(config: Config, world: World) -> Iterator[Sink]:
     if path := progress_path(world):
         yield ProgressFile(path)
     if config.log_dir is not None:
-        yield HistoryFile(config.log_dir / "history.jsonl", world.launch.attempt)
+        launch = world.launch
+        yield HistoryFile(config.log_dir / "history.jsonl", launch.attempt, launch.round)
         if config.tensorboard:
             yield TensorBoardLog(config.log_dir / "tensorboard")
