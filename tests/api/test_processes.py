@@ -74,8 +74,8 @@ async def test_a_workers_own_exit_code_is_told(jobs: Jobs, tmp_path: Path) -> No
     assert (failure["exitCode"], failure["rank"], failure["reason"]) == (3, 1, "ExitCode")
 
 
-async def test_a_hang_is_named_and_the_next_attempt_goes_on(jobs: Jobs, tmp_path: Path) -> None:
-    """Rank 1 stops outside a collective, in the first attempt; it knows nothing of us."""
+async def test_a_hang_is_named_and_the_next_round_goes_on(jobs: Jobs, tmp_path: Path) -> None:
+    """Rank 1 stops outside a collective, in the first round; it knows nothing of us."""
     source = """
         import os, signal, sys, time, torch, torch.distributed as dist
         dist.init_process_group("gloo")
@@ -85,7 +85,7 @@ async def test_a_hang_is_named_and_the_next_attempt_goes_on(jobs: Jobs, tmp_path
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
             time.sleep(0.05)
-            if step == 40 and dist.get_rank() == 1 and os.environ["DDPJOB_ATTEMPT"] == "0":
+            if step == 40 and dist.get_rank() == 1 and os.environ["DDPJOB_ROUND"] == "0":
                 os.kill(os.getpid(), signal.SIGSTOP)
     """
     await jobs.create(args=[script(tmp_path, source)], nnodes=2, hangTimeoutSeconds=10)
@@ -119,7 +119,7 @@ async def test_launcher_python_is_env_and_one_process_a_pod(jobs: Jobs, tmp_path
         total = torch.tensor([1.0 + dist.get_rank()])
         dist.all_reduce(total)
         assert total.item() == 3.0 and os.environ["LOCAL_RANK"] == "0", total
-        if os.environ["DDPJOB_ATTEMPT"] == "0" and dist.get_rank() == 1:
+        if os.environ["DDPJOB_ROUND"] == "0" and dist.get_rank() == 1:
             raise LookupError("first try")
         dist.barrier()
     """

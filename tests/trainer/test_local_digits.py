@@ -74,7 +74,7 @@ def test_every_launcher_works_without_a_cluster(tmp_path: Path, start: str, modu
 HANDED_ON = """\
 import os, sys
 from ddptrain import native
-first = os.environ["DDPJOB_ATTEMPT"] == "0"
+first = os.environ["DDPJOB_ROUND"] == "0"
 assert ("DDPJOB_CHECKPOINT_DIR" in os.environ) == (os.environ["RANK"] == "0")
 code = native.main(["--max-steps", "30" if first else "40"])
 sys.exit(3 if first else code)
