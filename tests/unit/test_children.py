@@ -3,6 +3,7 @@
 import base64
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,9 +18,12 @@ from ddpjob.cluster import (
     SERVICES,
     Resource,
 )
-from ddpjob.controller.controller import load_agent
+from ddpjob.controller.children import TOKEN
+from ddpjob.controller.controller import Controller, load_agent
+from ddpjob.controller.jobrecord import job_record
 from ddpjob.errors import Refused
 from ddpjob.json_depth import Body
+from ddpjob.plan.observed import pod_record
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import job_object
@@ -128,6 +132,34 @@ async def test_a_child_that_somebody_else_has_made_is_made_anew(
         body.get("binaryData", {}).pop("token", None)  # which is the job's own
     for part in ("spec", "binaryData", "immutable"):
         assert found.get(part) == ours.get(part)
+
+
+async def test_a_token_is_made_once_for_a_job_and_read_by_every_operator() -> None:
+    cluster = Watched()
+    await submit(cluster)
+    for _ in range(2):
+        async with operating(cluster, lambda attempt, rank: None):
+            await in_state(cluster, "Running")
+    record = job_record(await stored(cluster))
+    found = (await cluster.list(PODS, namespace=NAMESPACE, keep=pod_record)).items
+    children = Controller(cluster).reconciler.children
+    (token,) = {await children.token(record, pod) for pod in found}
+    assert TOKEN.fullmatch(token)
+    assert await children.token(replace(record, uid="another"), found[0]) == ""
+    assert await children.token(record, replace(found[0], agent_config="other")) == ""
+
+
+@pytest.mark.parametrize("token", ["", "short", "t" * 33, "t" * 31 + " ", "\xe9" * 32])
+async def test_a_token_that_is_none_of_ours_is_made_anew(token: str) -> None:
+    cluster = Watched()
+    made = DDPJob.parse(await submit(cluster))
+    ours = render.config_map(made, load_agent(), token)
+    await cluster.create(CONFIGMAPS, NAMESPACE, ours)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+    found = await cluster.get(CONFIGMAPS, NAMESPACE, ours["metadata"]["name"])
+    text = base64.b64decode(found["binaryData"]["token"]).decode()
+    assert TOKEN.fullmatch(text) and text != token
 
 
 @pytest.mark.parametrize(
