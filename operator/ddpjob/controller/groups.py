@@ -37,8 +37,10 @@ BURST, RATE = 20, 2.0
 PAUSE_SECONDS = 1.0
 # The pause after a ConfigMap that could not be read, or has no token.
 TOKEN_SECONDS = 10.0
+# So many tokens are read at a time: each is in a ConfigMap with an agent of 60 KB.
+TOKENS_AT_ONCE = 4
 # New jobs are looked for so often.
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 2.0
 
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -123,6 +125,7 @@ class Groups:
         self._token, self._deliver = token, deliver
         self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
         self._held = 0
+        self._reading = asyncio.Semaphore(TOKENS_AT_ONCE)
 
     def __len__(self) -> int:
         """Return the number of jobs that are asked."""
@@ -162,7 +165,8 @@ class Groups:
             await asyncio.sleep(talk.pause())
             if not token:
                 with suppress(ClusterError):
-                    token = await self._token(record, pod)
+                    async with self._reading:
+                        token = await self._token(record, pod)
                 if not token:
                     await asyncio.sleep(TOKEN_SECONDS)
                     continue
