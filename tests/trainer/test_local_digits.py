@@ -43,6 +43,37 @@ def test_a_killed_rank_costs_one_restart_and_no_progress(local: LocalRun) -> Non
     assert float(re.findall(r"test accuracy (0\.\d+) \(", local.output)[-1]) >= 0.97
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "python"])
+def test_a_killed_rank_is_started_again_in_place(tmp_path: Path, job: Path, launcher: str) -> None:
+    """The round and the attempt are those of the job's status."""
+    in_place = f"  launcher: {launcher}\n  failurePolicy: {{restartStrategy: InPlace}}\n"
+    text = job.read_text().replace('"120"', '"60"')
+    job.write_text(text.replace("spec:\n", f"spec:\n{in_place}", 1))
+    run = LocalRun(tmp_path, str(job))
+    run.until(lambda: "saved " in run.output and len(run.workers()) == 2)
+    victim = run.workers()[-1]
+    victim.kill()
+    assert run.process.wait(280) == 0, run.output
+    (told,) = re.findall(r"^digits-checkpoint restarts.*", run.output, re.MULTILINE)
+    assert re.search(r" in place, as round 1: rank \d, Signal: .*SIGKILL", told), run.output
+    assert "restarts 1" in run.output and "restarts 2" not in run.output
+
+    first, second = run.output.split("resuming from ")  # once, as rank 0 has printed it
+    before, after = (
+        list(map(int, re.findall(r"saved \S*/step-(\d+)", p))) for p in (first, second)
+    )
+    resumed = re.search(r"/step-(\d+)-attempt-0\.pt", second)
+    assert resumed and before[-1] <= int(resumed[1]), "no more is lost than since the checkpoint"
+    assert after[0] == int(resumed[1]) + 50
+    assert f"step-{after[0]:08d}-attempt-0-round-1.pt" in run.output
+    assert float(re.findall(r"test accuracy (0\.\d+) \(", run.output)[-1]) >= 0.97
+
+    logs = sorted((tmp_path / ".ddpjob/digits-checkpoint/logs").iterdir())
+    assert [log.name for log in logs] == [f"digits-checkpoint-0-{rank}.log" for rank in (0, 1)]
+    for log in logs:
+        assert log.read_text().count("round 1 of attempt 0 begins") == 1
+
+
 def test_an_interrupt_leaves_no_process(local: LocalRun) -> None:
     local.until(lambda: len(local.workers()) == 2)
     family = psutil.Process(local.process.pid).children(recursive=True)

@@ -233,10 +233,12 @@ class Session:
 
     def _restart(self) -> list[str]:
         """Return lines with the reason of a restart. A traceback just printed is not repeated."""
+        number = self._status.get("round", 0)
+        where = f" in place, as round {number}" if number else ""
         cause, log, *traceback = self._first_cause()
         pod = str((self._status.get("failure") or {}).get("pod"))
         is_shown = self._logs and pod.endswith("-0")  # rank 0's, whose lines are printed
-        return [f"{self.name} restarts: {cause}", log, *([] if is_shown else traceback)]
+        return [f"{self.name} restarts{where}: {cause}", log, *([] if is_shown else traceback)]
 
     async def _read_traceback(self) -> list[str]:
         """Return the lines of the traceback that the agent of the failed pod left, if it did."""

@@ -225,15 +225,6 @@ async def end(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_failures_of_warm_processes_are_answered_in_place(
-    outcomes: dict[str, asyncio.Task[Failure]],
-) -> None:
-    """So the marks of the warm kinds are those of reports, the cold ones' of ended pods."""
-    warm = [kind.job for kind in KINDS if starts_warm(kind) and kind.job in outcomes]
-    found = [job for job in warm if (await outcomes[job])[IN_PLACE]]
-    assert len(found) >= 0.8 * len(warm), sorted({*warm} - {*found})
-
-
 @pytest.mark.parametrize("kind", (*KINDS, *COLD_KINDS), ids=lambda kind: kind.job)
 async def test_the_first_cause_is_named(
     kind: Kind, outcomes: dict[str, asyncio.Task[Failure]]
@@ -246,3 +237,12 @@ async def test_the_first_cause_is_named(
         pytest.fail(f"{kind.name}: {'; '.join(wrong)}", pytrace=False)
     if kind.says and not kind.cause.differences(kind.job, failure):
         pytest.fail(f"{kind.name}: right by now; say so in the table", pytrace=False)
+
+
+async def test_failures_of_warm_processes_are_answered_in_place(
+    outcomes: dict[str, asyncio.Task[Failure]],
+) -> None:
+    """So the marks of the warm kinds are those of reports, the cold ones' of ended pods."""
+    warm = [kind.job for kind in KINDS if starts_warm(kind) and kind.job in outcomes]
+    found = [job for job in warm if (await outcomes[job])[IN_PLACE]]
+    assert len(found) >= 0.8 * len(warm), sorted({*warm} - {*found})
