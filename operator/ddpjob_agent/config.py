@@ -76,7 +76,7 @@ class Config:
         """The settings of a round; `self` has those of the first one."""
         config = copy.copy(self)
         config.round = number
-        base, agent = self.master_port, self.agent_port
-        down = base + PORTS > 65536 or base < agent < base + PORTS
-        config.master_port = base + (-1 if down else 1) * (number % PORTS)
+        base = self.master_port
+        ports = [*range(base, min(base + PORTS, 65535) + 1), *range(base - 1, 0, -1)][: PORTS + 1]
+        config.master_port = [p for p in ports if p != self.agent_port][number % PORTS]
         return config

@@ -15,16 +15,23 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
+from ddpjob_agent.records import integer, number, past
 
 RUNNING, FAILED, CLEAN = "running", "failed", "clean"
+# In each round a node goes through these, and never back.
+STATES = CLEAN, RUNNING, FAILED
 # Of so many nodes the operator gets the termination messages: those that explain most.
 MOST_FAILURES = 32
-# So many requests are held; others are answered at once, and come again.
+# So many requests of nodes are held; others are answered at once, and come again.
 MOST_HELD = 512
+# And so many of the operator's, which asks once at a time.
+MOST_ASKED = 16
 # Others come again so often, all together, in a second.
 ANSWERS_PER_SECOND = 300
 # A request is held for so long at most.
 HOLD_SECONDS = 20.0
+# So much a node may tell of a failure: a termination message, and some brackets.
+FAILURE_BYTES = 4096 + 64
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,10 @@ class Node:
     state: str
     failure: Mapping[str, Any] | None = None
     """The agent's exit code and its termination message, if its ranks have failed."""
+
+    def place(self) -> tuple[int, int]:
+        """Grows with each news of a node."""
+        return self.round, STATES.index(self.state)
 
 
 @dataclass(frozen=True)
@@ -59,30 +70,36 @@ class Group:
     def __init__(self, nnodes: int, on_order: Callable[[], None]) -> None:
         """`on_order` is called whenever there is another order."""
         self.nnodes, self.on_order = nnodes, on_order
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        # There is another order, for nodes; there is more to tell the operator.
+        self.ordered, self.told = threading.Condition(lock), threading.Condition(lock)
         self.held = threading.BoundedSemaphore(MOST_HELD)
+        self.asked = threading.BoundedSemaphore(MOST_ASKED)
         self.order = Order()
         self.nodes: dict[int, Node] = {}
         self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
         self.serial = 1  # of what the operator is told
 
     def tell(self, rank: int, node: Node) -> None:
-        """Take in what a node says. What is of an earlier round is no news."""
-        with self.changed:
+        """Take in what a node says. What it said before is no news: requests overtake each other.
+
+        Nor does any node know of a round before it is ordered here.
+        """
+        with self.told:
             old, wanted, ran = self.nodes.get(rank), self.order.round, self.are_running()
-            if old == node or old is not None and node.round < old.round:
+            is_old = old is not None and node.place() <= old.place()
+            if is_old or node.round > wanted:
                 return
             self.nodes[rank] = node
             for place, change in ((old, -1), (node, 1)):
                 if place is not None:
                     key = place.round, place.state
                     self.counts[key] = self.counts.get(key, 0) + change
-            if self.order.begun < wanted and self.counts.get((wanted, CLEAN)) == self.nnodes:
+            if self.counts.get((wanted, CLEAN)) == self.nnodes:
                 self.give(Order(wanted, wanted, self.order.ends))
                 self.counts = {(wanted, CLEAN): self.nnodes}
             if node.state == FAILED or self.are_running() != ran:
-                self.serial += 1
-            self.changed.notify_all()
+                self.count()
 
     def are_running(self) -> bool:
         """Whether all nodes have begun the round that is wanted."""
@@ -91,35 +108,38 @@ class Group:
 
     def want(self, number: int, ends: bool) -> None:
         """Take the operator's order; one of an earlier round is no news."""
-        with self.changed:
+        with self.told:
             old = self.order
             if number >= old.round and (number, ends) != (old.round, old.ends):
                 self.give(Order(number, old.begun, ends))
-                self.serial += 1
-                self.changed.notify_all()
+                self.count()
 
     def give(self, order: Order) -> None:
         """Have all nodes told."""
         self.order = order
+        self.ordered.notify_all()
         self.on_order()
 
-    def wait(self, is_news: Callable[[], bool], seconds: float) -> float:
-        """Hold a request until there is news for it. The seconds after which it is to come again.
+    def count(self) -> None:
+        """Have the operator told."""
+        self.serial += 1
+        self.told.notify_all()
 
-        That is 0 unless too many are held already.
+    def hold_node(self, known: Order) -> float:
+        """Hold a node's request until there is another order; the seconds until the next one.
+
+        They are 0 unless too many are held already.
         """
-        if not self.held.acquire(blocking=False):
-            return self.nnodes / ANSWERS_PER_SECOND
-        try:
-            with self.changed:
-                self.changed.wait_for(is_news, min(seconds, HOLD_SECONDS))
-        finally:
-            self.held.release()
-        return 0.0
+        held = hold(self.held, self.ordered, lambda: self.order != known, HOLD_SECONDS)
+        return 0.0 if held else self.nnodes / ANSWERS_PER_SECOND
+
+    def hold_operator(self, after: int | None, seconds: float) -> None:
+        """Hold a request of the operator until there is more to tell than at `after`."""
+        hold(self.asked, self.told, lambda: self.serial != after, min(seconds, HOLD_SECONDS))
 
     def page(self) -> dict[str, Any]:
         """What the operator is told."""
-        with self.changed:
+        with self.told:
             order, serial, running = self.order, self.serial, self.are_running()
             failed = [
                 (rank, node)
@@ -135,10 +155,27 @@ class Group:
         }
 
 
+def hold(
+    room: threading.Semaphore,
+    condition: threading.Condition,
+    is_news: Callable[[], bool],
+    seconds: float,
+) -> bool:
+    """Wait for news where there is room for another one that waits; whether there was."""
+    if not room.acquire(blocking=False):
+        return False
+    try:
+        with condition:
+            condition.wait_for(is_news, seconds)
+    finally:
+        room.release()
+    return True
+
+
 def _explains(failure: Mapping[str, Any]) -> tuple[bool, float]:
     """Orders failures: those that no other rank's failure has caused, then the earliest."""
     message = failure.get("message") or {}
-    return bool(message.get("peer")), float(message.get("time") or time.time())
+    return bool(message.get("peer")), past(message.get("time"), time.time())
 
 
 def failure_of(exit_code: int, termination_message: bytes) -> dict[str, Any]:
@@ -155,32 +192,42 @@ def read_node(content: Any, config: Config) -> tuple[int, Node]:
     """
     if not isinstance(content, dict) or content.get("attempt") != config.attempt:
         raise ValueError("not of this attempt")
-    rank, number, state = (content.get(name) for name in ("node_rank", "round", "state"))
+    rank = integer(content.get("node_rank"), 0, config.nnodes - 1)
+    current, state = integer(content.get("round")), content.get("state")
+    if rank is None or current is None or state not in STATES:
+        raise ValueError("node_rank, round or state is not in its range")
     failure = content.get("failure")
-    for value, limit in ((rank, config.nnodes), (number, 2**31)):
-        if type(value) is not int or not 0 <= value < limit:
-            raise ValueError("node_rank and round must be whole numbers in their range")
-    if state not in (RUNNING, FAILED, CLEAN) or not isinstance(failure, (dict, type(None))):
-        raise ValueError("state or failure is of another kind")
-    if failure is not None:
-        message = failure.get("message")
-        if type(failure.get("exit_code")) is not int or not isinstance(message, dict):
-            raise ValueError("failure is of another kind")
-        if not isinstance(message.get("time"), (int, float, type(None))):
-            raise ValueError("time must be a number")
-        failure = {"exit_code": failure["exit_code"], "message": message}
-    assert isinstance(rank, int) and isinstance(number, int) and isinstance(state, str)
-    return rank, Node(number, state, failure)
+    return rank, Node(current, state, None if failure is None else read_failure(failure))
+
+
+def read_failure(content: Any) -> dict[str, Any]:
+    """What a node tells of its failure. Raises ValueError, or RecursionError where it is too deep.
+
+    It goes on to the operator, who refuses all of an answer that is too large.
+    """
+    found = content if isinstance(content, dict) else {}
+    code, message = integer(found.get("exit_code")), found.get("message")
+    if code is None or not isinstance(message, dict):
+        raise ValueError("failure is of another kind")
+    deeper = {"failures": [[[{"message": message}]]]}
+    if len(compact(deeper)) > FAILURE_BYTES:
+        raise ValueError("failure is too large")
+    return {"exit_code": code, "message": message}
+
+
+def compact(content: Any) -> bytes:
+    """JSON in as few bytes as the termination message has."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
 
 
 def read_order(content: Any) -> tuple[Order, float]:
     """An order, and after how many seconds to ask again, of an answer. Raises ValueError."""
     if not isinstance(content, dict):
         raise ValueError("no order")
-    numbers = [content.get(name) for name in ("round", "begun")]
-    if any(type(number) is not int for number in numbers):
+    wanted, begun = (integer(content.get(name)) for name in ("round", "begun"))
+    if wanted is None or begun is None:
         raise ValueError("no order")
-    again = content.get("again")
-    pause = float(again) if isinstance(again, (int, float)) else 0.0
-    order = Order(numbers[0], numbers[1], content.get("ends") is True)  # type: ignore[arg-type]
-    return order, max(0.0, min(pause, 60.0))
+    pause = number(content.get("again")) or 0.0
+    order = Order(wanted, begun, content.get("ends") is True)
+    return order, min(pause, 60.0) if pause > 0 else 0.0

@@ -13,7 +13,7 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
 from ddpjob_agent.environment import PROGRAM
-from ddpjob_agent.group import HOLD_SECONDS, Group, Node, Order, read_order
+from ddpjob_agent.group import HOLD_SECONDS, Group, Node, Order, compact, read_order
 
 # After a request that failed, the next one waits so long.
 AGAIN_SECONDS = 0.2
@@ -70,6 +70,7 @@ class RemoteLink(threading.Thread):
             self.node = Node(number, state, failure)
             self.news.set()
             if self.connection is not None:
+                self.heard_at = time.monotonic()  # until there is another connection
                 with contextlib.suppress(OSError):
                     self.connection.shutdown(socket.SHUT_RDWR)
         if not self.is_alive():  # only now, as the launcher must be the first to ask for the name
@@ -77,18 +78,18 @@ class RemoteLink(threading.Thread):
             self.start()
 
     def is_heard(self) -> bool:
-        """Whether rank 0's agent has answered lately, or holds a request."""
-        lately = time.monotonic() - self.heard_at < GONE_SECONDS
-        return lately or self.connection is not None
+        """Whether rank 0's agent holds a request, or has answered or held one lately."""
+        with self.lock:
+            lately = time.monotonic() - self.heard_at < GONE_SECONDS
+            return lately or self.connection is not None
 
     def run(self) -> None:
         """Ask until the process ends."""
         while True:
             self.news.clear()
             pause = AGAIN_SECONDS
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, RecursionError):
                 order, pause = self.ask()
-                self.heard_at = time.monotonic()
                 if order != self.order:
                     self.order = order
                     self.on_order()
@@ -96,7 +97,7 @@ class RemoteLink(threading.Thread):
                 self.news.wait(pause)
 
     def ask(self) -> tuple[Order, float]:
-        """One request, and its answer. Raises OSError or ValueError."""
+        """One request, and its answer. Raises OSError, ValueError or RecursionError."""
         with self.lock:
             node = self.node
         body = {
@@ -107,13 +108,14 @@ class RemoteLink(threading.Thread):
             "failure": node.failure,
             "known": self.order.to_json(),
         }
-        content = json.dumps(body).encode()
+        content = compact(body)
         address = self.host, self.config.agent_port
         with socket.create_connection(address, GONE_SECONDS) as connection:
             with self.lock:
                 if self.node != node:
                     return self.order, 0.0  # and ask again, with the news
                 self.connection = connection
+            is_there = True
             try:
                 connection.settimeout(HOLD_SECONDS + GONE_SECONDS)
                 head = (
@@ -122,19 +124,29 @@ class RemoteLink(threading.Thread):
                 )
                 connection.sendall(head.encode() + content)
                 return read_order(json.loads(read_answer(connection)))
+            except (ValueError, RecursionError, socket.timeout):  # noqa: UP041 - Python 3.8
+                is_there = False  # it refuses the request, or is silent
+                raise
             finally:
                 with self.lock:
                     self.connection = None
+                    if is_there:
+                        self.heard_at = time.monotonic()
 
 
 def read_answer(connection: socket.socket) -> bytes:
-    """The body of an answer of at most 4 KiB that ends with its connection. Raises ValueError."""
+    """The body of an answer of at most 4 KiB that ends with its connection.
+
+    Raises OSError where there is no answer, ValueError where it is another one.
+    """
     answer = b""
     while len(answer) <= 4096:
         part = connection.recv(4096)
         if not part:
             break
         answer += part
+    if not answer:
+        raise ConnectionError("taken back, or lost")
     head, _, body = answer.partition(b"\r\n\r\n")
     if head.split(b" ")[1:2] != [b"200"]:
         raise ValueError("no answer")

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
-from ddpjob_agent.group import HOLD_SECONDS, Group, Node, Order, read_node, read_order
+from ddpjob_agent.group import Group, Node, Order, compact, read_node, read_order
 from ddpjob_agent.progress import metrics_text
 
 JSON = "application/json"
@@ -82,11 +82,11 @@ def serve(
             path, _, query = self.path.partition("?")
             if path == "/group" and group is not None:
                 if self.is_allowed():
-                    told = {**page(), **hold_operator(group, query)}
-                    self.answer(JSON, json.dumps({**told, "progress": page()}))
+                    news = hold_operator(group, query)
+                    self.answer(JSON, compact({**page(), **news, "progress": page()}))
             elif self.path in pages:
                 kind, text = pages[self.path]
-                self.answer(kind, text())
+                self.answer(kind, text().encode("utf-8", "replace"))
             else:
                 self.send_error(404)
 
@@ -104,7 +104,7 @@ def serve(
                 known, _ = read_order(content.get("known"))
             except (ValueError, RecursionError):
                 return self.send_error(400)
-            return self.answer(JSON, json.dumps(hold_member(group, rank, node, known)))
+            return self.answer(JSON, compact(hold_member(group, rank, node, known)))
 
         def is_allowed(self) -> bool:
             given = self.headers.get("Authorization", "").encode("utf-8", "replace")
@@ -113,8 +113,7 @@ def serve(
             self.send_error(401)
             return False
 
-        def answer(self, kind: str, text: str) -> None:
-            body = text.encode("utf-8", "replace")
+        def answer(self, kind: str, body: bytes) -> None:
             self.send_response(200)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -141,7 +140,7 @@ def serve(
 def hold_member(group: Group, rank: int, node: Node, known: Order) -> dict[str, Any]:
     """Take in what a node tells, and answer once there is another order than it knows."""
     group.tell(rank, node)
-    pause = group.wait(lambda: group.order != known, HOLD_SECONDS)
+    pause = group.hold_node(known)
     return {**group.order.to_json(), "again": pause}
 
 
@@ -158,7 +157,7 @@ def hold_operator(group: Group, query: str) -> dict[str, Any]:
     )
     if number is not None:
         group.want(number, bool(ends))
-    group.wait(lambda: group.serial != after, hold or 0)
+    group.hold_operator(after, hold or 0)
     return group.page()
 
 

@@ -62,7 +62,7 @@ class _Page(AgentReport):
     progress: AgentReport | None = None
 
     def group(self) -> GroupReport:
-        texts = [(each, json.dumps(each.message)) for each in self.failures]
+        texts = [(each, _as_written(each.message)) for each in self.failures]
         return GroupReport(
             attempt=self.attempt,
             round=self.round,
@@ -73,6 +73,11 @@ class _Page(AgentReport):
                 if len(text) <= MAX_TEXT
             ),
         )
+
+
+def _as_written(message: dict[str, Any]) -> str:
+    """Return the JSON as the agent has written it: other kinds of it may be larger than it may."""
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,513 @@
+"""What rank 0's agent knows of all nodes, how it is told, and what it tells them."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob_agent.config import Config
+from ddpjob_agent.failures import Failure
+from ddpjob_agent.group import (
+    CLEAN,
+    FAILED,
+    MOST_ASKED,
+    MOST_FAILURES,
+    MOST_HELD,
+    RUNNING,
+    STATES,
+    Group,
+    Node,
+    Order,
+    compact,
+    failure_of,
+    read_node,
+    read_order,
+)
+from ddpjob_agent.network import hold_operator, serve, whole
+from ddpjob_agent.verdict import Verdict, judge_failures, termination_message
+from tests.cluster.processes import free_ports
+from tests.unit.agent.samples import config
+
+HOST, SECRET = "127.0.0.1", "s3cret"
+
+
+def group_of(nnodes: int) -> Group:
+    return Group(nnodes, lambda: None)
+
+
+def tell(group: Group, number: int, state: str, *ranks: int) -> None:
+    for rank in ranks:
+        group.tell(rank, Node(number, state))
+
+
+def failing(at: float, *, peer: bool = False) -> Node:
+    return Node(0, FAILED, {"exit_code": 1, "message": {"time": at, "peer": peer}})
+
+
+# ---- The barrier
+
+
+def test_no_round_begins_before_every_node_is_clean_for_it() -> None:
+    group = group_of(3)
+    tell(group, 0, RUNNING, 0, 1, 2)
+    group.want(1, ends=False)
+    for rank in range(3):
+        assert group.order == Order(1, 0)
+        tell(group, 1, CLEAN, rank)
+    assert group.order == Order(1, 1)
+
+
+def test_a_node_that_says_twice_that_it_is_clean_counts_once() -> None:
+    group = group_of(2)
+    group.want(1, ends=False)
+    tell(group, 1, CLEAN, 0, 0, 0)
+    assert group.order.begun == 0
+
+
+def test_clean_for_an_earlier_round_is_not_clean_for_this_one() -> None:
+    group = group_of(2)
+    group.want(1, ends=False)
+    tell(group, 1, CLEAN, 0)
+    group.want(2, ends=False)
+    tell(group, 1, CLEAN, 1)
+    tell(group, 2, CLEAN, 1)
+    assert group.order == Order(2, 0)
+    tell(group, 2, CLEAN, 0)
+    assert group.order == Order(2, 2)
+
+
+def test_a_round_of_which_nobody_was_told_is_no_news() -> None:
+    group = group_of(1)
+    tell(group, 7, CLEAN, 0)
+    assert group.nodes == {}
+    group.want(1, ends=False)
+    tell(group, 1, CLEAN, 0)
+    assert group.order == Order(1, 1), "what it said of round 7 is not in the way"
+
+
+@pytest.mark.parametrize("late", [(0, FAILED), (1, CLEAN), (1, RUNNING), (1, FAILED)])
+def test_what_a_node_said_before_undoes_nothing_when_it_comes_late(late: tuple[int, str]) -> None:
+    """A request that was taken back may be read after the one that came in its place."""
+    group = group_of(1)
+    group.want(1, ends=False)
+    tell(group, 1, FAILED, 0)
+    before, node = group.serial, group.nodes[0]
+    tell(group, *late, 0)
+    assert (group.nodes[0], group.serial) == (node, before)
+
+
+def test_a_group_runs_once_all_its_nodes_do_and_while_some_have_failed() -> None:
+    group = group_of(2)
+    tell(group, 0, RUNNING, 0)
+    assert not group.page()["running"]
+    tell(group, 0, RUNNING, 1)
+    assert group.page()["running"]
+    tell(group, 0, FAILED, 1)
+    assert group.page()["running"], "it did run: a failure is a failure of a job that ran"
+    group.want(1, ends=False)
+    assert not group.page()["running"]
+    tell(group, 1, CLEAN, 0, 1)
+    assert not group.page()["running"]
+    tell(group, 1, RUNNING, 0, 1)
+    assert group.page()["running"]
+
+
+def test_the_counts_of_nodes_do_not_grow_with_the_rounds() -> None:
+    group = group_of(2)
+    for number in range(1, 100):
+        group.want(number, ends=False)
+        tell(group, number, CLEAN, 0, 1)
+        tell(group, number, RUNNING, 0)
+        tell(group, number, FAILED, 1)
+    assert len(group.counts) < 8 and len(group.nodes) == 2
+
+
+# ---- The operator's order
+
+
+def test_an_order_of_an_earlier_round_is_no_news() -> None:
+    orders: list[Order] = []
+    group = group_of(1)
+    group.on_order = lambda: orders.append(group.order)
+    group.want(3, ends=False)
+    group.want(2, ends=True)
+    group.want(3, ends=False)
+    assert orders == [Order(3, 0)]
+    group.want(3, ends=True)
+    group.want(3, ends=False)
+    assert orders[1:] == [Order(3, 0, True), Order(3, 0)]
+
+
+@pytest.mark.parametrize(
+    ("query", "order"),
+    [
+        ("round=2&after=1&hold=0&ends=0", Order(2)),
+        ("round=2&ends=1", Order(2, ends=True)),
+        ("ends=1", Order()),
+        ("", Order()),
+        ("round=-1&hold=0&ends=1", Order()),
+        ("round=2.0&ends=1", Order()),
+        ("round=2147483648&ends=1", Order()),
+        ("round=99999999999999999999&ends=1", Order()),
+        ("round=%32&ends=1", Order()),
+        ("round=\u0662&ends=1", Order()),
+        ("round=1&round=2", Order(2)),
+        ("round&round==&&&=&ends=x", Order()),
+    ],
+)
+def test_an_order_is_read_from_the_query_or_is_none(query: str, order: Order) -> None:
+    group = group_of(1)
+    page = hold_operator(group, query)
+    assert (group.order, page["round"]) == (order, order.round)
+
+
+def test_whole_numbers() -> None:
+    assert [whole(text) for text in ("0", "007", "2147483647")] == [0, 7, 2**31 - 1]
+    wrong = ("", "-1", "+1", " 1", "1_0", "1e3", "2147483648", "\u00b2", "\u0661", "0" * 11)
+    assert [text for text in wrong if whole(text) is not None] == []
+
+
+# ---- Requests that are held
+
+
+def waiting(count: Callable[[], int], number: int) -> None:
+    deadline = time.monotonic() + 60
+    while count() != number:
+        assert time.monotonic() < deadline, count()
+        time.sleep(0.01)
+
+
+def free(room: threading.Semaphore) -> int:
+    return int(room._value)
+
+
+def test_a_request_is_held_until_there_is_news_for_it() -> None:
+    group = group_of(2)
+    with ThreadPoolExecutor() as pool:
+        node = pool.submit(group.hold_node, group.order)
+        operator = pool.submit(group.hold_operator, group.serial, 60)
+        waiting(lambda: free(group.held) + free(group.asked), MOST_HELD + MOST_ASKED - 2)
+        group.tell(1, failing(1.0))
+        operator.result(60)
+        assert not node.done(), "a failure is none of its business"
+        group.want(1, ends=False)
+        assert node.result(60) == 0.0
+    assert (free(group.held), free(group.asked)) == (MOST_HELD, MOST_ASKED)
+
+
+def test_nothing_is_held_for_somebody_who_does_not_know_yet() -> None:
+    group = group_of(2)
+    group.want(1, ends=False)
+    begin = time.monotonic()
+    assert group.hold_node(Order()) == 0.0
+    group.hold_operator(None, 60)
+    group.hold_operator(group.serial - 1, 60)
+    assert time.monotonic() - begin < 15, "nothing was held for its 20 s"
+
+
+def test_the_requests_that_are_held_are_bounded_and_leave_room_for_the_operator() -> None:
+    group = group_of(900)
+    for _ in range(MOST_HELD):
+        assert group.held.acquire(blocking=False)
+    assert group.hold_node(group.order) == 3.0, "300 of them in a second"
+    with ThreadPoolExecutor(MOST_ASKED) as pool:
+        held = [pool.submit(group.hold_operator, group.serial, 60) for _ in range(MOST_ASKED)]
+        waiting(lambda: free(group.asked), 0)
+        group.hold_operator(group.serial, 60)  # at once
+        assert not any(each.done() for each in held)
+        group.tell(0, failing(1.0))
+
+
+# ---- What the operator is told
+
+
+def test_of_many_failures_those_that_explain_most_are_told() -> None:
+    group = group_of(100)
+    for rank in range(100):
+        group.tell(rank, failing(1000.0 - rank, peer=rank not in (3, 4)))
+    told = group.page()["failures"]
+    assert [each["node_rank"] for each in told[:4]] == [4, 3, 99, 98]
+    assert len(told) == MOST_FAILURES
+
+
+def test_failures_of_an_earlier_round_are_not_told_again() -> None:
+    group = group_of(2)
+    group.tell(1, failing(1.0))
+    group.want(1, ends=False)
+    assert group.page()["failures"] == []
+
+
+def test_a_node_tells_its_termination_message_without_the_traceback() -> None:
+    failure = Failure("ValueError: b\u00f6\ud800m", 7.0, rank=3, traceback="x" * 9000)
+    message = termination_message(Verdict("Exception", 1, failure), {"round": 2, "loss": 0.5})
+    told = failure_of(1, message)
+    assert told["exit_code"] == 1
+    assert (told["message"]["rank"], told["message"]["round"]) == (3, 2)
+    assert told["message"]["message"] == "ValueError: b\u00f6?m"
+    assert "traceback" not in told["message"]
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00fc", "\u4e2d", "\U0001f525", "\0", '"'])
+def test_32_of_the_largest_failures_are_no_more_than_the_operator_takes(
+    tmp_path: Path, letter: str
+) -> None:
+    ours = config(tmp_path, DDPJOB_NNODES="40")
+    first = Failure(letter * 4000, 7.0, exception="E" * 300, place="p" * 300)
+    metrics = {f"{i:063}": 1.0 / 3 for i in range(32)}
+    verdict = judge_failures([first])
+    text = termination_message(verdict, {"job": "j" * 63, "metrics": metrics})
+    group = group_of(40)
+    for rank in range(40):
+        body = {"attempt": 0, "node_rank": rank, "round": 0, "state": FAILED}
+        sent = compact({**body, "failure": failure_of(1, text)})
+        group.tell(*read_node(json.loads(sent), ours))
+    assert len(group.page()["failures"]) == MOST_FAILURES
+    assert len(compact({**group.page(), "progress": "p" * 4096})) <= 256 * 1024
+
+
+# ---- What comes from other pods
+
+GOOD: dict[str, Any] = {"attempt": 0, "node_rank": 1, "round": 0, "state": FAILED, "failure": None}
+TOLD: dict[str, Any] = {"exit_code": 1, "message": {"time": 1.5}}
+
+
+def with_each(name: str, *values: Any) -> list[dict[str, Any]]:
+    return [{**GOOD, name: value} for value in values]
+
+
+def nested(depth: int) -> Any:
+    text = "[" * depth + "]" * depth
+    with suppress(RecursionError):
+        return json.loads(text)
+    return "too deep for json"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, 1, "x", [], [GOOD], {}),
+        *with_each("attempt", 1, "0", None, [], {}),
+        *with_each("node_rank", -1, 2, "1", 1.0, True, None, 10**30),
+        *with_each("round", -1, 2**31, "0", 0.0, False, None, 10**30),
+        *with_each("state", "ended", "", None, 1, [], {}),
+        *with_each("failure", 1, "x", [], {}, False, {"exit_code": 1}),
+        *with_each("failure", *({**TOLD, "exit_code": n} for n in ("1", None, 1.0, -1, 2**31))),
+        *with_each("failure", {**TOLD, "message": "x"}, {**TOLD, "message": []}, {"message": {}}),
+        {**GOOD, "failure": {**TOLD, "message": {"x": "y" * 4200}}},
+        {**GOOD, "failure": {**TOLD, "message": {"x": "\u4e2d" * 1400}}},
+    ],
+    ids=lambda content: repr(content)[:60],
+)
+def test_what_is_no_news_of_a_node_is_refused(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(ValueError):
+        read_node(content, config(tmp_path, DDPJOB_NNODES="2"))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_nodes_news_are_read(tmp_path: Path, state: str) -> None:
+    ours = config(tmp_path, DDPJOB_NNODES="2")
+    assert read_node({**GOOD, "state": state, "more": 1}, ours) == (1, Node(0, state))
+    told = {**GOOD, "state": state, "failure": {**TOLD, "more": 1}}
+    assert read_node(told, ours) == (1, Node(0, state, TOLD))
+
+
+@pytest.mark.parametrize(
+    "at",
+    [None, "x", True, [], {}, 10**400, -(10**400), -1.0, float("nan"), float("inf"), 1e300],
+    ids=repr,
+)
+def test_a_time_of_any_kind_keeps_no_failure_from_the_operator(tmp_path: Path, at: Any) -> None:
+    group, ours = group_of(2), config(tmp_path, DDPJOB_NNODES="2")
+    body = {**GOOD, "failure": {"exit_code": 1, "message": {"time": at}}}
+    group.tell(*read_node(body, ours))
+    group.tell(0, failing(5.0))
+    told = group.page()["failures"]
+    assert {each["node_rank"] for each in told} == {0, 1}
+    compact(told)
+
+
+def test_a_message_is_refused_before_it_is_too_deep_to_be_told(tmp_path: Path) -> None:
+    ours, refused, taken = config(tmp_path, DDPJOB_NNODES="2"), 0, 0
+    for depth in range(1, 1100):
+        group = group_of(2)
+        body = {**GOOD, "failure": {"exit_code": 1, "message": {"x": nested(depth)}}}
+        try:
+            group.tell(*read_node(body, ours))
+        except (ValueError, RecursionError):
+            refused += 1
+            continue
+        compact({**group.page(), "progress": None})
+        taken += 1
+    assert taken > 100
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, 1, [], {}, {"round": 1}, {"begun": 1}),
+        *({"round": wrong, "begun": 0} for wrong in ("1", -1, 1.0, True, None, 2**31)),
+        *({"round": 0, "begun": wrong} for wrong in ("1", -1, 1.0, True, None, 2**31)),
+    ],
+    ids=repr,
+)
+def test_what_is_no_order_is_refused(content: Any) -> None:
+    with pytest.raises(ValueError):
+        read_order(content)
+
+
+@pytest.mark.parametrize(
+    ("again", "pause"),
+    [
+        *((0, 0.0), (2, 2.0), (2.5, 2.5), (1e9, 60.0), (-1, 0.0), (None, 0.0), ("9", 0.0)),
+        *((True, 0.0), ([], 0.0), (10**400, 0.0), (float("nan"), 0.0), (float("inf"), 60.0)),
+    ],
+    ids=repr,
+)
+def test_when_to_ask_again_is_bounded(again: Any, pause: float) -> None:
+    order = {"round": 2, "begun": 1, "ends": "yes", "again": again}
+    assert read_order(order) == (Order(2, 1), pause)
+
+
+def test_an_order_reads_as_it_was_written() -> None:
+    assert read_order(Order(3, 2, True).to_json()) == (Order(3, 2, True), 0.0)
+
+
+# ---- The pages
+
+
+class Agent:
+    """Rank 0's agent as others reach it."""
+
+    def __init__(self, folder: Path, nnodes: int = 2, token: str = SECRET) -> None:
+        (port,) = free_ports(1)
+        changes = {"DDPJOB_AGENT_PORT": str(port), "DDPJOB_NNODES": str(nnodes)}
+        self.config: Config = config(folder, **changes)
+        self.group = group_of(nnodes)
+        self.token = token
+        page = {"attempt": 0, "round": 0, "node_rank": 0, "state": "running", "step": 3}
+        serve(self.config, lambda: page, lambda: "stacks", self.group, token)
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(HOST, self.config.agent_port, timeout=60)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def allowed(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        return self.ask(method, path, body, Authorization=f"Bearer {SECRET}")
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    yield Agent(tmp_path_factory.mktemp("agent"))
+
+
+MEMBER = json.dumps({**GOOD, "state": RUNNING, "known": {"round": 9, "begun": 9}}).encode()
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/group?round=5"), ("POST", "/member")])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": SECRET},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {SECRET[:-1]}"},
+        {"Authorization": f"Bearer {SECRET}0"},
+        {"Authorization": f"bearer {SECRET}"},
+        {"Authorization": f"Basic {SECRET}"},
+        {"Authorization": "Bearer \u00fc"},
+    ],
+    ids=repr,
+)
+def test_without_the_token_nothing_is_told_and_nothing_is_taken_in(
+    agent: Agent, method: str, path: str, headers: dict[str, str]
+) -> None:
+    status, body = agent.ask(method, path, MEMBER if method == "POST" else None, **headers)
+    assert status == 401
+    assert b"serial" not in body and b"begun" not in body
+    assert (agent.group.order, agent.group.nodes) == (Order(), {})
+
+
+def test_an_empty_token_lets_nobody_in(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, token="")
+    assert agent.ask("GET", "/group?round=5", Authorization="Bearer ")[0] == 401
+
+
+def test_the_other_pages_are_open(agent: Agent) -> None:
+    assert json.loads(agent.ask("GET", "/progress")[1])["step"] == 3
+    assert agent.ask("GET", "/stacks") == (200, b"stacks")
+    assert agent.ask("GET", "/metrics")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/groups", "/member", "/group/", "/progress?x"])
+def test_there_are_no_other_pages(agent: Agent, path: str) -> None:
+    assert agent.allowed("GET", path)[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/group", "/progress", "/member?x", "/member/"])
+def test_there_is_nothing_else_to_tell(agent: Agent, path: str) -> None:
+    assert agent.allowed("POST", path, MEMBER)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b"\xff" * 100, 400),
+        (b"[" * 9000, 400),
+        (b"{}", 400),
+        (json.dumps({**GOOD, "state": RUNNING}).encode(), 400),
+        (json.dumps({**GOOD, "known": []}).encode(), 400),
+        (json.dumps({**GOOD, "known": {"round": 9, "begun": "0"}}).encode(), 400),
+        (MEMBER.ljust(16 * 1024 + 1), 413),
+    ],
+    ids=repr,
+)
+def test_what_is_no_news_gets_an_answer_and_changes_nothing(
+    agent: Agent, body: bytes, status: int
+) -> None:
+    assert agent.allowed("POST", "/member", body)[0] == status
+    assert agent.group.nodes == {}
+
+
+@pytest.mark.parametrize(
+    "length", ["", "-1", "+9", "1e3", " ", "0x10", "16385", "999999999", "9" * 400, "\u00b2"]
+)
+def test_a_length_that_is_none_or_too_large_is_refused(agent: Agent, length: str) -> None:
+    headers = {"Authorization": f"Bearer {SECRET}", "Content-Length": length}
+    assert agent.ask("POST", "/member", b"", **headers)[0] == 413
+
+
+def test_a_node_tells_and_the_operator_reads_it(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    status, body = agent.allowed("POST", "/member", MEMBER.ljust(16 * 1024))
+    assert (status, json.loads(body)) == (200, {**Order().to_json(), "again": 0.0})
+    agent.group.tell(0, Node(0, RUNNING))
+    status, body = agent.allowed("GET", "/group?round=0&after=0&hold=20&ends=0")
+    page = json.loads(body)
+    assert status == 200 and page["running"] and page["progress"]["step"] == 3
+    serial = page["serial"]
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(agent.allowed, "GET", f"/group?round=0&after={serial}&hold=20&ends=0")
+        waiting(lambda: free(agent.group.asked), MOST_ASKED - 1)
+        told = {**json.loads(MEMBER), "state": FAILED, "failure": TOLD}
+        agent.allowed("POST", "/member", json.dumps(told).encode())
+        page = json.loads(asked.result(60)[1])
+    assert page["failures"] == [{"node_rank": 1, **TOLD}] and page["serial"] > serial

@@ -1,0 +1,45 @@
+"""Rank 0's agent, as the operator asks it for the group."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddpjob.controller.groups import fetch_group
+from ddpjob.controller.memory import Order
+from ddpjob.controller.poller import session
+from ddpjob.plan.termination import read_termination
+from ddpjob_agent.failures import Failure
+from ddpjob_agent.group import FAILED, Group, Node, failure_of
+from ddpjob_agent.network import serve
+from ddpjob_agent.verdict import judge_failures, termination_message
+from tests.builders import running
+from tests.cluster.processes import free_ports
+from tests.unit.agent.samples import config
+
+METRICS = {f"{number:063}": 1 / 3 for number in range(32)}
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "中", "🔥", '"', "\\", "\t"])
+async def test_the_largest_failure_reaches_the_operator_in_any_script(
+    tmp_path: Path, letter: str
+) -> None:
+    (port,) = free_ports(1)
+    ours = config(tmp_path, DDPJOB_AGENT_PORT=str(port), DDPJOB_NNODES="40")
+    page = {"attempt": 0, "round": 0, "node_rank": 0, "source": "file", "step": 3}
+    group = Group(40, lambda: None)
+    for rank in range(40):
+        verdict = judge_failures([Failure(letter * 4000, 7.0, rank=rank, exception="ValueError")])
+        message = termination_message(verdict, {**page, "node_rank": rank, "metrics": METRICS})
+        group.tell(rank, Node(0, FAILED, failure_of(1, message)))
+    serve(ours, lambda: page, lambda: "", group, "t0ken")
+    pod = replace(running(0), ip="127.0.0.1", agent_port=port)
+    async with session(60, 8) as http:
+        answer = await fetch_group(http, pod, "t0ken", Order(0), 0, 0)
+        assert await fetch_group(http, pod, "other", Order(0), 0, 0) is None
+    assert answer is not None and answer.report is not None and answer.report.step == 3
+    assert len(answer.group.failures) == 32
+    for told in answer.group.failures:
+        read = read_termination(replace(pod, message=told.message))
+        assert read is not None and read.rank == told.rank
+        assert read.message and set(read.message) == {letter}
