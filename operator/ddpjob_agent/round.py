@@ -30,7 +30,7 @@ from ddpjob_agent.verdict import (
     write_termination,
 )
 
-# So often it is looked whether the launcher has made its workers.
+# Until the launcher has made its workers, that is asked so often.
 START_SECONDS = 0.1
 
 

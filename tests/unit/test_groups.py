@@ -33,7 +33,7 @@ PAGE: dict[str, Any] = {
     "failures": [{"node_rank": 1, "exit_code": 1, "message": {"version": 1, "reason": "Signal"}}],
     "progress": {"attempt": 0, "round": 2, "source": "file", "step": 7},
 }
-MESSAGE = json.dumps({"version": 1, "reason": "Signal"})
+MESSAGE = '{"version":1,"reason":"Signal"}'
 
 
 class Agent:
