@@ -36,9 +36,9 @@ STORY = (
     r"world size 2",
     KILL_AFTER,
     re.escape(KILLED),
-    r" restarts: rank 1, Signal",
+    r" restarts in place, as round 1: rank 1, Signal",
     r"  log: ",
-    r"Restarting  nodes 0/2",
+    r"Restarting  nodes 2/2",
     r"Running  nodes 2/2",
     r"resuming from",
     r"epoch \d+/300",
@@ -133,7 +133,7 @@ def styled(line: Line | None) -> Text:
     text = Text(line.text)
     for state, colour in COLOURS.items():
         text.highlight_words([f"  {state}  "], colour)
-    text.highlight_regex(r" restarts: .*", "bold yellow")
+    text.highlight_regex(r" restarts in place.*", "bold yellow")
     if line.text.startswith(KILLED):
         text.stylize("bold")
         text.append("    # in another terminal: the process of rank 1", style="dim")

@@ -182,7 +182,7 @@ def test_the_traceback_of_the_rank_that_failed_first_is_printed(tmp_path: Path) 
     assert last == r"    ValueError: rank 1 has seen enough \x1b[2J"
     assert any(line.endswith("in second") for line in lines)
     assert "first cause: rank 1, Exception: ValueError: rank 1 has seen enough" in done.stderr
-    told = done.stdout[done.stdout.index("shell restarts: ") :]
+    told = done.stdout[done.stdout.index("shell restarts in place") :]
     assert "Traceback (most recent call last)" in told and "in second" in told
     assert "Connection closed" not in done.stderr and "\x1b" not in done.stderr + done.stdout
 

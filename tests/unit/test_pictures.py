@@ -64,9 +64,9 @@ RUN = [
     "[node 0] epoch 80/300 step 1840/6900",
     "$ kill -9 4711",
     "[node 0] RuntimeError: Connection reset by peer",
-    "digits-checkpoint restarts: rank 1, Signal: killed by SIGKILL",
+    "digits-checkpoint restarts in place, as round 1: rank 1, Signal: killed by SIGKILL",
     "  log: …/digits-checkpoint-0-1.log",
-    "digits-checkpoint  Restarting  nodes 0/2  restarts 1",
+    "digits-checkpoint  Restarting  nodes 2/2  restarts 1",
     "digits-checkpoint  Running  nodes 2/2  restarts 1",
     "[node 0] resuming from …/step-00001800-attempt-0.pt",
     "[node 0] epoch 79/300 step 1817/6900",
@@ -88,5 +88,5 @@ def test_a_run_that_went_otherwise_is_not_drawn(absent: str) -> None:
 
 def test_the_recorded_run_came_back_after_a_rank_was_killed() -> None:
     shown = "".join(ElementTree.parse(session.PICTURE).getroot().itertext()).replace("\xa0", " ")
-    assert "restarts: rank 1, Signal: killed by SIGKILL" in shown
+    assert "as round 1: rank 1, Signal: killed by SIGKILL" in shown
     assert "Succeeded" in shown and f"$ {session.COMMAND}" in shown
