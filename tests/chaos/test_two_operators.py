@@ -12,10 +12,10 @@ import pytest
 
 from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent
 from ddpjob.controller.controller import Controller
-from tests.chaos.embedded import live, run
+from tests.chaos.embedded import live, playing, run
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import WORKLOADS, Workload
-from tests.localplay import FAST, OperatorView, Script, play_pods, side_by_side
+from tests.localplay import FAST, OperatorView, side_by_side
 
 BEHIND_SECONDS = 0.05  # long enough for an attempt to begin and to fail
 
@@ -50,13 +50,13 @@ class Behind:
 
 @asynccontextmanager
 async def both_operating(
-    cluster: Trailed, script: Script, behind: Resource | None
+    cluster: Trailed, workload: Workload, behind: Resource | None
 ) -> AsyncIterator[None]:
     views: list[Any] = [cluster.operator(), cluster.operator()]
     if behind is not None:
         views[1] = Behind(views[1], behind)
     controllers = (Controller(view, settings=FAST).run() for view in views)
-    async with side_by_side(*controllers, play_pods(cluster, script)):
+    async with playing(cluster, workload), side_by_side(*controllers):
         yield
 
 
@@ -66,7 +66,7 @@ async def test_two_operators_do_what_one_does(workload: Workload, behind: Resour
     reference = await run(workload, None)
     for _ in range(3):
         found = await live(
-            workload, None, lambda cluster: both_operating(cluster, workload.script, behind)
+            workload, None, lambda cluster: both_operating(cluster, workload, behind)
         )
         assert found.breaches == []
         assert found.end == reference.end
