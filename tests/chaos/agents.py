@@ -363,8 +363,10 @@ class Agents:
         )
         if number is None or hold is None or token != await self._token(pod):
             return None
-        page = group.page()
-        if number <= page["round"]:
+        page, order = group.page(), group.group.order
+        if ends and (order.round, order.ends) == (number, False):
+            group.deed("dismissed", 0, number)
+        if number <= order.round:
             group.order(number, bool(ends))
             return await group.answer(after, hold)
         group.deed("ordered", 0, number, await self._newest())

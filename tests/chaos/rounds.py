@@ -11,7 +11,7 @@ from ddpjob.json_depth import Body
 WAIT_SECONDS = 30.0  # a node waits so long for others, and then ends its pod
 SLACK_SECONDS = 20.0  # for a machine that is slow
 
-What = Literal["ordered", "begins", "fails", "clean", "ends"]
+What = Literal["ordered", "dismissed", "begins", "fails", "clean", "ends"]
 Group = tuple[str, int]
 """uid of a job, and the number of its attempt."""
 
@@ -20,9 +20,11 @@ Group = tuple[str, int]
 class Deed:
     """What became of a node's processes, or an order that has reached rank 0's agent.
 
-    `ordered`: the round that the operator asks for. `begins`: all ranks of the node are started.
-    `fails`: one has failed, none is left, and the node waits to be asked on. `clean`: none is left,
-    and the node waits for the others to begin this round. `ends`: none is left, nor is the pod.
+    `ordered`: the round that the operator asks for. `dismissed`: nodes whose ranks have failed are
+    to end their pods, by the operator's order in this round. `begins`: all ranks of the node are
+    started. `fails`: one has failed, none is left, and the node waits to be asked on. `clean`: none
+    is left, and the node waits for the others to begin this round. `ends`: none is left, nor is the
+    pod.
     """
 
     what: What
@@ -60,7 +62,9 @@ class Rounds:
         if deed.what in ("ordered", "begins") and place_of(status) < here:
             self._breach("R1", f"{deed.what} {here}, but status has {place_of(status)}")
         nodes = self._nodes[group]
-        if deed.what == "ordered":
+        if deed.what == "dismissed" and self._failed.get(group, -1) < deed.round:
+            self._breach("R5", f"dismissed, but no rank has failed in {here}")
+        if deed.what in ("ordered", "dismissed"):
             return
         if deed.what == "begins":
             if alive := [r for r, n in nodes.items() if n.what == "begins" and n.round < here[1]]:

@@ -340,6 +340,14 @@ def test_a_round_that_nothing_of_the_round_before_has_failed_for(in_place: Round
     assert promises(without(in_place, *failures)) == {"R5"}
 
 
+def test_nodes_that_are_dismissed_without_a_failure(in_place: Rounds) -> None:
+    ordered = deed(in_place, "ordered", 1)
+    told = in_place[ordered]
+    assert isinstance(told, Deed)
+    told = replace(told, what="dismissed")
+    assert promises([*in_place[: ordered + 1], told, *in_place[ordered + 1 :]]) == {"R5"}
+
+
 def test_a_failure_that_is_charged_in_two_rounds(in_place: Rounds) -> None:
     budget = {"charged": 2, "consecutiveRestarts": 1}
     assert promises(rewritten(in_place, last_write(in_place), budget=budget)) == {"R5"}

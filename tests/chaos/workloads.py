@@ -14,6 +14,7 @@ from tests.localplay import NAMESPACE, NO_NODE_FOR, NO_ROOM, Script, end_pod, un
 
 NAME = "digits"
 _SERVICE = {"metadata": {"name": NAME}, "spec": {"clusterIP": "None"}}
+MIDST_SECONDS = 0.1  # from a new round to its midst: the nodes have their order
 NO_PAUSE = {"first": 0, "cap": 360}
 
 
@@ -179,6 +180,7 @@ async def lose_a_pod_between_rounds(cluster: Cluster) -> None:
         return ((await read(cluster) or {}).get("status") or {}).get("round") == 1
 
     await until(between, *cluster.patience)
+    await asyncio.sleep(MIDST_SECONDS)
     pod = await cluster.get(PODS, NAMESPACE, f"{NAME}-0-1")
     await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-1", uid=pod["metadata"]["uid"])
 
