@@ -116,7 +116,14 @@ def admit(resource: Resource, body: Body) -> Body:
     return api.with_defaults(body) if resource == DDPJOBS else body
 
 
-async def play_pods(cluster: Watched, script: Script) -> None:
+def nowhere(pod: Body) -> str:
+    """No pod has an address."""
+    return ""
+
+
+async def play_pods(
+    cluster: Watched, script: Script, address: Callable[[Body], str] = nowhere
+) -> None:
     """Start every pod, end it as the script says, obey deletions; until cancelled.
 
     No pod ends by itself before all of its group have been there, as in a real rendezvous.
@@ -133,6 +140,8 @@ async def play_pods(cluster: Watched, script: Script) -> None:
             if not is_unschedulable(pod):
                 group.add(pod["metadata"]["name"])
             whole = len(group) == int(env["PET_NNODES"])
+            if pod["status"]["phase"] == "Pending" and "podIP" not in pod["status"]:
+                pod = {**pod, "status": {**pod["status"], "podIP": address(pod)}}
             await _play(cluster, pod, script if whole else lambda attempt, rank: None)
 
 
@@ -172,7 +181,7 @@ async def end_pod(cluster: Any, pod: Body, code: int, message: str = "") -> None
 
 async def _set(cluster: Any, pod: Body, phase: str, state: Body, **fields: str) -> None:
     container = {"name": "trainer", "state": state}
-    fields |= {"phase": phase, "podIP": "", "startTime": "2027-01-15T08:00:00Z"}
+    fields |= {"phase": phase, "startTime": "2027-01-15T08:00:00Z"}
     status = {**pod["status"], **fields, "containerStatuses": [container]}
     await cluster.update_status(PODS, NAMESPACE, {**pod, "status": status})
 
@@ -182,7 +191,7 @@ async def operating(
     cluster: Watched, script: Script, settings: Settings = FAST
 ) -> AsyncIterator[None]:
     """A controller that is started again whenever it dies, and pods that are played."""
-    async with side_by_side(_keep_running(cluster, settings), play_pods(cluster, script)):
+    async with side_by_side(keep_running(cluster, settings), play_pods(cluster, script)):
         yield
 
 
@@ -201,7 +210,8 @@ async def side_by_side(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             task.result()
 
 
-async def _keep_running(cluster: Watched, settings: Settings) -> None:
+async def keep_running(cluster: Watched, settings: Settings = FAST) -> None:
+    """A controller that is started again whenever it dies, until cancelled."""
     while True:
         controller = Controller(cluster.operator(), settings=settings)
         run = asyncio.create_task(controller.run())

@@ -4,6 +4,7 @@ It knows nothing of the operator but its name: what it judges by are the objects
 which they changed, and who changed them.
 """
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.json_depth import Body
+from tests.chaos.rounds import SLACK_SECONDS, Deed, Rounds
 
 FINISHED = ("Succeeded", "Failed")
 # The states of docs/operations.md; a state may also stay as it is.
@@ -25,7 +27,6 @@ NEXT_STATES = {
     "Succeeded": set(),
     "Failed": set(),
 }
-SLACK_SECONDS = 20.0  # for a deadline that an operator meets late, being dead or without answers
 GROUP_ENV = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DDPJOB_WORLD_SIZE", "PET_RDZV_ID")
 
 
@@ -80,9 +81,16 @@ class Auditor:
     _partial: dict[tuple[str, int], float] = field(default_factory=dict)  # since when
     _place: int = 0
 
-    def replay(self, entries: Iterable[Entry]) -> list[Breach]:
+    def __post_init__(self) -> None:
+        self._rounds = Rounds(self._breach)
+
+    def replay(self, trail: Iterable[Entry | Deed]) -> list[Breach]:
         """All breaches."""
-        for self._place, entry in enumerate(entries):
+        for self._place, entry in enumerate(trail):
+            if isinstance(entry, Deed):
+                self._late(entry.at)
+                self._rounds.see(entry, self._live.get(entry.uid, {}).get("status") or {})
+                continue
             self._precondition(entry)
             if entry.kind == "Pod":
                 self._pod(entry)
@@ -153,6 +161,8 @@ class Auditor:
         going = entry.after is None or "deletionTimestamp" in entry.after["metadata"]
         if going or _phase(pod) == "Failed":
             self._hurt.add((owner["uid"], attempt))
+            said = math.inf if going else _round_of(pod)
+            self._rounds.fails((owner["uid"], attempt), said)
 
     def _created(self, entry: Entry, uid: str, attempt: int, rank: int) -> None:
         pod = entry.object
@@ -205,6 +215,7 @@ class Auditor:
 
     def _late(self, now: float) -> None:
         """I7: a part of a group holds nodes for longer than the job's user allows."""
+        self._rounds.late(now, self._live)
         for (uid, attempt), since in list(self._partial.items()):
             job = self._live.get(uid)
             if job is None or job["metadata"].get("deletionTimestamp"):
@@ -238,17 +249,22 @@ class Auditor:
         for count in ("attempt", "restarts", "observedGeneration"):
             if (new.get(count) or 0) < (old.get(count) or 0):
                 self._breach("I4", f"{entry}: {count} from {old[count]} to {new.get(count)}")
-        attempts, restarts = (
-            new.get(count, 0) - old.get(count, 0) for count in ("attempt", "restarts")
+        attempts, rounds, restarts = (
+            new.get(count, 0) - old.get(count, 0) for count in ("attempt", "round", "restarts")
         )
+        steps = attempts or rounds  # a new attempt begins with round 0
         suspending = any(
             c["type"] == "Suspended" and c["reason"] == "Suspending"
             for c in new.get("conditions") or []
         )
-        if attempts > 1 or restarts > attempts or (restarts < attempts and not suspending):
-            self._breach("I8", f"{entry}: {attempts} attempts and {restarts} restarts in one write")
-        if restarts > 0 and not self._has_cause(entry.before, old.get("attempt", 0)):
+        if steps > 1 or restarts > steps or (restarts < steps and not suspending):
+            words = f"{attempts} attempts, {rounds} rounds and {restarts} restarts in one write"
+            self._breach("I8", f"{entry}: {words}")
+        attempt = old.get("attempt", 0)
+        if attempts > 0 and restarts > 0 and not self._has_cause(entry.before, attempt):
             self._breach("I8", f"{entry}: a restart though no pod has failed or gone")
+        job = entry.after
+        self._rounds.write(job["metadata"]["uid"], job["spec"]["nnodes"], old, new)
         charged = new["budget"]["charged"] - (old.get("budget") or {"charged": 0})["charged"]
         if charged > 1:
             self._breach("I8", f"{entry}: charges {charged} at once")
@@ -279,6 +295,15 @@ def _phase(pod: Body) -> str:
 
 def _is_live(pod: Body) -> bool:
     return _phase(pod) not in FINISHED
+
+
+def _round_of(pod: Body) -> float:
+    """The round that has failed, by the agent's message; infinity where nobody says it."""
+    try:
+        (trainer,) = pod["status"]["containerStatuses"]
+        return int(json.loads(trainer["state"]["terminated"]["message"])["round"])
+    except (KeyError, TypeError, ValueError):
+        return math.inf
 
 
 def _group_env(pod: Body) -> dict[str, str]:

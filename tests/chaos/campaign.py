@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ddpjob.json_depth import Body
+from tests.chaos.agents import Doors
 from tests.chaos.lane import Lane, Site
 from tests.chaos.plan import Plan
 from tests.chaos.run import BY_NAME, Verdict, run
@@ -57,9 +58,12 @@ async def site() -> AsyncIterator[Site]:
         await asyncio.to_thread(grant_rights, server)
         client = await stack.enter_async_context(Client(server))
         nodes = await stack.enter_async_context(fake_nodes(client, "node-0"))
-        kubelet = await stack.enter_async_context(ScriptedKubelet(client, nodes, bind=has_room))
+        doors = stack.enter_context(Doors())
+        kubelet = await stack.enter_async_context(
+            ScriptedKubelet(client, nodes, bind=has_room, address=doors.address)
+        )
         folder = stack.enter_context(TemporaryDirectory())
-        yield Site(server, client, kubelet, Path(folder))
+        yield Site(server, client, kubelet, Path(folder), doors)
 
 
 @dataclass

@@ -2,18 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from ddpjob.cluster import NETWORK_POLICIES, PODS, SERVICES
+from ddpjob.errors import Conflict, NotFound
+from ddpjob.json_depth import Body
+from tests.chaos.agents import Agents, Doors, Play
 from tests.chaos.auditor import Auditor
 from tests.chaos.clock import Clock
 from tests.chaos.ends import CLOCKS, without
 from tests.chaos.faults import Fault
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import Workload, in_state, read
-from tests.localplay import NAMESPACE, operating
+from tests.localplay import NAMESPACE, end_pod, keep_running, play_pods, side_by_side
 
 QUIET_SECONDS = 0.15  # longer than the operator's own pauses in these tests
 
@@ -32,7 +35,50 @@ class Run:
 
 async def run(workload: Workload, fault: Fault | None) -> Run:
     """One life of the job. Raises TimeoutError where it does not come to its end."""
-    return await live(workload, fault, lambda cluster: operating(cluster, workload.script))
+    return await live(workload, fault, lambda cluster: operating(cluster, workload))
+
+
+@asynccontextmanager
+async def operating(cluster: Trailed, workload: Workload) -> AsyncIterator[None]:
+    """A controller that is started again whenever it dies, and the job's pods, played."""
+    async with playing(cluster, workload), side_by_side(keep_running(cluster)):
+        yield
+
+
+@asynccontextmanager
+async def playing(cluster: Trailed, workload: Workload) -> AsyncIterator[None]:
+    """The job's pods, and their agents."""
+    if workload.play is None:
+        async with side_by_side(play_pods(cluster, workload.script)):
+            yield
+        return
+    with Doors() as doors:
+        agents = _play_agents(cluster, doors, workload.play)
+        async with side_by_side(play_pods(cluster, workload.script, doors.address), agents):
+            yield
+
+
+async def _play_agents(cluster: Trailed, doors: Doors, play: Play) -> None:
+    """Have the agents see their pods, and end those that they are done with; until cancelled."""
+    due: dict[str, tuple[int, str]] = {}  # by uid of the pod
+
+    def end(pod: Body, code: int, message: str) -> None:
+        due[pod["metadata"]["uid"]] = code, message
+
+    agents = Agents(doors, cluster, play, cluster.trail.append, end)
+    seen = -1
+    while True:
+        while cluster.revision == seen and not due:
+            await asyncio.sleep(0.002)
+        seen = cluster.revision
+        listing = await cluster.list(PODS, namespace=NAMESPACE)
+        pods = {pod["metadata"]["uid"]: pod for pod in listing.items}
+        agents.see_all(pods)
+        for uid, (code, message) in list(due.items()):
+            with suppress(Conflict, NotFound):
+                if uid in pods:
+                    await end_pod(cluster, pods[uid], code, message)
+                del due[uid]
 
 
 async def live(workload: Workload, fault: Fault | None, operated: Operated) -> Run:
@@ -49,7 +95,7 @@ async def live(workload: Workload, fault: Fault | None, operated: Operated) -> R
         await in_state(cluster, workload.ends)
         await at_rest(cluster)
     auditor = Auditor()
-    auditor.replay(cluster.entries)
+    auditor.replay(cluster.trail)
     breaches = [str(breach) for breach in auditor.at_rest()]
     return Run(await end_of(cluster, workload.loose), sum(cluster.writes.values()), breaches)
 
@@ -57,10 +103,10 @@ async def live(workload: Workload, fault: Fault | None, operated: Operated) -> R
 async def at_rest(cluster: Trailed) -> None:
     """Wait until nothing has changed for a while."""
     while True:
-        seen = len(cluster.entries)
+        seen = len(cluster.trail)
         for _ in range(15):  # so that a pause of this whole process does not pass for quiet
             await asyncio.sleep(QUIET_SECONDS / 15)
-        if len(cluster.entries) == seen:
+        if len(cluster.trail) == seen:
             return
 
 

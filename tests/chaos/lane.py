@@ -6,7 +6,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,9 +15,11 @@ from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.cluster import Resource as Kind
 from ddpjob.errors import AlreadyExists, Conflict, NotFound
 from ddpjob.json_depth import Body
+from tests.chaos.agents import Agents, Doors
 from tests.chaos.proxy import Faults, Proxy
+from tests.chaos.rounds import Deed
 from tests.chaos.source import KINDS, Source
-from tests.chaos.workloads import finds_a_name_taken
+from tests.chaos.workloads import Workload, finds_a_name_taken, runs
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client
 from tests.cluster.kubelet import ScriptedKubelet
@@ -37,6 +39,7 @@ class Site:
     client: Client
     kubelet: ScriptedKubelet
     folder: Path
+    doors: Doors
 
 
 class Operator:
@@ -104,7 +107,9 @@ class Lane:
     operators: int = 1
     patience: tuple[float, float] = (90.0, 0.05)
     faults: Faults = field(default_factory=Faults)
-    script: Script = lambda attempt, rank: None
+    script: Script = runs
+    deeds: list[Deed] = field(default_factory=list)
+    _agents: Agents | None = None
 
     async def __aenter__(self) -> Self:
         self.namespace = f"chaos-{uuid.uuid4().hex[:8]}"
@@ -148,10 +153,14 @@ class Lane:
         if self._failure is not None:
             raise self._failure
 
-    def begin(self, faults: Faults, script: Script) -> None:
+    def begin(self, faults: Faults, workload: Workload) -> None:
         """Another run: its faults, and how its pods end."""
-        self.faults, self.script = faults, script
-        self.source.changes = []
+        self.faults, self.script = faults, workload.script
+        self.source.changes, self.deeds, self._agents = [], [], None
+        if workload.play is not None:
+            self._agents = Agents(
+                self.site.doors, self, workload.play, self._note, self._end, self._newest
+            )
         self._groups.clear()
         for operator in self.running:
             operator.proxy.faults = faults
@@ -168,7 +177,11 @@ class Lane:
 
     def _see(self, type_: str, body: Body) -> None:
         """Let a pod end as the script says, once its group has been whole."""
-        if body["kind"] != "Pod" or type_ == "DELETED" or names.RANK_LABEL not in _labels(body):
+        if body["kind"] != "Pod" or names.RANK_LABEL not in _labels(body):
+            return
+        if self._agents is not None:
+            self._agents.see(body, gone=type_ == "DELETED")
+        if type_ == "DELETED":
             return
         env = {v["name"]: v.get("value") for v in body["spec"]["containers"][0]["env"]}
         group = self._groups[env["PET_RDZV_ID"]]
@@ -185,9 +198,22 @@ class Lane:
                     if code is not None:
                         self._finish(pod["metadata"]["name"], code)
 
-    def _finish(self, name: str, code: int) -> None:
+    def _finish(self, name: str, code: int, message: str = "") -> None:
         with suppress(LookupError):  # it was told before, or is being deleted
-            self.site.kubelet.finish(self.namespace, name, End(code))
+            self.site.kubelet.finish(self.namespace, name, End(code, message))
+
+    def _end(self, pod: Body, code: int, message: str) -> None:
+        self._finish(pod["metadata"]["name"], code, message)
+
+    def _note(self, deed: Deed) -> None:
+        """Keep what an agent has done, behind all that was there before."""
+        version = max(deed.version, self.source.newest, *(d.version for d in self.deeds[-1:]))
+        self.deeds.append(replace(deed, version=version))
+
+    async def _newest(self) -> int:
+        path = DDPJOBS.path(self.namespace)
+        found = await self.site.client.request("GET", path)
+        return int(found["metadata"]["resourceVersion"])
 
     async def _meddle(self, kind: str) -> None:
         """What users do."""

@@ -148,6 +148,49 @@ MUTANTS = (
         "                pass",
         only="fails-once or is-suspended",
     ),
+    Mutant(
+        "an order before the status",
+        "controller/reconcile.py",
+        "memory.order = Order(job.status.round, decision.end_round)",
+        "memory.order = Order(decision.status.round, decision.end_round)",
+        only="fails-in-place",
+    ),
+    Mutant(
+        "an old round's failure counted",
+        "plan/in_place.py",
+        "    if seen is None or (seen.attempt, seen.round) != (status.attempt, status.round):\n"
+        "        return {}\n",
+        "    if seen is None or seen.attempt != status.attempt:\n"
+        "        return {}\n"
+        "    return {  # by the message alone\n"
+        "        pod.rank: replace(pod, result='failed', exit_code=report.exit_code, message=report.message)\n"
+        "        for report in seen.failures\n"
+        "        for pod in group.current\n"
+        "        if pod.rank == report.rank and pod.running and not pod.deleting\n"
+        "    }\n",
+        only="loses-a-pod-between-rounds",
+    ),
+    Mutant(
+        "a failure charged in two rounds",
+        "plan/answer.py",
+        "    if found.round < status.round:\n",
+        "    if found.attempt < status.attempt:\n",
+        only="is-not-asked-on",
+    ),
+    Mutant(
+        "Running before the ranks",
+        "plan/running.py",
+        'if full and status.state != "Running" and _has_begun(group, status):',
+        'if full and status.state != "Running":',
+        only="fails-in-place",
+    ),
+    Mutant(
+        "an old round's ranks running",
+        "plan/running.py",
+        "seen.running and (seen.attempt, seen.round) == here:",
+        "seen.running and seen.attempt == here[0]:",
+        only="loses-a-pod-between-rounds",
+    ),
 )
 
 

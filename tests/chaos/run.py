@@ -17,7 +17,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.lane import Lane
 from tests.chaos.plan import Plan
 from tests.chaos.proxy import Faults
-from tests.chaos.source import blind, entries
+from tests.chaos.source import blind, entries, with_deeds
 from tests.chaos.workloads import NAME, WORKLOADS, in_state
 from tests.cluster.operator import USER
 
@@ -60,7 +60,7 @@ async def run(lane: Lane, plan: Plan, references: References) -> Verdict:
     if wanted is not None and plan.operators > 1:
         wanted = in_brief(json.loads(wanted)[0])
     mark = await asyncio.to_thread(lane.site.server.audit.mark)
-    lane.begin(faults, workload.script)
+    lane.begin(faults, workload)
     wrong: list[str] = []
     try:
         async with asyncio.timeout(LIFE_SECONDS):
@@ -74,10 +74,11 @@ async def run(lane: Lane, plan: Plan, references: References) -> Verdict:
         wrong.append(
             f"lost: it never came to its end ({type(error).__name__} {error}), but to {where}"
         )
-    end, calm = end_of(lane, plan), len(lane.source.changes)
+    end, calm = end_of(lane, plan), len(lane.source.changes) + len(lane.deeds)
     wrong += await clear(lane)
     writes = await asyncio.to_thread(lane.site.server.audit.writes, mark, namespace=lane.namespace)
-    trail = entries(lane.source.changes, writes, USER)
+    changes = entries(lane.source.changes, writes, USER)
+    trail = with_deeds(changes, lane.source.changes, lane.deeds)
     auditor = Auditor()
     auditor.replay(trail[:calm])
     # What is left of a job that is gone is being collected: a leak is what stays.

@@ -14,6 +14,7 @@ import aiohttp
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Resource
 from ddpjob.json_depth import Body
 from tests.chaos.auditor import Entry
+from tests.chaos.rounds import Deed
 from tests.cluster import audit
 from tests.cluster.client import Client
 
@@ -43,6 +44,8 @@ class Source:
     """What there is, by plural and name."""
     changes: list[Change] = field(default_factory=list)
     last_change: float = 0.0  # loop time
+    newest: int = 0
+    """The highest version of all that was seen."""
     _gone: dict[tuple[str, str], int] = field(default_factory=dict)
 
     async def follow(self, resource: Resource) -> None:
@@ -64,6 +67,7 @@ class Source:
     def _take_in(self, resource: Resource, type_: str, body: Body) -> None:
         version = int(body["metadata"]["resourceVersion"])
         self.last_change = asyncio.get_running_loop().time()
+        self.newest = max(version, self.newest)
         self.changes.append(Change(version, type_, body, self.last_change))
         if type_ == "DELETED":
             self.drop(resource, body["metadata"]["name"], version)
@@ -137,6 +141,17 @@ def entries(changes: Sequence[Change], writes: Sequence[audit.Entry], operator: 
             )
         )
     return found
+
+
+def with_deeds(
+    found: Sequence[Entry], changes: Sequence[Change], deeds: Sequence[Deed]
+) -> list[Entry | Deed]:
+    """The entries of these changes, and the deeds, each after what there was when it was done."""
+    versions = sorted(change.version for change in changes)
+    placed: list[tuple[tuple[int, int], Entry | Deed]] = []
+    placed += [((version, 0), entry) for version, entry in zip(versions, found, strict=True)]
+    placed += [((deed.version, 1), deed) for deed in deeds]
+    return [each for _, each in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _verb(change: Change, write: audit.Entry | None) -> str:

@@ -28,9 +28,16 @@ WRITES = {
     "goes-after-its-time": 11,
     "starts-in-part": 20,
     "misses-its-deadline": 13,
+    "fails-in-place": 11,
+    "fails-in-place-twice": 19,
+    "fails-for-good": 10,
+    "loses-a-pod-between-rounds": 18,
+    "is-not-asked-on": 18,
 }
 # These come to their end whatever becomes of their pods, names and attempts.
-STURDY = ("succeeds", "fails-once", "uses-up-its-budget", "has-rules", "is-deleted")
+STURDY = ("succeeds", "fails-once", "uses-up-its-budget", "has-rules", "is-deleted") + (
+    "fails-in-place",
+)
 KILLS = ("kill-before", "kill-after")
 OTHERS = tuple(kind for kind in WRITE if kind not in (*KILLS, "freeze"))
 EVENTS = 12  # of one kind of object in a short run

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,13 @@ import pytest
 from ddpjob import names
 from ddpjob.json_depth import Body
 from tests.chaos.auditor import Auditor, Entry
+from tests.chaos.embedded import operating
+from tests.chaos.rounds import Deed, What
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import WORKLOADS, in_state
-from tests.localplay import operating
 
 Trail = list[Entry]
+Rounds = list[Entry | Deed]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def good() -> Trail:
         (workload,) = (w for w in WORKLOADS if w.name == "fails-once")
         cluster = Trailed()
         await workload.submit(cluster)
-        async with operating(cluster, workload.script):
+        async with operating(cluster, workload):
             await in_state(cluster, workload.ends)
             await asyncio.sleep(0.1)
         return cluster.entries
@@ -63,7 +65,7 @@ def tamper(trail: Trail, place: int, change: Callable[[Body], Any]) -> Trail:
     return [*trail[:place], changed(trail[place], change), *trail[place + 1 :]]
 
 
-def promises(trail: Trail) -> set[str]:
+def promises(trail: Sequence[Entry | Deed]) -> set[str]:
     auditor = Auditor()
     auditor.replay(trail)
     return {breach.promise for breach in auditor.at_rest()}
@@ -227,3 +229,152 @@ def test_a_pod_that_names_another_job(good: Trail) -> None:
         body["metadata"]["labels"][names.JOB_UID_LABEL] = "other"
 
     assert promises(tamper(good, find(good, "create", "Pod", pod(0, 1)), change)) == {"I13"}
+
+
+@pytest.fixture(scope="module")
+def in_place() -> list[Entry | Deed]:
+    """A job that fails in round 0 and succeeds in round 1 of its only attempt."""
+
+    async def run() -> list[Entry | Deed]:
+        (workload,) = (w for w in WORKLOADS if w.name == "fails-in-place")
+        cluster = Trailed()
+        await workload.submit(cluster)
+        async with operating(cluster, workload):
+            await in_state(cluster, workload.ends)
+            await asyncio.sleep(0.1)
+        return cluster.trail
+
+    return asyncio.run(run())
+
+
+def deed(trail: Rounds, what: What, number: int, rank: int = 0) -> int:
+    """Place of the first such deed."""
+    return next(
+        n
+        for n, d in enumerate(trail)
+        if isinstance(d, Deed) and (d.what, d.round, d.rank) == (what, number, rank)
+    )
+
+
+def next_round(trail: Rounds) -> int:
+    """Place of the write with which round 1 begins."""
+    return next(
+        n
+        for n, e in enumerate(trail)
+        if isinstance(e, Entry) and e.verb == "status" and status_of(e).get("round") == 1
+    )
+
+
+def last_write(trail: Rounds) -> int:
+    """Place of the last status."""
+    return max(n for n, e in enumerate(trail) if isinstance(e, Entry) and e.verb == "status")
+
+
+def status_of(entry: Entry) -> Body:
+    assert entry.after is not None
+    found: Body = entry.after["status"]
+    return found
+
+
+def rewritten(trail: Rounds, since: int, **fields: Any) -> Rounds:
+    """The trail with these fields of status in every write from this place on."""
+
+    def change(body: Body) -> None:
+        body["status"].update(copy.deepcopy(fields))
+
+    def one(entry: Entry | Deed) -> Entry | Deed:
+        if isinstance(entry, Deed) or entry.kind != names.KIND or not entry.after:
+            return entry
+        before = copy.deepcopy(entry.before)
+        if entry is not trail[since] and before is not None:
+            change(before)
+        return replace(changed(entry, change), before=before)
+
+    return [entry if n < since else one(entry) for n, entry in enumerate(trail)]
+
+
+def without(trail: Rounds, *places: int) -> Rounds:
+    return [entry for n, entry in enumerate(trail) if n not in places]
+
+
+def moved(trail: Rounds, place: int, to: int) -> Rounds:
+    rest = without(trail, place)
+    return [*rest[:to], trail[place], *rest[to:]]
+
+
+def test_a_restart_in_place_breaks_nothing(in_place: Rounds) -> None:
+    assert promises(in_place) == set()
+    assert sum(isinstance(entry, Deed) for entry in in_place) >= 11
+
+
+def test_an_order_before_the_status(in_place: Rounds) -> None:
+    early = moved(in_place, deed(in_place, "ordered", 1), next_round(in_place))
+    assert promises(early) == {"R1"}
+
+
+def test_processes_before_the_status(in_place: Rounds) -> None:
+    begins = in_place[deed(in_place, "begins", 1)]
+    assert isinstance(begins, Deed)
+    unheard_of = replace(begins, round=2)
+    assert promises([*in_place, unheard_of]) == {"R1"}
+
+
+@pytest.mark.parametrize(("attempt", "number"), [(0, 2), (1, 1)], ids=["jump", "no first round"])
+def test_rounds_that_do_not_grow_by_one(in_place: Rounds, attempt: int, number: int) -> None:
+    wrong = rewritten(in_place, next_round(in_place), attempt=attempt, round=number)
+    assert "R1" in promises(wrong)
+
+
+def test_a_round_that_comes_again(in_place: Rounds) -> None:
+    assert "R1" in promises(rewritten(in_place, last_write(in_place), round=0))
+
+
+def test_a_rank_that_begins_beside_one_of_the_round_before(in_place: Rounds) -> None:
+    # As if the processes of rank 1 had neither failed nor been killed.
+    places = deed(in_place, "fails", 0, 1), deed(in_place, "clean", 1, 1)
+    assert "R3" in promises(without(in_place, *places))
+
+
+def test_a_round_that_nothing_of_the_round_before_has_failed_for(in_place: Rounds) -> None:
+    failures = [deed(in_place, "fails", 0, rank) for rank in (0, 1)]
+    assert promises(without(in_place, *failures)) == {"R5"}
+
+
+def test_nodes_that_are_dismissed_without_a_failure(in_place: Rounds) -> None:
+    ordered = deed(in_place, "ordered", 1)
+    told = in_place[ordered]
+    assert isinstance(told, Deed)
+    told = replace(told, what="dismissed")
+    assert promises([*in_place[: ordered + 1], told, *in_place[ordered + 1 :]]) == {"R5"}
+
+
+def test_a_failure_that_is_charged_in_two_rounds(in_place: Rounds) -> None:
+    budget = {"charged": 2, "consecutiveRestarts": 1}
+    assert promises(rewritten(in_place, last_write(in_place), budget=budget)) == {"R5"}
+
+
+def test_a_round_that_is_charged_twice(in_place: Rounds) -> None:
+    running = next(
+        n
+        for n, e in enumerate(in_place)
+        if isinstance(e, Entry) and e.verb == "status" and status_of(e)["state"] == "Running"
+    )
+    first, then = ({"charged": n, "consecutiveRestarts": n} for n in (1, 2))
+    early = rewritten(in_place, running, budget=first)
+    assert promises(rewritten(early, next_round(early), budget=then)) == {"R5"}
+
+
+def test_a_node_that_waits_for_ever(in_place: Rounds) -> None:
+    failed = deed(in_place, "fails", 0, 1)
+    assert "R6" in promises(in_place[: failed + 1])
+    clean = deed(in_place, "clean", 1, 1)
+    assert "R6" in promises(in_place[: clean + 1])
+    for place, seconds, wrong in ((failed, 40, set()), (failed, 60, {"R6"}), (clean, 60, {"R6"})):
+        late = [replace(e, at=e.at + seconds * (n > place)) for n, e in enumerate(in_place)]
+        assert promises(late) == wrong
+
+
+def test_a_job_that_runs_before_its_ranks_do(in_place: Rounds) -> None:
+    begins = deed(in_place, "begins", 1, 1)
+    ends = deed(in_place, "ends", 1, 1)
+    assert "I4" in promises(without(in_place, begins, ends))

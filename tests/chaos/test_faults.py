@@ -9,7 +9,7 @@ from tests.chaos.embedded import Run, run
 from tests.chaos.faults import EMBEDDED, Fault
 from tests.chaos.workloads import WORKLOADS, Workload
 
-AT_ONCE = 8  # runs beside each other: most of a run's time is waiting for quiet
+AT_ONCE = 12  # runs beside each other: most of a run's time is waiting for quiet
 
 
 @pytest.mark.timeout(600)

@@ -14,6 +14,7 @@ from ddpjob.errors import Unavailable, cluster_error
 from ddpjob.json_depth import Body
 from tests.chaos.auditor import Entry
 from tests.chaos.faults import Fault
+from tests.chaos.rounds import Deed
 from tests.localplay import OperatorView, Watched
 
 _request: ContextVar[tuple[str, Body] | None] = ContextVar("request", default=None)
@@ -23,9 +24,9 @@ BLIND_SECONDS = 0.05  # long enough for pods to start and end
 
 
 class _RecordingStore(Store):
-    def __init__(self, history: int, entries: list[Entry]) -> None:
+    def __init__(self, history: int, trail: list[Entry | Deed]) -> None:
         super().__init__(history)
-        self._entries = entries
+        self._trail = trail
 
     def commit(self, resource: Resource, body: Body, *, delete: bool = False) -> Stored:
         meta = body["metadata"]
@@ -33,7 +34,7 @@ class _RecordingStore(Store):
         final = super().commit(resource, body, delete=delete)
         request = _request.get()
         verb = request[0] if request else "delete" if delete else "update" if before else "create"
-        self._entries.append(
+        self._trail.append(
             Entry(
                 by_operator=request is not None,
                 verb=verb,
@@ -50,18 +51,23 @@ class _RecordingStore(Store):
 
 
 class Trailed(Watched):
-    """Keeps `entries`, every change in order, and does to the operator what `fault` says."""
+    """Keeps a `trail` of every change and deed, and does to the operator what `fault` says."""
 
     patience = (20.0, 0.002)
 
     def __init__(self, fault: Fault | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.entries: list[Entry] = []
+        self.trail: list[Entry | Deed] = []
         self.fault = fault
         if fault and fault.kind in ("kill-before", "kill-after"):
             self.kill_at = (fault.number, fault.kind)
         self.view_until = 0.0  # loop time until which the operator's watches bring nothing
-        self._store = _RecordingStore(100_000, self.entries)
+        self._store = _RecordingStore(100_000, self.trail)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The changes of objects alone."""
+        return [entry for entry in self.trail if isinstance(entry, Entry)]
 
     @asynccontextmanager
     async def write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:

@@ -9,10 +9,12 @@ from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Listing, Resource
 from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
 from tests.builders import job_object
+from tests.chaos.agents import SECONDARY, Play
 from tests.localplay import NAMESPACE, NO_NODE_FOR, NO_ROOM, Script, end_pod, until
 
 NAME = "digits"
 _SERVICE = {"metadata": {"name": NAME}, "spec": {"clusterIP": "None"}}
+MIDST_SECONDS = 0.1  # from a new round to its midst: the nodes have their order
 NO_PAUSE = {"first": 0, "cap": 360}
 
 
@@ -55,6 +57,7 @@ class Workload:
     # Elsewhere it passes by itself, and the end depends on how fast the machine is.
     timed: Callable[[Cluster, Forward], Awaitable[None]] | None = None
     loose: tuple[str, ...] = ()  # fields of status that may differ from run to run
+    play: Play | None = None  # how its agents fare, where they wait to be asked on after a failure
 
     async def submit(self, cluster: Cluster) -> None:
         """Create the job, with three nodes unless its spec has another number."""
@@ -170,6 +173,18 @@ async def lose_a_pod(cluster: Cluster) -> None:
     await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-1", uid=pod["metadata"]["uid"])
 
 
+async def lose_a_pod_between_rounds(cluster: Cluster) -> None:
+    """`kubectl delete pod` of rank 1, once the next round is wanted."""
+
+    async def between() -> bool:
+        return ((await read(cluster) or {}).get("status") or {}).get("round") == 1
+
+    await until(between, *cluster.patience)
+    await asyncio.sleep(MIDST_SECONDS)
+    pod = await cluster.get(PODS, NAMESPACE, f"{NAME}-0-1")
+    await cluster.delete(PODS, NAMESPACE, f"{NAME}-0-1", uid=pod["metadata"]["uid"])
+
+
 async def late_when_running(cluster: Cluster, forward: Forward) -> None:
     """All ranks run for a second."""
     await in_state(cluster, "Running")
@@ -226,6 +241,26 @@ def by_the_rules(attempt: int, rank: int) -> int | None:
     if rank == 2:
         return 3
     return 0 if attempt else 42 if rank == 1 else None
+
+
+def fails_in_round_0(attempt: int, number: int, rank: int) -> int | None:
+    """Rank 1 fails, and rank 0 because of it; later rounds and attempts end well."""
+    return 0 if attempt or number else (SECONDARY, 1)[rank]
+
+
+def fails_twice(attempt: int, number: int, rank: int) -> int | None:
+    """Rank 1 fails in the first two rounds; the next attempt ends well."""
+    return 0 if attempt else 1 if rank == 1 else None
+
+
+def fails_alone(attempt: int, number: int, rank: int) -> int | None:
+    """Rank 1 fails in round 0; later rounds and attempts end well."""
+    return 0 if attempt or number else 1 if rank == 1 else None
+
+
+def _in_place(**policy: Any) -> dict[str, Any]:
+    """A spec with two nodes that start again in their pods."""
+    return {"nnodes": 2, "failurePolicy": {"restartStrategy": "InPlace", **policy}}
 
 
 RULES = [
@@ -289,5 +324,42 @@ WORKLOADS = (
         "Failed",
         {"activeDeadlineSeconds": 1},
         timed=late_when_running,
+    ),
+    Workload(
+        "fails-in-place",
+        runs,
+        "Succeeded",
+        _in_place(),
+        play=Play(fails_in_round_0),
+    ),
+    Workload(
+        "fails-in-place-twice",
+        runs,
+        "Succeeded",
+        _in_place(backoffSeconds=NO_PAUSE),
+        play=Play(fails_twice),
+    ),
+    Workload(
+        "fails-for-good",
+        runs,
+        "Failed",
+        _in_place(rules=[{"onExitCodes": [1], "action": "FailJob"}]),
+        play=Play(fails_alone),
+    ),
+    Workload(
+        "loses-a-pod-between-rounds",
+        runs,
+        "Succeeded",
+        _in_place(backoffSeconds=NO_PAUSE),
+        acts=lose_a_pod_between_rounds,
+        loose=("reason", "message", "node"),  # as above
+        play=Play(fails_alone, stuck=(0,)),
+    ),
+    Workload(
+        "is-not-asked-on",
+        runs,
+        "Succeeded",
+        _in_place(backoffSeconds=NO_PAUSE),
+        play=Play(fails_alone, unheard=True),
     ),
 )

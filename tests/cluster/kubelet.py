@@ -76,7 +76,8 @@ class ScriptedKubelet:
 
     `script` is asked once for each pod when it is bound. Pods without a node of which `bind` is
     true are bound to ours in turn, for a control plane without a scheduler; the nodes must exist
-    either way. All containers of a pod start and end together; restartPolicy is taken as Never.
+    either way. `address` has the addresses of pods at which somebody listens. All containers of a
+    pod start and end together; restartPolicy is taken as Never.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class ScriptedKubelet:
         script: Callable[[Pod], Life] = lambda pod: Life(),
         *,
         bind: Callable[[Pod], bool] | None = None,
+        address: Callable[[Pod], str] = lambda pod: "",
     ) -> None:
         self._client = client
         self._nodes = frozenset(nodes)
         self._turns = itertools.cycle(nodes)
         self._script = script
         self._bind = bind
+        self._address = address
         self._played: dict[str, _Played] = {}  # by uid
         self._bindings: dict[str, asyncio.Task[None]] = {}  # by uid
         self._muted: set[str] = set()
@@ -177,7 +180,8 @@ class ScriptedKubelet:
         if phase in ("Pending", "Running"):
             life = self._script(one.pod)
             if phase == "Pending" and not await one.is_told(within_seconds=life.start_seconds):
-                await self._report(one.pod, running(one.pod, next(self._addresses)))
+                address = self._address(one.pod)
+                await self._report(one.pod, running(one.pod, next(self._addresses), address))
                 phase = "Running"
             if not await one.is_told(within_seconds=life.run_seconds):
                 one.end = life.end

@@ -1,0 +1,129 @@
+"""What the auditor checks of rounds: the processes that come and go in the pods of an attempt."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ddpjob.json_depth import Body
+
+WAIT_SECONDS = 30.0  # a node waits so long for others, and then ends its pod
+SLACK_SECONDS = 20.0  # for a machine that is slow
+
+What = Literal["ordered", "dismissed", "begins", "fails", "clean", "ends"]
+Group = tuple[str, int]
+"""uid of a job, and the number of its attempt."""
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What became of a node's processes, or an order that has reached rank 0's agent.
+
+    `ordered`: the round that the operator asks for. `dismissed`: nodes whose ranks have failed are
+    to end their pods, by the operator's order in this round. `begins`: all ranks of the node are
+    started. `fails`: one has failed, none is left, and the node waits to be asked on. `clean`: none
+    is left, and the node waits for the others to begin this round. `ends`: none is left, nor is the
+    pod.
+    """
+
+    what: What
+    uid: str  # of the job
+    attempt: int
+    round: int
+    rank: int = 0
+    at: float = 0.0  # s, as of entries
+    version: int = 0  # what the API server had by then, where that has to be known
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as its last deed left it."""
+
+    what: What
+    round: int
+    since: float
+
+
+class Rounds:
+    """Takes in deeds and status writes, and tells `breach` what is wrong: (promise, words)."""
+
+    def __init__(self, breach: Callable[[str, str], None]) -> None:
+        self._breach = breach
+        self._nodes: defaultdict[Group, dict[int, Node]] = defaultdict(dict)
+        self._begun: defaultdict[tuple[Group, int], set[int]] = defaultdict(set)
+        self._failed: dict[Group, float] = {}  # the last round in which ranks have failed
+        self._caused: dict[Group, float] = {}  # the same, or pods; inf: it is not said of which
+        self._charged: set[tuple[Group, int]] = set()
+
+    def see(self, deed: Deed, status: Body) -> None:
+        """Take in what has been done while the job had this status."""
+        group, here = (deed.uid, deed.attempt), (deed.attempt, deed.round)
+        if deed.what in ("ordered", "begins") and place_of(status) < here:
+            self._breach("R1", f"{deed.what} {here}, but status has {place_of(status)}")
+        nodes = self._nodes[group]
+        if deed.what == "dismissed" and self._failed.get(group, -1) < deed.round:
+            self._breach("R5", f"dismissed, but no rank has failed in {here}")
+        if deed.what in ("ordered", "dismissed"):
+            return
+        if deed.what == "begins":
+            if alive := [r for r, n in nodes.items() if n.what == "begins" and n.round < here[1]]:
+                self._breach("R3", f"rank {deed.rank} begins {here}, but {alive} are in another")
+            self._begun[group, deed.round].add(deed.rank)
+        if deed.what == "fails":
+            self._failed[group] = max(deed.round, self._failed.get(group, -1))
+            self.fails(group, deed.round)
+        if deed.what == "ends":
+            nodes.pop(deed.rank, None)
+        else:
+            nodes[deed.rank] = Node(deed.what, deed.round, deed.at)
+
+    def fails(self, group: Group, number: float = math.inf) -> None:
+        """Take in that something has failed, or is gone, in this round or an unknown one."""
+        self._caused[group] = max(number, self._caused.get(group, -1))
+
+    def write(self, uid: str, nnodes: int, old: Body, new: Body) -> None:
+        """Take in a status write."""
+        was, now = place_of(old), place_of(new)
+        group = (uid, was[0])
+        if now < was:
+            self._breach("R1", f"from {was} back to {now}")
+        if now[1] != 0 and now not in (was, (was[0], was[1] + 1)):
+            self._breach("R1", f"from {was} to {now}")
+        if now[0] == was[0] and now[1] > was[1] and self._failed.get(group, -1) < was[1]:
+            self._breach("R5", f"{now} begins, but no rank has failed in {was}")
+        runs = new.get("state") == "Running" and (old.get("state") != "Running" or now != was)
+        if runs and now[1] > 0 and len(self._begun[(uid, now[0]), now[1]]) < nnodes:
+            self._breach("I4", f"Running, but not all ranks have begun {now}")
+        if charged_of(new) > charged_of(old):
+            if (group, was[1]) in self._charged:
+                self._breach("R5", f"{was} is charged twice")
+            if was[1] > 0 and self._caused.get(group, -1) < was[1]:
+                self._breach("R5", f"{was} is charged, but nothing has failed in it")
+            self._charged.add((group, was[1]))
+
+    def late(self, now: float, jobs: Mapping[str, Body]) -> None:
+        """R6: a node waits for longer than it may."""
+        for (uid, attempt), rank in list(self._waiting(now)):
+            node = self._nodes[uid, attempt].pop(rank)
+            job = jobs.get(uid)
+            if job is not None and not job["metadata"].get("deletionTimestamp"):
+                words = f"rank {rank} of attempt {attempt} has been waiting since {node.what}"
+                self._breach("R6", f"{words} {node.round}")
+
+    def _waiting(self, now: float) -> Iterator[tuple[Group, int]]:
+        for group, nodes in self._nodes.items():
+            for rank, node in nodes.items():
+                waits = node.what in ("fails", "clean")
+                if waits and now - node.since > WAIT_SECONDS + SLACK_SECONDS:
+                    yield group, rank
+
+
+def place_of(status: Body) -> tuple[int, int]:
+    """Attempt and round."""
+    return status.get("attempt") or 0, status.get("round") or 0
+
+
+def charged_of(status: Body) -> int:
+    """How many failures have been charged."""
+    return (status.get("budget") or {}).get("charged") or 0
