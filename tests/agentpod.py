@@ -18,6 +18,7 @@ import psutil
 import ddpjob_agent
 from ddpjob import names
 from ddpjob.controller.controller import load_agent
+from ddpjob.pods.agent_zip import pack
 
 SOURCES = Path(ddpjob_agent.__file__).parent
 DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
@@ -25,11 +26,25 @@ PORT = 29499
 TOKEN = "t0ken"
 
 
-def _config_map(folder: Path) -> None:
+def archive_with(changes: Mapping[str, str]) -> bytes:
+    """The agent with other constants, as its sources have them: a time that a test would wait for.
+
+    There is no other way to set them, in a pod either.
+    """
+    sources = {
+        path.relative_to(SOURCES).as_posix(): path.read_text() for path in SOURCES.rglob("*.py")
+    }
+    for old, new in changes.items():
+        (path,) = (path for path, text in sources.items() if text.count(f"\n{old}\n") == 1)
+        sources[path] = sources[path].replace(f"\n{old}\n", f"\n{new}\n")
+    return pack(sources)
+
+
+def _config_map(folder: Path, archive: bytes) -> None:
     """The agent as the kubelet lays it down: a link to `..data`, a link to a dated folder."""
     dated = folder / "..2027_01_15_08_00_00.1"
     dated.mkdir(parents=True)
-    (dated / names.AGENT_ZIP).write_bytes(load_agent().archive)
+    (dated / names.AGENT_ZIP).write_bytes(archive)
     (dated / "token").write_text(TOKEN)
     (folder / "..data").symlink_to(dated.name)
     for name in (names.AGENT_ZIP, "token"):
@@ -40,10 +55,15 @@ class Pod:
     """One agent, running or ended, and all that it leaves behind."""
 
     def __init__(
-        self, folder: Path, arguments: list[str], python: str = sys.executable, **environment: str
+        self,
+        folder: Path,
+        arguments: list[str],
+        python: str = sys.executable,
+        archive: bytes | None = None,
+        **environment: str,
     ) -> None:
         self.folder, self.address = folder, environment["DDPJOB_POD_IP"]
-        _config_map(folder / "agent")
+        _config_map(folder / "agent", archive or load_agent().archive)
         self.log_path, self.termination_log = folder / "log", folder / "termination-log"
         self.termination_log.touch()
         with self.log_path.open("wb") as log:
@@ -171,9 +191,13 @@ class Pods:
         nproc: int = 1,
         port: int = 29500,
         python: str = sys.executable,
+        archive: bytes | None = None,
         changes: Mapping[str, str | None] = MappingProxyType({}),
     ) -> Pod:
-        """Start an agent with these arguments; `changes` to its environment, None removes."""
+        """Start an agent with these arguments; `changes` to its environment, None removes.
+
+        `archive`: another agent than ours.
+        """
         number = len(self.started)
         folder, address = self.root / f"pod-{number}", self.address(number)
         values = environment(folder, address, rank=rank, nnodes=nnodes, nproc=nproc, port=port)
@@ -181,7 +205,7 @@ class Pods:
         for name, value in changes.items():
             if value is None:
                 values.pop(name, None)
-        pod = Pod(folder, list(arguments), python, **values)
+        pod = Pod(folder, list(arguments), python, archive, **values)
         self.started.append(pod)
         return pod
 

@@ -88,6 +88,7 @@ class ForkServer:
                         is_server = self.fork(connection, wish)
                 except (EOFError, OSError):
                     self.connections.remove(connection)
+                    connection.close()  # who is forked later is not to have it
                     continue
                 if not is_server:
                     return self.begin(wish, files, is_agents=connection is self.agents)

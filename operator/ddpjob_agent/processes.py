@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 # So much of the grace period is kept to write the termination message.
 LAST_SECONDS = 3.0
+# A killed process may take so long to give its memory back, on a GPU above all: before another
+# round, and at the end, where the kernel goes on without us.
+NEXT_SECONDS, END_SECONDS = 20.0, 2.0
 CGROUPS = "/sys/fs/cgroup"
 LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -278,9 +281,10 @@ class Launcher:
 
     def pause(self, seconds: float) -> None:
         """Wait for a signal, for so long at most; then collect every child that has ended."""
-        server = self.server
-        files = [self.wake] if server is None else [self.wake, server.fileno()]
-        ready = select.select(files, [], [], seconds)[0]
+        server, files = self.server, select.poll()  # select knows no number above 1023
+        for file in [self.wake] if server is None else [self.wake, server.fileno()]:
+            files.register(file, select.POLLIN)
+        ready = dict(files.poll(seconds * 1000))
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 4096)
         if server is not None and server.fileno() in ready:
@@ -317,12 +321,13 @@ class Launcher:
 
     def stop(self, seconds: float) -> None:
         """Ask the launcher and what it left behind to end, and wait for so long at most."""
-        until = time.monotonic() + seconds
-        if self.pid and self.code is None:
-            kill(self.pid, signal.SIGTERM)
+        until, asked = time.monotonic() + seconds, 0
         while time.monotonic() < until and (self.is_awaited or self.rest()):
             if not self.is_awaited:
                 self.stop_orphans()
+            elif self.pid != asked:  # it may be on its way at first
+                asked = self.pid
+                kill(asked, signal.SIGTERM)
             self.pause(0.05)
 
     @property
@@ -335,14 +340,18 @@ class Launcher:
 
         Nothing outlives the agent, here as in a pod, where the kernel sees to it.
         """
-        for _ in range(400):  # the children of a killed child come to us in the next round
+        if self.is_awaited and not self.pid:
+            self.close_server()  # what it was asked for begins only once we have read its answer
+        until = time.monotonic() + (NEXT_SECONDS if spares_server else END_SECONDS)
+        while True:  # the children of a killed child come to us
             rest = self.rest() if spares_server else children()
             if self.pid and self.code is None:
                 rest.append(self.pid)
             if not rest:
                 return True
+            if time.monotonic() > until:
+                return False
             for pid in rest:
                 kill(pid, signal.SIGKILL)
             time.sleep(0.005)
             self.reap()
-        return False

@@ -86,10 +86,15 @@ class Progress:
             self.counted = counted
             self.take("counted", {"step": counted, "metrics": {}}, time.time(), now)
 
+    def ignore_file(self) -> None:
+        """Take what the file has now for a report of an earlier round."""
+        with contextlib.suppress(OSError):
+            self.file = file_state(os.stat(self.config.progress_file))
+
     def poll_file(self, now: float) -> None:
         """Read the progress file if it has changed."""
         info = os.stat(self.config.progress_file)
-        file = (info.st_mtime_ns, info.st_size, info.st_ino)
+        file = file_state(info)
         if file != self.file:
             self.file = file
             content = read_json(self.config.progress_file, PROGRESS_BYTES)
@@ -144,6 +149,11 @@ class Progress:
     def is_complete(self) -> bool:
         """Whether the script has reported its last step."""
         return bool(self.report.get("step", -1) >= self.report.get("total_steps", math.inf))
+
+
+def file_state(info: os.stat_result) -> tuple[int, ...]:
+    """Differs between two reports in one file."""
+    return info.st_mtime_ns, info.st_size, info.st_ino
 
 
 @dataclass(frozen=True)

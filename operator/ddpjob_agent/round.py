@@ -70,7 +70,8 @@ class Round:
 
         `master` is the name by which the launcher asks for node rank 0.
         """
-        if self.config.nnodes > 1 and not is_ip(master):
+        # In a later round the nodes have found each other.
+        if self.config.nnodes > 1 and self.config.round == 0 and not is_ip(master):
             look_seconds = min(LOOK_SECONDS, self.config.rendezvous_seconds / 2)
             self.watch = MasterWatch(master, look_seconds)
             self.watch.start()

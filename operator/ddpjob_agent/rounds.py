@@ -17,6 +17,7 @@ from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, failure_of
 from ddpjob_agent.link import Link, RemoteLink, read_token
 from ddpjob_agent.network import serve
 from ddpjob_agent.processes import Launcher
+from ddpjob_agent.progress import Progress
 from ddpjob_agent.round import Round
 from ddpjob_agent.start import start
 from ddpjob_agent.verdict import (
@@ -55,7 +56,7 @@ class Rounds:
         self.is_told = False  # the log has the round's failure already
 
     def make_round(self, config: Config) -> Round:
-        """The round whose launcher has just been started."""
+        """The round whose launcher has just been started, or is about to be."""
         number = config.round
 
         def begun() -> None:
@@ -86,6 +87,10 @@ class Rounds:
         """The round that the group is to be in."""
         return 0 if self.link is None else self.link.order.round
 
+    def begun(self) -> int:
+        """The latest round that may begin; perhaps the next one is wanted already."""
+        return 0 if self.link is None else self.link.order.begun
+
     def run(self, master: str) -> int:
         """Watch over the rounds, and write the termination message; the agent's exit code.
 
@@ -108,7 +113,7 @@ class Rounds:
                 self.round.page = self.round.progress.page("finished")
                 log, is_told = self.first.termination_log, end is verdict and self.is_told
                 return conclude(end, self.round.page, log, quietly=is_told)
-            self.begin(self.wanted())
+            self.begin(self.begun())
 
     def leave(self, verdict: Verdict | None) -> Verdict | None:
         """Leave a round that has ended so; None where another one may begin, else the end."""
@@ -158,35 +163,37 @@ class Rounds:
         link, number = self.link, self.wanted()
         self.tidy()
         self.launcher.on_stop = lambda: None
-        link.tell(number, CLEAN)
+        if self.launcher.terminated_at is None:
+            link.tell(number, CLEAN)
         if self.wait(lambda: link.order.begun >= number, lambda: not link.is_heard()):
             return None
         stop = self.launcher.terminated_at
         if stop is not None:
             return verdict or judge_stop(stop)
-        self.round.config = self.round.progress.config = self.first.of_round(number)
+        # This round has made no step.
+        self.round.progress = Progress(self.first.of_round(number))
         words = f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
         return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))
 
     def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
         """Wait until something holds; False where it does not in time, or SIGTERM comes."""
         until = time.monotonic() + WAIT_SECONDS
-        while not holds():
-            self.launcher.pause(1.0)
+        while self.launcher.terminated_at is None:
             if holds():
-                break
-            if self.launcher.terminated_at is not None or is_vain() or time.monotonic() > until:
+                return True
+            if is_vain() or time.monotonic() > until:
                 return False
-        return True
+            self.launcher.pause(1.0)
+        return False
 
     def begin(self, number: int) -> None:
         """Begin a round."""
-        config, before = self.first.of_round(number), self.round
+        config = self.first.of_round(number)
         write_termination(self.first.termination_log, b"")
         say(f"round {number} of attempt {config.attempt} begins")
-        start(self.launcher, config, self.mode, self.arguments, self.hooks)
         self.round = self.make_round(config)
-        self.round.progress.file = before.progress.file  # a report of the round before is none
+        self.round.progress.ignore_file()
+        start(self.launcher, config, self.mode, self.arguments, self.hooks)
 
     def tidy(self) -> None:
         """Remove what the ranks of the round before have left."""
