@@ -55,8 +55,14 @@ def test_a_training_over_three_rounds_equals_one_that_nothing_disturbed(
 ) -> None:
     """Weights, optimizer, random numbers and every evaluation, to the last bit."""
     whole, folder = tmp_path / "whole", tmp_path / "checkpoints"
-    trained = {"DDPJOB_CHECKPOINT_DIR": str(folder), "PYTHONPATH": str(ROOT / "images/trainer")}
-    operator = start(pods, DIGITS, nnodes=nnodes, nproc=nproc, **trained)
+    operator = start(
+        pods,
+        DIGITS,
+        nnodes=nnodes,
+        nproc=nproc,
+        DDPJOB_CHECKPOINT_DIR=str(folder),
+        PYTHONPATH=str(ROOT / "images/trainer"),
+    )
     for _ in DEATHS:
         operator.until_failed()
         operator.go_on()
