@@ -91,11 +91,6 @@ class PlayedGroup:
         self.news = asyncio.Event()
         self._serial = self.group.serial
 
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the job's first attempt."""
-        return self.attempt == 0
-
     def see(self, body: Body) -> None:
         """Take in a pod that runs."""
         self.pods.setdefault(int(_labels(body)[names.RANK_LABEL]), _Pod(body))
@@ -133,7 +128,7 @@ class PlayedGroup:
 
     def order(self, number: int, ends: bool) -> bool:
         """Take the operator's order; whether it has arrived."""
-        if self._play.unheard and self.is_first and number > 0:
+        if self._play.unheard and self.attempt == 0 and number > 0:
             for rank, pod in self.pods.items():
                 if pod.state == FAILED:
                     self._over(rank, pod)
@@ -175,7 +170,7 @@ class PlayedGroup:
             pod.reads = True
             self._tell(rank, pod, RUNNING, pod.round, "begins")
         elif pod.state in (RUNNING, FAILED) and order.round > pod.round:
-            if self.is_first and rank in self._play.stuck:
+            if self.attempt == 0 and rank in self._play.stuck:
                 return False
             self._tell(rank, pod, CLEAN, order.round, "clean")
         elif pod.state == FAILED and order.ends:

@@ -1,5 +1,6 @@
 """What a job owns is created once, made anew where somebody has changed it, and nobody else's."""
 
+import asyncio
 import base64
 import logging
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from ddpjob.cluster import (
 from ddpjob.controller.children import TOKEN
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.controller.jobrecord import job_record
-from ddpjob.errors import Refused
+from ddpjob.errors import Refused, cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.plan.observed import pod_record
 from ddpjob.pods import render
@@ -29,6 +30,7 @@ from ddpjob.pods.allowlist import Policy
 from tests.builders import job_object
 from tests.localplay import (
     NAMESPACE,
+    OperatorView,
     Refusing,
     Watched,
     accepted,
@@ -245,3 +247,39 @@ async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
     ]
     assert job["status"]["restarts"] == 0
     assert (await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items == []
+
+
+class Stumbling(Watched):
+    """Fails at the first creation of a Service, and takes its time for each ConfigMap."""
+
+    stumbled = False
+    under_way, most = 0, 0  # creations of ConfigMaps
+
+    def operator(self) -> OperatorView:
+        outer = self
+
+        class View(OperatorView):
+            async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+                if resource == SERVICES and not outer.stumbled:
+                    outer.stumbled = True
+                    raise cluster_error(500, "InternalError", "the API server is out of sorts")
+                if resource != CONFIGMAPS:
+                    return await super().create(resource, namespace, body)
+                outer.under_way += 1
+                outer.most = max(outer.most, outer.under_way)
+                try:
+                    await asyncio.sleep(0.2)
+                    return await super().create(resource, namespace, body)
+                finally:
+                    outer.under_way -= 1
+
+        return View(self)
+
+
+async def test_nothing_is_created_again_before_the_first_answers_are_there() -> None:
+    """A creation that is left under way might come after the job's end, and would stay."""
+    cluster = Stumbling()
+    await submit(cluster)
+    async with operating(cluster, lambda attempt, rank: 0):
+        await in_state(cluster, "Succeeded")
+    assert cluster.stumbled and cluster.most == 1

@@ -95,9 +95,13 @@ class Children:
             children.append((NETWORK_POLICIES, network))
         elif job.metadata.generation > 1:  # there may be one from before an edit
             await self._drop(job, NETWORK_POLICIES, names.network_policy_name(job.name))
-        await asyncio.gather(
-            *(self._create_child(job, resource, body, memory) for resource, body in children)
+        answers = await asyncio.gather(
+            *(self._create_child(job, resource, body, memory) for resource, body in children),
+            return_exceptions=True,
         )
+        # Only now, since a creation that is still under way may come after the job's end.
+        for error in filter(None, answers):
+            raise error
         memory.prepared = (job.metadata.generation, job.status.attempt)
 
     async def create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
