@@ -201,11 +201,17 @@ class Rounds:
         if os.getpid() != 1:  # these folders are not the pod's own
             return
         for folder in {"/dev/shm", tempfile.gettempdir()}:
+            remove_left(folder)
+
+
+def remove_left(folder: str) -> None:
+    """Remove what ranks, and torchrun, leave in a folder if they are killed."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
             with contextlib.suppress(OSError):
-                for entry in os.scandir(folder):
-                    is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-                    if LEFT.match(entry.name) and is_ours:
-                        remove(entry)
+                is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                if LEFT.match(entry.name) and is_ours:
+                    remove(entry)
 
 
 def remove(entry: os.DirEntry[str]) -> None:

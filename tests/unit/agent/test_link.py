@@ -18,6 +18,8 @@ from tests.cluster.processes import free_ports
 from tests.unit.agent.samples import config
 
 HOST = "127.0.0.1"
+# After this nothing follows for a while.
+BEGUN = b"HTTP/1.0 200 OK\r\n\r\n{"
 
 
 class Head:
@@ -47,8 +49,12 @@ class Head:
             if body and answer is None:
                 self.held.append(connection)
                 continue
-            with connection, suppress(OSError):  # perhaps the node has taken its request back
+            with suppress(OSError):  # perhaps the node has taken its request back
                 connection.sendall(answer or b"")
+            if answer == BEGUN:
+                self.held.append(connection)
+            else:
+                connection.close()
 
     def close(self) -> None:
         with suppress(OSError):
@@ -133,7 +139,10 @@ def test_nothing_is_asked_before_there_is_something_to_tell(connect: Connect) ->
     assert not node.is_alive() and not head.asked
 
 
-def test_news_take_back_the_request_that_is_held(connect: Connect) -> None:
+def test_news_take_back_the_request_that_is_held(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "HOLD_SECONDS", 1000.0)
     node, head = connect(hold(Order()))
     node.tell(0, RUNNING)
     until(lambda: len(head.held) == 1)
@@ -143,18 +152,27 @@ def test_news_take_back_the_request_that_is_held(connect: Connect) -> None:
     assert head.asked[1]["failure"]["message"] == {"message": "\u4e2d"}
 
 
-def test_rank_0_is_there_at_every_moment_while_requests_are_taken_back(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_is_there_at_every_moment_while_requests_are_taken_back(connect: Connect) -> None:
     """A node that has failed gives up where it is not: each of its news ends a held request."""
     node, head = connect(hold(Order()))
     node.tell(0, RUNNING)
     until(lambda: head.held)
     node.heard_at = -1000.0  # the last answer came long ago, as answers do
+    assert node.is_heard()
     for number in range(1, 200):
         node.tell(number, CLEAN)
         assert node.is_heard()
     until(lambda: head.asked[-1]["round"] == 199)
+
+
+def test_a_request_that_is_taken_back_amid_its_answer_is_no_refusal(connect: Connect) -> None:
+    node, head = connect(lambda asked: BEGUN)
+    node.tell(0, RUNNING)
+    until(lambda: head.held)
+    node.heard_at = -1000.0
+    node.tell(1, CLEAN)
+    until(lambda: len(head.held) == 2)
+    assert node.heard_at > 0.0
 
 
 def test_rank_0_is_gone_some_time_after_its_connection_is(
@@ -193,7 +211,7 @@ def test_who_refuses_or_answers_with_anything_else_counts_as_gone(
     node, head = connect(lambda asked: answer)
     node.tell(0, RUNNING)
     until(lambda: len(head.asked) > 3)  # it goes on asking
-    monkeypatch.setattr(link, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(link, "GONE_SECONDS", 0.3)
     until(lambda: not node.is_heard())
     assert node.order == Order() and node.is_alive()
 
@@ -217,8 +235,9 @@ def test_nobody_at_the_address_counts_as_gone(
 def test_who_takes_a_request_and_says_nothing_counts_as_gone_in_the_end(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(link, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(link, "HOLD_SECONDS", 0.2)
-    monkeypatch.setattr(link, "GONE_SECONDS", 0.2)
+    monkeypatch.setattr(link, "GONE_SECONDS", 0.4)
     node, head = connect(lambda asked: None)
     node.tell(0, RUNNING)
     until(lambda: not node.is_heard())
