@@ -54,4 +54,4 @@ def test_the_tree_has_the_objects_of_the_first_job() -> None:
 def test_the_seconds_of_a_restart_are_those_that_were_measured() -> None:
     killed, *_ = recovery_plot.tables(recovery_plot.PAGE.read_text())[0]
     assert killed.fault == "a rank is killed"
-    assert f"[{killed.step.median:.0f} s later](docs/recovery.md)" in README
+    assert f"[{killed.step.median:.2g} s later](docs/recovery.md)" in README
