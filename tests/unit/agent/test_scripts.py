@@ -16,6 +16,13 @@ OMP = SETS.format("OMP_NUM_THREADS")
 ANY = SETS.format("variables that are not known beforehand")
 
 
+@pytest.fixture(autouse=True)
+def imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that other tests import, and that a fork server would ask for."""
+    for _, module in scripts.READ_BY:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+
 def reason(folder: Path, source: str, files: dict[str, str] | None = None, /, **env: str) -> str:
     """Why a script with this source starts cold."""
     for name, content in {"train.py": source, **(files or {})}.items():
@@ -166,7 +173,6 @@ def test_a_module_of_the_jobs_own_brings_its_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = "import os\nos.environ['HF_HOME'] = '/models'\n"
-    monkeypatch.delitem(sys.modules, "huggingface_hub", raising=False)  # other tests import it
     assert reason(tmp_path, line) == ""
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.ModuleType("huggingface_hub"))
     assert reason(tmp_path, line).endswith(SETS.format("HF_HOME"))
