@@ -6,6 +6,7 @@ import copy
 import os
 import re
 import sys
+from itertools import chain, islice
 from typing import Mapping  # noqa: UP035 - Python 3.8
 
 # Exit codes; else 128 + signal.
@@ -77,6 +78,7 @@ class Config:
         config = copy.copy(self)
         config.round = number
         base = self.master_port
-        ports = [*range(base, min(base + PORTS, 65535) + 1), *range(base - 1, 0, -1)][: PORTS + 1]
-        config.master_port = [p for p in ports if p != self.agent_port][number % PORTS]
+        ports = chain(range(base, min(base + PORTS, 65535) + 1), range(base - 1, 0, -1))
+        free = (port for port in ports if port != self.agent_port)
+        config.master_port = next(islice(free, number % PORTS, None))
         return config

@@ -13,7 +13,7 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
 from ddpjob_agent.environment import PROGRAM
-from ddpjob_agent.group import HOLD_SECONDS, Group, Node, Order, compact, read_order
+from ddpjob_agent.group import HOLD_SECONDS, RUNNING, Group, Node, Order, compact, read_order
 
 # After a request that failed, the next one waits so long.
 AGAIN_SECONDS = 0.2
@@ -60,7 +60,7 @@ class RemoteLink(threading.Thread):
         self.order = Order()
         self.heard_at = -math.inf  # monotonic
         self.lock = threading.Lock()
-        self.node = Node(0, "running")
+        self.node = Node(0, RUNNING)
         self.news = threading.Event()
         self.connection: socket.socket | None = None
 

@@ -360,9 +360,8 @@ def _is_long(job: DDPJob, observed: Observed) -> bool:
     """
     if len(observed.pods) > _MANY_PODS or job.spec.failure_policy.message_patterns():
         return True
-    if observed.group is not None and observed.group.failures:  # each decision reads them anew
-        return len(observed.pods) > _MANY_FAILED
-    return sum(pod.result == "failed" for pod in observed.pods) > _MANY_FAILED
+    reported = len(observed.group.failures) if observed.group else 0  # and read in each decision
+    return reported + sum(pod.result == "failed" for pod in observed.pods) > _MANY_FAILED
 
 
 def _needs_confirmation(job: DDPJob, decision: Decision, memory: Memory) -> bool:
