@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.runner import Runner
@@ -13,12 +15,13 @@ from tests.api.jobs import Jobs
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.nodes import fake_nodes
+from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import ROOT
 
 
-@contextlib.asynccontextmanager
-async def jobs_of_processes(
-    api_server: ApiServer, client: Client, namespace: str, tmp_path: Path
+@pytest.fixture
+async def jobs(
+    api_server: ApiServer, operator: OperatorProcess, client: Client, namespace: str, tmp_path: Path
 ) -> AsyncIterator[Jobs]:
     """Jobs whose pods run as processes, on a node called `local`."""
     cluster = KubeCluster(

@@ -1,26 +1,15 @@
 """Real torchrun, with processes for pods, on a real API server: all but images and nodes."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.jobs import Jobs, conditions
-from tests.api.processes import jobs_of_processes, script
-from tests.cluster.apiserver import ApiServer
-from tests.cluster.client import Client
-from tests.cluster.operator import OperatorProcess
+from tests.api.processes import jobs, script
 
+__all__ = ["jobs"]  # a fixture
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest.fixture
-async def jobs(
-    api_server: ApiServer, operator: OperatorProcess, client: Client, namespace: str, tmp_path: Path
-) -> AsyncIterator[Jobs]:
-    async with jobs_of_processes(api_server, client, namespace, tmp_path) as jobs:
-        yield jobs
 
 
 def column(job: dict[str, Any], name: str) -> str:

@@ -4,18 +4,16 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.jobs import Jobs, conditions
-from tests.api.processes import jobs_of_processes, script
-from tests.cluster.apiserver import ApiServer
-from tests.cluster.client import Client
+from tests.api.processes import jobs, script
 from tests.cluster.operator import OperatorProcess
 
+__all__ = ["jobs"]  # a fixture
 pytestmark = pytest.mark.timeout(400)
 
 # Each rank says who it is in a file, and trains until there is one that says `end`.
@@ -44,14 +42,6 @@ TRAIN = """
 IN_PLACE: dict[str, Any] = {"restartStrategy": "InPlace", "maxRestarts": 100}
 SOON = {"first": 0, "cap": 300}
 KILLS = int(os.environ.get("DDPJOB_OPERATOR_KILLS", "6"))
-
-
-@pytest.fixture
-async def jobs(
-    api_server: ApiServer, operator: OperatorProcess, client: Client, namespace: str, tmp_path: Path
-) -> AsyncIterator[Jobs]:
-    async with jobs_of_processes(api_server, client, namespace, tmp_path) as jobs:
-        yield jobs
 
 
 async def begin(jobs: Jobs, folder: Path, **spec: Any) -> None:

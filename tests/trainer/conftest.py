@@ -16,6 +16,8 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 
 from ddptrain.dist import World, process_group
+from tests import agentpod
+from tests.agentpod import Pods
 from tests.cluster.processes import free_ports
 from tests.trainer.forked_ranks import BETWEEN
 
@@ -150,3 +152,10 @@ def world(alone: None) -> Iterator[World]:
     """A process group with this process as its only member."""
     with process_group(timeout=timedelta(seconds=60)) as world:
         yield world
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    """Pods without a cluster, which end with the test."""
+    with agentpod.pods(tmp_path) as group:
+        yield group

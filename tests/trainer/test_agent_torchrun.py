@@ -3,12 +3,8 @@
 The training script knows nothing of ddpjob: no import, no `@record`.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests import agentpod
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
 
@@ -83,12 +79,6 @@ for step, rows in enumerate(loader, 1):
         time.sleep(0.02)
 dist.destroy_process_group()
 """
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def train(

@@ -3,8 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -12,18 +11,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests import agentpod
 from tests.agentpod import Pods, python_path
 from tests.trainer.rounds import act, all_step, pid_of, said, start, steps, train
 from tests.trainer.warm_pods import fork_servers
 
 COLD = {"DDPJOB_WARM_START": "0"}
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 @pytest.mark.parametrize(("nnodes", "nproc"), [(1, 1), (2, 1), (1, 2), (2, 2)])

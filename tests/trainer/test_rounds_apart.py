@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,12 +44,6 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def test_no_rank_begins_while_one_of_the_round_before_refuses_to_end(pods: Pods) -> None:

@@ -3,15 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from tests import agentpod
 from tests.agentpod import Pod, Pods, archive_with
 from tests.trainer.rounds import act, all_step, pid_of, start, train
 from tests.trainer.warm_pods import processes, wait_for
@@ -28,12 +25,6 @@ while True:
                 f"{time.time()}\\n".encode())
     time.sleep(0.02)
 """
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def waits(pod: Pod) -> bool:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,7 +10,6 @@ import pytest
 pytest.importorskip("torch")
 
 from ddpjob_agent.rounds import LEFT
-from tests import agentpod
 from tests.agentpod import Pod, Pods
 from tests.trainer.rounds import all_step, pid_of, train
 from tests.trainer.warm_pods import is_fork_server, processes
@@ -26,12 +24,6 @@ LOOKS = 5
 SLACK = 4 * 2**20
 
 Sizes = dict[str, int]
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def size(pod: Pod, temporary: Path) -> Sizes:

@@ -2,14 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from tests import agentpod
 from tests.agentpod import Pods
 from tests.cluster.tiers import ROOT
 from tests.trainer.rounds import start
@@ -41,12 +39,6 @@ def dies(*arguments, **options):
 native.train_step = dies
 sys.exit(native.main([*{OPTIONS}, os.environ["DDPJOB_CHECKPOINT_DIR"]]))
 """
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 @pytest.mark.parametrize(("nnodes", "nproc"), [(2, 1), (1, 3)])

@@ -1,13 +1,9 @@
 """What happens to a pod whose fork server, agent or script is ended, and what cannot be warm."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torch")
 
-from tests import agentpod
 from tests.agentpod import Pod, Pods, python_path
 from tests.trainer.warm_pods import (
     EVIDENCE,
@@ -35,12 +31,6 @@ for _ in range(1000):
 """
 )
 UNBUFFERED = {"PATH": python_path(), "PYTHONUNBUFFERED": "1"}
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def begun(pod: Pod) -> bool:
