@@ -263,6 +263,23 @@ def test_after_a_step_of_this_round_the_next_failure_is_answered_in_place_at_onc
     assert made.status.budget.next_restart_time is None
 
 
+@pytest.mark.parametrize(
+    ("page", "goes_on"),
+    [
+        ({"source": "counted", "step": 1, "round": 1}, True),
+        ({"source": "counted", "step": 0, "round": 1}, False),
+        ({"source": "counted", "step": 9, "round": 0}, False),
+        ({"source": "file", "step": 9, "round": 1}, False),  # nobody knows where it went on
+        (None, False),
+    ],
+)
+def test_a_step_that_only_the_failed_node_has_counted_is_a_step(page: Any, goes_on: bool) -> None:
+    ours = in_round(write(training(), *BOTH, group=told(reported(1))), 1)
+    seen = see(*BOTH, group=told(reported(1, round=1, progress=page), round=1))
+    made = decide(ours, seen, NOW)
+    assert (made.status.round, made.end_round) == ((2, False) if goes_on else (1, True))
+
+
 def test_rank_0s_last_step_is_in_what_its_agent_says() -> None:
     page = {"attempt": 0, "round": 1, "source": "file", "step": 9}
     ours = in_round(write(training(), *BOTH, report=reports(5), group=told(reported(1))), 1)

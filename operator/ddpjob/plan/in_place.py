@@ -86,15 +86,21 @@ def _next_round(group: Group, status: Status, found: api.Failure) -> Decision:
     ends = judged.end is not None or judged.verdict.avoid_node or found.reason not in IN_PLACE
     # A second restart in a row wants new pods: what is in the old ones may be the cause.
     first = judged.status.budget.consecutive_restarts == 1
-    if ends or not (first or _has_stepped(status)) or not _may_stay(group):
+    if ends or not (first or _has_stepped(group, status)) or not _may_stay(group):
         return Decision(status, end_round=True)
     begun = restart_in_place(group, judged.status, found.reason, judged.what)
     text = f"{judged.what}; {judged.cost}; in place, as round {begun.status.round}"
     return replace(begun, events=(Event("Restarting", text, warning=True),))
 
 
-def _has_stepped(status: Status) -> bool:
-    """Whether a step of this round has been seen."""
+def _has_stepped(group: Group, status: Status) -> bool:
+    """Whether a step of this round has been seen: by a failed node's agent, or in rank 0's report.
+
+    A rank that fails soon after its first step may do so before rank 0 has reported one.
+    """
+    ended = [found for pod in group.current if pod.result and (found := termination_of(pod))]
+    if any(found.stepped and found.round == status.round for found in ended):
+        return True
     progress = status.current_progress
     if progress is None:
         return False

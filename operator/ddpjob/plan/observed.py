@@ -44,6 +44,8 @@ class Termination:
     """The last progress report; rank 0 alone has one."""
     round: int = 0
     """The round that ended."""
+    stepped: bool = False
+    """The node's ranks have made steps in this round, as its agent has counted."""
 
 
 # Stands for a termination message that has not been read yet.

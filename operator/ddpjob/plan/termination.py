@@ -125,7 +125,8 @@ def _termination(pod: PodRecord) -> Termination | None:
     message = read_termination(pod)
     if message is None:
         return None
-    said = message.progress if pod.rank == 0 else None
+    progress = message.progress
+    said = progress if pod.rank == 0 else None
     return Termination(
         reason=message.reason,
         rank=message.rank,
@@ -140,6 +141,9 @@ def _termination(pod: PodRecord) -> Termination | None:
         time=message.time,
         report=said.report() if said else None,
         round=message.round,
+        stepped=progress is not None
+        and (progress.source, progress.round) == ("counted", message.round)
+        and bool(progress.step),
     )
 
 
