@@ -8,14 +8,8 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, Failure, FailurePolicy, Status
 from ddpjob.plan import decide as core
 from ddpjob.plan import decision
-from ddpjob.plan.observed import (
-    GroupReport,
-    NodeReport,
-    Observed,
-    PodRecord,
-    Report,
-    pod_record,
-)
+from ddpjob.plan.observed import GroupReport, NodeReport, Observed, PodRecord, Report
+from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.proof import print_of, proofs
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z

@@ -34,6 +34,8 @@ PROOF_ANNOTATION = f"{GROUP}/proof"
 SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"
 # How the pod's agent takes a failure: `InPlace` if it waits to be asked for another round.
 RESTART_ANNOTATION = f"{GROUP}/restart"
+# The seconds after which a node that nobody hears counts as silent.
+NODE_TIMEOUT_ANNOTATION = f"{GROUP}/node-timeout"
 
 TRAINER_CONTAINER = "trainer"
 # torchrun's own default.

@@ -24,7 +24,7 @@ from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.errors import Refused, cluster_error
 from ddpjob.json_depth import Body
-from ddpjob.plan.observed import pod_record
+from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import job_object

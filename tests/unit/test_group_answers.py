@@ -35,8 +35,8 @@ async def test_the_largest_failure_reaches_the_operator_in_any_script(
     serve(ours, lambda: page, lambda: "", group, "t0ken")
     pod = replace(running(0), ip="127.0.0.1", agent_port=port)
     async with session(60, 8) as http:
-        answer = await fetch_group(http, pod, "t0ken", Order(0), 0, 0)
-        assert await fetch_group(http, pod, "other", Order(0), 0, 0) is None
+        answer = await fetch_group(http, pod, "t0ken", Order(0), None, 0)
+        assert await fetch_group(http, pod, "other", Order(0), None, 0) is None
     assert answer is not None and answer.report is not None and answer.report.step == 3
     assert len(answer.group.failures) == 32
     for told in answer.group.failures:

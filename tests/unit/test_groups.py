@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -72,14 +73,14 @@ async def serving() -> AsyncIterator[Agent]:
         await runner.cleanup()
 
 
-async def fetched(agent: Agent) -> Answer | None:
+async def fetched(agent: Agent, last: Answer | None = None) -> Answer | None:
     async with session(5, 8) as http:
-        return await fetch_group(http, agent.pod, TOKEN, Order(2), 4, 0)
+        return await fetch_group(http, agent.pod, TOKEN, Order(2), last, 0)
 
 
 async def test_an_answer_says_how_all_nodes_are() -> None:
     async with serving() as agent:
-        answer = await fetched(agent)
+        answer = await fetched(agent, Answer(4, GroupReport(0, 2, False), None))
     assert answer is not None and answer.serial == 5
     assert answer.group == GroupReport(0, 2, True, (NodeReport(1, 1, MESSAGE),))
     assert answer.report is not None and (answer.report.step, answer.report.round) == (7, 2)
@@ -110,13 +111,31 @@ def failures(*changes: dict[str, Any]) -> dict[str, Any]:
         failures({"message": "Signal"}),
         {"progress": {"step": -1}},
         {"padding": " " * groups.MAX_BYTES},
+        {"stamp": -1.0},
+        {"stamp": math.inf},
+        {"unheard": [{"node_rank": 1, "seconds": -1}]},
+        {"unheard": [{"node_rank": 1, "seconds": math.nan}]},
+        {"unheard": [{"node_rank": 1, "seconds": 6}] * 65},
     ],
-    ids=range(16),
+    ids=range(21),
 )
 async def test_a_bad_answer_is_none(change: dict[str, Any]) -> None:
     async with serving() as agent:
         agent.page = {**PAGE, **change}
         assert await fetched(agent) is None
+
+
+async def test_an_answer_names_the_nodes_that_are_not_heard_and_is_acknowledged() -> None:
+    async with serving() as agent:
+        agent.page = {
+            **PAGE,
+            "stamp": 17.25,
+            "unheard": [{"node_rank": 3, "seconds": 6.5}, {"node_rank": 1, "seconds": 6}],
+        }
+        answer = await fetched(agent)
+        assert answer is not None and answer.unheard == {3: 6.5, 1: 6.0}
+        await fetched(agent, answer)
+    assert [query.get("heard") for query in agent.asked] == [None, "17.25"]
 
 
 async def test_a_message_that_is_too_long_is_left_out() -> None:
@@ -146,7 +165,7 @@ class Watcher:
             Settings(progress_poll=20),
             lambda: self.heads,
             self.token,
-            lambda record, answer: self.answers.append(answer),
+            lambda record, pod, answer: self.answers.append(answer) if answer else None,
         )
 
     async def token(self, record: JobRecord, pod: PodRecord) -> str:

@@ -9,7 +9,7 @@ from ddpjob.cluster import Resource
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.errors import Refused
-from ddpjob.plan.observed import pod_record
+from ddpjob.plan.podrecord import pod_record
 from tests.builders import IDENTITY
 
 RESOURCES = [value for value in vars(cluster).values() if isinstance(value, Resource)]

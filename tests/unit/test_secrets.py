@@ -226,7 +226,8 @@ async def test_no_secret_leaves_the_pods(life: Life, log: pytest.LogCaptureFixtu
 async def test_what_an_agent_answers_beside_its_report_is_not_repeated(
     report: Any, log: pytest.LogCaptureFixture
 ) -> None:
-    spec = {"failurePolicy": {"restartStrategy": "Recreate"}}  # its agent is polled for progress
+    # Its agent is polled for progress.
+    spec = {"failurePolicy": {"restartStrategy": "Recreate"}, "nodeTimeoutSeconds": 0}
     cluster, agent = Told(Life("runs", "", spec=spec)), Agent(report)
     await submit(cluster, cluster.life)
     async with agent.listening() as cluster.agent_port, operating(cluster, cluster.life.script):

@@ -365,6 +365,11 @@ class Spec(Model):
     with reason Hang. The value must exceed the longest pause between two steps, such as an
     evaluation or a checkpoint. The time before an attempt's first step, reported or counted, does
     not count. 0 turns the check off."""
+    node_timeout_seconds: Annotated[int, Field(ge=0, le=3600)] = 15
+    """`nodeTimeoutSeconds` is the time in seconds after which a node counts as silent, if neither
+    the agent of rank 0 nor the operator hears it. Then the group restarts elsewhere, which is not
+    counted against `maxRestarts`. A node that hears nobody ends its ranks before that time. The
+    value is at least 5, or 0, which turns the check off. Jobs of one node are not checked."""
     suspend: bool = False
     """If `suspend` is true, the job's pods end with their grace period, and no pods are created
     until it is false again."""
@@ -413,6 +418,12 @@ class Spec(Model):
             lambda self: self.has_agent or not self.hang_timeout_seconds,
             "hangs are seen by the agent, which launcher none without command does not start",
             "hangTimeoutSeconds",
+        ),
+        Rule(
+            "self.nodeTimeoutSeconds == 0 || self.nodeTimeoutSeconds >= 5",
+            lambda self: self.node_timeout_seconds == 0 or self.node_timeout_seconds >= 5,
+            "must be 0 or at least 5",
+            "nodeTimeoutSeconds",
         ),
         Rule(
             "!has(self.master) || !has(self.master.resources) || "

@@ -280,6 +280,15 @@ class OwnPods(Model):
     """`uids` holds six characters of the hash of each pod's uid, in the order of node ranks."""
 
 
+class SilentNode(Model):
+    """An entry is a node that nobody heard."""
+
+    name: Annotated[str, Field(max_length=253, pattern=DNS_SUBDOMAIN)]
+    """`name` is the node's name."""
+    time: Stamp
+    """`time` is the time at which the group restarted because of it, or beside it."""
+
+
 class Status(Model):
     """`status` holds the operator's observations of the job and its decisions."""
 
@@ -324,6 +333,10 @@ class Status(Model):
     ] = []
     """`avoidedNodes` are the nodes that later pods of the job must not run on, because of
     `avoidNode`."""
+    silent_nodes: Annotated[list[SilentNode], Field(max_length=32), unique("name")] = []
+    """`silentNodes` are the nodes that the pods of the current attempt must not run on, because
+    nobody heard them for `nodeTimeoutSeconds`. Once Kubernetes has had the time to see for itself
+    whether a node is well, pods that find no other node are made anew and may run there."""
 
     @property
     def current_progress(self) -> Progress | None:

@@ -25,7 +25,8 @@ from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob, NotFound
 from ddpjob.json_depth import Body
-from ddpjob.plan.observed import MAX_TEXT, pod_record
+from ddpjob.plan.observed import MAX_TEXT
+from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.termination import read_termination
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
@@ -277,7 +278,9 @@ def _read(file: str, name: str | None) -> Body:
         _refuse(file, *problems)
     kept = ("name", "namespace", "labels", "annotations")
     meta = {field: job["metadata"][field] for field in kept if field in job["metadata"]}
-    return {**job, "metadata": meta}
+    # All nodes are this machine. If it was asleep, they have not heard each other.
+    spec = {**job["spec"], "nodeTimeoutSeconds": 0}
+    return {**job, "metadata": meta, "spec": spec}
 
 
 def _admit(resource: Resource, body: Body) -> Body:

@@ -27,7 +27,8 @@ from ddpjob.controller.memory import Caches, Memory, Rendered
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
 from ddpjob.plan.decision import Decision, Deletion
-from ddpjob.plan.observed import PodRecord, pod_record
+from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.proof import proofs
 from ddpjob.plan.strays import SPARED_SECONDS
 from ddpjob.pods import render

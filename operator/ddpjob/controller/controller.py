@@ -19,9 +19,11 @@ from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.errors import ClusterError, Refused
 from ddpjob.leader.lease import Elector
-from ddpjob.plan.observed import GroupReport, PodRecord, Report, pod_record
+from ddpjob.plan.observed import GroupReport, PodRecord, Report
+from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import agent_zip
 from ddpjob.pods.render import Agent
+from ddpjob.ranks import format_ranks
 from ddpjob.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -84,7 +86,14 @@ class Controller:
             remove_job=self._job_cache.remove,
         )
         children = Children(cluster, caches, load_agent(), self.settings, token_bytes(32))
-        self.agents = Agents(self.settings, self._heads, children.token, self._reported)
+        self.agents = Agents(
+            self.settings,
+            self._heads,
+            children.token,
+            self._reported,
+            lambda record: self.pods_of(record.namespace, record.uid),
+            self._silent,
+        )
         self.reconciler = Reconciler(cluster, caches, children, self.settings, self.agents)
         labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
@@ -192,6 +201,14 @@ class Controller:
         news = (report or memory.report, group or memory.group)
         if news != (memory.report, memory.group):
             memory.report, memory.group = news
+            self.trigger(record.namespace, record.name)
+
+    def _silent(self, record: JobRecord, silent: frozenset[int]) -> None:
+        """Keep which nodes are silent for the next decision, and have that made."""
+        memory = self.reconciler.memories.get(record.uid)
+        if memory is not None and memory.silent != silent:
+            log.info("job=%s/%s silent=%s", record.namespace, record.name, format_ranks(silent))
+            memory.silent = silent
             self.trigger(record.namespace, record.name)
 
     async def _work(self) -> None:

@@ -9,9 +9,9 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import aiohttp
@@ -29,6 +29,8 @@ from ddpjob.settings import Settings
 MOST_HELD = 2000
 # A request is held for `progress_poll`, and by a busy agent somewhat longer.
 REQUEST_SECONDS = 30.0
+# The same where it matters whether a node is heard.
+LATE_SECONDS = 3.0
 # 32 termination messages without tracebacks, and a page of progress.
 MAX_BYTES = 256 * 1024
 # An agent that always has news gets so many requests at once, and then so many a second.
@@ -53,6 +55,13 @@ class _Failure(BaseModel):
     message: dict[str, Any]
 
 
+class _Unheard(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    node_rank: Number
+    seconds: Annotated[float, Field(ge=0, lt=2**31)]
+
+
 class _Page(AgentReport):
     """The answer at `/group`."""
 
@@ -60,6 +69,8 @@ class _Page(AgentReport):
     running: bool = False
     failures: Annotated[list[_Failure], Field(max_length=64)] = []
     progress: AgentReport | None = None
+    stamp: Annotated[float, Field(ge=0, lt=2**53)] | None = None
+    unheard: Annotated[list[_Unheard], Field(max_length=64)] = []
 
     def group(self) -> GroupReport:
         texts = [(each, _as_written(each.message)) for each in self.failures]
@@ -87,13 +98,18 @@ class Answer:
     serial: int
     group: GroupReport
     report: Report | None
+    stamp: float | None = None
+    """The agent's own time, which tells it that it is heard once it comes back."""
+    unheard: Mapping[int, float] = field(default_factory=dict)
+    """Seconds for which rank 0's agent has not heard nodes, by their ranks."""
 
 
 class _Talk:
     """The request to one agent, and the order that it carries."""
 
     def __init__(self, order: Order) -> None:
-        self.order, self.serial = order, 0
+        self.order = order
+        self.last: Answer | None = None
         self.request: asyncio.Task[Answer | None] | None = None
         self._spent, self._at = 0.0, time.monotonic()
 
@@ -120,14 +136,17 @@ class Groups:
         settings: Settings,
         heads: Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]],
         token: Callable[[JobRecord, PodRecord], Awaitable[str]],
-        deliver: Callable[[JobRecord, Answer], None],
+        deliver: Callable[[JobRecord, PodRecord, Answer | None], None],
+        forget: Callable[[str], None] = lambda uid: None,
     ) -> None:
-        """`heads` returns running jobs with rank 0's pod and the order; `deliver` takes answers.
+        """`heads` returns running jobs with rank 0's pod and the order.
 
+        `deliver` takes answers, and None for a request without one; `forget` the uid of a pod that
+        is asked no more.
         `token` returns what the job's agents know the operator by, or raises ClusterError.
         """
         self._settings, self._heads = settings, heads
-        self._token, self._deliver = token, deliver
+        self._token, self._deliver, self._forget = token, deliver, forget
         self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
         self._held = 0
         self._reading = asyncio.Semaphore(TOKENS_AT_ONCE)
@@ -149,6 +168,7 @@ class Groups:
                     heads = {pod.uid: (record, pod, order) for record, pod, order in self._heads()}
                     for uid in self._talks.keys() - heads.keys():
                         self._talks.pop(uid)[1].cancel()
+                        self._forget(uid)
                     for uid, (record, pod, order) in heads.items():
                         if uid not in self._talks:
                             talk = _Talk(order)
@@ -175,22 +195,29 @@ class Groups:
                 if not token:
                     await asyncio.sleep(TOKEN_SECONDS)
                     continue
-            answer = await self._ask(http, pod, token, talk)
+            answer = await self._ask(http, record, pod, token, talk)
             if answer is not None:
-                talk.serial = answer.serial
-                self._deliver(record, answer)
+                talk.last = answer
+                self._deliver(record, pod, answer)
 
     async def _ask(
-        self, http: aiohttp.ClientSession, pod: PodRecord, token: str, talk: _Talk
+        self,
+        http: aiohttp.ClientSession,
+        record: JobRecord,
+        pod: PodRecord,
+        token: str,
+        talk: _Talk,
     ) -> Answer | None:
         """Return the answer; None if there is none, or the order has changed meanwhile."""
         is_held = self._held < MOST_HELD
         seconds = self._settings.progress_poll
+        if pod.node_timeout:  # an agent that hears nobody for somewhat less ends its ranks
+            seconds = min(seconds, pod.node_timeout / 3)
         if not is_held:
             await asyncio.sleep(seconds)
         self._held += is_held
         talk.request = asyncio.create_task(
-            fetch_group(http, pod, token, talk.order, talk.serial, seconds if is_held else 0)
+            fetch_group(http, pod, token, talk.order, talk.last, seconds if is_held else 0)
         )
         try:
             answer = await talk.request
@@ -203,6 +230,7 @@ class Groups:
         finally:
             self._held -= is_held
         if answer is None:
+            self._deliver(record, pod, None)
             await asyncio.sleep(PAUSE_SECONDS)
         return answer
 
@@ -212,16 +240,27 @@ async def fetch_group(
     pod: PodRecord,
     token: str,
     order: Order,
-    serial: int,
+    last: Answer | None,
     seconds: float,
 ) -> Answer | None:
-    """Give an agent an order, and return what it answers within so many seconds.
+    """Give an agent an order, and return what it answers once there is more than in `last`.
 
-    Returns None if it does not answer, or not as the agent of this pod.
+    It is to wait for news for so many seconds. Returns None if it does not answer, or not as the
+    agent of this pod.
     """
-    query = f"round={order.round}&after={serial}&hold={math.ceil(seconds)}&ends={int(order.ends)}"
+    hold, after = math.ceil(seconds), last.serial if last else 0
+    query = f"round={order.round}&after={after}&hold={hold}&ends={int(order.ends)}"
+    if last and last.stamp is not None:
+        query += f"&heard={last.stamp!r}"
     headers = {"Authorization": f"Bearer {token}"}
-    page = await read_page(http, pod, f"/group?{query}", _Page, headers, MAX_BYTES)
+    within = hold + LATE_SECONDS if pod.node_timeout else REQUEST_SECONDS
+    page = await read_page(http, pod, f"/group?{query}", _Page, headers, MAX_BYTES, within)
     if page is None or not page.is_of(pod):
         return None
-    return Answer(page.serial, page.group(), page.progress.report() if page.progress else None)
+    return Answer(
+        page.serial,
+        page.group(),
+        page.progress.report() if page.progress else None,
+        page.stamp,
+        {each.node_rank: each.seconds for each in page.unheard},
+    )

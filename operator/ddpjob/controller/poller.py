@@ -96,13 +96,21 @@ async def read_page(
     kind: type[Page],
     headers: Mapping[str, str] = MappingProxyType({}),
     limit: int = MAX_BYTES,
+    seconds: float | None = None,
 ) -> Page | None:
-    """Return a page of the pod's agent, of at most `limit` bytes; None if it does not give one."""
+    """Return a page of the pod's agent, of at most `limit` bytes; None if it does not give one.
+
+    It has so many seconds for it, or else those of the session.
+    """
+    within = http.timeout if seconds is None else _within(seconds)
     host, port = pod.ip, pod.agent_port
     address = f"[{host}]" if ":" in host else host
     try:
         async with http.get(
-            f"http://{address}:{port}{path}", headers=headers, allow_redirects=False
+            f"http://{address}:{port}{path}",
+            headers=headers,
+            allow_redirects=False,
+            timeout=within,
         ) as answer:
             if answer.status != 200:
                 return None
@@ -122,8 +130,12 @@ async def session(seconds: float, limit: int) -> AsyncIterator[aiohttp.ClientSes
     # No cookies: what one pod sets, another must not get.
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_SECONDS)),
+        timeout=_within(seconds),
         cookie_jar=jar,
         connector=aiohttp.TCPConnector(limit=limit, force_close=True),
     ) as http:
         yield http
+
+
+def _within(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_SECONDS))

@@ -23,7 +23,8 @@ from ddpjob.errors import (
 from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.decide import decide
 from ddpjob.plan.decision import Decision, Event
-from ddpjob.plan.observed import Observed, pod_record
+from ddpjob.plan.observed import Observed
+from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.status import with_condition
 from ddpjob.settings import Settings
@@ -146,6 +147,7 @@ class Reconciler:
             secondary_seconds=elapsed(memory.secondary_at),
             report=memory.report,
             group=memory.group,
+            silent=memory.silent,
             spec_hash=rendered.spec_hash if rendered else "",
             key=self.children.key,
             made=memory.made[1] if memory.made[0] == job.status.attempt else {},

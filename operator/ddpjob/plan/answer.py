@@ -20,6 +20,7 @@ from ddpjob.plan.reasons import (
     Reason,
 )
 from ddpjob.plan.restart import restart
+from ddpjob.plan.silent import with_silent_nodes
 from ddpjob.plan.status import duration, with_condition, with_history
 from ddpjob.times import seconds_since
 
@@ -58,6 +59,7 @@ def restart_or_fail(group: Group, status: Status, found: api.Failure) -> Decisio
     if judged.verdict.avoid_node and found.node and found.node not in status.avoided_nodes:
         nodes = [*status.avoided_nodes, found.node][-MAX_AVOIDED_NODES:]
         status = status.model_copy(update={"avoided_nodes": nodes})
+    status = with_silent_nodes(group, status)
     text = f"{what}; {judged.cost}"
     if judged.pause:
         text += f"; pods are created again in {duration(judged.pause)}"

@@ -1,6 +1,6 @@
 """Decides which pods are ended or deleted, and with how much grace. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from ddpjob.api import DDPJob, Status
@@ -43,16 +43,25 @@ def clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float)
 
 
 def delete(
-    decision: Decision, doomed: Sequence[PodRecord], grace: int | None, now: float
+    decision: Decision,
+    doomed: Sequence[PodRecord],
+    grace: int | None,
+    now: float,
+    silent: Set[str] = frozenset(),
 ) -> Decision:
-    """Return `decision` with the deletion of these pods.
+    """Return `decision` with the deletion of these pods; `silent` has the names of silent nodes.
 
     A pod that no kubelet can end is deleted by force, in time. A process that still runs on a lost
     node does no harm, because names, rendezvous and checkpoints carry the attempt.
     """
-    deletions = [Deletion(pod, grace) for pod in doomed if not pod.deleting]
+    unheard = {pod.uid for pod in doomed if pod.live and pod.node in silent}
+    deletions = [
+        Deletion(pod, 0 if pod.uid in unheard else grace)
+        for pod in doomed
+        if not pod.deleting or pod.uid in unheard
+    ]
     for pod in doomed:
-        if (wait := _seconds_to_force(pod, now)) is None:
+        if pod.uid in unheard or (wait := _seconds_to_force(pod, now)) is None:
             continue
         if wait > 0:
             decision = requeue(decision, wait)

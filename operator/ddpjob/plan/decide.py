@@ -25,6 +25,7 @@ from ddpjob.plan.reasons import COMPLETED, CREATE_REFUSED, INVALID, NAME_TAKEN
 from ddpjob.plan.reports import with_last_report, with_report
 from ddpjob.plan.restart import with_own_root
 from ddpjob.plan.running import with_counts
+from ddpjob.plan.silent import return_to_nodes
 from ddpjob.plan.startup import create_missing, not_started, seconds_to_start
 from ddpjob.plan.strays import delete_strays
 from ddpjob.plan.suspend import is_suspending, suspend
@@ -127,6 +128,10 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     # Nothing is wrong: count what runs, and create what is missing.
     status = with_counts(group, status)
     decision = create_missing(group, status)
+    if decision.status.state in BEGUN and (returning := return_to_nodes(group, decision.status)):
+        if returning.status.attempt != status.attempt:
+            return returning
+        decision = requeue(decision, returning.requeue_after)
     for waiting in (failing, told):
         decision = with_wait(decision, waiting)
     if decision.status.state in BEGUN:

@@ -16,10 +16,12 @@ from ddpjob.plan.reasons import (
     EVICTED,
     NODE_LOST,
     NODE_REFUSED,
+    NODE_SILENT,
     POD_DELETED,
     PREEMPTED,
     RESULT_UNKNOWN,
 )
+from ddpjob.plan.silent import silent_pods
 from ddpjob.plan.termination import (
     MAX_MESSAGE,
     by_cause,
@@ -64,7 +66,8 @@ def after_failure(
     """
     job, observed, succeeded = group.job, group.observed, group.succeeded
     rest = [pod for pod in group.current if pod.rank not in succeeded]
-    lost = [pod for pod in rest if pod.deleting]
+    silent = [pod for pod in silent_pods(group) if pod.rank not in succeeded]
+    lost = [pod for pod in rest if pod.deleting] + silent
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
     gone = _gone_ranks(group, rest)
     if ignored := _ignored(job, _in_order(failed, status.round)):
@@ -181,11 +184,11 @@ def _losses(
             rank=pod.rank,
             pod=pod.name,
             node=pod.node or None,
-            reason=pod.disruption or POD_DELETED,
-            message=f"pod {pod.name} is being deleted{_LOSSES.get(pod.disruption, '')}",
+            reason=_loss_of(pod),
+            message=_words_of_loss(pod),
             **seen,
         )
-        for pod in sorted(lost, key=lambda pod: (not pod.disruption, pod.rank))
+        for pod in sorted(lost, key=lambda pod: (_loss_of(pod) == POD_DELETED, pod.rank))
     ]
     for rank in gone:
         name = names.pod_name(group.job.name, status.attempt, rank)
@@ -193,3 +196,14 @@ def _losses(
         unknown = api.Failure(rank=rank, pod=name, reason=RESULT_UNKNOWN, message=words, **seen)
         found.append(unknown)
     return [(each.rank or 0, each) for each in found]
+
+
+def _loss_of(pod: PodRecord) -> str:
+    """Return the reason for which a pod is lost: it is being deleted, or its node is silent."""
+    return pod.disruption or (POD_DELETED if pod.deleting else NODE_SILENT)
+
+
+def _words_of_loss(pod: PodRecord) -> str:
+    if not pod.deleting and not pod.disruption:
+        return f"nobody has heard node {pod.node} for {pod.node_timeout} s"
+    return f"pod {pod.name} is being deleted{_LOSSES.get(pod.disruption, '')}"

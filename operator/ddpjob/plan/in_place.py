@@ -121,6 +121,7 @@ def _may_stay(group: Group) -> bool:
         pod
         for pod in group.current
         if pod.running
+        and pod.rank not in observed.silent
         and not (pod.deleting or pod.disruption or pod.unreachable_since)
         and observed.spec_hash in ("", pod.spec_hash)
     ]

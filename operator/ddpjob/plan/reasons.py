@@ -190,11 +190,13 @@ PREEMPTED = "Preempted"
 EVICTED = "Evicted"
 # Ours.
 NODE_LOST = "NodeLost"
+NODE_SILENT = "NodeSilent"  # the agent's as well
 NODE_REFUSED = "NodeRefused"
 POD_DELETED = "PodDeleted"
 RESULT_UNKNOWN = "ResultUnknown"
 NOT_STARTED = "StartupDeadlineExceeded"
 SPEC_CHANGED = "SpecChanged"
+AVOIDANCE_OVER = "AvoidanceOver"
 INIT_CONTAINER_FAILED = "InitContainerFailed"
 
 FAILURES = (
@@ -275,6 +277,16 @@ FAILURES = (
         "5 s) the group restarts. 10 s after the loss is known the pod is deleted by force.",
     ),
     FailureReason(
+        NODE_SILENT,
+        "Nobody heard the pod's node for `nodeTimeoutSeconds`: neither the agent of rank 0 nor the "
+        "operator. Or the node heard nobody, and ended its ranks (exit code 78).",
+        counts=False,
+        loss="A node is silent for `nodeTimeoutSeconds`",
+        follows="The group restarts at once, on other nodes. The node has ended its ranks by then, "
+        "so its pods are deleted by force. The job keeps off the node for 60 s, within which "
+        "Kubernetes finds out whether it is well.",
+    ),
+    FailureReason(
         NODE_REFUSED,
         "A kubelet refused the pod that was bound to its node.",
         counts=False,
@@ -297,6 +309,12 @@ FAILURES = (
     FailureReason(
         SPEC_CHANGED,
         "`template` was edited while pods were being created, so all pods are made anew.",
+        counts=False,
+    ),
+    FailureReason(
+        AVOIDANCE_OVER,
+        "Pods that had to keep off a silent node found no other one, so all pods are made anew and "
+        "may run there again.",
         counts=False,
     ),
 )

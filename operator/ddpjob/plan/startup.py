@@ -23,6 +23,7 @@ from ddpjob.plan.reasons import (
     STARTING,
 )
 from ddpjob.plan.restart import restart, with_own_root
+from ddpjob.plan.silent import silent_nodes
 from ddpjob.plan.status import CREATING, first_stuck, with_condition, with_history, with_summary
 from ddpjob.plan.strays import UNBEGUN_SECONDS, name_taken
 from ddpjob.times import seconds_since, timestamp
@@ -89,7 +90,9 @@ def create_missing(group: Group, status: Status) -> Decision:
     """
     job, pods, observed, now = group.job, group.pods, group.observed, group.now
     current, older = pods.current, pods.older
-    decision = delete(Decision(status), stale_pods(status, older), grace_of(status, older), now)
+    silent = silent_nodes(status, now)
+    stale, grace = stale_pods(status, older), grace_of(status, older)
+    decision = delete(Decision(status), stale, grace, now, silent)
     present = {pod.rank for pod in current} | group.succeeded
     missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
     if not missing:

@@ -6,6 +6,7 @@ from ddpjob.plan.decision import Decision, Event
 from ddpjob.plan.group import Group
 from ddpjob.plan.reasons import NOT_RUNNING_SUSPENDED, SUSPENDED, SUSPENDING
 from ddpjob.plan.restart import next_attempt
+from ddpjob.plan.silent import silent_nodes
 from ddpjob.plan.status import with_condition, with_history, with_summary
 
 
@@ -27,7 +28,8 @@ def suspend(group: Group, status: Status) -> Decision:
     # Also a pod that came after the job was suspended: its creation was under way. And those that
     # saved and ended by themselves, since others had their SIGTERM first.
     if left := stale_pods(status, [*pods.current, *pods.older]):
-        return delete(Decision(with_summary(status)), left, None, now)
+        silent = silent_nodes(status, now)
+        return delete(Decision(with_summary(status)), left, None, now, silent)
     if started and not group.observed.confirmed:
         return Decision(job.status, confirm=True)
     budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
@@ -36,6 +38,7 @@ def suspend(group: Group, status: Status) -> Decision:
         "succeeded_ranks": "",
         "budget": budget,
         "avoided_nodes": [],  # they may be well again
+        "silent_nodes": [],
     }
     status = status.model_copy(update=update)
     message = "spec.suspend is true" if job.spec.suspend else "spec.suspend was true"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddpjob.api import MAX_REASON, Failure
 from ddpjob.plan.observed import UNREAD, PodRecord, Report, Termination
-from ddpjob.plan.reasons import HANG, NODE_REFUSED, PREEMPTED, UNCOUNTED
+from ddpjob.plan.reasons import HANG, NODE_REFUSED, NODE_SILENT, PREEMPTED, UNCOUNTED
 from ddpjob.ranks import format_ranks
 from ddpjob.text import printable
 from ddpjob.times import as_timestamp, timestamp, unix_seconds
@@ -279,7 +279,7 @@ def failure(pod: PodRecord, current_round: int = 0) -> Failure:
 
 def _own_reason(reason: str) -> str:
     """Return the agent's reason, unless only Kubernetes can know it: it would not be counted."""
-    return "Error" if reason in UNCOUNTED - {PREEMPTED} else reason
+    return "Error" if reason in UNCOUNTED - {PREEMPTED, NODE_SILENT} else reason
 
 
 def _kubelet_message(pod: PodRecord) -> str:

@@ -142,6 +142,8 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
         own = {names.SPEC_HASH_ANNOTATION: spec_hash, names.PROOF_ANNOTATION: proof}
         if _waits(job):
             own[names.RESTART_ANNOTATION] = "InPlace"
+        if timeout := _node_timeout(job):
+            own[names.NODE_TIMEOUT_ANNOTATION] = str(timeout)
         pod["metadata"]["annotations"] |= own
 
     def parts(pod: Body) -> tuple[bytes, ...]:
@@ -153,6 +155,11 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
 def _waits(job: DDPJob) -> bool:
     """Whether agents wait after a failure, to be asked for another round."""
     return job.spec.has_agent and job.spec.failure_policy.restart_strategy == "InPlace"
+
+
+def _node_timeout(job: DDPJob) -> int:
+    """Return the seconds after which a node that nobody hears counts as silent; 0 if none does."""
+    return job.spec.node_timeout_seconds if job.spec.has_agent and job.spec.nnodes > 1 else 0
 
 
 def _for_rank_0(job: DDPJob) -> DDPJob:
@@ -183,7 +190,7 @@ def _pod(
             pod = overlay.apply(pod, template)
     _secure(pod)
     _leave_lost_nodes(pod)
-    _avoid(pod, job.status.avoided_nodes)
+    _avoid(pod, job.status.avoided_nodes, [node.name for node in job.status.silent_nodes])
     for problem in refusals(pod, policy):
         raise _at_its_source(job, problem)
     return pod
@@ -353,6 +360,8 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         env["DDPJOB_WARM_MODULES"] = ",".join(spec.warm_start.modules)
     if spec.hang_timeout_seconds:
         env["DDPJOB_HANG_SECONDS"] = str(spec.hang_timeout_seconds)
+    if timeout := _node_timeout(job):
+        env["DDPJOB_NODE_TIMEOUT"] = str(timeout)
     if spec.checkpoint:
         env["DDPJOB_CHECKPOINT_DIR"] = spec.checkpoint.mount_path
     if spec.data:
@@ -413,20 +422,25 @@ def _tolerates(toleration: Body, key: str) -> bool:
     return effect == "NoExecute" and toleration.get("key", key) in (key, "")
 
 
-def _avoid(pod: Body, nodes: Sequence[str]) -> None:
-    """Keep the pod off these nodes, whatever else it asks of its node."""
-    if not nodes:
-        return
-    off = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+def _avoid(pod: Body, nodes: Sequence[str], silent: Sequence[str]) -> None:
+    """Keep the pod off these nodes, whatever else it asks of its node.
+
+    It keeps off silent nodes where it can: no job is refused for their sake.
+    """
     wish: Body = pod["spec"].get("affinity") or {}
     node_affinity: Body = wish.get("nodeAffinity") or {}
     required: Body = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     # Terms are alternatives; what all of them are to hold must stand in each.
     given = required.get("nodeSelectorTerms") or [{}]
-    if len(given) > MAX_TERMS:  # each gets all nodes: thousands of them make a pod of megabytes
+    few = len(given) <= MAX_TERMS
+    every = dict.fromkeys([*nodes, *(silent if few else ())])
+    if not every:
+        return
+    if not few:  # each gets all nodes: thousands of them make a pod of megabytes
         where = "spec.template.spec.affinity.nodeAffinity"
         rule = f"must have at most {MAX_TERMS} nodeSelectorTerms to keep off {len(nodes)} nodes"
         raise InvalidJob(where, f"{rule}, has {len(given)}")
+    off = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in every]
     terms = [{**term, "matchFields": [*(term.get("matchFields") or []), *off]} for term in given]
     node_affinity = {
         **node_affinity,

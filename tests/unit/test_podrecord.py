@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.plan.observed import pod_record
+from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.termination import failure
 from tests.builders import IDENTITY, STARTED, UID, record_of
 

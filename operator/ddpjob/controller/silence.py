@@ -1,0 +1,225 @@
+"""Finds silent nodes: those that neither rank 0's agent nor the operator hears.
+
+Rank 0's agent names the nodes that it has not heard lately, and the operator asks their agents
+itself. If rank 0's own agent does not answer, the operator asks some other nodes whether they have
+lost it too. A node that hears nobody has ended its ranks by the time it counts as silent; an
+operator that is cut off from all of a job's agents finds nobody who has lost rank 0, and does
+nothing. Pods of somebody's write the answers, so the answers are hostile: whoever has all of them
+lie makes his own job restart, no more often than its pods take to start.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import aiohttp
+from pydantic import Field
+
+from ddpjob.controller.groups import Answer
+from ddpjob.controller.jobrecord import JobRecord
+from ddpjob.controller.poller import read_page, session
+from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.reasons import NODE_SILENT
+from ddpjob.plan.termination import AgentReport, termination_of
+
+# So many requests in a row must have had no answer, and for this part of the time-out.
+LEAST_MISSED, MISSED_PART = 3, 1 / 3
+# Other nodes that are asked whether they have lost rank 0 too.
+WITNESSES = 3
+# A node that has lost rank 0 ends its ranks first. Rank 0's own may end so much later: it has heard
+# the others until one interval of theirs later, a fifth of the time-out.
+LATER_PART = 1.1
+# After this part of the time-out without rank 0, a node says that it has lost it.
+LOST_PART = 0.5
+# All requests at a time, and those of one job: fewer, the more jobs have suspects.
+MOST_ASKED, MOST_OF_A_JOB, LEAST_OF_A_JOB = 512, 64, 8
+
+
+class MemberPage(AgentReport):
+    """The answer at `/progress` of a node's agent."""
+
+    unheard_seconds: Annotated[float, Field(ge=0, lt=2**31)] | None = None
+    """For how long it has not heard rank 0; None if it does not listen, or never heard it."""
+
+
+@dataclass
+class Evidence:
+    """What is known of the nodes of one attempt. Times are the operator's own, monotonic."""
+
+    timeout: float
+    """`nodeTimeoutSeconds` of its pods."""
+    heard_at: float
+    """The last answer of rank 0's agent."""
+    unheard: dict[int, float] = field(default_factory=dict)
+    """When rank 0's agent last heard each node that it has not heard lately."""
+    missed: dict[int, list[float]] = field(default_factory=dict)
+    """When the operator noticed each request without an answer, since the last answer."""
+    lost: dict[int, float] = field(default_factory=dict)
+    """When nodes last heard rank 0, by their own word."""
+    hearing: set[int] = field(default_factory=set)
+    """Nodes that hear rank 0, by their own word."""
+    ended: dict[int, float] = field(default_factory=dict)
+    """When nodes were first seen to have ended because they heard nobody."""
+
+    def answer(self, now: float, unheard: dict[int, float]) -> None:
+        """Take in an answer of rank 0's agent."""
+        self.heard_at = now
+        self.unheard = {rank: now - seconds for rank, seconds in unheard.items() if rank != 0}
+        self.found(0)
+        self.lost.clear()
+        self.hearing.clear()
+
+    def found(self, rank: int) -> None:
+        """Take in that a node has answered."""
+        self.missed.pop(rank, None)
+
+    def miss(self, rank: int, now: float) -> None:
+        """Take in that a node has not answered."""
+        times = self.missed.setdefault(rank, [])
+        # The first one, and as many of the latest as decide.
+        times[1:] = [*times[1:], now][-LEAST_MISSED:]
+
+    def witness(self, rank: int, now: float, unheard_seconds: float | None) -> None:
+        """Take in what another node says of rank 0."""
+        if unheard_seconds is None:
+            return
+        if unheard_seconds < LOST_PART * self.timeout:
+            self.hearing.add(rank)
+            self.lost.pop(rank, None)
+        else:
+            self.hearing.discard(rank)
+            self.lost[rank] = now - unheard_seconds
+
+    def suspects(self) -> list[int]:
+        """Return the nodes that are to be asked."""
+        return [*([0] if self.missed.get(0) else []), *self.unheard]
+
+    def silent(self, now: float) -> frozenset[int]:
+        """Return the nodes that are silent."""
+        if 0 not in self.missed:
+            return frozenset(
+                rank
+                for rank, at in self.unheard.items()
+                if now - at >= self.timeout and self._is_missing(rank, now)
+            )
+        return (
+            frozenset((0,)) if self._is_missing(0, now) and self._has_lost_0(now) else frozenset()
+        )
+
+    def _is_missing(self, rank: int, now: float) -> bool:
+        """Whether the operator itself does not hear a node."""
+        times = self.missed.get(rank, [])
+        enough = len(times) >= LEAST_MISSED and now - times[0] >= MISSED_PART * self.timeout
+        return enough and (rank != 0 or now - self.heard_at >= self.timeout)
+
+    def _has_lost_0(self, now: float) -> bool:
+        """Whether other nodes have lost rank 0 too, and for so long that it has ended its ranks."""
+        said = any(now - at >= LATER_PART * self.timeout for at in self.lost.values())
+        over = (LATER_PART - 0.85) * self.timeout  # what a node's own end leaves of the time
+        ended = any(now - at >= over for at in self.ended.values())
+        return (said or ended) and not self.hearing
+
+
+class Silence:
+    """Follows up what rank 0's agents, and their silence, say of nodes."""
+
+    def __init__(
+        self,
+        pods: Callable[[JobRecord], Iterable[PodRecord]],
+        deliver: Callable[[JobRecord, frozenset[int]], None],
+    ) -> None:
+        """`pods` returns a job's pods; `deliver` takes the ranks of its silent nodes."""
+        self._pods, self._deliver = pods, deliver
+        self._evidence: dict[str, Evidence] = {}  # by uid of rank 0's pod
+        self._inquiries: dict[str, asyncio.Task[None]] = {}
+        self._asked = asyncio.Semaphore(MOST_ASKED)
+        self._http: aiohttp.ClientSession | None = None
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        try:
+            async with session(2.0, limit=0) as self._http:
+                await asyncio.Event().wait()
+        finally:
+            for task in self._inquiries.values():
+                task.cancel()
+            self._http = None
+
+    def heard(self, record: JobRecord, head: PodRecord, answer: Answer | None) -> None:
+        """Take in an answer of rank 0's agent, or that there is none."""
+        if not head.node_timeout:
+            return
+        now = time.monotonic()
+        evidence = self._evidence.get(head.uid)
+        if evidence is None:
+            evidence = self._evidence[head.uid] = Evidence(head.node_timeout, now)
+        if answer is None:
+            evidence.miss(0, now)
+        else:
+            evidence.answer(now, dict(answer.unheard))
+        if evidence.suspects() and head.uid not in self._inquiries and self._http is not None:
+            task = asyncio.create_task(self._inquire(self._http, record, head, evidence))
+            self._inquiries[head.uid] = task
+            task.add_done_callback(lambda _: self._inquiries.pop(head.uid, None))
+
+    def forget(self, uid: str) -> None:
+        """Forget an attempt, by the uid of rank 0's pod."""
+        self._evidence.pop(uid, None)
+        if task := self._inquiries.get(uid):
+            task.cancel()
+
+    async def _inquire(
+        self, http: aiohttp.ClientSession, record: JobRecord, head: PodRecord, evidence: Evidence
+    ) -> None:
+        """Ask suspects until there are none."""
+        told = frozenset[int]()
+        while suspects := evidence.suspects():
+            own = [pod for pod in self._pods(record) if pod.attempt == head.attempt]
+            running = {pod.rank: pod for pod in own if pod.running and pod.ip}
+            self._look_at_ends(own, evidence)
+            witnesses = []
+            if 0 in suspects:
+                others = sorted(running.keys() - {0, *evidence.unheard})
+                witnesses = others[:WITNESSES]
+            most = MOST_ASKED // max(1, len(self._inquiries))
+            room = asyncio.Semaphore(max(LEAST_OF_A_JOB, min(MOST_OF_A_JOB, most)))
+            targets = [running[rank] for rank in (*suspects, *witnesses) if rank in running]
+            await asyncio.gather(*(self._ask(http, room, pod, evidence) for pod in targets))
+            evidence.hearing.intersection_update(running)  # others say nothing any more
+            silent = evidence.silent(time.monotonic()).intersection(running)
+            if silent != told:
+                self._deliver(record, silent)
+                told = silent
+            await asyncio.sleep(min(evidence.timeout / 15, 10.0))
+        if told:
+            self._deliver(record, frozenset())
+
+    def _look_at_ends(self, own: Iterable[PodRecord], evidence: Evidence) -> None:
+        """Take in which nodes have ended because they heard nobody."""
+        for pod in own:
+            ending = termination_of(pod) if pod.result == "failed" else None
+            if ending is not None and ending.reason == NODE_SILENT:
+                evidence.ended.setdefault(pod.rank, time.monotonic())
+
+    async def _ask(
+        self,
+        http: aiohttp.ClientSession,
+        room: asyncio.Semaphore,
+        pod: PodRecord,
+        evidence: Evidence,
+    ) -> None:
+        """Ask one node."""
+        seconds = min(evidence.timeout / 10, 2.0)
+        async with room, self._asked:
+            page = await read_page(http, pod, "/progress", MemberPage, seconds=seconds)
+        now = time.monotonic()
+        if page is None or not page.is_of(pod):
+            evidence.miss(pod.rank, now)
+            return
+        evidence.found(pod.rank)
+        if pod.rank == 0:
+            evidence.heard_at = now
+        else:
+            evidence.witness(pod.rank, now, page.unheard_seconds)

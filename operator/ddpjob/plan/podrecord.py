@@ -1,0 +1,221 @@
+"""Reads a decision's records of pods from the API server's objects. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ddpjob import names
+from ddpjob.plan.observed import MAX_TEXT, MAX_UID, OVERDUE_SECONDS, UNREMARKABLE, PodRecord
+from ddpjob.plan.proof import print_of, root_of
+from ddpjob.plan.reasons import EVICTED, INIT_CONTAINER_FAILED, NODE_LOST, NODE_REFUSED, PREEMPTED
+from ddpjob.times import timestamp, unix_seconds
+
+
+def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
+    """Return the record of `pod`, or None if its name does not fit the DDPJob that owns it.
+
+    Users may change labels. A name never changes, and is unique.
+    """
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    owners = metadata.get("ownerReferences") or []
+    owner = next((o for o in owners if o.get("controller") and _is_job(o)), None)
+    if owner is None or (place := names.parse_pod_name(owner["name"], metadata["name"])) is None:
+        return None
+    annotations = metadata.get("annotations") or {}
+    agent_config = annotations.get(names.AGENT_ANNOTATION, "")
+    deadline = metadata.get("deletionTimestamp")
+    return PodRecord(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        uid=metadata["uid"],
+        resource_version=int(metadata["resourceVersion"]),
+        job=owner["name"],
+        owner_uid=owner["uid"],
+        attempt=place[0],
+        rank=place[1],
+        deleting=deadline is not None,
+        deletion_deadline=deadline,
+        forced=deadline is not None and metadata.get("deletionGracePeriodSeconds") == 0,
+        node=spec.get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        created_at=metadata.get("creationTimestamp"),
+        started_at=status.get("startTime"),
+        deadline_seconds=spec.get("activeDeadlineSeconds"),
+        without_sandbox=_is_without_sandbox(status),
+        agent_port=_port(annotations.get(names.AGENT_PORT_ANNOTATION, "")),
+        agent_config=agent_config
+        if names.is_agent_config_name(owner["name"], agent_config)
+        else "",
+        spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
+        root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),
+        in_place=annotations.get(names.RESTART_ANNOTATION) == "InPlace",
+        node_timeout=_seconds(annotations.get(names.NODE_TIMEOUT_ANNOTATION, "")),
+        uid_print=print_of(metadata["uid"]),
+        ended=_ended(status),
+        disruption=_disruption(status),
+        unreachable_since=_unreachable_since(status, deadline),
+        **{name: _bounded(value) for name, value in _trainer(status).items()},
+    )
+
+
+def _is_job(owner: Mapping[str, Any]) -> bool:
+    """Whether an owner is a DDPJob. The API server's uids have 36 characters."""
+    group = str(owner.get("apiVersion")).partition("/")[0]
+    return (group, owner.get("kind")) == (names.GROUP, names.KIND) and len(owner["uid"]) <= MAX_UID
+
+
+def _bounded(value: Any) -> Any:
+    """Return `value`, a text cut to the longest that a kubelet writes: others may write 1.5 MB."""
+    return value[:MAX_TEXT] if isinstance(value, str) else value
+
+
+# Reasons of the condition DisruptionTarget (the Pod's lifecycle, "Pod disruption conditions").
+_DISRUPTIONS = {
+    "PreemptionByScheduler": PREEMPTED,
+    "EvictionByEvictionAPI": EVICTED,
+    "TerminationByKubelet": EVICTED,  # node pressure, or the node shuts down in order
+    "DeletionByTaintManager": NODE_LOST,
+    "DeletionByPodGC": NODE_LOST,
+}
+# Reasons of a pod that the kubelet would not start though it had been bound to its node.
+_REFUSED = (
+    *("UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "Preempting", "OutOf"),
+    *("TopologyAffinityError", "SMTAlignmentError", "TaintToleration", "NodeShutdown"),
+    *("PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch", "PodFeatureUnsupported"),
+)
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the pod's condition of this type; empty without one."""
+    conditions = status.get("conditions") or []
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def _disruption(status: Mapping[str, Any]) -> str:
+    target = _condition(status, "DisruptionTarget")
+    if target.get("status") == "True":
+        return _DISRUPTIONS.get(str(target.get("reason")), EVICTED)
+    reason = str(status.get("reason", ""))
+    if reason == EVICTED:
+        return reason
+    return NODE_REFUSED if reason.startswith(_REFUSED) else ""
+
+
+def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str | None:
+    """Return when the pod's node was lost; its kubelet had to end the pod by `deadline`, if ever.
+
+    The pod shows it, so no rights on nodes are needed.
+
+    The node controller makes `Ready` False and touches nothing else. Everything else that makes it
+    False makes `ContainersReady` False too, except readiness gates. A pod that was never ready
+    shows nothing of this; its node is lost if its kubelet lets the grace period pass.
+    """
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
+    gated = ready.get("reason") == "ReadinessGatesNotReady"
+    if ready.get("status") == "False" and containers.get("status") == "True" and not gated:
+        since = ready.get("lastTransitionTime")
+        return str(since) if since else None
+    ended = unix_seconds(deadline)
+    if _disruption(status) == NODE_LOST and containers.get("status") != "True" and ended:
+        return timestamp(ended + OVERDUE_SECONDS)
+    return None
+
+
+def _port(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else names.AGENT_PORT
+
+
+def _seconds(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
+
+
+def _ended(status: Mapping[str, Any]) -> bool:
+    """Whether no container runs any more. The phase follows only some time later."""
+    containers = [
+        container
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for container in status.get(kind) or []
+    ]
+    over = bool(containers) and all("terminated" in (c.get("state") or {}) for c in containers)
+    return over or status.get("phase") in ("Succeeded", "Failed")
+
+
+def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record about the trainer container.
+
+    The container's own status comes before the pod's phase, because a sidecar that still runs keeps
+    the pod Running after the trainer has ended.
+    """
+    state = next(
+        (
+            container.get("state") or {}
+            for container in status.get("containerStatuses") or []
+            if container.get("name") == names.TRAINER_CONTAINER
+        ),
+        {},
+    )
+    phase = status.get("phase", "Pending")
+    if ended := state.get("terminated"):
+        code = ended.get("exitCode", 0)
+        return {
+            # A sidecar's failure makes the pod Failed as well, but without a reason.
+            "result": "succeeded" if code == 0 and not _is_ended(status) else "failed",
+            "exit_code": code,
+            # An eviction or a deadline stands in the pod's reason, and explains more than `Error`.
+            "reason": status.get("reason") or ended.get("reason", ""),
+            "message": ended.get("message") or status.get("message", ""),
+            "finished_at": ended.get("finishedAt"),
+        }
+    if phase in ("Succeeded", "Failed"):
+        return {
+            "result": "succeeded" if phase == "Succeeded" else "failed",
+            "reason": status.get("reason", ""),
+            "message": status.get("message", ""),
+            **({} if status.get("reason") else _init_failure(status)),  # evicted meanwhile, say
+        }
+    waiting = _init_waiting(status) or state.get("waiting") or _unschedulable(status)
+    return {
+        "running": "running" in state,
+        "reason": waiting.get("reason", ""),
+        "message": waiting.get("message", ""),
+    }
+
+
+def _is_ended(status: Mapping[str, Any]) -> bool:
+    """Whether Kubernetes ended the pod, rather than its containers themselves."""
+    return status.get("phase") == "Failed" and bool(status.get("reason"))
+
+
+def _is_without_sandbox(status: Mapping[str, Any]) -> bool:
+    """Whether the kubelet cannot start any container of the pod yet."""
+    return _condition(status, "PodReadyToStartContainers").get("status") == "False"
+
+
+def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a trainer that never began, if an init container failed."""
+    for container in status.get("initContainerStatuses") or []:
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if code := ended.get("exitCode", 0):
+            said = str(ended.get("message") or "").strip().splitlines()
+            words = f"init container {container.get('name')} ended with exit code {code}"
+            return {
+                "exit_code": code,
+                "reason": INIT_CONTAINER_FAILED,
+                "message": ": ".join([words, *said[-1:]]),
+                "finished_at": ended.get("finishedAt"),
+            }
+    return {}
+
+
+def _init_waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the first init container waits for, if it is more than its turn."""
+    for container in status.get("initContainerStatuses") or []:
+        waiting: Mapping[str, Any] = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason", "") not in UNREMARKABLE:
+            return waiting
+    return {}
+
+
+def _unschedulable(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the scheduler's reason and message while it has no node for the pod."""
+    scheduled = _condition(status, "PodScheduled")
+    return scheduled if scheduled.get("status") == "False" else {}

@@ -1,0 +1,247 @@
+"""Which nodes count as silent, by what rank 0's agent and the nodes themselves say."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from ddpjob.controller.groups import Answer
+from ddpjob.controller.jobrecord import JobRecord, job_record
+from ddpjob.controller.silence import LEAST_MISSED, Evidence, Silence
+from ddpjob.plan.observed import GroupReport, PodRecord
+from tests.builders import failed, job, running, summary
+from tests.cluster.processes import free_ports
+
+T = 15.0
+
+
+def evidence(**unheard: float) -> Evidence:
+    """What is known at 100 s, when rank 0's agent says for how long it has not heard nodes."""
+    found = Evidence(T, heard_at=100.0)
+    found.answer(100.0, {int(name[1:]): seconds for name, seconds in unheard.items()})
+    return found
+
+
+def missing(found: Evidence, rank: int, *times: float) -> Evidence:
+    """The same once these requests have had no answer."""
+    for at in times:
+        found.miss(rank, at)
+    return found
+
+
+def test_a_node_is_silent_if_neither_rank_0_nor_the_operator_hears_it() -> None:
+    found = missing(evidence(n1=6.0), 1, 101.5, 104.0, 106.5)
+    assert found.suspects() == [1]
+    assert found.silent(108.9) == frozenset()  # rank 0 heard it at 94
+    assert found.silent(109.0) == {1}
+
+
+def test_rank_0s_word_alone_is_not_enough() -> None:
+    found = evidence(n1=1000.0, n2=1000.0)
+    assert found.silent(100.0) == frozenset()
+    missing(found, 1, 100.0, 100.1, 100.2)
+    missing(found, 2, *[101.0 + number for number in range(LEAST_MISSED - 1)])
+    assert found.silent(104.9) == frozenset()  # not for long enough, by the operator's own clock
+    assert found.silent(110.0) == {1}  # of the other one too few requests were lost
+    found.found(1)
+    assert found.silent(110.0) == frozenset()
+
+
+def test_the_operators_word_alone_is_not_enough() -> None:
+    found = missing(evidence(), 1, *range(101, 161))
+    assert found.suspects() == [] and found.silent(200.0) == frozenset()
+
+
+def test_a_node_that_rank_0_hears_again_is_no_suspect() -> None:
+    found = missing(evidence(n1=14.0), 1, 101.0, 104.0, 107.0)
+    assert found.silent(108.0) == {1}
+    found.answer(108.0, {})
+    assert found.suspects() == [] and found.silent(108.0) == frozenset()
+
+
+def test_nobody_else_is_judged_by_a_rank_0_that_is_not_heard_itself() -> None:
+    found = missing(evidence(n1=14.0), 1, 101.0, 104.0, 107.0)
+    missing(found, 0, 107.5)
+    assert found.suspects() == [0, 1] and found.silent(120.0) == frozenset()
+
+
+def unheard_rank_0() -> Evidence:
+    """Rank 0's agent answers no more since 100 s."""
+    return missing(evidence(), 0, 104.0, 106.0, 108.0)
+
+
+def test_rank_0_is_silent_if_another_node_has_lost_it_too() -> None:
+    found = unheard_rank_0()
+    assert found.silent(200.0) == frozenset()  # the operator may be cut off itself
+    found.witness(1, 110.0, 10.0)  # since 100
+    assert found.silent(116.4) == frozenset()
+    assert found.silent(116.5) == {0}
+
+
+def test_rank_0_is_not_silent_while_a_node_hears_it() -> None:
+    found = unheard_rank_0()
+    found.witness(1, 110.0, 10.0)
+    found.witness(2, 110.0, 1.0)
+    found.witness(3, 110.0, None)
+    assert found.silent(200.0) == frozenset()
+    found.witness(2, 118.0, 9.0)
+    assert found.silent(200.0) == {0}
+    found.witness(1, 201.0, 0.5)
+    assert found.silent(202.0) == frozenset()
+
+
+def test_a_node_that_has_ended_for_want_of_rank_0_has_lost_it() -> None:
+    found = unheard_rank_0()
+    found.ended[1] = 113.0
+    assert found.silent(116.7) == frozenset()  # rank 0 may end a little later
+    assert found.silent(116.8) == {0}
+
+
+def test_rank_0_is_heard_if_it_answers_anything() -> None:
+    found = unheard_rank_0()
+    found.witness(1, 110.0, 10.0)
+    found.found(0)
+    assert found.silent(200.0) == frozenset()
+
+
+def test_many_missed_requests_need_no_memory() -> None:
+    found = missing(evidence(n1=6.0), 1, *range(101, 3000))
+    assert len(found.missed[1]) <= LEAST_MISSED + 1 and found.missed[1][0] == 101
+
+
+class Nodes:
+    """Agents of a job's nodes, on a loopback address each; and what the operator is told."""
+
+    def __init__(self, timeout: int) -> None:
+        self.pages: dict[int, dict[str, Any] | None] = {}
+        self.pods: dict[int, PodRecord] = {}
+        self.timeout = timeout
+        self.told: list[frozenset[int]] = []
+        self.asked: list[int] = []
+        body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
+        self.record: JobRecord = job_record(body)
+        self.silence = Silence(
+            lambda _: self.pods.values(), lambda _, silent: self.told.append(silent)
+        )
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        rank = int(request.host.split(":")[0].rpartition(".")[2]) - 10
+        self.asked.append(rank)
+        page = self.pages[rank]
+        if page is None:
+            await asyncio.sleep(60)
+        return web.Response(text=json.dumps({"attempt": 0, "node_rank": rank, **(page or {})}))
+
+    def heard(self, **unheard: float) -> None:
+        """Rank 0's agent has answered."""
+        seconds = {int(name[1:]): value for name, value in unheard.items()}
+        answer = Answer(1, GroupReport(0, 0, True), None, unheard=seconds)
+        self.silence.heard(self.record, self.pods[0], answer)
+
+    def missed(self) -> None:
+        """Rank 0's agent has not."""
+        self.silence.heard(self.record, self.pods[0], None)
+
+
+@asynccontextmanager
+async def nodes(count: int, timeout: int = 1) -> AsyncIterator[Nodes]:
+    found, app = Nodes(timeout), web.Application()
+    app.router.add_get("/progress", found.answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    (port,) = free_ports(1)
+    for rank in range(count):
+        address = f"127.0.0.{10 + rank}"
+        await web.TCPSite(runner, address, port).start()
+        found.pages[rank] = {}
+        pod = replace(running(rank), ip=address, agent_port=port, node_timeout=timeout)
+        found.pods[rank] = pod
+    task = asyncio.create_task(found.silence.run())
+    await asyncio.sleep(0)
+    try:
+        yield found
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await runner.cleanup()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_suspect_that_does_not_answer_is_silent_until_it_does() -> None:
+    async with nodes(3) as seen:
+        seen.pages[1] = None
+        seen.heard(n1=60.0, n2=60.0)
+        await until(lambda: seen.told)
+        assert seen.told == [frozenset((1,))] and 2 in seen.asked and 0 not in seen.asked
+        seen.pages[1] = {}
+        await until(lambda: len(seen.told) == 2)
+        assert seen.told[-1] == frozenset()
+        seen.heard()
+        seen.asked.clear()
+        await until(lambda: not seen.silence._inquiries)
+
+
+async def test_the_others_are_asked_about_rank_0() -> None:
+    async with nodes(3) as seen:
+        seen.pages = {0: None, 1: {"unheard_seconds": 30.0}, 2: {"unheard_seconds": 0.1}}
+        seen.missed()
+        await until(lambda: len(seen.asked) >= 30)
+        assert seen.told == []
+        seen.pages[2] = {"unheard_seconds": 30.0}
+        await until(lambda: seen.told)
+        assert seen.told == [frozenset((0,))]
+
+
+async def test_an_operator_that_reaches_nobody_does_nothing() -> None:
+    async with nodes(3) as seen:
+        seen.pages = dict.fromkeys(range(3))
+        seen.missed()
+        await until(lambda: len(seen.asked) >= 36)
+        assert seen.told == []
+
+
+async def test_an_ended_node_stands_in_for_its_word() -> None:
+    async with nodes(2) as seen:
+        seen.pages[0] = None
+        words = summary(reason="NodeSilent", peer=True)
+        seen.pods[1] = failed(1, words)
+        seen.missed()
+        await until(lambda: seen.told)
+        assert seen.told == [frozenset((0,))]
+
+
+@pytest.mark.parametrize("page", [{"attempt": 1}, {"node_rank": 2}, {"job": "other"}, {"step": -1}])
+async def test_another_pod_at_its_address_is_not_the_node(page: dict[str, Any]) -> None:
+    async with nodes(2) as seen:
+        seen.pages[1] = page
+        seen.heard(n1=60.0)
+        await until(lambda: seen.told)
+        assert seen.told == [frozenset((1,))]
+
+
+async def test_pods_without_the_time_out_are_not_asked() -> None:
+    async with nodes(2) as seen:
+        seen.pods[0] = replace(seen.pods[0], node_timeout=0)
+        seen.heard(n1=60.0)
+        seen.missed()
+        assert not seen.silence._inquiries
+
+
+async def test_an_attempt_that_is_over_is_forgotten() -> None:
+    async with nodes(2) as seen:
+        seen.pages[1] = None
+        seen.heard(n1=60.0)
+        seen.silence.forget(seen.pods[0].uid)
+        await until(lambda: not seen.silence._inquiries)
+        assert not seen.silence._evidence and seen.told == []
