@@ -161,22 +161,28 @@ class Job:
         self.cluster.kubectl("delete", "ddpjob", self.name, "-n", self.namespace, f"--wait={wait}")
 
 
+def rank_processes(cluster: KindCluster, node: str, uid: str, script: str) -> list[str]:
+    """Pids, on its node, of a pod's training processes; not of torchrun, nor of the agent."""
+    search = (
+        "for p in /proc/[0-9]*; do "
+        f"grep -q -e {uid.replace('-', '_')} -e {uid} $p/cgroup 2>/dev/null || continue; "
+        f"tr '\\0' ' ' < $p/cmdline | grep -q -e '-u [^ ]*{script}' -e '-u -m {script}' && "
+        "echo ${p#/proc/}; done; true"  # the last one need not be it
+    )
+    return cluster.on_node(node, "sh", "-c", search).split()
+
+
 def signal_rank(job: Job, pod: str, signal: str, script: str) -> float:
     """A signal to a pod's training process, from its node; its Unix time.
 
     Not to torchrun, not to the agent.
     """
     found = job.pods()[pod]
-    uid = found["metadata"]["uid"]
-    search = (
-        "for p in /proc/[0-9]*; do "
-        f"grep -q -e {uid.replace('-', '_')} -e {uid} $p/cgroup 2>/dev/null || continue; "
-        f"tr '\\0' ' ' < $p/cmdline | grep -q -e '-u [^ ]*{script}' -e '-u -m {script}' && "
-        f"date +%s.%N && kill -{signal} ${{p#/proc/}}; done; true"  # the last one need not be it
-    )
-    told = job.cluster.on_node(found["spec"]["nodeName"], "sh", "-c", search).split()
-    assert told, "no such process"
-    return float(told[0])
+    node = found["spec"]["nodeName"]
+    pids = rank_processes(job.cluster, node, found["metadata"]["uid"], script)
+    assert pids, "no such process"
+    command = f"date +%s.%N && kill -{signal} {' '.join(pids)}"
+    return float(job.cluster.on_node(node, "sh", "-c", command))
 
 
 def left_over(cluster: KindCluster, *where: str) -> list[str]:

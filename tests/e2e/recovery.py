@@ -33,6 +33,8 @@ class Fault:
     most_seconds: float = SOON
     in_place: bool = False
     """It ends processes alone, so the same pods may go on."""
+    rank: int = 1
+    """Node rank of the pod that it befalls."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,17 @@ def kill_operator(cluster: KindCluster) -> None:
     cluster.kubectl("delete", "pods", *where, "--force", "--grace-period=0", "--wait=false")
 
 
-def recover(job: Job, fault: Fault, *, without_operator: bool = False) -> Recovery:
-    """Let `fault` happen to the pod of rank 1, and wait until the ranks train again."""
+def recover(
+    job: Job,
+    fault: Fault,
+    *,
+    without_operator: bool = False,
+    look: Callable[[], None] = lambda: None,
+) -> Recovery:
+    """Let `fault` happen to its pod, and wait until the ranks train again.
+
+    Then `look`, before what the fault has done is put right.
+    """
     status = job.status
     attempt, strategy = status["attempt"], job.spec["failurePolicy"]["restartStrategy"]
     after = (attempt + 1, 0)
@@ -204,7 +215,7 @@ def recover(job: Job, fault: Fault, *, without_operator: bool = False) -> Recove
         seen = undo.enter_context(job.cluster.kubectl_lines(*watch))
         wait_until(lambda: seen, 30, "watch")
         began = time.time()
-        began = fault.happens(job, f"{job.name}-{attempt}-1", undo) or began
+        began = fault.happens(job, f"{job.name}-{attempt}-{fault.rank}", undo) or began
         if without_operator:
             kill_operator(job.cluster)
         times = []
@@ -218,4 +229,5 @@ def recover(job: Job, fault: Fault, *, without_operator: bool = False) -> Recove
         stepped = wait_until(
             lambda: stepped_at(job, after[0], began), fault.most_seconds, f"step: {fault.name}"
         )
+        look()
     return Recovery(times[0], times[1], (stepped or 0) - began)

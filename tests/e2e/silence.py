@@ -1,0 +1,99 @@
+"""Nodes of kind that fall silent, and what may look like it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.cluster.kind import KindCluster
+from tests.e2e.install import Job
+from tests.e2e.recovery import Fault, Undo
+
+# The operator stays where no job's pod runs. It meets the fate of its own node in other tests.
+ON_CONTROL_PLANE = (
+    '--set-json=nodeSelector={"node-role.kubernetes.io/control-plane":""}',
+    '--set-json=tolerations=[{"key":"node-role.kubernetes.io/control-plane","operator":"Exists"}]',
+)
+# What drops all that arrives at a node, and all that leaves it.
+_ARRIVING = ("-t", "raw", "PREROUTING", "-i", "eth0", "-j", "DROP")
+_LEAVING = ("-t", "mangle", "POSTROUTING", "-o", "eth0", "-j", "DROP")
+_Cut = tuple[str, ...]
+
+
+def _iptables(cluster: KindCluster, node: str, what: str, cut: _Cut) -> None:
+    """`-I` or `-D` a rule on a node."""
+    table, chain, rest = cut[:2], cut[2], cut[3:]
+    cluster.on_node(node, "iptables", *table, what, chain, *rest)
+
+
+def node_of(job: Job, pod: str) -> str:
+    """The node on which a pod runs."""
+    node: str = job.pods()[pod]["spec"]["nodeName"]
+    return node
+
+
+@contextmanager
+def cut_off(cluster: KindCluster, node: str, *cuts: _Cut) -> Iterator[None]:
+    """A block in which a node's network drops packets."""
+    for cut in cuts:
+        _iptables(cluster, node, "-I", cut)
+    try:
+        yield
+    finally:
+        for cut in cuts:
+            _iptables(cluster, node, "-D", cut)
+
+
+def _ready_again(job: Job, node: str, undo: Undo) -> None:
+    """Wait for the node before the next fault, once it has been put right."""
+    ready = ("wait", "--for=condition=Ready", f"node/{node}", "--timeout=180s")
+    undo.callback(job.cluster.kubectl, *ready, timeout_seconds=200)
+
+
+def cutting(*cuts: _Cut) -> Callable[[Job, str, Undo], None]:
+    """Cut the node of a pod off."""
+
+    def happens(job: Job, pod: str, undo: Undo) -> None:
+        node = node_of(job, pod)
+        _ready_again(job, node, undo)
+        undo.enter_context(cut_off(job.cluster, node, *cuts))
+
+    return happens
+
+
+both_ways = (_ARRIVING, _LEAVING)
+
+
+def stop_everything(job: Job, pod: str, undo: Undo) -> None:
+    """SIGSTOP for all processes of the node of a pod, its kubelet's too."""
+    node = node_of(job, pod)
+    _ready_again(job, node, undo)
+    undo.callback(job.cluster.on_node, node, "sh", "-c", "kill -CONT -1")
+    job.cluster.on_node(node, "sh", "-c", "kill -STOP -1")
+
+
+def pause_container(job: Job, pod: str, undo: Undo) -> None:
+    """Freeze the trainer's container; its kubelet lives."""
+    found = job.pods()[pod]
+    node, (status, *_) = found["spec"]["nodeName"], found["status"]["containerStatuses"]
+    container = status["containerID"].rpartition("/")[2]
+    tasks = ("ctr", "-n", "k8s.io", "tasks")
+    # By then it may be gone.
+    undo.callback(job.cluster.on_node, node, *tasks, "resume", container, check=False)
+    job.cluster.on_node(node, *tasks, "pause", container)
+
+
+def _silent(name: str, happens: Callable[[Job, str, Undo], None], rank: int = 1) -> Fault:
+    return Fault(name, happens, "NodeSilent", charged=False, rank=rank)
+
+
+FAULTS = (
+    _silent("a node is cut off", cutting(*both_ways)),
+    _silent("rank 0's node is cut off", cutting(*both_ways), 0),
+    _silent("a node stops", stop_everything),
+    _silent("rank 0's node stops", stop_everything, 0),
+    _silent("nothing arrives at a node", cutting(_ARRIVING)),
+    _silent("nothing arrives at rank 0's node", cutting(_ARRIVING), 0),
+    _silent("nothing leaves a node", cutting(_LEAVING)),
+    _silent("nothing leaves rank 0's node", cutting(_LEAVING), 0),
+    _silent("a container is paused", pause_container),
+    _silent("rank 0's container is paused", pause_container, 0),
+)
