@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from tests.agentpod import Pods, archive_with
 from tests.cluster.tiers import ROOT
-from tests.trainer.rounds import start
+from tests.trainer.rounds import OVERLOOKS, start
 from tests.trainer.training import RESULT, assert_same_training, losses, saved
 
 OPTIONS = ("--max-steps=92", "--checkpoint-every=10", "--checkpoint-dir")
@@ -59,9 +59,6 @@ if leaves and number == 1:
     Path(f"left-{os.getpid()}").touch()
 sys.exit(level.main([*OPTIONS, str(folder)]))
 """
-# An agent that overlooks processes, which ours never does: the claim is for what nobody can kill.
-REST = "        return [pid for pid in children() if pid != self.server_pid"
-OVERLOOKS = {f"{REST}]": f'{REST} and not os.path.exists(f"left-{{pid}}")]'}
 
 
 @pytest.mark.parametrize(
