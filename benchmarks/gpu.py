@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import mean
 
-from benchmarks import gpu_loop
+from benchmarks import gpu_loop, gpu_rounds
 from benchmarks.gpu_loop import Demand
 from benchmarks.report import table
 from ddptrain.compare import main as compare
@@ -142,7 +142,9 @@ On a machine with GPUs this runs, on all of them:
 It demands, over NCCL and with each SEED from {first} to {last}, an accuracy of at least {accuracy},
 and of --bf16 at most {points:.1f} points less, mean over the seeds; that no step waits for the GPU
 and no computing is taken for loading; that a group ends soon when one of its ranks fails (two GPUs
-or more); and that a run from CPUs goes on on GPUs.
+or more); and that a run from CPUs goes on on GPUs. A rank is killed in each of several rounds in
+one pod: all ranks must be forked from a process that uses no GPU, make a group again, and find the
+memory of those before them free.
 The tables compare one process, DataParallel and DDP: speed, efficiency, GPU memory, all-reduce.
 With one GPU, the rows for several are missing, and the page says so.
 All of it goes to docs/gpu.md, with hardware, versions, date and commands.
@@ -180,7 +182,7 @@ def main() -> int:
     if not gpus:
         print(plan(), end="")
         return 0
-    demands = [*train(gpus).demands, *gpu_loop.demands(gpus)]
+    demands = [*train(gpus).demands, *gpu_loop.demands(gpus), *gpu_rounds.demands(gpus)]
     compared = comparisons(cores, gpus)
     machine = examine(cores, gpus)  # last, as it takes memory on the first GPU
     sections = [compare.section(options, results, machine) for options, results in compared]

@@ -12,7 +12,7 @@ from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 from ddpjob_agent.config import HANG, Config, say
 from ddpjob_agent.environment import STACK_SIGNAL
 from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure
-from ddpjob_agent.processes import read_text
+from ddpjob_agent.processes import is_alive, stat_words
 from ddpjob_agent.progress import Progress, counting_pids
 from ddpjob_agent.records import integer, objects, past, read_records
 from ddpjob_agent.verdict import Verdict
@@ -89,5 +89,5 @@ class Hangs:
 def is_ending(record: Mapping[str, Any], now: float) -> bool:
     """Whether the process of an uncaught exception still lives, or has ended a moment ago."""
     pid = integer(record.get("pid"))
-    state = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] if pid else []
-    return state not in ([], ["Z"]) or now - past(record.get("ended_at"), now) < ENDING_SECONDS
+    lives = pid is not None and is_alive(stat_words(pid))
+    return lives or now - past(record.get("ended_at"), now) < ENDING_SECONDS

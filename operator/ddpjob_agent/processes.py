@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
 from ddpjob_agent.warm import is_child, receive, request, send
@@ -71,9 +71,23 @@ def memory_limit() -> int | None:
     return int(text) if text.isdigit() and int(text) < 2**60 else None
 
 
+def stat_words(pid: object) -> list[str]:
+    """What /proc has of a process after its name: state, parent, …; nothing where it is gone."""
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def is_alive(words: Sequence[str]) -> bool:
+    """Whether a process with these `stat_words` has a thread left.
+
+    One whose first thread has ended before the others looks like a zombie. It has its memory and
+    its files until the last thread ends, and a GPU takes its time with both.
+    """
+    return len(words) > 17 and (words[0] not in "ZX" or int(words[17]) > 1)
+
+
 def started_ticks(pid: int) -> int:
     """The start of a process in ticks, since pids are used again; -1 where it is not known."""
-    words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    words = stat_words(pid)
     return int(words[19]) if len(words) > 19 and words[19].isdigit() else -1
 
 
@@ -86,8 +100,8 @@ def children() -> list[int]:
     """Pids of this process's living children, adopted orphans included; on Linux alone."""
     found: list[int] = []
     for pid in filter(str.isdigit, os.listdir("/proc") if LIBC is not None else []):
-        state, parent = [*read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:2], "", ""][:2]
-        if parent == str(os.getpid()) and state != "Z":
+        words = stat_words(pid)
+        if words[1:2] == [str(os.getpid())] and is_alive(words):
             found.append(int(pid))
     return found
 

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ddpjob_agent.processes import read_text
+from ddpjob_agent.processes import is_alive, read_text, stat_words
 
 # The same as in sitecustomize.py.
 MEMORY_FILE = "ddpjob-stacks"
@@ -183,8 +183,8 @@ def descendants(root: int) -> list[int]:
     """Pids of all processes below `root`, oldest first."""
     parents: dict[int, int] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-        if len(words) > 1 and words[0] != "Z":
+        words = stat_words(pid)
+        if is_alive(words):
             parents[pid] = int(words[1])
     family = {root}
     while True:
@@ -218,7 +218,7 @@ def catches(pid: int, signal_number: int) -> bool:
 
 def is_stopped(pid: int) -> bool:
     """Whether `pid` cannot answer before somebody lets it go on."""
-    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
+    return stat_words(pid)[:1] in (["T"], ["t"])
 
 
 def threads(pid: int) -> list[str]:

@@ -44,6 +44,13 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+# The same, and its first thread has ended: it looks like a zombie.
+SLEEPS = "        while True:\n            time.sleep(1000)\n"
+HEADLESS = """\
+        import ctypes
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        ctypes.CDLL(None).pthread_exit(None)
+"""
 
 
 def test_no_rank_begins_while_one_of_the_round_before_refuses_to_end(pods: Pods) -> None:
@@ -62,12 +69,15 @@ def test_no_rank_begins_while_one_of_the_round_before_refuses_to_end(pods: Pods)
     assert len([words for words in asked if words[:2] == ["step", "0"]]) > 10, "it had its time"
 
 
+@pytest.mark.parametrize(
+    "leave", [LEAVE, LEAVE.replace(SLEEPS, HEADLESS)], ids=["whole", "headless"]
+)
 def test_what_a_script_left_in_a_session_of_its_own_is_dead_before_the_next_round(
-    pods: Pods,
+    pods: Pods, leave: str
 ) -> None:
     operator = train(pods)
     (pod,) = pods.started
-    act(pods, 0, 0, LEAVE + "os.remove('act-0-0')")
+    act(pods, 0, 0, leave + "os.remove('act-0-0')")
     pod.until(lambda: "left 0 " in pod.log)
     left = int(pod.log.partition("left 0 ")[2].split()[0])
     assert psutil.pid_exists(left)

@@ -1,5 +1,8 @@
 """What the kernel says of the pod's processes."""
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,32 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, **files
     monkeypatch.setattr(
         processes, "read_text", lambda path: listed if path == "/proc/self/cgroup" else read(path)
     )
+
+
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux'")
+def test_a_process_lives_until_its_last_thread_has_ended() -> None:
+    """It looks like a zombie once the first one has, but keeps its memory, a GPU's too."""
+    process = subprocess.Popen([sys.executable, "-c", HEADLESS])
+    try:
+        while processes.stat_words(process.pid)[0] != "Z":
+            assert process.poll() is None
+            time.sleep(0.01)
+        assert process.poll() is None and process.pid in processes.children()
+        process.kill()
+        while processes.stat_words(process.pid)[17] != "1":
+            time.sleep(0.01)
+        assert process.pid not in processes.children(), "only its parent has not asked for it yet"
+    finally:
+        process.kill()
+        process.wait()
+    assert not processes.is_alive(processes.stat_words(process.pid))
 
 
 V1 = {
