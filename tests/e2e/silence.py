@@ -19,9 +19,10 @@ _Cut = tuple[str, ...]
 
 
 def _iptables(cluster: KindCluster, node: str, what: str, cut: _Cut) -> None:
-    """`-I` or `-D` a rule on a node."""
+    """`-I` or `-D` a rule on a node; kubelets use IPv6 as well."""
     table, chain, rest = cut[:2], cut[2], cut[3:]
-    cluster.on_node(node, "iptables", *table, what, chain, *rest)
+    for program in ("iptables", "ip6tables") if "-s" not in rest else ("iptables",):
+        cluster.on_node(node, program, *table, what, chain, *rest)
 
 
 def node_of(job: Job, pod: str) -> str:
