@@ -23,7 +23,8 @@ from ddpjob_agent.records import integer, number
 # dead whose lease has ended.
 LEASE = 0.85
 # Between two heartbeats; until one that is not answered is sent again, and between two looks.
-BEAT, AGAIN = 0.2, 0.05
+# Rank 0's lease is up to two heartbeats old, so they leave it two thirds of the timeout.
+BEAT, AGAIN = 0.1, 0.05
 # What came back later than this says little of when the other side was heard.
 QUICK = 0.1
 # Whom rank 0 has not heard for so long is named to the operator; no more of them than so many.
