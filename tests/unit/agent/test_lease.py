@@ -247,7 +247,7 @@ def test_rank_0_that_was_stopped_for_too_long_has_lost_whatever_it_hears(phase: 
     world.run(1.5 * T)
     assert world.lost_at.keys() == {1, 2} and len(world.queues[0]) > 10
     assert world.unheard() == {}, "it did not hear anybody meanwhile: they are not to blame"
-    world.head.hear_operator(world.page["stamp"])
+    world.head.hear_operator(world.now)
     assert world.head.lease.is_lost(world.now)
     world.stopped = set()
     world.operator = True
