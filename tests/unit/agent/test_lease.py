@@ -454,6 +454,22 @@ def test_news_are_who_joins_and_leaves_the_list_and_who_passes_the_timeout() -> 
     assert 0.2 * T < news[0][0] <= 0.45 * T and 0.8 * T < news[1][0] <= 1.05 * T
 
 
+def test_an_operator_whose_requests_are_held_keeps_rank_0() -> None:
+    """They end in time for the next one, and no more often than that needs."""
+    world = settled()
+    world.head.take_news()
+    world.cut_off(1)
+    answers, begin = 0, world.now
+    while world.now < begin + 20 * T:
+        world.run(STEP)
+        if world.head.take_news():
+            world.head.hear_operator(world.head.page()["stamp"])
+            answers += 1
+    assert 0 not in world.lost_at and answers < 45
+    world.run(T)
+    assert 0 in world.lost_at
+
+
 def test_who_is_heard_again_leaves_the_list() -> None:
     world = settled(3, operator=True)
     world.cut_off(1)
