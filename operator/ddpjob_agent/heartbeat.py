@@ -31,6 +31,8 @@ from ddpjob_agent.lease import (
 
 # Who ends says bye for so long at most, and again after so long.
 BYE_SECONDS, BYE_AGAIN_SECONDS = 1.0, 0.1
+# Between two looks around.
+MOST_SECONDS = 1.0
 # So many datagrams are read before the leases are looked at again.
 MOST_READ = 256
 
@@ -45,7 +47,7 @@ class Heartbeats(threading.Thread):
         super().__init__(daemon=True, name="heartbeats")
         self.config, self.token, self.lease, self.on_lost = config, token, lease, on_lost
         self.socket: socket.socket | None = None
-        self.again = config.node_timeout * AGAIN
+        self.again = min(MOST_SECONDS, config.node_timeout * AGAIN)
         self.said_bye = threading.Event()  # all others have
         self.is_over = False
 

@@ -23,11 +23,14 @@ from ddpjob_agent.records import integer, number
 # dead whose lease has ended.
 LEASE = 0.85
 # Between two heartbeats; until one that is not answered is sent again, and between two looks.
-BEAT, AGAIN = 0.2, 0.05
+# Rank 0's lease is up to two heartbeats old, so they leave it two thirds of the timeout.
+BEAT, AGAIN = 0.1, 0.05
 # What came back later than this says little of when the other side was heard.
 QUICK = 0.1
 # Whom rank 0 has not heard for so long is named to the operator; no more of them than so many.
 UNHEARD, MOST_UNHEARD = 0.4, 64
+# When rank 0's lease is so old, the operator's request is held no longer: the next one renews it.
+OLD = 0.5
 DATAGRAM_BYTES = 512
 # A member knows so many of its own timestamps again: those of a whole lease.
 MOST_SENT = 32
@@ -198,6 +201,7 @@ class Head:
         self.unheard: dict[int, bool] = {}
         self.read_at = clock()  # all that had come by then has been read
         self.is_leaving = self.has_news = False
+        self.old_at = -math.inf  # as of when the lease was too old last
 
     def take(self, beat: Beat, address: Any, now: float) -> Beat | None:
         """Take in another node's heartbeat; the answer, None where there is none."""
@@ -247,6 +251,9 @@ class Head:
             }
             self.has_news |= found != self.unheard
             self.unheard = found
+            at = self.lease.at
+            if self.lease.runs and at != self.old_at and now - at > self.timeout * OLD:
+                self.old_at, self.has_news = at, True
 
     def take_news(self) -> bool:
         """Whether there is something new to tell the operator."""

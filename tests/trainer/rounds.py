@@ -48,12 +48,14 @@ class Operator:
 
     def __init__(self, head: Pod) -> None:
         self.head, self.round, self.serial = head, 0, 0
+        self.heard = ""  # the last page's timestamp, where nodes are watched
 
     def ask(self, hold: int = 20, *, ends: bool = False) -> dict[str, Any]:
         """The answer to one request; it is of the round that was ordered."""
-        query = f"round={self.round}&after={self.serial}&hold={hold}&ends={int(ends)}"
+        query = f"round={self.round}&after={self.serial}&hold={hold}&ends={int(ends)}{self.heard}"
         page: dict[str, Any] = json.loads(self.head.get(f"/group?{query}", TOKEN))
         self.serial = page["serial"]
+        self.heard = f"&heard={page['stamp']!r}" if "stamp" in page else ""
         assert page["round"] == self.round
         return page
 

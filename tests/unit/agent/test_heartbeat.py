@@ -1,0 +1,397 @@
+"""Heartbeats over sockets: who answers whom, what ends no thread, and how an agent says bye."""
+
+import json
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob_agent import heartbeat
+from ddpjob_agent.config import Config
+from ddpjob_agent.group import Group
+from ddpjob_agent.heartbeat import HeadHeartbeats, MemberHeartbeats
+from ddpjob_agent.lease import Beat, clock, read_beat, write_beat
+from tests.cluster.processes import free_ports
+from tests.unit.agent.samples import config
+
+HOST, SECRET = "127.0.0.1", "t0ken"
+# No lease ends in a test that does not mean it to: machines may be slow.
+LONG, SHORT = "600", "1"
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Side:
+    """The other side of an agent."""
+
+    def __init__(self, ours: Config, port: int = 0) -> None:
+        self.config = ours
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((HOST, port))
+        self.socket.settimeout(60)
+        self.port = self.socket.getsockname()[1]
+        self.peer: Any = (HOST, ours.agent_port)
+
+    def send(self, beat: Beat) -> None:
+        self.socket.sendto(write_beat(beat, SECRET, 0), self.peer)
+
+    def take(self) -> Beat:
+        content, self.peer = self.socket.recvfrom(4096)
+        beat = read_beat(content, SECRET, self.config)
+        assert beat is not None
+        return beat
+
+    def waits(self) -> bool:
+        """Whether something has come that is not taken yet."""
+        self.socket.setblocking(False)
+        try:
+            return bool(self.socket.recv(4096, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+        finally:
+            self.socket.settimeout(60)
+
+
+Made = list[HeadHeartbeats | MemberHeartbeats | Side]
+
+
+@pytest.fixture
+def made() -> Iterator[Made]:
+    """At the end the threads end and the sockets are closed."""
+    found: Made = []
+    yield found
+    for each in found:
+        if isinstance(each, Side):
+            each.socket.close()
+            continue
+        each.is_over = True
+        if each.ident is not None:
+            each.join(60)
+        if each.socket is not None:
+            each.socket.close()
+
+
+def settings(folder: Path, timeout: str, port: int, rank: int = 0) -> Config:
+    changes = {"DDPJOB_NODE_TIMEOUT": timeout, "DDPJOB_NNODES": "4"}
+    return config(folder, **changes, DDPJOB_AGENT_PORT=str(port), DDPJOB_NODE_RANK=str(rank))
+
+
+def head(folder: Path, made: Made, timeout: str = LONG) -> tuple[HeadHeartbeats, Side, list[float]]:
+    (port,) = free_ports(1)
+    ours, lost = settings(folder, timeout, port), list[float]()
+    group = Group(4, lambda: None)
+    beats = HeadHeartbeats(ours, SECRET, group, lambda: lost.append(clock()))
+    side = Side(ours)
+    made += [beats, side]
+    beats.begin()
+    return beats, side, lost
+
+
+def member(
+    folder: Path, made: Made, timeout: str = LONG, host: str = HOST
+) -> tuple[MemberHeartbeats, Side, list[float]]:
+    (port,) = free_ports(1)
+    ours, lost = settings(folder, timeout, port, rank=1), list[float]()
+    side = Side(ours, port)
+    beats = MemberHeartbeats(ours, SECRET, host, lambda: lost.append(clock()))
+    beats.again = 0.01
+    made += [beats, side]
+    beats.begin()
+    beats.member.due = -math.inf
+    return beats, side, lost
+
+
+# ---- Rank 0
+
+
+def test_rank_0_answers_each_heartbeat(tmp_path: Path, made: Made) -> None:
+    beats, side, lost = head(tmp_path, made)
+    assert beats.group.head is beats.head
+    side.send(Beat(1, 5.5))
+    first = side.take()
+    assert (first.node_rank, first.echo, first.bye) == (0, 5.5, False)
+    side.send(Beat(1, 6.5, first.stamp))
+    assert side.take().echo == 6.5
+    assert beats.lease.at == first.stamp and beats.lease.runs and not lost
+
+
+def hostile() -> list[bytes]:
+    good = json.loads(write_beat(Beat(1, 5.5), SECRET, 0))
+    wrong: dict[str, list[Any]] = {
+        "token": ["x", "", None, "\ud800"],
+        "attempt": [1, "0", None],
+        "node_rank": [0, 4, -1, "1", 10**300],
+        "stamp": [None, 1e300, -1, "5", 10**400],
+        "echo": ["5", [], 1e300],
+        "bye": [None, 1],
+    }
+    bodies = [json.dumps({**good, name: value}) for name in wrong for value in wrong[name]]
+    deep = ["[" * 512, '{"a":' * 100, "[" * 60_000, "x" * 60_000, "", "\0" * 512, "{}"]
+    return [text.encode() for text in (*bodies, *deep)] + [b"\xff" * 512]
+
+
+def test_what_is_no_heartbeat_gets_no_answer_and_stops_nothing(tmp_path: Path, made: Made) -> None:
+    beats, side, _ = head(tmp_path, made)
+    for content in hostile():
+        side.socket.sendto(content, side.peer)
+        side.send(Beat(2, 7.25))
+        assert side.take() == Beat(0, beats.head.members[2].sent, 7.25)
+    assert not side.waits() and beats.head.members.keys() == {2}
+
+
+def test_a_port_that_is_taken_costs_the_heartbeats_alone(
+    tmp_path: Path, made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _, _ = head(tmp_path, made)
+    beats = HeadHeartbeats(first.config, SECRET, Group(4, lambda: None), lambda: None)
+    made.append(beats)
+    beats.begin()
+    assert beats.ident is None and not beats.words() and beats.page() == {}
+    assert f"no heartbeats on {HOST}:{first.config.agent_port}: " in capsys.readouterr().err
+    beats.leave()
+
+
+def test_to_begin_again_changes_nothing(tmp_path: Path, made: Made) -> None:
+    beats, side, _ = head(tmp_path, made)
+    used = beats.socket
+    beats.begin()
+    assert beats.socket is used
+    side.send(Beat(1, 5.5))
+    side.take()
+
+
+def test_rank_0_that_hears_nobody_any_more_ends_the_ranks_once(tmp_path: Path, made: Made) -> None:
+    beats, side, lost = head(tmp_path, made, SHORT)
+    heard = clock()
+    while not beats.lease.runs:
+        side.send(Beat(1, 5.5))
+        side.send(Beat(1, 6.5, side.take().stamp))
+        side.take()
+    until(lambda: lost)
+    beats.join(60)
+    assert len(lost) == 1 and lost[0] - heard >= 0.85
+    assert beats.words().startswith("neither another node nor the operator has been heard for ")
+
+
+def test_the_operator_is_told_at_once_of_who_is_not_heard(tmp_path: Path, made: Made) -> None:
+    beats, side, _ = head(tmp_path, made, SHORT)
+    side.send(Beat(3, 5.5))
+    side.take()
+    group = beats.group
+    serial = group.serial
+    group.hold_operator(serial, 20)
+    joined = group.page()
+    assert [each["node_rank"] for each in joined["unheard"]] == [3] and group.serial > serial
+    until(lambda: group.page()["unheard"][0]["seconds"] > 1)
+    serial = group.serial
+    side.send(Beat(3, 6.5))
+    group.hold_operator(serial, 20)
+    assert group.serial > serial
+
+
+def test_rank_0_says_bye_until_all_have_said_it(tmp_path: Path, made: Made) -> None:
+    beats, side, _ = head(tmp_path, made)
+    for rank in (1, 2):
+        side.send(Beat(rank, 5.5))
+        side.take()
+    side.send(Beat(2, 6.5, bye=True))
+    assert side.take().bye, "said back"
+    leaves = threading.Thread(target=beats.leave)
+    leaves.start()
+    assert side.take().bye and side.take().bye, "again"
+    side.send(Beat(1, 7.5, bye=True))
+    until(lambda: not beats.head.members)
+    leaves.join(60)
+    beats.join(60)
+    while side.waits():
+        assert side.take().echo is None, "no bye is said back to who has said it back"
+
+
+def test_rank_0_that_has_heard_nobody_says_bye_to_nobody(tmp_path: Path, made: Made) -> None:
+    beats, side, _ = head(tmp_path, made)
+    begin = time.monotonic()
+    beats.leave()
+    assert time.monotonic() - begin < 0.5 or not side.waits()
+    assert not side.waits()
+
+
+# ---- Another node
+
+
+def test_a_node_sends_back_what_it_has_got(tmp_path: Path, made: Made) -> None:
+    beats, side, lost = member(tmp_path, made)
+    first = side.take()
+    assert (first.node_rank, first.echo, first.bye) == (1, None, False)
+    assert beats.page() == {}
+    side.send(Beat(0, 9.5, first.stamp))
+    second = side.take()  # at once
+    assert (second.echo, second.stamp > first.stamp) == (9.5, True)
+    assert 0 <= beats.page()["unheard_seconds"] < 60 and not lost
+
+
+def test_nothing_that_comes_ends_a_node(tmp_path: Path, made: Made) -> None:
+    beats, side, lost = member(tmp_path, made)
+    first = side.take()
+    for content in hostile():
+        side.socket.sendto(content, side.peer)
+    side.send(Beat(0, 9.5, first.stamp + 1000))
+    side.send(Beat(2, 9.5, first.stamp))
+    side.send(Beat(0, 8.5, first.stamp))
+    assert side.take().echo == 8.5
+    assert beats.is_alive() and beats.lease.at == first.stamp and not lost
+
+
+def test_a_node_whose_rank_0_is_not_heard_any_more_ends_its_ranks_once(
+    tmp_path: Path, made: Made
+) -> None:
+    beats, side, lost = member(tmp_path, made, SHORT)
+    while not beats.lease.runs and not lost:
+        side.send(Beat(0, 9.5, side.take().stamp))
+    until(lambda: lost)
+    beats.join(60)
+    assert len(lost) == 1 and lost[0] - beats.lease.at >= 0.85
+    assert beats.words() == f"node rank 0 has not been heard for {beats.lease.silence:.0f} s"
+
+
+def test_a_node_looks_for_the_name_until_it_is_there(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *more: Any) -> Any:
+        asked.append(host)
+        if len(asked) == 1:
+            raise UnicodeError("label too long")
+        if len(asked) < 4:
+            raise socket.gaierror(-2, "Name or service not known")
+        return resolve(HOST, *more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    beats, side, _ = member(tmp_path, made, "3", host="digits-0-0.digits")
+    side.take()
+    assert set(asked) == {"digits-0-0.digits"} and len(asked) >= 4
+
+
+def test_a_name_that_led_nowhere_is_looked_for_again(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, hosts = socket.getaddrinfo, iter(["127.0.0.8"])
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *more: resolve(next(hosts, HOST), *more)
+    )
+    beats, side, _ = member(tmp_path, made, SHORT)
+    side.take()
+    assert beats.address[0] == HOST
+
+
+def test_a_network_that_is_down_is_no_reason_to_spin(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+
+    def read(self: Any, seconds: float) -> bool:
+        turns.append(seconds)
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(heartbeat.Heartbeats, "read", read)
+    beats, _, _ = member(tmp_path, made)
+    beats.again = 0.1
+    until(lambda: turns)
+    time.sleep(1)
+    assert len(turns) < 30 and beats.is_alive()
+
+
+def test_a_node_at_rest_sleeps(tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [0]
+    read = heartbeat.Heartbeats.read
+
+    def count(self: Any, seconds: float) -> bool:
+        turns[0] += 1
+        return read(self, seconds)
+
+    monkeypatch.setattr(heartbeat.Heartbeats, "read", count)
+    beats, side, _ = member(tmp_path, made)
+    side.send(Beat(0, 9.5, side.take().stamp))
+    side.take()
+    side.send(Beat(0, 9.5, bye=True))
+    until(lambda: beats.member.has_left)
+    beats.again = 0.1
+    before = turns[0]
+    time.sleep(1)
+    assert turns[0] - before < 30
+
+
+def test_a_node_says_bye_until_rank_0_says_it_too(tmp_path: Path, made: Made) -> None:
+    beats, side, _ = member(tmp_path, made)
+    side.send(Beat(0, 9.5, side.take().stamp))
+    side.take()
+    until(lambda: beats.lease.runs)
+    leaves = threading.Thread(target=beats.leave)
+    leaves.start()
+    assert side.take().bye and side.take().bye
+    side.send(Beat(0, 10.5, bye=True))
+    leaves.join(60)
+    beats.join(60)
+    while side.waits():
+        assert side.take().bye
+
+
+def test_a_node_says_bye_back_and_does_not_say_it_again_when_it_ends(
+    tmp_path: Path, made: Made
+) -> None:
+    beats, side, _ = member(tmp_path, made)
+    side.send(Beat(0, 9.5, side.take().stamp))
+    side.take()
+    side.send(Beat(0, 10.5, bye=True))
+    assert side.take().bye
+    beats.leave()
+    assert not side.waits()
+
+
+def test_byes_do_not_answer_each_other_for_ever(tmp_path: Path, made: Made) -> None:
+    """Somebody who has the token may have two agents that go on believe each other's end."""
+    first, _, _ = head(tmp_path, made)
+    (address,) = [(HOST, first.config.agent_port)]
+    ours = settings(tmp_path, LONG, first.config.agent_port, rank=1)
+    node = MemberHeartbeats(ours, SECRET, HOST, lambda: None)
+    made.append(node)
+    node.begin()
+    node.member.due = -math.inf
+    until(lambda: node.lease.runs)
+    assert node.socket is not None
+    sent = [0]
+    send = node.send
+
+    def count(beat: Beat, to: Any) -> None:
+        sent[0] += 1
+        send(beat, to)
+
+    vars(node)["send"] = count
+    node.socket.sendto(write_beat(Beat(1, 1.0, bye=True), SECRET, 0), address)
+    until(lambda: node.member.has_left)
+    time.sleep(1)
+    assert sent[0] < 100
+
+
+def test_bye_takes_no_longer_where_nobody_says_it_too(tmp_path: Path, made: Made) -> None:
+    beats, side, _ = member(tmp_path, made)
+    beats.leave()  # rank 0 has never been heard
+    beats, side, _ = member(tmp_path, made)
+    side.send(Beat(0, 9.5, side.take().stamp))
+    until(lambda: beats.lease.runs)
+    byes = 0
+    beats.leave()
+    while side.waits():
+        byes += side.take().bye
+    assert 3 <= byes <= 12
