@@ -33,6 +33,10 @@ WITNESSES = 3
 LATER_PART = 1.1
 # After this part of the time-out without rank 0, a node says that it has lost it.
 LOST_PART = 0.5
+# A request has this part of the time-out for its answer, the next one comes after a pause of that
+# part, and what they have brought is judged so often.
+ANSWER_PART, PAUSE_PART, JUDGE_PART = 1 / 10, 1 / 15, 1 / 60
+MOST_ANSWER_SECONDS, MOST_PAUSE_SECONDS = 2.0, 10.0
 # All requests at a time, and those of one job: fewer, the more jobs have suspects.
 MOST_ASKED, MOST_OF_A_JOB, LEAST_OF_A_JOB = 512, 64, 8
 
@@ -140,7 +144,7 @@ class Silence:
     async def run(self) -> None:
         """Ask until cancelled."""
         try:
-            async with session(2.0, limit=0) as self._http:
+            async with session(MOST_ANSWER_SECONDS, limit=0) as self._http:
                 await asyncio.Event().wait()
         finally:
             for task in self._inquiries.values():
@@ -173,28 +177,42 @@ class Silence:
     async def _inquire(
         self, http: aiohttp.ClientSession, record: JobRecord, head: PodRecord, evidence: Evidence
     ) -> None:
-        """Ask suspects until there are none."""
+        """Ask suspects, and judge them, until there are none."""
         told = frozenset[int]()
-        while suspects := evidence.suspects():
-            own = [pod for pod in self._pods(record) if pod.attempt == head.attempt]
-            running = {pod.rank: pod for pod in own if pod.running and pod.ip}
-            self._look_at_ends(own, evidence)
-            witnesses = []
-            if 0 in suspects:
-                others = sorted(running.keys() - {0, *evidence.unheard})
-                witnesses = others[:WITNESSES]
-            most = MOST_ASKED // max(1, len(self._inquiries))
-            room = asyncio.Semaphore(max(LEAST_OF_A_JOB, min(MOST_OF_A_JOB, most)))
-            targets = [running[rank] for rank in (*suspects, *witnesses) if rank in running]
-            await asyncio.gather(*(self._ask(http, room, pod, evidence) for pod in targets))
-            evidence.hearing.intersection_update(running)  # others say nothing any more
-            silent = evidence.silent(time.monotonic()).intersection(running)
-            if silent != told:
-                self._deliver(record, silent)
-                told = silent
-            await asyncio.sleep(min(evidence.timeout / 15, 10.0))
+        asking = asyncio.create_task(self._keep_asking(http, record, head, evidence))
+        try:
+            while evidence.suspects():
+                silent = evidence.silent(time.monotonic())
+                running = {pod.rank for pod in self._own(record, head) if pod.running}
+                if (silent & running) != told:
+                    told = silent & running
+                    self._deliver(record, told)
+                await asyncio.sleep(evidence.timeout * JUDGE_PART)
+        finally:
+            asking.cancel()
         if told:
             self._deliver(record, frozenset())
+
+    async def _keep_asking(
+        self, http: aiohttp.ClientSession, record: JobRecord, head: PodRecord, evidence: Evidence
+    ) -> None:
+        """Ask suspects, and others about rank 0, until cancelled."""
+        while True:
+            own = self._own(record, head)
+            self._look_at_ends(own, evidence)
+            running = {pod.rank: pod for pod in own if pod.running and pod.ip}
+            evidence.hearing.intersection_update(running)  # others say nothing any more
+            suspects = evidence.suspects()
+            others = sorted(running.keys() - {0, *evidence.unheard}) if 0 in suspects else []
+            most = MOST_ASKED // max(1, len(self._inquiries))
+            room = asyncio.Semaphore(max(LEAST_OF_A_JOB, min(MOST_OF_A_JOB, most)))
+            targets = (running[r] for r in (*suspects, *others[:WITNESSES]) if r in running)
+            await asyncio.gather(*(self._ask(http, room, pod, evidence) for pod in targets))
+            await asyncio.sleep(min(evidence.timeout * PAUSE_PART, MOST_PAUSE_SECONDS))
+
+    def _own(self, record: JobRecord, head: PodRecord) -> list[PodRecord]:
+        """The pods of the attempt."""
+        return [pod for pod in self._pods(record) if pod.attempt == head.attempt]
 
     def _look_at_ends(self, own: Iterable[PodRecord], evidence: Evidence) -> None:
         """Take in which nodes have ended because they heard nobody."""
@@ -211,7 +229,7 @@ class Silence:
         evidence: Evidence,
     ) -> None:
         """Ask one node."""
-        seconds = min(evidence.timeout / 10, 2.0)
+        seconds = min(evidence.timeout * ANSWER_PART, MOST_ANSWER_SECONDS)
         async with room, self._asked:
             page = await read_page(http, pod, "/progress", MemberPage, seconds=seconds)
         now = time.monotonic()
