@@ -35,6 +35,8 @@ class Fault:
     """It ends processes alone, so the same pods may go on."""
     rank: int = 1
     """Node rank of the pod that it befalls."""
+    freezes: bool = False
+    """The processes there can do nothing, so they cannot end either."""
 
 
 @dataclass(frozen=True)

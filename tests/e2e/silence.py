@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import Job
@@ -82,19 +83,19 @@ def pause_container(job: Job, pod: str, undo: Undo) -> None:
     job.cluster.on_node(node, *tasks, "pause", container)
 
 
-def _silent(name: str, happens: Callable[[Job, str, Undo], None], rank: int = 1) -> Fault:
-    return Fault(name, happens, "NodeSilent", charged=False, rank=rank)
+def _silent(name: str, happens: Callable[[Job, str, Undo], None], **fields: Any) -> Fault:
+    return Fault(name, happens, "NodeSilent", charged=False, **fields)
 
 
 FAULTS = (
     _silent("a node is cut off", cutting(*both_ways)),
-    _silent("rank 0's node is cut off", cutting(*both_ways), 0),
-    _silent("a node stops", stop_everything),
-    _silent("rank 0's node stops", stop_everything, 0),
+    _silent("rank 0's node is cut off", cutting(*both_ways), rank=0),
+    _silent("a node stops", stop_everything, freezes=True),
+    _silent("rank 0's node stops", stop_everything, rank=0, freezes=True),
     _silent("nothing arrives at a node", cutting(_ARRIVING)),
-    _silent("nothing arrives at rank 0's node", cutting(_ARRIVING), 0),
+    _silent("nothing arrives at rank 0's node", cutting(_ARRIVING), rank=0),
+    _silent("nothing leaves rank 0's node", cutting(_LEAVING), rank=0),
     _silent("nothing leaves a node", cutting(_LEAVING)),
-    _silent("nothing leaves rank 0's node", cutting(_LEAVING), 0),
-    _silent("a container is paused", pause_container),
-    _silent("rank 0's container is paused", pause_container, 0),
+    _silent("rank 0's container is paused", pause_container, rank=0, freezes=True),
+    _silent("a container is paused", pause_container, freezes=True),
 )

@@ -147,7 +147,7 @@ def test_a_node_that_is_stopped_is_missed_and_ends_when_it_goes_on(pods: Pods) -
 
 
 def test_news_of_who_is_not_heard_end_a_held_request(pods: Pods) -> None:
-    first, second = start(pods)
+    first, second, _ = start(pods, 3)
     operator = Operator(first)
     operator.ask()
     send(second, signal.SIGSTOP)
@@ -219,13 +219,15 @@ def test_with_restarts_in_place_a_failed_node_still_waits(pods: Pods) -> None:
         pod.until(partial(trains, pod, 1))
 
 
-def test_a_node_that_waits_with_a_failure_keeps_its_verdict(pods: Pods) -> None:
-    first, second = start(pods, apart=False)
-    end(second, "sys.exit(3)")
-    Operator(first).until(lambda page: page["failures"])
-    send(first, signal.SIGSTOP)
-    assert second.wait() == 1
-    assert (second.summary["reason"], second.summary["exit_code"]) == ("ExitCode", 3)
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_that_waits_with_a_failure_keeps_its_verdict(pods: Pods, number: int) -> None:
+    started = start(pods, apart=False)
+    waits, other = started[number], started[1 - number]
+    end(waits, "sys.exit(3)")
+    Operator(started[0]).until(lambda page: page["failures"])
+    send(other, signal.SIGSTOP)
+    assert waits.wait() == 1, "it does not wait for its time to be over"
+    assert (waits.summary["reason"], waits.summary["exit_code"]) == ("ExitCode", 3)
 
 
 def test_a_node_that_is_clean_ends_too(pods: Pods) -> None:
