@@ -28,8 +28,8 @@ from ddpjob.plan.termination import AgentReport, termination_of
 LEAST_MISSED, MISSED_PART = 3, 1 / 3
 # Other nodes that are asked whether they have lost rank 0 too.
 WITNESSES = 3
-# A node that has lost rank 0 ends its ranks first. Rank 0's own may end later: it may have heard the
-# others until a little later than they heard it.
+# A node that has lost rank 0 ends its ranks first. Rank 0's own may end later, as it may have heard
+# the others until a little later than they heard it.
 LATER_PART = 1.1
 # After this part of the time-out without rank 0, a node says that it has lost it.
 LOST_PART = 0.5
