@@ -184,6 +184,15 @@ class Heard:
     sent: float
     """The last timestamp that it was sent."""
     address: Any
+    echoed: float = math.inf
+    """The last of our timestamps that it has sent back; infinite before the first."""
+
+    def age(self, now: float, beat: float) -> float:
+        """For how long it has not been heard, `beat` being the time between two heartbeats.
+
+        Nor is it if its heartbeats come, and say that it does not hear us: it ends soon.
+        """
+        return max(now - self.arrived, now - self.echoed - beat)
 
 
 class Head:
@@ -221,8 +230,8 @@ class Head:
                 self.lease.renew(beat.echo, now)
                 self.known.add(rank)
                 self.lease.runs = True
+                member.echoed = beat.echo
             member.arrived, member.sent, member.address = now, now, address
-            self.has_news |= self.unheard.pop(rank, None) is not None
             return Beat(0, now, beat.stamp, self.is_leaving)
 
     def forget(self, rank: int) -> None:
@@ -244,11 +253,10 @@ class Head:
         """Find out who is not heard, once all that had come is read."""
         with self.lock:
             self.read_at = now
-            found = {
-                rank: now - member.arrived > self.timeout
-                for rank, member in self.members.items()
-                if now - member.arrived > self.timeout * UNHEARD
-            }
+            beat = BEAT * self.timeout
+            ages = {rank: member.age(now, beat) for rank, member in self.members.items()}
+            least = UNHEARD * self.timeout
+            found = {rank: age > self.timeout for rank, age in ages.items() if age > least}
             self.has_news |= found != self.unheard
             self.unheard = found
             at = self.lease.at
@@ -266,7 +274,8 @@ class Head:
         The ages are those at the last look, for while this agent was stopped it heard nobody.
         """
         with self.lock:
-            ages = [(self.read_at - self.members[rank].arrived, rank) for rank in self.unheard]
+            now, beat = self.read_at, BEAT * self.timeout
+            ages = [(self.members[rank].age(now, beat), rank) for rank in self.unheard]
         ages.sort(reverse=True)
         told = [{"node_rank": rank, "seconds": round(age, 2)} for age, rank in ages[:MOST_UNHEARD]]
         return {"stamp": self.clock(), "unheard": told}

@@ -477,8 +477,25 @@ def test_who_is_heard_again_leaves_the_list() -> None:
     assert world.unheard().keys() == {1}
     world.head.take_news()
     world.cut.clear()
-    world.run(0.1 * T)
+    world.run(0.2 * T)  # until it has sent back what it hears again
     assert world.head.take_news() and world.unheard() == {}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_node_that_does_not_hear_rank_0_is_named_although_its_heartbeats_come(
+    phase: float,
+) -> None:
+    """It ends its ranks, and then the operator must not wait for as long again."""
+    world = settled(3, phase, operator=True)
+    begin = world.now
+    world.cut = {(0, 1)}
+    world.run(0.65 * T)
+    assert world.unheard().keys() == {1} and world.lost_at == {}
+    world.run(0.5 * T)
+    assert world.lost_at.keys() == {1}
+    assert world.unheard()[1] >= T and world.lost_at[1] <= begin + 0.85 * T + STEP
+    # The operator decides by this age: the node's lease has ended before it is the timeout.
+    assert world.now - world.unheard()[1] + T >= world.lost_at[1] + 0.04 * T
 
 
 def test_of_many_those_are_told_that_were_not_heard_for_longest() -> None:
