@@ -100,7 +100,7 @@ endef
 
 ##@ Releasing
 
-.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery pictures gpu-check upgrade-images upgrade-check lock clean
+.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery soak pictures gpu-check upgrade-images upgrade-check lock clean
 images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
@@ -136,6 +136,9 @@ bench-failures: $(DEV_STAMP) ## Run every kind of failure, on a real API server,
 
 bench-recovery: $(DEV_STAMP) ## From a fault to the next step, for seven faults, on kind; writes docs/recovery.md
 	$(PY) -m benchmarks.recovery --write
+
+soak: $(DEV_STAMP) ## Train for MINUTES=10 on a machine kept busy, on kind: no node may count as silent
+	$(PY) -m benchmarks.soak --minutes $(MINUTES)
 
 pictures: $(DEV_STAMP) ## Record a local run whose rank is killed, and plot docs/recovery.md; writes docs/pictures
 	$(PY) -m benchmarks.session

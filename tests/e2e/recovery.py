@@ -142,7 +142,11 @@ FAULTS = (
 
 @contextmanager
 def steady_job(
-    cluster: KindCluster, namespace: str, image: str, strategy: str = "InPlace"
+    cluster: KindCluster,
+    namespace: str,
+    image: str,
+    strategy: str = "InPlace",
+    hang_seconds: int = HANG_SECONDS,
 ) -> Iterator[Job]:
     """A job of two pods on two nodes that trains until it is deleted."""
     cluster.kubectl("create", "configmap", "script", "-n", namespace, f"--from-file={SCRIPT}")
@@ -156,7 +160,7 @@ def steady_job(
         nnodes=2,
         args=[f"/script/{SCRIPT.name}"],
         resources={"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": f"{CPU_MILLIS}m"}},
-        hangTimeoutSeconds=HANG_SECONDS,
+        hangTimeoutSeconds=hang_seconds,
         failurePolicy={
             "maxRestarts": 1000,
             "backoffSeconds": {"first": 1, "cap": 1},

@@ -73,7 +73,8 @@ def test_a_silent_node_is_left_at_once(
 def test_what_is_over_soon_costs_nothing(
     kind_cluster: KindCluster, namespace: str, foreign_image: str
 ) -> None:
-    with steady_job(kind_cluster, namespace, foreign_image) as job:
+    # TCP takes its time after a pause.
+    with steady_job(kind_cluster, namespace, foreign_image, hang_seconds=0) as job:
         settled()
         for rank in (0, 1):
             with cut_off(kind_cluster, node_of(job, f"{job.name}-0-{rank}"), *both_ways):
