@@ -86,12 +86,11 @@ class Player:
         self._agents.see(pod, gone=kind == "DELETED")
 
     def fail(self, jobs: int, rank: int) -> dict[str, float]:
-        """Fail a rank of so many jobs; when each has."""
+        """Fail a rank of so many jobs, evenly spread over all; when each has."""
         failed: dict[str, float] = {}
-        for job, pods in self._jobs.items():
-            if len(failed) == jobs:
-                break
-            for pod in pods.values():
+        apart = max(1, len(self._jobs) // jobs)
+        for job in list(self._jobs)[::apart][:jobs]:
+            for pod in self._jobs[job].values():
                 labels = pod["metadata"]["labels"]
                 if labels[names.RANK_LABEL] == str(rank) and self._fail(pod, rank):
                     failed[job] = time.time()
