@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, which two commands write parts of."""
+"""docs/benchmarks.md, which two commands write: all of it, or the part about scale."""
 
 from tests.cluster.tiers import ROOT
 
@@ -6,11 +6,15 @@ PATH = "docs/benchmarks.md"
 SCALE = "## Scale\n"
 
 
+def write(text: str) -> None:
+    """Write the whole page."""
+    (ROOT / PATH).write_text(text)
+    print(f"wrote {PATH}")
+
+
 def put_scale(text: str) -> None:
     """Put the part about scale at the page's end, in place of the former one."""
-    file = ROOT / PATH
-    file.write_text(with_scale(file.read_text(), text))
-    print(f"wrote {PATH}")
+    write(with_scale((ROOT / PATH).read_text(), text))
 
 
 def with_scale(page: str, text: str) -> str:

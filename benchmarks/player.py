@@ -3,7 +3,7 @@
 `python -m benchmarks.player KUBECONFIG` says `ready`, and then does what it reads, line by line:
 `fail JOBS RANK` fails this rank of so many jobs at once, and answers with the Unix time of each
 failure by the job's `namespace/name`. Where agents wait to be asked on, rank 0's tells the operator
-of it; elsewhere the pod ends. A job with the label FLAPPING fails by itself, again and again.
+of it; elsewhere the pod ends. A job of the name FLAPPING fails by itself, again and again.
 """
 
 import argparse
@@ -69,8 +69,7 @@ class Player:
 
     def life(self, pod: Pod) -> Life:
         """All run until they are told to end, but for the one that flaps."""
-        labels = pod["metadata"]["labels"]
-        if (labels[names.JOB_LABEL], labels[names.RANK_LABEL]) == (FLAPPING, "0"):
+        if flaps(pod) and pod["metadata"]["labels"][names.RANK_LABEL] == "0":
             return Life(run_seconds=FLAP_SECONDS, end=FAILED)
         return Life()
 
@@ -113,8 +112,15 @@ class Player:
             self.kubelet.finish(meta["namespace"], meta["name"], End(code, message))
 
 
+def flaps(pod: Pod) -> bool:
+    """Whether the pod is of the job that flaps."""
+    labels = pod["metadata"].get("labels") or {}
+    return bool(labels.get(names.JOB_LABEL) == FLAPPING)
+
+
 async def _play(options: argparse.Namespace) -> None:
     nodes = [f"node-{number}" for number in range(NODES)]
+    apart = ["node-apart"]
     config = Kubeconfig.read(options.kubeconfig)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
@@ -123,14 +129,22 @@ async def _play(options: argparse.Namespace) -> None:
         async with (
             Client(config) as client,
             Client(config) as heart,  # behind 8,000 bindings a heartbeat would come too late
-            fake_nodes(heart, *nodes, capacity=GPUS),
+            Client(config) as other,  # nor are other jobs' pods in line behind those that flap
+            fake_nodes(heart, *nodes, *apart, capacity=GPUS),
         ):
             player = Player(client, doors)
-            bind = (lambda pod: True) if options.bind else None
             player.kubelet = ScriptedKubelet(
-                client, nodes, player.life, bind=bind, address=player.address, see=player.see
+                client,
+                nodes,
+                player.life,
+                bind=(lambda pod: not flaps(pod)) if options.bind else None,
+                address=player.address,
+                see=player.see,
             )
-            async with player.kubelet:
+            flapping = ScriptedKubelet(
+                other, apart, player.life, bind=flaps if options.bind else None
+            )
+            async with player.kubelet, flapping:
                 print("ready", flush=True)
                 while line := (await reader.readline()).decode():
                     _, jobs, rank = line.split()

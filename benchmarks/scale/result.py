@@ -63,7 +63,7 @@ def missed(results: Sequence[Result]) -> list[str]:
 _INTRODUCTION = """\
 ## Scale
 
-Each scenario has a control plane of its own, as above, in which the garbage collector knows
-DDPJobs. The operator is a process of its own; nodes, pods and agents are played by another one.
-`python -m benchmarks.scale` measures this part alone, `--only NAME` one scenario, and `--quick` all
-of them at a tenth of the size. It ends with 1 where a promise does not hold."""
+Each scenario has a control plane of its own, as above. The operator is a process of its own; nodes,
+pods and agents are played by another one. `python -m benchmarks.scale` measures this part alone,
+`--only NAME` one scenario, and `--quick` all of them at a tenth of the size. It ends with 1 where a
+promise does not hold."""
