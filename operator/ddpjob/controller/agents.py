@@ -16,12 +16,16 @@ Deliver = Callable[[JobRecord, Report | None, GroupReport | None], None]
 """Takes what rank 0's agent has said: of the progress, and of all nodes."""
 Token = Callable[[JobRecord, PodRecord], Awaitable[str]]
 """Returns what the job's agents know the operator by. Raises ClusterError."""
+Known = Callable[[JobRecord, PodRecord], str]
+"""Returns the same if this process has created the pod, and so knows it; else ""."""
 
 
 class Agents:
     """Asks rank 0's agent of every running job: by a long poll where rounds may follow."""
 
-    def __init__(self, settings: Settings, heads: Heads, token: Token, deliver: Deliver) -> None:
+    def __init__(
+        self, settings: Settings, heads: Heads, token: Token, known: Known, deliver: Deliver
+    ) -> None:
         def polled() -> Iterable[tuple[JobRecord, PodRecord]]:
             return ((record, pod) for record, pod, _ in heads() if not pod.in_place)
 
@@ -34,7 +38,7 @@ class Agents:
         def reported(record: JobRecord, report: Report) -> None:
             deliver(record, report, None)
 
-        self._groups = Groups(settings, held, token, answered)
+        self._groups = Groups(settings, held, token, answered, known)
         self._poller = Poller(settings, polled, reported, lambda: len(self._groups))
 
     def write_interval(self) -> float:

@@ -121,13 +121,15 @@ class Groups:
         heads: Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]],
         token: Callable[[JobRecord, PodRecord], Awaitable[str]],
         deliver: Callable[[JobRecord, Answer], None],
+        known: Callable[[JobRecord, PodRecord], str] = lambda record, pod: "",
     ) -> None:
         """`heads` returns running jobs with rank 0's pod and the order; `deliver` takes answers.
 
-        `token` returns what the job's agents know the operator by, or raises ClusterError.
+        `token` returns what the job's agents know the operator by, or raises ClusterError. `known`
+        returns the same without a request, or "".
         """
         self._settings, self._heads = settings, heads
-        self._token, self._deliver = token, deliver
+        self._token, self._deliver, self._known = token, deliver, known
         self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
         self._held = 0
         self._reading = asyncio.Semaphore(TOKENS_AT_ONCE)
@@ -165,7 +167,8 @@ class Groups:
         self, http: aiohttp.ClientSession, record: JobRecord, pod: PodRecord, talk: _Talk
     ) -> None:
         """Ask one agent until cancelled."""
-        token = ""
+        token = self._known(record, pod)
+        is_known = bool(token)
         while True:
             await asyncio.sleep(talk.pause())
             if not token:
@@ -175,10 +178,14 @@ class Groups:
                 if not token:
                     await asyncio.sleep(TOKEN_SECONDS)
                     continue
+            order = talk.order
             answer = await self._ask(http, pod, token, talk)
             if answer is not None:
                 talk.serial = answer.serial
                 self._deliver(record, answer)
+            elif is_known and talk.order == order:
+                # Nobody answers yet, or somebody has put another token in its place.
+                token, is_known = "", False
 
     async def _ask(
         self, http: aiohttp.ClientSession, pod: PodRecord, token: str, talk: _Talk
