@@ -61,9 +61,9 @@ class Stage:
         asyncio.run(post())
         return time.monotonic() - begin
 
-    def server_cpu(self) -> float:
-        """CPU seconds of API server and etcd so far."""
-        pids = (self.server.components[name].pid for name in SERVER)
+    def server_cpu(self, components: Iterable[str] = SERVER) -> float:
+        """CPU seconds so far of API server and etcd, or of these components."""
+        pids = (self.server.components[name].pid for name in components)
         return sum(cpu_seconds(psutil.Process(pid)) for pid in pids)
 
     def settle(self, operator: OperatorProcess, seconds: float = QUIET_SECONDS) -> None:

@@ -65,9 +65,14 @@ def test_ratios_are_held_against_their_bars() -> None:
     assert holds(beside.judge(1000, [1.0, 1.0], [1.0, 2.1], 3)) == [False]
 
 
+def bursts(pods_alone: list[float], ours: list[float]) -> burst.Bursts:
+    rates = {burst.PODS_ALONE: pods_alone, burst.OURS: ours, burst.ALL: ours}
+    return {side: [burst.Burst(rate, 1.0) for rate in found] for side, found in rates.items()}
+
+
 def test_a_burst_is_held_against_the_pods_alone() -> None:
-    alone = {burst.PODS_ALONE: [100.0, 100.0], burst.OURS: [70.0, 71.0], burst.ALL: [71.0, 71.0]}
-    beside = {burst.PODS_ALONE: [100.0, 50.0], burst.OURS: [49.0, 24.0], burst.ALL: [50.0, 50.0]}
+    alone = bursts([100.0, 100.0], [70.0, 71.0])
+    beside = bursts([100.0, 50.0], [49.0, 24.0])
     assert holds(burst.judge(100, alone, beside)) == [True, False]
 
 
