@@ -119,7 +119,7 @@ images: ## Build the operator's image and the trainer's three; IMAGES=operator,n
 	  *) echo "error: IMAGES: no image $$image, only operator, native, accelerate and hf" >&2; exit 1;; \
 	esac; done
 
-bench: $(DEV_STAMP) ## Measure, and write docs/benchmarks.md
+bench: $(DEV_STAMP) ## Measure, promises of scale included, and write docs/benchmarks.md
 	$(PY) -m benchmarks
 
 bench-memory: $(DEV_STAMP) ## What the operator takes to start beside many and large objects

@@ -1,20 +1,25 @@
-"""`python -m benchmarks`: all scenarios, and docs/benchmarks.md from them."""
+"""`python -m benchmarks`: all scenarios, and docs/benchmarks.md from them.
+
+Exit codes: 0 all promises of scale hold, 1 one does not or an error.
+"""
 
 import argparse
 import os
 import platform
 import re
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 
 import psutil
 
-from benchmarks import report, trial
+from benchmarks import page, report, trial
 from benchmarks.report import Pair
+from benchmarks.scale import __main__ as scale
+from benchmarks.scale.result import sections
 from benchmarks.trial import BARE, OPERATOR, Scenario
 from tests.cluster.tiers import ROOT
 
-PAGE = ROOT / "docs" / "benchmarks.md"
 FULL = (
     Scenario("1,000 jobs × 8 pods, played", jobs=1000, nnodes=8, namespaces=4),
     Scenario("1 job × 1,000 pods, played", jobs=1, nnodes=1000),
@@ -55,9 +60,10 @@ def machine() -> list[str]:
     ]
 
 
-def main() -> None:
+def main() -> int:
+    """Measure, print or write; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small scenarios, one pair, no page")
+    parser.add_argument("--quick", action="store_true", help="a tenth of all, one pair, no page")
     parser.add_argument("--write", action="store_true", help="write the page, after --quick too")
     parser.add_argument("--pairs", type=int, help="pairs of trials per scenario (3; quick: 1)")
     options = parser.parse_args()
@@ -70,12 +76,14 @@ def main() -> None:
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         command="make bench" if not options.quick else "python -m benchmarks --quick --write",
     )
+    found = scale.measure(scale.SCENARIOS, scale.QUICK if options.quick else 1.0)
+    text = page.with_scale(text, sections(found))
     if options.quick and not options.write:
         print(text)
     else:
-        PAGE.write_text(text)
-        print(f"wrote {PAGE.relative_to(ROOT)}")
+        page.write(text)
+    return scale.report_missed(found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

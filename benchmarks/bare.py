@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import gc
 import json
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -71,9 +72,9 @@ async def _send(session: aiohttp.ClientSession, line: deque[Request]) -> None:
                 raise RuntimeError(f"{method} {path}: {answer.status}: {text[:500]!r}")
 
 
-async def run(kubeconfig: Path, in_flight: int) -> float:
-    """Send everything, `in_flight` requests at a time; CPU seconds of this process meanwhile."""
-    credentials = Credentials.from_kubeconfig(kubeconfig)
+async def run(options: argparse.Namespace) -> float:
+    """Send everything, so many requests at a time; CPU seconds of this process meanwhile."""
+    credentials = Credentials.from_kubeconfig(options.kubeconfig)
     headers = {
         "Authorization": f"Bearer {credentials.current_token()}",
         "Content-Type": "application/json",
@@ -82,16 +83,22 @@ async def run(kubeconfig: Path, in_flight: int) -> float:
     async with aiohttp.ClientSession(
         credentials.server, headers=headers, connector=connector
     ) as session:
-        async with session.get(DDPJOBS.path(None)) as answer:
+        async with session.get(DDPJOBS.path(options.namespace)) as answer:
             items = orjson.loads(await answer.read())["items"]
         agent, now = load_agent(), time.time()
         line = deque(
-            request for item in items for request in requests(DDPJob.parse(item), agent, now)
+            request
+            for item in items
+            for request in requests(DDPJob.parse(item), agent, now)
+            if not options.pods_alone or request[1].endswith(f"/{PODS.plural}")
         )
         del items
         gc.freeze()
+        if options.wait:
+            print("ready", flush=True)
+            sys.stdin.readline()
         before = time.process_time()
-        await asyncio.gather(*(_send(session, line) for _ in range(in_flight)))
+        await asyncio.gather(*(_send(session, line) for _ in range(options.in_flight)))
         return time.process_time() - before
 
 
@@ -99,9 +106,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bare", description=__doc__)
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("--in-flight", type=int, default=IN_FLIGHT)
+    parser.add_argument("--namespace", help="only of its jobs (default: of all)")
+    parser.add_argument("--pods-alone", action="store_true", help="send nothing else")
+    parser.add_argument("--wait", action="store_true", help="say `ready`, and wait for a line")
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        cpu_seconds = runner.run(run(options.kubeconfig, options.in_flight))
+        cpu_seconds = runner.run(run(options))
     print(json.dumps({"cpu_seconds": cpu_seconds}))
 
 

@@ -5,24 +5,16 @@ Jobs that run, jobs that have finished, and what tenants may store; the peaks ar
 
 import argparse
 import asyncio
-import signal
-import tempfile
 import time
 from collections.abc import Coroutine, Iterable
-from pathlib import Path
 from typing import Any
 
-import psutil
-
-from benchmarks import trial
-from benchmarks.trial import Scenario
-from ddpjob import names
+from benchmarks.report import MIB
+from benchmarks.stage import cpu_seconds, gauge, job, jobs_path, numbered, played_stage, process_of
 from tests.api.large import large_job, large_pod
-from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.operator import OperatorProcess
-from tests.cluster.tiers import ROOT
 
 WAIT_SECONDS = 1500.0
 FINISHED = {
@@ -56,25 +48,25 @@ def main() -> None:
     parser.add_argument("--finished", type=int, default=10_000, help="jobs (10000)")
     parser.add_argument("--large", type=int, default=60, help="large jobs, and large pods (60)")
     options = parser.parse_args()
-    scenario = Scenario("memory", jobs=options.jobs, nnodes=8, namespaces=4)
-    with tempfile.TemporaryDirectory() as name, ApiServer(scheduler=False) as server:
-        operators.grant_rights(server)
-        server.install_crd(ROOT / "charts" / "ddpjob" / "files" / "crd.yaml")
-        asyncio.run(trial._create_jobs(server, scenario))
-        with trial._kubelet(server), OperatorProcess(server, Path(name)) as operator:
-            wait(lambda: trial._all_started(server, scenario))
-            print(f"{options.jobs} jobs × 8 pods, as they came: {taken(operator)}", flush=True)
-            operator.kill(signal.SIGKILL)
-            restart(operator)
-            print(f"{options.jobs} jobs × 8 pods, at a start: {taken(operator)}", flush=True)
-            operator.kill(signal.SIGKILL)
-            asyncio.run(finish(server, options.finished))
-            restart(operator)
-            print(f"and {options.finished} finished jobs: {taken(operator)}", flush=True)
-            operator.kill(signal.SIGKILL)
-            asyncio.run(enlarge(server, options.large))
-            restart(operator)
-            print(f"and {options.large} large jobs and large pods: {taken(operator)}", flush=True)
+    spaces = tuple(f"bench-{number}" for number in range(4))
+    with (
+        played_stage(spaces=spaces) as (here, _, seen),
+        here.operator() as operator,
+    ):
+        here.create_jobs(numbered(options.jobs), spaces)
+        wait(lambda: seen.count(lambda found: found.get("state") == "Running") == options.jobs)
+        print(f"{options.jobs} jobs × 8 pods, as they came: {taken(operator)}", flush=True)
+        operator.kill()
+        restart(operator)
+        print(f"{options.jobs} jobs × 8 pods, at a start: {taken(operator)}", flush=True)
+        operator.kill()
+        asyncio.run(finish(here.server, options.finished))
+        restart(operator)
+        print(f"and {options.finished} finished jobs: {taken(operator)}", flush=True)
+        operator.kill()
+        asyncio.run(enlarge(here.server, options.large))
+        restart(operator)
+        print(f"and {options.large} large jobs and large pods: {taken(operator)}", flush=True)
 
 
 def restart(operator: OperatorProcess) -> None:
@@ -83,6 +75,11 @@ def restart(operator: OperatorProcess) -> None:
     begin = time.monotonic()
     operator.wait_until_ready(120)
     print(f"ready after {time.monotonic() - begin:.1f} s; ", end="")
+    rest(operator)
+
+
+def rest(operator: OperatorProcess) -> None:
+    """Wait until it has looked at every job."""
     wait(lambda: "ddpjob_queue_depth 0.0" in operator.get("/metrics"))
     time.sleep(3)
 
@@ -98,11 +95,10 @@ def wait(holds: Any) -> None:
 
 def taken(operator: OperatorProcess) -> str:
     """Peak and present memory of the process, and its CPU time so far."""
-    assert operator.process is not None
-    process = psutil.Process(operator.process.pid)
-    peak = trial._gauge(operator.get("/metrics"), "ddpjob_memory_peak_bytes") / 2**20
-    now = process.memory_info().rss / 2**20
-    return f"peak {peak:.0f} MiB, then {now:.0f} MiB, {trial._cpu(process):.1f} s of CPU"
+    process = process_of(operator)
+    peak = gauge(operator.get("/metrics"), "ddpjob_memory_peak_bytes") / MIB
+    now = process.memory_info().rss / MIB
+    return f"peak {peak:.0f} MiB, then {now:.0f} MiB, {cpu_seconds(process):.1f} s of CPU"
 
 
 async def in_turn(works: Iterable[Coroutine[Any, Any, Any]], at_once: int) -> None:
@@ -118,10 +114,10 @@ async def in_turn(works: Iterable[Coroutine[Any, Any, Any]], at_once: int) -> No
 
 async def finish(server: ApiServer, count: int) -> None:
     """Store jobs that have finished."""
-    path = f"/apis/{names.API_VERSION}/namespaces/bench-0/{names.PLURAL}"
+    path = jobs_path("bench-0")
 
     async def one(client: Client, number: int) -> None:
-        body = trial._job(f"finished-{number}", 8)
+        body = job(f"finished-{number}")
         stored = await client.request("POST", path, body)
         await client.request(
             "PUT", f"{path}/finished-{number}/status", {**stored, "status": FINISHED}
@@ -133,7 +129,7 @@ async def finish(server: ApiServer, count: int) -> None:
 
 async def enlarge(server: ApiServer, count: int) -> None:
     """Store what tenants can: jobs of 1.3 MB, and pods of 1.35 MB with the operator's label."""
-    jobs = f"/apis/{names.API_VERSION}/namespaces/bench-1/{names.PLURAL}"
+    jobs = jobs_path("bench-1")
     pods = "/api/v1/namespaces/bench-1/pods"
     async with Client(server) as client:
         works = [client.request("POST", jobs, large_job(number)) for number in range(count)]

@@ -110,7 +110,7 @@ _PAGE = """\
 
 How much slower than a bare HTTP client is the operator, and what does it cost?
 `{command}` measured this on {date} and wrote this page.
-`python -m benchmarks --quick` is a look at it in two minutes.
+`python -m benchmarks --quick` is a look at it in some minutes.
 
 {machine}
 
@@ -125,8 +125,9 @@ Medians in bold, then every trial ({pairs} of each side). The operator is to rea
 client's rate at least.
 
 - **One trial**: a control plane of its own (etcd without fsync in memory, kube-apiserver,
-  kube-controller-manager, no scheduler), in which the DDPJobs exist already. Then one side starts.
-  The two sides alternate, and a ratio is that of neighbours.
+  kube-controller-manager, whose garbage collector knows DDPJobs, no scheduler), in which the
+  DDPJobs exist already. Then one side starts. The two sides alternate, and a ratio is that of
+  neighbours.
 - **Bare client**: one process, aiohttp on uvloop, that sends what the operator sends up to a job's
   last pod, byte by byte and rendered ahead: Service, ConfigMap, NetworkPolicy, status, pods. It has
   no cache and no watch, parses no answer, and keeps 64 requests in flight, the operator's own bound

@@ -1,30 +1,30 @@
 """One trial: a fresh control plane, jobs, and one of the two sides to create their pods."""
 
-import asyncio
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import psutil
-
-from benchmarks.writes import Writes, write_policy
+from benchmarks.player import playing
+from benchmarks.stage import (
+    QUIET_SECONDS,
+    Stage,
+    check,
+    cpu_seconds,
+    gauge,
+    numbered,
+    process_of,
+    stage,
+)
+from benchmarks.writes import Writes
 from ddpjob import names
 from tests.cluster import operator as operators
-from tests.cluster.apiserver import ApiServer
-from tests.cluster.client import Client
-from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import ROOT
 
-NODES = 20
-QUIET_SECONDS = 3.0  # no write of the operator for so long: longer than its own pauses
 TRIAL_SECONDS = 600.0
 BARE, OPERATOR = "bare", "operator"
 
@@ -77,34 +77,29 @@ Hook = Callable[[int], None]
 
 def run(scenario: Scenario, side: str, hook: Hook | None = None) -> Trial:
     """One trial of `side`. Raises TimeoutError where the pods are not there in time."""
+    spaces = tuple(f"bench-{number}" for number in range(scenario.namespaces))
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        log = folder / "audit.log"
-        write_policy(folder / "policy.json", operators.USER)
-        flags = (f"--audit-policy-file={folder}/policy.json", f"--audit-log-path={log}")
-        extra = {"kube-apiserver": flags}
-        server = stack.enter_context(ApiServer(scheduler=False, extra_arguments=extra))
-        operators.grant_rights(server)
-        server.install_crd(ROOT / "charts" / "ddpjob" / "files" / "crd.yaml")
-        asyncio.run(_create_jobs(server, scenario))
+        here = stack.enter_context(stage(spaces=spaces))
+        here.create_jobs(numbered(scenario.jobs, nnodes=scenario.nnodes), spaces)
         if scenario.played:
-            stack.enter_context(_kubelet(server))
+            stack.enter_context(playing(here.server))
         time.sleep(2)  # let the server finish what the preparations have started
-        before = _server_cpu(server)
-        play = _bare if side == BARE else _operate
-        return play(server, scenario, Writes(log), before, folder, hook)
+        before = here.server_cpu()
+        return (
+            _bare(here, scenario, before)
+            if side == BARE
+            else _operate(here, scenario, before, hook)
+        )
 
 
-def _bare(
-    server: ApiServer, scenario: Scenario, writes: Writes, before: float, folder: Path, _: Any
-) -> Trial:
-    token = server.service_account_token(*operators.ACCOUNT)
-    config = server.write_kubeconfig(folder / "bare", token=token)
+def _bare(here: Stage, scenario: Scenario, before: float) -> Trial:
+    token = here.server.service_account_token(*operators.ACCOUNT)
+    config = here.server.write_kubeconfig(here.folder / "bare", token=token)
     command = [sys.executable, "-m", "benchmarks.bare", str(config)]
     ended = subprocess.run(
         command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=TRIAL_SECONDS
     )
-    after = _server_cpu(server)
+    after, writes = here.server_cpu(), here.writes
     writes.read()
     _check(writes, scenario)
     return Trial(
@@ -117,46 +112,36 @@ def _bare(
     )
 
 
-def _operate(
-    server: ApiServer,
-    scenario: Scenario,
-    writes: Writes,
-    before: float,
-    folder: Path,
-    hook: Hook | None,
-) -> Trial:
-    with OperatorProcess(server, folder) as operator:
-        assert operator.process is not None
-        process = psutil.Process(operator.process.pid)
+def _operate(here: Stage, scenario: Scenario, before: float, hook: Hook | None) -> Trial:
+    with here.operator() as operator:
+        process, writes = process_of(operator), here.writes
         if hook:
             hook(process.pid)
         deadline = time.monotonic() + TRIAL_SECONDS
 
-        def wait(seconds: float) -> None:
-            if time.monotonic() > deadline or operator.process.poll() is not None:  # type: ignore[union-attr]
-                tail = operator.log.read_text()[-3000:]
-                raise TimeoutError(f"{len(writes.pods_created)} of {scenario.pods} pods\n{tail}")
-            time.sleep(seconds)
+        def pause() -> None:
+            check(operator, deadline, f"{len(writes.pods_created)} of {scenario.pods} pods")
+            time.sleep(0.2)
 
-        while writes.read() == 0 or len(writes.pods_created) < scenario.pods:
-            wait(0.2)
-        cpu_created, after = _cpu(process), _server_cpu(server)
+        while writes.read() == 0 or writes.counts["create", "pods"] < scenario.pods:
+            pause()
+        cpu_created, after = cpu_seconds(process), here.server_cpu()
         known, since = 0, time.monotonic()
-        while time.monotonic() - since < QUIET_SECONDS or not _all_started(server, scenario):
+        while time.monotonic() - since < QUIET_SECONDS or not _all_started(here, scenario):
             if (now := writes.read()) != known:
                 known, since = now, time.monotonic()
-            wait(0.2)
+            pause()
         _check(writes, scenario)
         return Trial(
             seconds=writes.creation_seconds,
             pods=scenario.pods,
-            cpu=_cpu(process),
+            cpu=cpu_seconds(process),
             cpu_created=cpu_created,
             server_cpu=after - before,
             writes=writes.counts,
             refused=writes.refused,
             rss=process.memory_info().rss,
-            rss_peak=_gauge(operator.get("/metrics"), "ddpjob_memory_peak_bytes"),
+            rss_peak=gauge(operator.get("/metrics"), "ddpjob_memory_peak_bytes"),
         )
 
 
@@ -169,73 +154,10 @@ def _check(writes: Writes, scenario: Scenario) -> None:
         )
 
 
-async def _create_jobs(server: ApiServer, scenario: Scenario) -> None:
-    spaces = [f"bench-{number}" for number in range(scenario.namespaces)]
-    for space in spaces:
-        await asyncio.to_thread(server.create_namespace, space)
-    async with Client(server) as client:
-        posts = (
-            client.request(
-                "POST",
-                f"/apis/{names.API_VERSION}/namespaces/{spaces[n % len(spaces)]}/{names.PLURAL}",
-                _job(f"job-{n}", scenario.nnodes),
-            )
-            for n in range(scenario.jobs)
-        )
-        await asyncio.gather(*posts)
-
-
-def _job(name: str, nnodes: int) -> dict[str, Any]:
-    """The job of the README with resources, as most have."""
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": name},
-        "spec": {
-            "image": "ddpjob/trainer:0.1.0",
-            "nnodes": nnodes,
-            "args": ["-m", "ddptrain.native", "--epochs", "20"],
-            "resources": {"limits": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 1}},
-        },
-    }
-
-
-@contextmanager
-def _kubelet(server: ApiServer) -> Iterator[None]:
-    """The scripted kubelet in a process of its own; it binds pods too, there is no scheduler."""
-    command = [sys.executable, "-m", "tests.cluster.kubelet", str(server.kubeconfig)]
-    command += ["--nodes", str(NODES), "--bind"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
-                raise RuntimeError("the scripted kubelet did not start")
-            yield
-        finally:
-            process.kill()
-
-
-def _all_started(server: ApiServer, scenario: Scenario) -> bool:
+def _all_started(here: Stage, scenario: Scenario) -> bool:
     """Whether the operator says of every job what is so: all nodes run, or all are pending."""
-    found = server.request("GET", f"/apis/{names.API_VERSION}/{names.PLURAL}")["items"]
+    found = here.server.request("GET", f"/apis/{names.API_VERSION}/{names.PLURAL}")["items"]
     counter = "running" if scenario.played else "pending"
     return all(
         job.get("status", {}).get("nodes", {}).get(counter) == scenario.nnodes for job in found
-    )
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def _server_cpu(server: ApiServer) -> float:
-    names = ("etcd", "kube-apiserver")
-    return sum(_cpu(psutil.Process(server.components[name].pid)) for name in names)
-
-
-def _gauge(text: str, name: str) -> int:
-    """The value of a metric without labels."""
-    return next(
-        int(float(line.split()[1])) for line in text.splitlines() if line.startswith(name + " ")
     )

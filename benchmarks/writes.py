@@ -35,6 +35,22 @@ def write_policy(path: Path, user: str) -> None:
     path.write_text(json.dumps(policy(user)))
 
 
+@dataclass(frozen=True)
+class Write:
+    """A write that was answered well."""
+
+    time: float
+    """Unix time of the answer."""
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+
+    def is_of(self, verb: str, resource: str) -> bool:
+        """Whether it is such a write."""
+        return (self.verb, self.resource) == (verb, resource)
+
+
 @dataclass
 class Writes:
     """The writes so far; `read` takes in what the log has got since it was last called."""
@@ -44,8 +60,8 @@ class Writes:
     """(verb, resource) → how many were answered well."""
     refused: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """(verb, resource, code) → how many were not."""
-    pods_created: list[float] = field(default_factory=list)
-    """Unix times of the answers to pod creations."""
+    log: list[Write] = field(default_factory=list)
+    """The former, one by one, in the order of the log."""
     _read_to: int = 0
 
     def read(self) -> int:
@@ -69,9 +85,18 @@ class Writes:
             self.refused[verb, resource, code] += 1
             return
         self.counts[verb, resource] += 1
-        if (verb, resource) == ("create", "pods"):
-            time = datetime.fromisoformat(str(event["stageTimestamp"]))
-            self.pods_created.append(time.timestamp())
+        time = datetime.fromisoformat(str(event["stageTimestamp"])).timestamp()
+        named = (str(target.get(name, "")) for name in ("namespace", "name"))
+        self.log.append(Write(time, verb, resource, *named))
+
+    @property
+    def pods_created(self) -> list[float]:
+        """Unix times of the answers to pod creations."""
+        return [write.time for write in self.log if write.is_of("create", "pods")]
+
+    def between(self, since: float, until: float) -> list[Write]:
+        """Writes by the time of their answers, Events left out."""
+        return [w for w in self.log if since <= w.time < until and w.resource != "events"]
 
     @property
     def creation_seconds(self) -> float:

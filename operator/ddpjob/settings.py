@@ -13,8 +13,8 @@ class Settings:
     """The allow-list for pods of jobs."""
     workers: int = 16
     """The number of jobs that are reconciled at the same time."""
-    creates_per_job: int = 32
-    """The number of pods of one job that are created at the same time.
+    pods_per_job: int = 32
+    """The number of pods of one job that are created, or deleted, at the same time.
 
     It is limited, because one wide job must not hold all connections."""
     minor_status: float = 1.0

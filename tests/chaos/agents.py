@@ -121,6 +121,15 @@ class PlayedGroup:
             self.news.set()
             self.news = asyncio.Event()
 
+    def fail(self, rank: int, code: int) -> bool:
+        """Let a node's ranks end with this code; whether they were running."""
+        pod = self.pods.get(rank)
+        if pod is None or pod.state != RUNNING:
+            return False
+        self._fall(rank, pod, code)
+        self.go_on()
+        return True
+
     def deed(self, what: What, rank: int, number: int, version: int = 0) -> None:
         """Say what has been done."""
         at = asyncio.get_running_loop().time()
@@ -340,6 +349,10 @@ class Agents:
             if labels[names.RANK_LABEL] == "0":
                 self._doors.open(pod, partial(self._answer, pod, group))
             group.see(pod)
+
+    def group(self, uid: str, attempt: int) -> PlayedGroup | None:
+        """All nodes of an attempt of the job with this uid, if one of them has run."""
+        return self._groups.get((uid, str(attempt)))
 
     def see_all(self, pods: Mapping[str, Body]) -> None:
         """Take in all pods that there are, by uid."""

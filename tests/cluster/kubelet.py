@@ -1,24 +1,18 @@
-"""A kubelet that plays pods by a script: no container, real status writes, thousands of pods.
+"""A kubelet that plays pods by a script: no container, real status writes, thousands of pods."""
 
-`python -m tests.cluster.kubelet` plays them in a process of its own, for benchmarks.
-"""
-
-import argparse
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 
 from tests.cluster.apiserver import ApiError
-from tests.cluster.client import STRATEGIC, Client, Kubeconfig
-from tests.cluster.nodes import fake_nodes
+from tests.cluster.client import STRATEGIC, Client
 from tests.cluster.podstatus import KILLED, End, Life, Pod, ended, running
 
 
@@ -76,8 +70,9 @@ class ScriptedKubelet:
 
     `script` is asked once for each pod when it is bound. Pods without a node of which `bind` is
     true are bound to ours in turn, for a control plane without a scheduler; the nodes must exist
-    either way. `address` has the addresses of pods at which somebody listens. All containers of a
-    pod start and end together; restartPolicy is taken as Never.
+    either way. `address` has the addresses of pods at which somebody listens. `see` gets all events
+    of pods, with their types. All containers of a pod start and end together; restartPolicy is
+    taken as Never.
     """
 
     def __init__(
@@ -88,13 +83,14 @@ class ScriptedKubelet:
         *,
         bind: Callable[[Pod], bool] | None = None,
         address: Callable[[Pod], str] = lambda pod: "",
+        see: Callable[[str, Pod], None] = lambda kind, pod: None,
     ) -> None:
         self._client = client
         self._nodes = frozenset(nodes)
         self._turns = itertools.cycle(nodes)
         self._script = script
         self._bind = bind
-        self._address = address
+        self._address, self._see = address, see
         self._played: dict[str, _Played] = {}  # by uid
         self._bindings: dict[str, asyncio.Task[None]] = {}  # by uid
         self._muted: set[str] = set()
@@ -154,6 +150,7 @@ class ScriptedKubelet:
         query = "" if self._bind is not None else "fieldSelector=spec.nodeName!="
         async for kind, pod in self._client.follow("/api/v1/pods", query):
             uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName")
+            self._see(kind, pod)
             if kind == "DELETED":
                 self._bindings.pop(uid, None)
                 if one := self._played.pop(uid, None):
@@ -220,40 +217,5 @@ class ScriptedKubelet:
             await asyncio.sleep(0.2)
 
 
-def every(pod: Pod) -> bool:
-    """Bind all pods."""
-    return True
-
-
 def _path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-
-
-async def _play_for_ever(options: argparse.Namespace) -> None:
-    life = Life(start_seconds=options.start_seconds, run_seconds=options.run_seconds)
-    nodes = [f"node-{number}" for number in range(options.nodes)]
-    config = Kubeconfig.read(options.kubeconfig)
-    async with (
-        Client(config) as client,
-        Client(config) as heart,  # behind 8,000 bindings a heartbeat would come too late
-        fake_nodes(heart, *nodes),
-        ScriptedKubelet(client, nodes, lambda pod: life, bind=every if options.bind else None),
-    ):
-        print("ready", flush=True)
-        await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Play pods on fake nodes until interrupted; says `ready` when it does."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.kubelet")
-    parser.add_argument("kubeconfig", type=Path)
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--bind", action="store_true", help="bind pods too, as a scheduler would")
-    parser.add_argument("--start-seconds", type=float, default=0)
-    parser.add_argument("--run-seconds", type=float, help="default: for ever")
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_play_for_ever(parser.parse_args()))
-
-
-if __name__ == "__main__":
-    main()

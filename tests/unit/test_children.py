@@ -29,6 +29,7 @@ from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import job_object
 from tests.localplay import (
+    FAST,
     NAMESPACE,
     OperatorView,
     Refusing,
@@ -283,3 +284,32 @@ async def test_nothing_is_created_again_before_the_first_answers_are_there() -> 
     async with operating(cluster, lambda attempt, rank: 0):
         await in_state(cluster, "Succeeded")
     assert cluster.stumbled and cluster.most == 1
+
+
+class Crowded(Watched):
+    """Counts the pods that are being deleted at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+
+    async def delete(self, resource: Resource, *args: Any, **options: Any) -> Body | None:
+        counts = resource == PODS and options.get("grace_seconds") != 0  # a kubelet's, played here
+        self.now += counts
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.001)
+        try:
+            return await super().delete(resource, *args, **options)
+        finally:
+            self.now -= counts
+
+
+async def test_other_jobs_are_not_in_line_behind_all_deletions_of_a_wide_one() -> None:
+    cluster = Crowded()
+    await submit(cluster, nnodes=8, failurePolicy={"restartStrategy": "Recreate"})
+    settings = replace(FAST, pods_per_job=3)
+    script = {(0, 0): 1}
+    async with operating(cluster, lambda *place: script.get(place), settings):
+        await until(lambda: has_restarted(cluster))
+        await in_state(cluster, "Running")
+    assert cluster.most == 3

@@ -1,19 +1,27 @@
 """What the caches take for a job and its pods, whatever somebody edits."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS
+from ddpjob.controller.controller import Controller
+from ddpjob.controller.jobrecord import job_record
+from ddpjob.plan.podrecord import pod_record
 from tests.builders import job_object
 from tests.localplay import (
+    FAST,
     NAMESPACE,
     Watched,
     end_pod,
     in_state,
     operating,
+    play_pods,
     pod_names,
+    side_by_side,
+    stored,
     submit,
     until,
     watching,
@@ -86,3 +94,27 @@ async def test_a_pod_that_loses_its_label_and_gets_it_back_is_seen_again() -> No
         body["metadata"]["labels"][names.MANAGED_BY_LABEL] = label
         await cluster.update(PODS, NAMESPACE, body)
         await until(old_pods, 5.0)
+
+
+async def test_the_token_of_own_pods_is_known_and_that_of_others_is_not() -> None:
+    cluster = Watched()
+    await submit(cluster)
+    controllers = [Controller(cluster, settings=FAST) for _ in range(2)]
+    playing = play_pods(cluster, lambda attempt, rank: None)
+    async with side_by_side(playing, controllers[0].run()):
+        await in_state(cluster, "Running")
+    async with side_by_side(controllers[1].run()):
+        await until(lambda: _is_ready(controllers[1]))
+    record = job_record(await stored(cluster))
+    pod = pod_record(await cluster.get(PODS, NAMESPACE, "digits-0-0"))
+    assert pod is not None
+    token = await controllers[0].reconciler.children.token(record, pod)
+    assert token and controllers[0]._known_token(record, pod) == token
+    assert controllers[1]._known_token(record, pod) == ""
+    for other in (replace(pod, attempt=1), replace(pod, uid_print="xxxxxx"), replace(pod, rank=9)):
+        assert controllers[0]._known_token(record, other) == ""
+    assert controllers[0]._known_token(replace(record, uid="another"), pod) == ""
+
+
+async def _is_ready(controller: Controller) -> bool:
+    return controller.leading and not len(controller.queue)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 
 from ddpjob.controller.groups import Answer, Groups
 from ddpjob.controller.jobrecord import JobRecord
@@ -11,46 +12,52 @@ from ddpjob.controller.silence import Silence
 from ddpjob.plan.observed import GroupReport, PodRecord, Report
 from ddpjob.settings import Settings
 
-Heads = Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]]
-"""The running jobs, each with rank 0's own pod of its attempt and the order for the group."""
-Deliver = Callable[[JobRecord, Report | None, GroupReport | None], None]
-"""Takes what rank 0's agent has said: of the progress, and of all nodes."""
-Pods = Callable[[JobRecord], Iterable[PodRecord]]
-"""Returns a job's pods."""
-TakeSilent = Callable[[JobRecord, frozenset[int]], None]
-"""Takes the ranks of a job's silent nodes."""
-Token = Callable[[JobRecord, PodRecord], Awaitable[str]]
-"""Returns what the job's agents know the operator by. Raises ClusterError."""
+
+@dataclass(frozen=True)
+class Desk:
+    """What agents are asked on behalf of, and who takes their answers."""
+
+    heads: Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]]
+    """The running jobs, each with rank 0's own pod of its attempt and the order for the group."""
+    pods: Callable[[JobRecord], Iterable[PodRecord]]
+    """Returns a job's pods."""
+    token: Callable[[JobRecord, PodRecord], Awaitable[str]]
+    """Returns what the job's agents know the operator by. Raises ClusterError."""
+    known: Callable[[JobRecord, PodRecord], str]
+    """Returns the same if this process has created the pod, and so knows it; else ""."""
+    deliver: Callable[[JobRecord, Report | None, GroupReport | None], None]
+    """Takes what rank 0's agent has said: of the progress, and of all nodes."""
+    take_silent: Callable[[JobRecord, frozenset[int]], None]
+    """Takes the ranks of a job's silent nodes."""
 
 
 class Agents:
     """Asks rank 0's agent of every running job: by a long poll where it knows of all nodes."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        heads: Heads,
-        token: Token,
-        deliver: Deliver,
-        pods: Pods,
-        take_silent: TakeSilent,
-    ) -> None:
+    def __init__(self, settings: Settings, desk: Desk) -> None:
         def polled() -> Iterable[tuple[JobRecord, PodRecord]]:
-            return ((record, pod) for record, pod, _ in heads() if not _speaks_for_all(pod))
+            return ((record, pod) for record, pod, _ in desk.heads() if not _speaks_for_all(pod))
 
         def held() -> Iterable[tuple[JobRecord, PodRecord, Order]]:
-            return (head for head in heads() if _speaks_for_all(head[1]))
+            return (head for head in desk.heads() if _speaks_for_all(head[1]))
 
         def answered(record: JobRecord, pod: PodRecord, answer: Answer | None) -> None:
             self._silence.heard(record, pod, answer)
             if answer is not None:
-                deliver(record, answer.report, answer.group)
+                desk.deliver(record, answer.report, answer.group)
 
         def reported(record: JobRecord, report: Report) -> None:
-            deliver(record, report, None)
+            desk.deliver(record, report, None)
 
-        self._silence = Silence(pods, take_silent)
-        self._groups = Groups(settings, held, token, answered, self._silence.forget)
+        self._silence = Silence(desk.pods, desk.take_silent)
+        self._groups = Groups(
+            settings,
+            held,
+            desk.token,
+            answered,
+            known=desk.known,
+            forget=self._silence.forget,
+        )
         self._poller = Poller(settings, polled, reported, lambda: len(self._groups))
 
     def write_interval(self) -> float:

@@ -106,7 +106,7 @@ class Children:
         memory.prepared = (job.metadata.generation, job.status.attempt)
 
     async def create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
-        """Create these ranks' pods, at most `creates_per_job` at a time.
+        """Create these ranks' pods, at most `pods_per_job` at a time.
 
         Raises the first refusal, after all requests have been answered.
         """
@@ -116,7 +116,7 @@ class Children:
         if memory.made[0] != job.status.attempt:
             memory.made = job.status.attempt, {}
         made = memory.made[1]
-        slots = asyncio.Semaphore(self.settings.creates_per_job)
+        slots = asyncio.Semaphore(self.settings.pods_per_job)
         refused: list[int] = []
 
         async def create(rank: int) -> None:
@@ -149,12 +149,21 @@ class Children:
     async def end_pods(self, job: DDPJob, decision: Decision, memory: Memory) -> None:
         """Delete the pods of `decision.delete`, and have kubelets end those of `expire`.
 
+        At most `pods_per_job` at a time: other jobs' requests are not in line behind thousands.
         Raises ClusterError, but not for a stray: nothing waits for its deletion.
         """
+        slots = asyncio.Semaphore(self.settings.pods_per_job)
+
+        async def delete(deletion: Deletion) -> None:
+            async with slots:
+                await self._delete_pod(deletion)
+
+        async def expire(pod: PodRecord) -> None:
+            async with slots:
+                await self._expire_pod(pod)
+
         answers = await asyncio.gather(
-            *(self._delete_pod(deletion) for deletion in decision.delete),
-            *(self._expire_pod(pod) for pod in decision.expire),
-            return_exceptions=True,
+            *map(delete, decision.delete), *map(expire, decision.expire), return_exceptions=True
         )
         for error, deletion in zip_longest(answers, decision.delete):
             if deletion and deletion.stray and isinstance(error, ClusterError):

@@ -11,7 +11,7 @@ from secrets import token_bytes
 from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Cache, Informer
-from ddpjob.controller.agents import Agents
+from ddpjob.controller.agents import Agents, Desk
 from ddpjob.controller.children import Children
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.controller.memory import Caches, Order
@@ -86,14 +86,15 @@ class Controller:
             remove_job=self._job_cache.remove,
         )
         children = Children(cluster, caches, load_agent(), self.settings, token_bytes(32))
-        self.agents = Agents(
-            self.settings,
-            self._heads,
-            children.token,
-            self._reported,
-            lambda record: self.pods_of(record.namespace, record.uid),
-            self._silent,
+        desk = Desk(
+            heads=self._heads,
+            pods=lambda record: self.pods_of(record.namespace, record.uid),
+            token=children.token,
+            known=self._known_token,
+            deliver=self._reported,
+            take_silent=self._silent,
         )
+        self.agents = Agents(self.settings, desk)
         self.reconciler = Reconciler(cluster, caches, children, self.settings, self.agents)
         labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
@@ -190,6 +191,16 @@ class Controller:
             head = next((pod for pod in pods if pod.uid == memory.head), None)
             if head is not None and head.running and head.ip:
                 yield record, head, memory.order
+
+    def _known_token(self, record: JobRecord, pod: PodRecord) -> str:
+        """The token beside the agent of a pod that this process has created; else "".
+
+        It saves a request for the whole agent, of each job, while others' pods are created.
+        """
+        memory = self.reconciler.memories.get(record.uid)
+        if memory is None or memory.made[0] != pod.attempt:
+            return ""
+        return memory.token if memory.made[1].get(pod.rank) == pod.uid_print else ""
 
     def _reported(
         self, record: JobRecord, report: Report | None, group: GroupReport | None

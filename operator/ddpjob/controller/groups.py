@@ -137,16 +137,18 @@ class Groups:
         heads: Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]],
         token: Callable[[JobRecord, PodRecord], Awaitable[str]],
         deliver: Callable[[JobRecord, PodRecord, Answer | None], None],
+        *,
+        known: Callable[[JobRecord, PodRecord], str] = lambda record, pod: "",
         forget: Callable[[str], None] = lambda uid: None,
     ) -> None:
         """`heads` returns running jobs with rank 0's pod and the order.
 
         `deliver` takes answers, and None for a request without one; `forget` the uid of a pod that
-        is asked no more.
-        `token` returns what the job's agents know the operator by, or raises ClusterError.
+        is asked no more. `token` returns what the job's agents know the operator by, or raises
+        ClusterError; `known` returns the same without a request, or "".
         """
-        self._settings, self._heads = settings, heads
-        self._token, self._deliver, self._forget = token, deliver, forget
+        self._settings, self._heads, self._deliver = settings, heads, deliver
+        self._token, self._known, self._forget = token, known, forget
         self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
         self._held = 0
         self._reading = asyncio.Semaphore(TOKENS_AT_ONCE)
@@ -185,7 +187,8 @@ class Groups:
         self, http: aiohttp.ClientSession, record: JobRecord, pod: PodRecord, talk: _Talk
     ) -> None:
         """Ask one agent until cancelled."""
-        token = ""
+        token = self._known(record, pod)
+        is_known = bool(token)
         while True:
             await asyncio.sleep(talk.pause())
             if not token:
@@ -195,10 +198,14 @@ class Groups:
                 if not token:
                     await asyncio.sleep(TOKEN_SECONDS)
                     continue
+            order = talk.order
             answer = await self._ask(http, record, pod, token, talk)
             if answer is not None:
                 talk.last = answer
                 self._deliver(record, pod, answer)
+            elif is_known and talk.order == order:
+                # Nobody answers yet, or somebody has put another token in its place.
+                token, is_known = "", False
 
     async def _ask(
         self,
