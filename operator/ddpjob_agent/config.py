@@ -10,7 +10,8 @@ from itertools import chain, islice
 from typing import Mapping  # noqa: UP035 - Python 3.8
 
 # Exit codes; else 128 + signal.
-OK, USER_ERROR, SAVED, HANG, NO_RENDEZVOUS, OUT_OF_MEMORY, TERMINATED = (0, 1, 75, 76, 77, 137, 143)
+OK, USER_ERROR, SAVED, HANG, NO_RENDEZVOUS, SILENT = 0, 1, 75, 76, 77, 78
+OUT_OF_MEMORY, TERMINATED = 137, 143
 # torchrun's own limit for a static rendezvous.
 RENDEZVOUS_SECONDS = 900
 # So many rounds in a row have ports of their own.
@@ -68,6 +69,10 @@ class Config:
         # Without a step for so long the attempt ends; 0: for ever.
         self.hang_seconds = whole("DDPJOB_HANG_SECONDS", 0, 0)
         self.warm_start = env.get("DDPJOB_WARM_START") != "0"
+        # Ranks end where other nodes have not been heard for so long; 0: they never do. A single
+        # node has nobody to hear.
+        timeout = whole("DDPJOB_NODE_TIMEOUT", 0, 0, 3600)
+        self.node_timeout = timeout if self.nnodes > 1 else 0
         # After a failure the processes may be started again in this pod.
         self.in_place = env.get("DDPJOB_RESTART") == "InPlace"
         if problems:

@@ -12,10 +12,13 @@ import json
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
 from ddpjob_agent.records import integer, number, past
+
+if TYPE_CHECKING:
+    from ddpjob_agent.lease import Head
 
 RUNNING, FAILED, CLEAN = "running", "failed", "clean"
 # In each round a node goes through these, and never back.
@@ -70,6 +73,7 @@ class Group:
     def __init__(self, nnodes: int, on_order: Callable[[], None]) -> None:
         """`on_order` is called whenever there is another order."""
         self.nnodes, self.on_order = nnodes, on_order
+        self.head: Head | None = None  # knows who is not heard, if nodes are watched
         lock = threading.RLock()
         # There is another order, for nodes; there is more to tell the operator.
         self.ordered, self.told = threading.Condition(lock), threading.Condition(lock)
@@ -125,6 +129,16 @@ class Group:
         self.serial += 1
         self.told.notify_all()
 
+    def tell_news(self) -> None:
+        """Have the operator told of what is not the group's own news."""
+        with self.told:
+            self.count()
+
+    def hear(self, stamp: float | None) -> None:
+        """Take in the timestamp of a page that the operator has read."""
+        if self.head is not None and stamp is not None:
+            self.head.hear_operator(stamp)
+
     def hold_node(self, known: Order) -> float:
         """Hold a node's request until there is another order; the seconds until the next one.
 
@@ -152,6 +166,7 @@ class Group:
             "round": order.round,
             "running": running,
             "failures": [{"node_rank": rank, **(node.failure or {})} for rank, node in told],
+            **({} if self.head is None else self.head.page()),
         }
 
 

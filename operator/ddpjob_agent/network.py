@@ -147,14 +147,15 @@ def hold_member(group: Group, rank: int, node: Node, known: Order) -> dict[str, 
 def hold_operator(group: Group, query: str) -> dict[str, Any]:
     """Take the operator's order, and answer once there is more to tell than it knows.
 
-    `round=R&after=S&hold=T&ends=0|1`: the job's round, the serial of the last answer, the seconds
-    to wait for another one, and whether nodes whose ranks have failed are to end their pods. An
-    order that was lost is given again with the next request.
+    `round=R&after=S&hold=T&ends=0|1&heard=C`: the job's round, the serial of the last answer, the
+    seconds to wait for another one, whether nodes whose ranks have failed are to end their pods,
+    and the last answer's timestamp. An order that was lost is given again with the next request.
     """
     words = dict(pair.partition("=")[::2] for pair in query.split("&"))
     number, after, hold, ends = (
         whole(words.get(n, "")) for n in ("round", "after", "hold", "ends")
     )
+    group.hear(seconds(words.get("heard", "")))
     if number is not None:
         group.want(number, bool(ends))
     group.hold_operator(after, hold or 0)
@@ -165,3 +166,9 @@ def whole(text: str) -> int | None:
     """The whole number in a text, None where there is none below 2^31."""
     good = text.isascii() and text.isdigit() and len(text) <= 10
     return int(text) if good and int(text) < 2**31 else None
+
+
+def seconds(text: str) -> float | None:
+    """The seconds in a text, as JSON has them; None where there are none."""
+    good = len(text) <= 40 and all(part.isascii() and part.isdigit() for part in text.split(".", 1))
+    return float(text) if good else None

@@ -335,6 +335,19 @@ class Launcher:
         """Whether the launcher lives, or is on its way."""
         return self.code is None and (self.pid > 0 or self.is_asked)
 
+    def kill_now(self) -> None:
+        """Kill all other processes, from another thread; `pause` collects them."""
+        until = time.monotonic() + END_SECONDS
+        while time.monotonic() < until:
+            rest = children()
+            if not rest:
+                break
+            for pid in rest:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        self.wake_up()
+
     def kill_rest(self, *, spares_server: bool = False) -> bool:
         """Kill all that is left; whether nothing is.
 

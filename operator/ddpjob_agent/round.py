@@ -26,6 +26,7 @@ from ddpjob_agent.verdict import (
     judge_torchrun,
     missing_script,
     refused,
+    silent,
     termination_message,
     write_termination,
 )
@@ -46,10 +47,15 @@ class Round:
         *,
         on_start: Callable[[], None],
         is_over: Callable[[], bool],
+        silence: Callable[[], str],
     ) -> None:
-        """`on_start` is called once the training runs; `is_over`: the group goes on to another."""
+        """`on_start` is called once the training runs; `is_over`: the group goes on to another.
+
+        `silence` says who has not been heard for too long; "" while nobody is missed.
+        """
         self.config, self.mode, self.arguments = config, mode, arguments
         self.launcher, self.on_start, self.is_over = launcher, on_start, is_over
+        self.silence = silence
         self.progress = Progress(config)
         self.page = self.progress.page("waiting")
         self.hangs = Hangs(config, self.progress)
@@ -77,6 +83,9 @@ class Round:
             self.watch.start()
         self.wait()
         self.progress.poll(time.monotonic())
+        words = self.silence()
+        if words and self.launcher.code != 0:  # perhaps it is killed already
+            return silent(words)
         return None if self.launcher.code is None and self.is_left() else self.judge()
 
     def is_left(self) -> bool:
@@ -91,7 +100,7 @@ class Round:
         while launcher.code is None or (launcher.terminated_at is not None and launcher.rest()):
             launcher.pause(POLL_SECONDS if self.started else START_SECONDS)
             now = time.monotonic()
-            if now > launcher.deadline or launcher.refusal or self.is_left():
+            if now > launcher.deadline or launcher.refusal or self.is_left() or self.silence():
                 return
             if launcher.code is not None and launcher.terminated_at is not None:
                 launcher.stop_orphans()

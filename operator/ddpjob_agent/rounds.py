@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 import time
-from typing import Callable  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import NO_RENDEZVOUS, Config, say
 from ddpjob_agent.environment import prepare_folders
@@ -25,9 +25,13 @@ from ddpjob_agent.verdict import (
     announce,
     conclude,
     judge_stop,
+    silent,
     termination_message,
     write_termination,
 )
+
+if TYPE_CHECKING:
+    from ddpjob_agent.heartbeat import Heartbeats
 
 # Failures after which the same pods may try again.
 REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled")
@@ -51,7 +55,8 @@ class Rounds:
         self.launcher, self.hooks = launcher, hooks
         self.group: Group | None = None
         self.link: Link | RemoteLink | None = None
-        self.token = read_token() if config.in_place else ""
+        self.beats: Heartbeats | None = None
+        self.token = read_token() if config.in_place or config.node_timeout else ""
         self.round = self.make_round(config)
         self.is_told = False  # the log has the round's failure already
 
@@ -62,6 +67,8 @@ class Rounds:
         def begun() -> None:
             if self.link is not None:
                 self.link.tell(number, RUNNING)
+            if self.beats is not None:
+                self.beats.begin()
 
         return Round(
             config,
@@ -70,18 +77,32 @@ class Rounds:
             self.launcher,
             on_start=begun,
             is_over=lambda: self.wanted() > number,
+            silence=self.silence,
         )
 
     def make_link(self, master: str) -> None:
         """Be in touch with the other nodes, where there is a token for it."""
-        config = self.first
+        config, wake_up = self.first, self.launcher.wake_up
         if not self.token:
             return
         if config.node_rank == 0:
-            self.group = Group(config.nnodes, self.launcher.wake_up)
-            self.link = Link(config, self.group)
-        else:
-            self.link = RemoteLink(config, self.token, master, self.launcher.wake_up)
+            self.group = Group(config.nnodes, wake_up)
+        if config.in_place:
+            ours = self.group and Link(config, self.group)
+            self.link = ours or RemoteLink(config, self.token, master, wake_up)
+        if config.node_timeout:
+            from ddpjob_agent.heartbeat import make_heartbeats
+
+            on_lost = self.launcher.kill_now
+            self.beats = make_heartbeats(config, self.token, master, self.group, on_lost)
+
+    def silence(self) -> str:
+        """Who has not been heard for too long; "" while nobody is missed."""
+        return "" if self.beats is None else self.beats.words()
+
+    def page(self) -> dict[str, Any]:
+        """The object served at /progress."""
+        return {**self.round.page, **({} if self.beats is None else self.beats.page())}
 
     def wanted(self) -> int:
         """The round that the group is to be in."""
@@ -99,7 +120,7 @@ class Rounds:
         self.make_link(master)
         serve(
             self.first,
-            lambda: self.round.page,
+            self.page,
             lambda: self.round.hangs.show(),
             self.group,
             self.token,
@@ -112,7 +133,10 @@ class Rounds:
                 self.launcher.kill_rest()
                 self.round.page = self.round.progress.page("finished")
                 log, is_told = self.first.termination_log, end is verdict and self.is_told
-                return conclude(end, self.round.page, log, quietly=is_told)
+                code = conclude(end, self.round.page, log, quietly=is_told)
+                if self.beats is not None and not self.silence():
+                    self.beats.leave()
+                return code
             self.begin(self.begun())
 
     def leave(self, verdict: Verdict | None) -> Verdict | None:
@@ -163,22 +187,27 @@ class Rounds:
         link, number = self.link, self.wanted()
         self.tidy()
         self.launcher.on_stop = lambda: None
-        if self.launcher.terminated_at is None:
+        if self.launcher.terminated_at is None and not self.silence():
             link.tell(number, CLEAN)
         if self.wait(lambda: link.order.begun >= number, lambda: not link.is_heard()):
             return None
-        stop = self.launcher.terminated_at
-        if stop is not None:
+        stop, words = self.launcher.terminated_at, self.silence()
+        if stop is not None and not words:
             return verdict or judge_stop(stop)
         # This round has made no step.
         self.round.progress = Progress(self.first.of_round(number))
+        if words:
+            return silent(words)
         words = f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
         return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))
 
     def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
-        """Wait until something holds; False where it does not in time, or SIGTERM comes."""
+        """Wait until something holds.
+
+        False where it does not in time, SIGTERM comes, or the others are not heard any more.
+        """
         until = time.monotonic() + WAIT_SECONDS
-        while self.launcher.terminated_at is None:
+        while self.launcher.terminated_at is None and not self.silence():
             if holds():
                 return True
             if is_vain() or time.monotonic() > until:

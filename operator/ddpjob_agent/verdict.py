@@ -16,6 +16,7 @@ from ddpjob_agent.config import (
     OK,
     OUT_OF_MEMORY,
     SAVED,
+    SILENT,
     TERMINATED,
     USER_ERROR,
     Config,
@@ -142,6 +143,14 @@ def judge_stop(at: float) -> Verdict:
     return Verdict("Signal", TERMINATED, Failure(text, at, signal="SIGTERM"))
 
 
+def silent(words: str) -> Verdict:
+    """The verdict on a pod whose ranks ended because others had not been heard for too long.
+
+    Why they were not heard is known elsewhere.
+    """
+    return Verdict("NodeSilent", SILENT, Failure(words, time.time(), grade=SECONDARY))
+
+
 def termination_message(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
     """The termination message as JSON of at most TERMINATION_BYTES.
 
@@ -192,7 +201,7 @@ def announce(verdict: Verdict) -> None:
     """Write the cause into the log."""
     first = verdict.failure
     rank = "" if first.rank is None else f"rank {first.rank}: "
-    gone = first.grade > PRIMARY and verdict.agent_exit != HANG
+    gone = first.grade > PRIMARY and verdict.agent_exit not in (HANG, SILENT)
     note = " (another rank had gone before)" if gone else ""
     say(f"{verdict.reason}: {rank}{first.message}{note}")
 
