@@ -126,7 +126,7 @@ class Nodes:
         body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
         self.record: JobRecord = job_record(body)
         self.silence = Silence(
-            lambda _: self.pods.values(), lambda _, silent: self.told.append(silent)
+            lambda _: self.pods.values(), lambda _, __, silent: self.told.append(silent)
         )
 
     async def answer(self, request: web.Request) -> web.StreamResponse:

@@ -17,8 +17,8 @@ Deliver = Callable[[JobRecord, Report | None, GroupReport | None], None]
 """Takes what rank 0's agent has said: of the progress, and of all nodes."""
 Pods = Callable[[JobRecord], Iterable[PodRecord]]
 """Returns a job's pods."""
-TakeSilent = Callable[[JobRecord, frozenset[int]], None]
-"""Takes the ranks of a job's silent nodes."""
+TakeSilent = Callable[[JobRecord, int, frozenset[int]], None]
+"""Takes the ranks of the silent nodes of a job's attempt."""
 Token = Callable[[JobRecord, PodRecord], Awaitable[str]]
 """Returns what the job's agents know the operator by. Raises ClusterError."""
 

@@ -128,9 +128,9 @@ class Silence:
     def __init__(
         self,
         pods: Callable[[JobRecord], Iterable[PodRecord]],
-        deliver: Callable[[JobRecord, frozenset[int]], None],
+        deliver: Callable[[JobRecord, int, frozenset[int]], None],
     ) -> None:
-        """`pods` returns a job's pods; `deliver` takes the ranks of its silent nodes."""
+        """`pods` returns a job's pods; `deliver` takes the ranks of an attempt's silent nodes."""
         self._pods, self._deliver = pods, deliver
         self._evidence: dict[str, Evidence] = {}  # by uid of rank 0's pod
         self._inquiries: dict[str, asyncio.Task[None]] = {}
@@ -190,11 +190,11 @@ class Silence:
             evidence.hearing.intersection_update(running)  # others say nothing any more
             silent = evidence.silent(time.monotonic()).intersection(running)
             if silent != told:
-                self._deliver(record, silent)
+                self._deliver(record, head.attempt, silent)
                 told = silent
             await asyncio.sleep(min(evidence.timeout / 15, 10.0))
         if told:
-            self._deliver(record, frozenset())
+            self._deliver(record, head.attempt, frozenset())
 
     def _look_at_ends(self, own: Iterable[PodRecord], evidence: Evidence) -> None:
         """Take in which nodes have ended because they heard nobody."""
