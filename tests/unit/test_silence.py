@@ -52,6 +52,24 @@ def test_rank_0s_word_alone_is_not_enough() -> None:
     assert found.silent(110.0) == frozenset()
 
 
+def test_nodes_that_fail_together_are_silent_together() -> None:
+    found = missing(evidence(n1=6.0, n2=3.0, n3=5.0), 1, 101.5, 104.0, 106.5)  # 94, 97 and 95
+    missing(found, 2, 102.0, 104.5, 107.0)
+    assert found.silent(109.5) == frozenset()  # the operator hears 3, and 2 has yet to be missed
+    assert found.silent(112.0) == {1, 2}
+    missing(found, 3, 112.5)
+    assert found.silent(113.0) == frozenset()
+    assert found.silent(115.0) == {1, 2}  # so long nobody is waited for who may answer
+    missing(found, 3, 115.5, 118.0)
+    assert found.silent(118.0) == {1, 2, 3}
+
+
+def test_a_node_that_was_heard_much_later_is_not_waited_for() -> None:
+    found = missing(evidence(n1=14.0, n2=6.0), 1, 98.0, 100.5, 103.0)  # 86 and 94
+    missing(found, 2, 101.0)
+    assert found.silent(104.0) == {1}
+
+
 def test_the_operators_word_alone_is_not_enough() -> None:
     found = missing(evidence(), 1, *range(101, 161))
     assert found.suspects() == [] and found.silent(200.0) == frozenset()

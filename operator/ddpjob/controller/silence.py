@@ -31,6 +31,10 @@ WITNESSES = 3
 # A node that has lost rank 0 ends its ranks first. Rank 0's own may end so much later: it has heard
 # the others until one interval of theirs later, a fifth of the time-out.
 LATER_PART = 1.1
+# Nodes that fail together were last heard at most two heartbeats apart, each a tenth of the
+# time-out, and their answers are missed one round of requests apart. Who has all but this part of
+# the time-out behind it is waited for, so that one restart leaves all of them.
+TOGETHER_PART = 0.3
 # After this part of the time-out without rank 0, a node says that it has lost it.
 LOST_PART = 0.5
 # All requests at a time, and those of one job: fewer, the more jobs have suspects.
@@ -99,13 +103,26 @@ class Evidence:
     def silent(self, now: float) -> frozenset[int]:
         """Return the nodes that are silent."""
         if 0 not in self.missed:
-            return frozenset(
+            found = frozenset(
                 rank
                 for rank, at in self.unheard.items()
                 if now - at >= self.timeout and self._is_missing(rank, now)
             )
+            return found if found == self._leaving(now) else frozenset()
         return (
             frozenset((0,)) if self._is_missing(0, now) and self._has_lost_0(now) else frozenset()
+        )
+
+    def _leaving(self, now: float) -> frozenset[int]:
+        """Return the nodes that are silent, or will be soon if nobody hears them."""
+        soon = (1 - TOGETHER_PART) * self.timeout
+        late = MISSED_PART * self.timeout
+        return frozenset(
+            rank
+            for rank, at in self.unheard.items()
+            if now - at >= soon
+            and rank in self.missed
+            and (self._is_missing(rank, now) or now - at < self.timeout + late)
         )
 
     def _is_missing(self, rank: int, now: float) -> bool:
