@@ -109,6 +109,7 @@ class Auditor:
     def at_rest(self) -> list[Breach]:
         """Breaches that only the end can show: leaks, lost results, parts of groups that stay."""
         self._late(math.inf)
+        self._silences.at_rest()
         for body in self._live.values():
             owner = _owner(body)
             if owner and owner["uid"] not in self._live:

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,19 +8,21 @@ from ddpjob.controller.queue import KeyedQueue
 from tests.chaos.clock import Clocks, Pauses, this_run
 
 
-@pytest.fixture(autouse=True)
-def _own_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _own_clocks() -> Iterator[None]:
     """An operator within this process lives by the clock of its run."""
-    for module in (reconcile, memory, children, groups, silence):
-        monkeypatch.setattr(module, "time", Clocks())
-    for module in (groups, silence):
-        monkeypatch.setattr(module, "asyncio", Pauses())
     add_after = KeyedQueue.add_after
 
     def add(queue: KeyedQueue[Any], key: Any, delay: float) -> None:
         add_after(queue, key, this_run().real(delay))
 
-    monkeypatch.setattr(KeyedQueue, "add_after", add)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (reconcile, memory, children, groups, silence):
+            patch.setattr(module, "time", Clocks())
+        for module in (groups, silence):
+            patch.setattr(module, "asyncio", Pauses())
+        patch.setattr(KeyedQueue, "add_after", add)
+        yield
 
 
 @pytest.fixture(autouse=True)

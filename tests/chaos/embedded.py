@@ -11,11 +11,12 @@ from ddpjob.cluster import NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
 from tests.chaos.agents import Agents, Doors, Play
-from tests.chaos.auditor import Auditor
+from tests.chaos.auditor import Auditor, Entry
 from tests.chaos.clock import Clock, this_run
 from tests.chaos.ends import CLOCKS, without
 from tests.chaos.faults import Fault
 from tests.chaos.network import Network, node_of
+from tests.chaos.rounds import Deed
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import Workload, in_state, read
 from tests.localplay import NAMESPACE, end_pod, keep_running, play_pods, side_by_side
@@ -112,8 +113,22 @@ async def _running_attempt(cluster: Trailed) -> int | None:
     return status.get("attempt") or 0 if runs else None
 
 
+async def trail_of(workload: Workload) -> list[Entry | Deed]:
+    """All that changes and is done in a life of the job without a fault."""
+    return (await _live(workload, None, lambda cluster: operating(cluster, workload))).trail
+
+
 async def live(workload: Workload, fault: Fault | None, operated: Operated) -> Run:
     """The same, of a cluster that is `operated` so."""
+    cluster = await _live(workload, fault, operated)
+    auditor = Auditor()
+    auditor.replay(cluster.trail)
+    breaches = [str(breach) for breach in auditor.at_rest()]
+    return Run(await end_of(cluster, workload.loose), sum(cluster.writes.values()), breaches)
+
+
+async def _live(workload: Workload, fault: Fault | None, operated: Operated) -> Trailed:
+    """One life of the job; the cluster that is left of it."""
     clock = Clock.of_this_run()
     cluster = Trailed(fault, now=clock.now)
     if workload.timed:
@@ -125,10 +140,7 @@ async def live(workload: Workload, fault: Fault | None, operated: Operated) -> R
             await workload.timed(cluster, clock.forward)
         await in_state(cluster, workload.ends)
         await at_rest(cluster)
-    auditor = Auditor()
-    auditor.replay(cluster.trail)
-    breaches = [str(breach) for breach in auditor.at_rest()]
-    return Run(await end_of(cluster, workload.loose), sum(cluster.writes.values()), breaches)
+    return cluster
 
 
 async def at_rest(cluster: Trailed) -> None:

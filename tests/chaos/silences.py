@@ -21,6 +21,8 @@ class Silences:
         self._breach = breach
         self._alive: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
         """(attempt, rank) of nodes with ranks that may take a step, by uid of the job."""
+        self._newest: defaultdict[str, int] = defaultdict(int)
+        """The latest attempt that has begun, by uid of the job."""
         self._stopped: set[tuple[str, int, int]] = set()
         self._unheard: set[tuple[str, int, int]] = set()
 
@@ -41,9 +43,15 @@ class Silences:
             self._check(deed.uid)  # what goes on may end first
         if deed.what == "begins":
             alive.add(here)
+            self._newest[deed.uid] = max(deed.attempt, self._newest[deed.uid])
             self._check(deed.uid)
         elif deed.what == "goes-on":
             self._stopped.discard(node)
+
+    def at_rest(self) -> None:
+        """Nothing is done any more."""
+        for uid in self._alive:
+            self._check(uid)
 
     def may_end(self, uid: str, attempt: int) -> bool:
         """Whether a node of this attempt may count as silent."""
@@ -86,7 +94,7 @@ class Silences:
     def _check(self, uid: str) -> None:
         """No two attempts have ranks that may take a step."""
         moving = {(a, r) for a, r in self._alive[uid] if (uid, a, r) not in self._stopped}
-        newest = max((attempt for attempt, _ in self._alive[uid]), default=0)
+        newest = self._newest[uid]
         if older := sorted(node for node in moving if node[0] < newest):
             self._breach("S1", f"ranks {older} live beside those of attempt {newest}")
 

@@ -27,7 +27,7 @@ async def test_a_fault_at_any_write_changes_nothing(workload: Workload) -> None:
 
     faults = [
         Fault(where, number, kind)
-        for number in range(1, reference.writes + 1)
+        for number in range(workload.first, reference.writes + 1)
         for where, kinds in EMBEDDED.items()
         for kind in kinds
     ]

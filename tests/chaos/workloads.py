@@ -58,6 +58,7 @@ class Workload:
     # Elsewhere it passes by itself, and the end depends on how fast the machine is.
     timed: Callable[[Cluster, Forward], Awaitable[None]] | None = None
     loose: tuple[str, ...] = ()  # fields of status that may differ from run to run
+    first: int = 1  # the write from which on faults befall it; those before are as in other lives
     play: Play | None = None  # how its agents fare, where they wait to be asked on after a failure
 
     async def submit(self, cluster: Cluster) -> None:
@@ -366,20 +367,23 @@ WORKLOADS = (
 )
 
 
-def _silence(
-    name: str, *troubles: Trouble, nnodes: int = 2, loose: tuple[str, ...] = ()
-) -> Workload:
+def _silence(name: str, *troubles: Trouble, nnodes: int = 2) -> Workload:
     """A job whose nodes have these troubles in its first attempt; the next one ends well."""
     spec = _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": nnodes}
     play = Play(lambda attempt, *_: 0 if attempt else None, troubles=troubles)
-    return Workload(name, runs, "Succeeded", spec, loose=loose, play=play)
+    return Workload(name, runs, "Succeeded", spec, first=nnodes + 7, play=play)  # Running
 
 
 FOR_LONG = 25.0  # seconds: somewhat more than `nodeTimeoutSeconds` and a third of it
 SILENCES = (
     _silence("loses-a-node", Trouble((1,), dies=True)),
     _silence("loses-rank-0s-node", Trouble((0,), dies=True)),
-    _silence("loses-two-nodes", Trouble((1, 2), dies=True), nnodes=3),
+    _silence(
+        "loses-two-nodes",
+        Trouble((1,), dies=True),
+        Trouble((2,), dies=True, after=CALM_SECONDS + 1.5),
+        nnodes=3,
+    ),
     _silence("has-a-node-cut-off", Trouble((1,))),
     _silence("has-rank-0s-node-cut-off", Trouble((0,))),
     _silence("has-a-node-stopped", Trouble((1,), stops=True)),
