@@ -67,7 +67,7 @@ lint: $(DEV_STAMP) ## Format, style, types and the direction of imports
 	$(VENV)/bin/mypy tests
 	$(VENV)/bin/lint-imports
 
-mutants: $(DEV_STAMP) ## Twelve wrong operators, each of which the tests must notice; MUTANTS='ghosts budget' picks
+mutants: $(DEV_STAMP) ## Wrong operators, each of which the tests must notice; MUTANTS='ghosts budget' picks
 	$(PY) -m tests.chaos.mutants $(MUTANTS)
 
 chaos: $(DEV_STAMP) ## Faults between operator and API server, as long as MINUTES=10 says; SEED=7, or PLAN='…' again

@@ -122,19 +122,25 @@ def nowhere(pod: Body) -> str:
 
 
 async def play_pods(
-    cluster: Watched, script: Script, address: Callable[[Body], str] = nowhere
+    cluster: Watched,
+    script: Script,
+    address: Callable[[Body], str] = nowhere,
+    without_kubelet: Callable[[], frozenset[str]] = frozenset,
 ) -> None:
     """Start every pod, end it as the script says, obey deletions; until cancelled.
 
-    No pod ends by itself before all of its group have been there, as in a real rendezvous.
+    No pod ends by itself before all of its group have been there, as in a real rendezvous. Nothing
+    becomes of pods on nodes `without_kubelet`.
     """
     seen: defaultdict[str, set[str]] = defaultdict(set)  # names by rendezvous id
-    played = -1
+    played: tuple[int, frozenset[str]] | None = None
     while True:
-        while cluster.revision == played:
+        while (here := (cluster.revision, without_kubelet())) == played:
             await asyncio.sleep(0.002)
-        played = cluster.revision
+        played = here
         for pod in (await cluster.list(PODS, namespace=NAMESPACE)).items:
+            if pod["spec"].get("nodeName") in without_kubelet():
+                continue
             env = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
             group = seen[env["PET_RDZV_ID"]]
             if not is_unschedulable(pod):

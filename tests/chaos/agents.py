@@ -7,6 +7,7 @@ What rank 0's agent knows and says is the real one's (`ddpjob_agent.group`). The
 import asyncio
 import base64
 import json
+import math
 import re
 import socket
 import time
@@ -21,17 +22,24 @@ from ddpjob.cluster import CONFIGMAPS
 from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
 from ddpjob.runner.network import Loopback
-from ddpjob_agent.config import NO_RENDEZVOUS
+from ddpjob_agent.config import NO_RENDEZVOUS, SILENT
 from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, Node, failure_of
-from ddpjob_agent.network import whole
+from ddpjob_agent.lease import Beat, Head, Member
+from ddpjob_agent.network import seconds, whole
 from ddpjob_agent.rounds import WAIT_SECONDS
+from tests.chaos.network import Network, Trouble, node_of
 from tests.chaos.rounds import Deed, What
 
-Answers = Callable[[Mapping[str, str], str], Awaitable[Body | None]]
-"""(query, token) → a page, or None to hang up."""
+Answers = Callable[[str, Mapping[str, str], str], Awaitable[Body | None]]
+"""(path, query, token) → a page, or None to hang up."""
 Fate = Callable[[int, int, int], int | None]
 """(attempt, round, node rank) → exit code of its ranks, None to run on."""
 SECONDARY = 86  # the exit code of ranks that have failed because of others
+REASONS = {0: "Completed", NO_RENDEZVOUS: "Rendezvous", SILENT: "NodeSilent"}
+NO_ANSWER_PART = 0.1  # of the node timeout: so long the operator waits for an answer
+# Nobody counts as silent before so much of the times that docs/operations.md promises; the rest is
+# for what is rounded.
+NEARLY = 0.95
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class Play:
     """Nodes of the first attempt whose ranks nothing ends but their pod's deletion."""
     unheard: bool = False
     """In the first attempt no order of another round arrives; the failed do not wait for it."""
+    troubles: tuple[Trouble, ...] = ()
+    """What befalls the first attempt's nodes. If it ends before the attempt, its ranks end well."""
 
 
 @dataclass
@@ -55,18 +65,28 @@ class _Pod:
     code: int = 0
     reads: bool = True  # its ranks' fate in this round is open
     timer: asyncio.TimerHandle | None = None
+    is_stopped: bool = False
+    is_unheard: bool = False
+    reached_at: float = -math.inf
+    """When the operator could reach its agent."""
+    answered_at: float = math.inf
+    """When its agent answered the operator, from the first answer on."""
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return node_of(self.body)
 
     @property
     def message(self) -> str:
         """The termination message."""
-        reason = "Rendezvous" if self.code == NO_RENDEZVOUS else "ExitCode"
         said = {
             "version": 1,
-            "reason": reason if self.code else "Completed",
+            "reason": REASONS.get(self.code, "ExitCode"),
             "round": self.round,
             "exit_code": self.code,
             "message": f"exit code {self.code}" if self.code else "",
-            "peer": self.code == SECONDARY,
+            "peer": self.code in (SECONDARY, SILENT),
             "time": time.time(),
         }
         return json.dumps(said)
@@ -81,13 +101,20 @@ class PlayedGroup:
         pod: Body,
         note: Callable[[Deed], None],
         end: Callable[[Body, int, str], None],
+        network: Network | None = None,
     ) -> None:
         """`pod` is any of them; `end` is told when a pod ends: its exit code and last message."""
         env = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
         self.attempt, self.uid = int(_labels(pod)[names.ATTEMPT_LABEL]), _labels(pod)[_UID]
-        self._play, self._note, self._end = play, note, end
+        self._play, self._note, self._end, self._network = play, note, end, network
         self.pods: dict[int, _Pod] = {}
         self.group = Group(int(env["PET_NNODES"]), self.hurry)
+        self.members: dict[int, Member] = {}
+        if network is not None:
+            self._timeout = float(env["DDPJOB_NODE_TIMEOUT"] or 0)
+            self.group.head = Head(self._timeout, network.clock.monotonic)
+            others = range(1, self.group.nnodes)
+            self.members = {rank: Member(rank, self._timeout) for rank in others}
         self.news = asyncio.Event()
         self._serial = self.group.serial
 
@@ -150,27 +177,124 @@ class PlayedGroup:
         """The page /group, once there is more to tell."""
         with suppress(TimeoutError):
             async with asyncio.timeout(hold):
-                while self.group.serial == after:
+                until = self._now() + hold
+                while self.group.serial == after and self._now() < until:
                     await self.news.wait()
         return self.page()
 
     def page(self) -> Body:
         """The page /group; nothing is known of steps."""
-        labels = _labels(self.pods[0].body)
-        about = {
-            "namespace": self.pods[0].body["metadata"]["namespace"],
+        about = self.progress(0)
+        return {**about, **self.group.page(), "progress": about}
+
+    def progress(self, rank: int) -> Body:
+        """The page /progress of a node; nothing is known of steps."""
+        labels, member = _labels(self.pods[rank].body), self.members.get(rank)
+        return {
+            "namespace": self.pods[rank].body["metadata"]["namespace"],
             "job": labels[names.JOB_LABEL],
             "attempt": self.attempt,
-            "node_rank": 0,
-            "round": self.pods[0].round,
+            "node_rank": rank,
+            "round": self.pods[rank].round,
             "source": "none",
+            **({} if member is None else member.page(self._now())),
         }
-        return {**about, **self.group.page(), "progress": about}
+
+    async def is_heard(self, rank: int) -> bool:
+        """Whether the operator hears this node's agent now; if not, it has waited in vain."""
+        pod, network = self.pods[rank], self._network
+        if pod.state == "over":
+            return False
+        if network is None or network.reaches(pod.node, "operator"):
+            pod.answered_at = self._now()
+            return True
+        await network.clock.sleep(NO_ANSWER_PART * self._timeout)
+        return False
+
+    def turn(self) -> None:
+        """Let some time have passed: heartbeats come, or do not, and leases end."""
+        network, head = self._network, self.group.head
+        if network is None or head is None or len(self.pods) < self.group.nnodes:
+            return
+        for rank, pod in self.pods.items():
+            if pod.state != "over":
+                self._befall(network, rank, pod)
+        for rank, member in self.members.items():
+            self._beat(network, head, rank, member)
+        if self._is_up(0):
+            head.look(self._now())
+            if head.take_news():
+                self.group.tell_news()
+        for rank, pod in self.pods.items():
+            if self._is_up(rank) and network.reaches(pod.node, "operator"):
+                pod.reached_at = self._now()
+            is_unheard = self._is_unheard(head, rank)
+            if is_unheard != pod.is_unheard:
+                pod.is_unheard = is_unheard
+                self.deed("unheard" if is_unheard else "heard", rank, pod.round)
+        self.go_on()
+        self.news.set()  # whoever waits for news looks at the clock
+        self.news = asyncio.Event()
+
+    def _befall(self, network: Network, rank: int, pod: _Pod) -> None:
+        """Let a node die, stop or go on, or its lease end."""
+        was_stopped, pod.is_stopped = pod.is_stopped, network.is_stopped(pod.node)
+        if pod.is_stopped != was_stopped:
+            self.deed("stops" if pod.is_stopped else "goes-on", rank, pod.round)
+        if network.is_dead(pod.node):
+            self._leave(rank, pod)
+        elif not pod.is_stopped and self._lease(rank).is_lost(self._now()):
+            pod.code = SILENT
+            self._over(rank, pod)
+
+    def _beat(self, network: Network, head: Head, rank: int, member: Member) -> None:
+        """Let a node send a heartbeat, if it is due, and rank 0 answer it."""
+        now = self._now()
+        if not self._is_up(rank) or now < member.due:
+            return
+        beat = member.beat(now)
+        if self._is_up(0) and self._are_joined(network, rank):
+            answer = head.take(beat, None, now)
+            if answer is not None:
+                member.take(answer, now)
+
+    def _are_joined(self, network: Network, rank: int) -> bool:
+        """Whether a node and rank 0 hear each other."""
+        nodes = (self.pods[rank].node, self.pods[0].node)
+        return all(network.reaches(node, "rank 0") for node in nodes)
+
+    def _is_up(self, rank: int) -> bool:
+        """Whether a node's agent does anything."""
+        pod = self.pods[rank]
+        return pod.state != "over" and not pod.is_stopped
+
+    def _lease(self, rank: int) -> Any:
+        assert self.group.head is not None
+        return self.members[rank].lease if rank else self.group.head.lease
+
+    def _is_unheard(self, head: Head, rank: int) -> bool:
+        """Whether a node may count as silent, by what docs/operations.md says of it."""
+        pod, now, timeout = self.pods[rank], self._now(), NEARLY * self._timeout
+        if rank == 0:
+            lost = all(now - each.lease.at >= timeout for each in self.members.values())
+            return lost and now - pod.answered_at >= timeout
+        heard = head.members.get(rank)
+        missed = heard is not None and now - heard.arrived >= timeout
+        return missed and now - pod.reached_at >= timeout / 3
+
+    def _now(self) -> float:
+        if self._network is not None:
+            return self._network.clock.monotonic()
+        return asyncio.get_running_loop().time()
 
     def _go_on(self, rank: int, pod: _Pod) -> bool:
         """Let one thing happen to a node; whether it did."""
-        order = self.group.order
-        if pod.state == RUNNING and pod.reads:
+        order, network = self.group.order, self._network
+        if network is not None and not self._is_up(rank):
+            return False
+        if pod.state == RUNNING and network is not None and self.attempt == 0 and network.is_over:
+            self._fall(rank, pod, 0)
+        elif pod.state == RUNNING and pod.reads:
             pod.reads = False
             code = self._play.fate(self.attempt, pod.round, rank)
             if code is not None:
@@ -223,7 +347,21 @@ class PlayedGroup:
             pod.timer.cancel()
         pod.state = "over"
         self.deed("ends", rank, pod.round)
+        self._say_bye(rank, pod)
         self.hurry()
+
+    def _say_bye(self, rank: int, pod: _Pod) -> None:
+        """Have the others not miss a node that ends in order."""
+        network, head, now = self._network, self.group.head, self._now()
+        if network is None or head is None or network.is_dead(pod.node) or pod.code == SILENT:
+            return
+        for each in [rank] if rank else list(self.members):
+            if not self._are_joined(network, each):
+                continue
+            if rank and self._is_up(0):
+                head.take(self.members[rank].beat(now, bye=True), None, now)
+            elif not rank and self._is_up(each):
+                self.members[each].take(Beat(0, now, bye=True), now)
 
 
 class Doors:
@@ -249,8 +387,8 @@ class Doors:
 
     def address(self, pod: Body) -> str:
         """The address of a pod that is about to run; "" where nobody will ask it."""
-        uid, rank = pod["metadata"]["uid"], _labels(pod)[names.RANK_LABEL]
-        if not waits_to_be_asked_on(pod) or rank != "0":
+        uid = pod["metadata"]["uid"]
+        if not waits_to_be_asked_on(pod):
             return ""
         if uid not in self._addresses:
             self._addresses[uid] = address = Loopback().address(uid)
@@ -297,9 +435,9 @@ class Doors:
             path, _, query = text.split(" ")[1].partition("?")
             words = dict(pair.partition("=")[::2] for pair in query.split("&"))
             (token,) = re.findall("(?i)\r\nauthorization: bearer (.*)\r\n", text) or [""]
-            if answers is None or path != "/group":
+            if answers is None:
                 return
-            if (page := await answers(words, token)) is not None:
+            if (page := await answers(path, words, token)) is not None:
                 body = json.dumps(page).encode()
                 length = f"Content-Length: {len(body)}"
                 answer = f"HTTP/1.1 200 OK\r\n{length}\r\n\r\n".encode() + body
@@ -321,9 +459,10 @@ class Agents:
         note: Callable[[Deed], None],
         end: Callable[[Body, int, str], None],
         newest: Callable[[], Awaitable[int]] = _nothing_newer,
+        network: Network | None = None,
     ) -> None:
         """`note` takes deeds; `newest` is the version that the API server has when asked."""
-        self._doors, self._cluster, self._play = doors, cluster, play
+        self._doors, self._cluster, self._play, self._network = doors, cluster, play, network
         self._note, self._end, self._newest = note, end, newest
         self._groups: dict[tuple[str, str], PlayedGroup] = {}
         self._seen: dict[str, Body] = {}  # pods that have run, by uid
@@ -332,7 +471,7 @@ class Agents:
     def see(self, pod: Body, *, gone: bool = False) -> None:
         """Take in a pod's newer version, or that it is gone."""
         uid, labels = pod["metadata"]["uid"], _labels(pod)
-        if not waits_to_be_asked_on(pod):
+        if not waits_to_be_asked_on(pod) or not self._has_kubelet(pod):
             return
         key = labels[_UID], labels[names.ATTEMPT_LABEL]
         if gone or "deletionTimestamp" in pod["metadata"] or _phase(pod) in ("Succeeded", "Failed"):
@@ -344,10 +483,9 @@ class Agents:
             self._seen[uid] = pod
             group = self._groups.get(key)
             if group is None:
-                group = PlayedGroup(self._play, pod, self._note, self._end)
+                group = PlayedGroup(self._play, pod, self._note, self._end, self._network)
                 self._groups[key] = group
-            if labels[names.RANK_LABEL] == "0":
-                self._doors.open(pod, partial(self._answer, pod, group))
+            self._doors.open(pod, partial(self._answer, pod, group))
             group.see(pod)
 
     def group(self, uid: str, attempt: int) -> PlayedGroup | None:
@@ -362,15 +500,39 @@ class Agents:
         for pod in pods.values():
             self.see(pod)
 
+    def turn(self) -> None:
+        """Let some time have passed."""
+        for group in self._groups.values():
+            group.turn()
+
+    def _has_kubelet(self, pod: Body) -> bool:
+        """Whether what becomes of the pod in the API becomes of its processes."""
+        return self._network is None or self._network.reaches(node_of(pod), "api")
+
     async def _answer(
+        self, pod: Body, group: PlayedGroup, path: str, words: Mapping[str, str], token: str
+    ) -> Body | None:
+        """A page, as `ddpjob_agent.network` has it; None where there is no answer."""
+        rank = int(_labels(pod)[names.RANK_LABEL])
+        if not await group.is_heard(rank):
+            return None
+        if path == "/progress":
+            return group.progress(rank)
+        if rank != 0:
+            return None
+        page = await self._answer_group(pod, group, words, token)
+        return page if await group.is_heard(rank) else None
+
+    async def _answer_group(
         self, pod: Body, group: PlayedGroup, words: Mapping[str, str], token: str
     ) -> Body | None:
-        """The page /group, as `ddpjob_agent.network` has it; None where there is no answer."""
+        """The page /group; None where there is no answer."""
         number, after, hold, ends = (
             whole(words.get(name, "")) for name in ("round", "after", "hold", "ends")
         )
         if number is None or hold is None or token != await self._token(pod):
             return None
+        group.group.hear(seconds(words.get("heard", "")))
         page, order = group.page(), group.group.order
         if ends and (order.round, order.ends) == (number, False):
             group.deed("dismissed", 0, number)

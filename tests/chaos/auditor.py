@@ -14,6 +14,7 @@ from typing import Any
 from ddpjob import names
 from ddpjob.json_depth import Body
 from tests.chaos.rounds import SLACK_SECONDS, Deed, Rounds
+from tests.chaos.silences import NODE_DEEDS, Silences
 
 FINISHED = ("Succeeded", "Failed")
 # The states of docs/operations.md; a state may also stay as it is.
@@ -83,13 +84,16 @@ class Auditor:
 
     def __post_init__(self) -> None:
         self._rounds = Rounds(self._breach)
+        self._silences = Silences(self._breach)
 
     def replay(self, trail: Iterable[Entry | Deed]) -> list[Breach]:
         """All breaches."""
         for self._place, entry in enumerate(trail):
             if isinstance(entry, Deed):
                 self._late(entry.at)
-                self._rounds.see(entry, self._live.get(entry.uid, {}).get("status") or {})
+                self._silences.see(entry)
+                if entry.what not in NODE_DEEDS:
+                    self._rounds.see(entry, self._live.get(entry.uid, {}).get("status") or {})
                 continue
             self._precondition(entry)
             if entry.kind == "Pod":
@@ -105,6 +109,7 @@ class Auditor:
     def at_rest(self) -> list[Breach]:
         """Breaches that only the end can show: leaks, lost results, parts of groups that stay."""
         self._late(math.inf)
+        self._silences.at_rest()
         for body in self._live.values():
             owner = _owner(body)
             if owner and owner["uid"] not in self._live:
@@ -154,8 +159,13 @@ class Auditor:
         attempt, rank = _labels(pod)
         if entry.verb == "create":
             self._created(entry, owner["uid"], attempt, rank)
+        if entry.by_operator and entry.verb == "create":
+            self._silences.created(pod, self._status_of(owner["uid"]))
         if entry.by_operator and entry.verb == "delete":
             self._deleted(entry, owner["uid"], attempt)
+            if entry.before is not None:
+                status = self._status_of(owner["uid"])
+                self._silences.deleted(entry.before, entry.sent, status)
         if entry.after is not None and not _is_live(entry.after):
             self._results[owner["uid"], attempt][rank] = entry.after["status"]["phase"]
         going = entry.after is None or "deletionTimestamp" in entry.after["metadata"]
@@ -233,11 +243,15 @@ class Auditor:
         if job is not None and not over:
             self._breach("I9", f"{entry}: status.attempt is still {status.get('attempt', 0)}")
 
+    def _status_of(self, uid: str) -> Body:
+        return (self._live.get(uid) or {}).get("status") or {}
+
     def _has_cause(self, job: Body, attempt: int) -> bool:
         """Whether something has happened to a pod of this attempt that may end it."""
         uid = job["metadata"]["uid"]
         late = "startupDeadlineSeconds" in job["spec"]  # pods that were never there
-        return late or (uid, attempt) in self._hurt
+        silent = self._silences.may_end(uid, attempt)
+        return late or silent or (uid, attempt) in self._hurt
 
     def _job(self, entry: Entry) -> None:
         if entry.verb != "status" or entry.before is None or entry.after is None:
@@ -264,7 +278,9 @@ class Auditor:
         if attempts > 0 and restarts > 0 and not self._has_cause(entry.before, attempt):
             self._breach("I8", f"{entry}: a restart though no pod has failed or gone")
         job = entry.after
-        self._rounds.write(job["metadata"]["uid"], job["spec"]["nnodes"], old, new)
+        uid = job["metadata"]["uid"]
+        self._rounds.write(uid, job["spec"]["nnodes"], old, new)
+        self._silences.write(old, new, [b for b in self._live.values() if _pod_of(b, uid)])
         charged = new["budget"]["charged"] - (old.get("budget") or {"charged": 0})["charged"]
         if charged > 1:
             self._breach("I8", f"{entry}: charges {charged} at once")

@@ -1,13 +1,28 @@
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-from ddpjob.controller import groups, reconcile
-from tests.chaos.clock import Clocks
+from ddpjob.controller import children, groups, memory, reconcile, silence
+from ddpjob.controller.queue import KeyedQueue
+from tests.chaos.clock import Clocks, Pauses, this_run
 
 
-@pytest.fixture(autouse=True)
-def _own_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _own_clocks() -> Iterator[None]:
     """An operator within this process lives by the clock of its run."""
-    monkeypatch.setattr(reconcile, "time", Clocks())
+    add_after = KeyedQueue.add_after
+
+    def add(queue: KeyedQueue[Any], key: Any, delay: float) -> None:
+        add_after(queue, key, this_run().real(delay))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (reconcile, memory, children, groups, silence):
+            patch.setattr(module, "time", Clocks())
+        for module in (groups, silence):
+            patch.setattr(module, "asyncio", Pauses())
+        patch.setattr(KeyedQueue, "add_after", add)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -5,15 +5,18 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ddpjob.cluster import NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
 from tests.chaos.agents import Agents, Doors, Play
-from tests.chaos.auditor import Auditor
-from tests.chaos.clock import Clock
+from tests.chaos.auditor import Auditor, Entry
+from tests.chaos.clock import Clock, this_run
 from tests.chaos.ends import CLOCKS, without
 from tests.chaos.faults import Fault
+from tests.chaos.network import Network, node_of
+from tests.chaos.rounds import Deed
 from tests.chaos.trail import Trailed
 from tests.chaos.workloads import Workload, in_state, read
 from tests.localplay import NAMESPACE, end_pod, keep_running, play_pods, side_by_side
@@ -52,37 +55,80 @@ async def playing(cluster: Trailed, workload: Workload) -> AsyncIterator[None]:
         async with side_by_side(play_pods(cluster, workload.script)):
             yield
         return
+    network = None
+    if workload.play.troubles:
+        network = Network(workload.play.troubles, this_run())
+        network.clock.play()
+        cluster.has_nodes = True
+    without_kubelet = network.off_the_api if network else frozenset
     with Doors() as doors:
-        agents = _play_agents(cluster, doors, workload.play)
-        async with side_by_side(play_pods(cluster, workload.script, doors.address), agents):
+        agents = _play_agents(cluster, doors, workload.play, network)
+        pods = play_pods(cluster, workload.script, doors.address, without_kubelet)
+        async with side_by_side(pods, agents):
             yield
 
 
-async def _play_agents(cluster: Trailed, doors: Doors, play: Play) -> None:
+async def _play_agents(cluster: Trailed, doors: Doors, play: Play, network: Network | None) -> None:
     """Have the agents see their pods, and end those that they are done with; until cancelled."""
     due: dict[str, tuple[int, str]] = {}  # by uid of the pod
 
     def end(pod: Body, code: int, message: str) -> None:
         due[pod["metadata"]["uid"]] = code, message
 
-    agents = Agents(doors, cluster, play, cluster.trail.append, end)
-    seen = -1
+    agents = Agents(doors, cluster, play, cluster.trail.append, end, network=network)
+    seen: Any = None
     while True:
-        while cluster.revision == seen and not due:
+        while (here := (cluster.revision, network and network.off_the_api())) == seen and not due:
             await asyncio.sleep(0.002)
-        seen = cluster.revision
+            if network is not None:
+                break
+        if network is not None:
+            await network.clock.turn()
+            agents.turn()
+        if here == seen and not due:
+            continue
+        seen = here
         listing = await cluster.list(PODS, namespace=NAMESPACE)
         pods = {pod["metadata"]["uid"]: pod for pod in listing.items}
         agents.see_all(pods)
+        if network is not None and (attempt := await _running_attempt(cluster)) is not None:
+            network.begin(attempt)
         for uid, (code, message) in list(due.items()):
+            if (
+                network is not None
+                and uid in pods
+                and not network.reaches(node_of(pods[uid]), "api")
+            ):
+                continue
             with suppress(Conflict, NotFound):
                 if uid in pods:
                     await end_pod(cluster, pods[uid], code, message)
                 del due[uid]
 
 
+async def _running_attempt(cluster: Trailed) -> int | None:
+    """The attempt that the job says is Running, or has ended well."""
+    status = (await read(cluster) or {}).get("status") or {}
+    runs = status.get("state") in ("Running", "Succeeded")
+    return status.get("attempt") or 0 if runs else None
+
+
+async def trail_of(workload: Workload) -> list[Entry | Deed]:
+    """All that changes and is done in a life of the job without a fault."""
+    return (await _live(workload, None, lambda cluster: operating(cluster, workload))).trail
+
+
 async def live(workload: Workload, fault: Fault | None, operated: Operated) -> Run:
     """The same, of a cluster that is `operated` so."""
+    cluster = await _live(workload, fault, operated)
+    auditor = Auditor()
+    auditor.replay(cluster.trail)
+    breaches = [str(breach) for breach in auditor.at_rest()]
+    return Run(await end_of(cluster, workload.loose), sum(cluster.writes.values()), breaches)
+
+
+async def _live(workload: Workload, fault: Fault | None, operated: Operated) -> Trailed:
+    """One life of the job; the cluster that is left of it."""
     clock = Clock.of_this_run()
     cluster = Trailed(fault, now=clock.now)
     if workload.timed:
@@ -94,10 +140,7 @@ async def live(workload: Workload, fault: Fault | None, operated: Operated) -> R
             await workload.timed(cluster, clock.forward)
         await in_state(cluster, workload.ends)
         await at_rest(cluster)
-    auditor = Auditor()
-    auditor.replay(cluster.trail)
-    breaches = [str(breach) for breach in auditor.at_rest()]
-    return Run(await end_of(cluster, workload.loose), sum(cluster.writes.values()), breaches)
+    return cluster
 
 
 async def at_rest(cluster: Trailed) -> None:

@@ -191,6 +191,71 @@ MUTANTS = (
         "seen.running and seen.attempt == here[0]:",
         only="loses-a-pod-between-rounds",
     ),
+    Mutant(
+        "rank 0's word alone",
+        "controller/silence.py",
+        "                if now - at >= self.timeout and self._is_missing(rank, now)\n"
+        "            )\n"
+        "            return found if found == self._leaving(now) else frozenset()\n",
+        "                if now - at >= self.timeout\n            )\n            return found\n",
+        only="is-heard-by-the-operator-alone",
+    ),
+    Mutant(
+        "the operator's word alone",
+        "controller/silence.py",
+        "*self.unheard]\n\n"
+        "    def silent(self, now: float) -> frozenset[int]:\n"
+        '        """Return the nodes that are silent."""\n',
+        "*range(1, 9)]\n\n"
+        "    def silent(self, now: float) -> frozenset[int]:\n"
+        '        """Return the nodes that do not answer the operator."""\n'
+        "        if 0 not in self.missed:\n"
+        "            return frozenset(r for r in self.missed if self._is_missing(r, now))\n",
+        only="is-out-of-sight",
+    ),
+    Mutant(
+        "rank 0 silent without a witness",
+        "controller/silence.py",
+        "return (said or ended) and not self.hearing",
+        "return not self.hearing",
+        only="is-out-of-sight",
+    ),
+    Mutant(
+        "half of the node timeout",
+        "controller/silence.py",
+        "if now - at >= self.timeout and",
+        "if now - at >= self.timeout / 2 and",
+        only="loses-a-node",
+    ),
+    Mutant(
+        "silence charged",
+        "plan/reasons.py",
+        '"operator. Or the node heard nobody, and ended its ranks (exit code 78).",\n'
+        "        counts=False,\n",
+        '"operator. Or the node heard nobody, and ended its ranks (exit code 78).",\n',
+        only="loses-a-node",
+    ),
+    Mutant(
+        "back to the silent node",
+        "pods/render.py",
+        "[node.name for node in job.status.silent_nodes])",
+        "[])",
+        only="loses-a-node",
+    ),
+    Mutant(
+        "an old attempt's silence",
+        "controller/reconcile.py",
+        "silent=memory.silent.get(job.status.attempt, frozenset()),",
+        "silent=frozenset().union(*memory.silent.values()),",
+        only="loses-a-node",
+    ),
+    Mutant(
+        "survivors deleted by force",
+        "plan/cleanup.py",
+        "if pod.live and pod.node in silent}",
+        "if pod.live and silent}",
+        only="loses-a-node",
+    ),
 )
 
 

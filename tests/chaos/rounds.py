@@ -11,7 +11,18 @@ from ddpjob.json_depth import Body
 WAIT_SECONDS = 30.0  # a node waits so long for others, and then ends its pod
 SLACK_SECONDS = 20.0  # for a machine that is slow
 
-What = Literal["ordered", "dismissed", "begins", "fails", "clean", "ends"]
+What = Literal[
+    "ordered",
+    "dismissed",
+    "begins",
+    "fails",
+    "clean",
+    "ends",
+    "stops",
+    "goes-on",
+    "unheard",
+    "heard",
+]
 Group = tuple[str, int]
 """uid of a job, and the number of its attempt."""
 
@@ -25,6 +36,8 @@ class Deed:
     started. `fails`: one has failed, none is left, and the node waits to be asked on. `clean`: none
     is left, and the node waits for the others to begin this round. `ends`: none is left, nor is the
     pod.
+    `stops`: nothing of the node does anything, until it `goes-on`. `unheard`: the node may count as
+    silent, until it is `heard`.
     """
 
     what: What

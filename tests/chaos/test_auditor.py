@@ -11,10 +11,9 @@ import pytest
 from ddpjob import names
 from ddpjob.json_depth import Body
 from tests.chaos.auditor import Auditor, Entry
-from tests.chaos.embedded import operating
+from tests.chaos.embedded import trail_of
 from tests.chaos.rounds import Deed, What
-from tests.chaos.trail import Trailed
-from tests.chaos.workloads import WORKLOADS, in_state
+from tests.chaos.workloads import SILENCES, WORKLOADS
 
 Trail = list[Entry]
 Rounds = list[Entry | Deed]
@@ -24,16 +23,13 @@ Rounds = list[Entry | Deed]
 def good() -> Trail:
     """A job that fails once and then succeeds."""
 
-    async def run() -> Trail:
-        (workload,) = (w for w in WORKLOADS if w.name == "fails-once")
-        cluster = Trailed()
-        await workload.submit(cluster)
-        async with operating(cluster, workload):
-            await in_state(cluster, workload.ends)
-            await asyncio.sleep(0.1)
-        return cluster.entries
+    return [entry for entry in trail("fails-once") if isinstance(entry, Entry)]
 
-    return asyncio.run(run())
+
+def trail(name: str) -> list[Entry | Deed]:
+    """All that happens in a life of this job."""
+    (workload,) = (w for w in (*WORKLOADS, *SILENCES) if w.name == name)
+    return asyncio.run(trail_of(workload))
 
 
 def find(trail: Trail, verb: str, kind: str, holds: Callable[[Entry], Any] = bool) -> int:
@@ -235,16 +231,7 @@ def test_a_pod_that_names_another_job(good: Trail) -> None:
 def in_place() -> list[Entry | Deed]:
     """A job that fails in round 0 and succeeds in round 1 of its only attempt."""
 
-    async def run() -> list[Entry | Deed]:
-        (workload,) = (w for w in WORKLOADS if w.name == "fails-in-place")
-        cluster = Trailed()
-        await workload.submit(cluster)
-        async with operating(cluster, workload):
-            await in_state(cluster, workload.ends)
-            await asyncio.sleep(0.1)
-        return cluster.trail
-
-    return asyncio.run(run())
+    return trail("fails-in-place")
 
 
 def deed(trail: Rounds, what: What, number: int, rank: int = 0) -> int:
@@ -378,3 +365,88 @@ def test_a_job_that_runs_before_its_ranks_do(in_place: Rounds) -> None:
     begins = deed(in_place, "begins", 1, 1)
     ends = deed(in_place, "ends", 1, 1)
     assert "I4" in promises(without(in_place, begins, ends))
+
+
+@pytest.fixture(scope="module")
+def silent() -> list[Entry | Deed]:
+    """The node of rank 1 is stopped, and goes on once the next attempt runs elsewhere."""
+    return trail("has-a-node-stopped")
+
+
+def first(trail: Rounds, what: What, attempt: int, rank: int) -> int:
+    """Place of the first such deed."""
+    return next(
+        n
+        for n, d in enumerate(trail)
+        if isinstance(d, Deed) and (d.what, d.attempt, d.rank) == (what, attempt, rank)
+    )
+
+
+def begins_again(trail: Rounds) -> int:
+    """Place of the write with which attempt 1 begins."""
+    return next(
+        n
+        for n, e in enumerate(trail)
+        if isinstance(e, Entry) and e.verb == "status" and status_of(e).get("attempt") == 1
+    )
+
+
+def change_of_pod(trail: Rounds, verb: str, attempt: int, rank: int) -> int:
+    """Place of the operator's first such change."""
+    holds = pod(attempt, rank)
+    return next(
+        n
+        for n, e in enumerate(trail)
+        if isinstance(e, Entry)
+        and (e.by_operator, e.verb, e.kind) == (True, verb, "Pod")
+        and holds(e)
+    )
+
+
+def test_a_node_that_is_silent_breaks_nothing(silent: Rounds) -> None:
+    assert promises(silent) == set()
+    whats = [entry.what for entry in silent if isinstance(entry, Deed)]
+    assert {"stops", "unheard", "goes-on"} <= set(whats)
+
+
+@pytest.mark.parametrize(("what", "rank"), [("ends", 0), ("stops", 1)])
+def test_ranks_of_two_attempts_at_once(silent: Rounds, what: What, rank: int) -> None:
+    assert "S1" in promises(without(silent, first(silent, what, 0, rank)))
+
+
+def test_a_node_that_goes_on_beside_the_next_attempt(silent: Rounds) -> None:
+    assert promises(without(silent, first(silent, "ends", 0, 1))) == {"S1"}
+
+
+def test_a_node_that_counts_as_silent_too_early(silent: Rounds) -> None:
+    early = without(silent, first(silent, "unheard", 0, 1))
+    assert promises(early) == {"I8", "S2"}
+    heard = silent[first(silent, "unheard", 0, 1)]
+    assert isinstance(heard, Deed)
+    place = begins_again(silent)
+    again = [*silent[:place], replace(heard, what="heard"), *silent[place:]]
+    assert promises(again) == {"I8", "S2"}
+
+
+def test_a_silence_that_is_charged(silent: Rounds) -> None:
+    budget = {"charged": 1, "consecutiveRestarts": 1}
+    assert promises(rewritten(silent, begins_again(silent), budget=budget)) == {"S3"}
+
+
+def test_a_pod_that_does_not_keep_off_the_silent_node(silent: Rounds) -> None:
+    def change(body: Body) -> None:
+        del body["spec"]["affinity"]
+
+    place = change_of_pod(silent, "create", 1, 0)
+    entry = silent[place]
+    assert isinstance(entry, Entry)
+    wrong = [*silent[:place], changed(entry, change), *silent[place + 1 :]]
+    assert promises(wrong) == {"S4"}
+
+
+def test_a_pod_that_is_deleted_by_force_for_no_reason(silent: Rounds) -> None:
+    place = change_of_pod(silent, "delete", 0, 0)
+    entry = silent[place]
+    assert isinstance(entry, Entry)
+    forced = replace(entry, sent={**entry.sent, "gracePeriodSeconds": 0})
+    assert promises([*silent[:place], forced, *silent[place + 1 :]]) == {"S5"}

@@ -7,13 +7,15 @@ import pytest
 
 from tests.chaos.embedded import Run, run
 from tests.chaos.faults import EMBEDDED, Fault
-from tests.chaos.workloads import WORKLOADS, Workload
+from tests.chaos.workloads import SILENCES, WORKLOADS, Workload
 
 AT_ONCE = 12  # runs beside each other: most of a run's time is waiting for quiet
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: str(workload.name))
+@pytest.mark.parametrize(
+    "workload", (*WORKLOADS, *SILENCES), ids=lambda workload: str(workload.name)
+)
 async def test_a_fault_at_any_write_changes_nothing(workload: Workload) -> None:
     reference = await run(workload, None)
     assert reference.breaches == [] and reference.writes >= 7
@@ -25,7 +27,7 @@ async def test_a_fault_at_any_write_changes_nothing(workload: Workload) -> None:
 
     faults = [
         Fault(where, number, kind)
-        for number in range(1, reference.writes + 1)
+        for number in range(workload.first, reference.writes + 1)
         for where, kinds in EMBEDDED.items()
         for kind in kinds
     ]

@@ -8,12 +8,14 @@ from typing import Any, cast
 
 import orjson
 
+from ddpjob import names
 from ddpjob.cluster import Resource, WatchEvent
 from ddpjob.cluster.store import Store, Stored
 from ddpjob.errors import Unavailable, cluster_error
 from ddpjob.json_depth import Body
 from tests.chaos.auditor import Entry
 from tests.chaos.faults import Fault
+from tests.chaos.network import place
 from tests.chaos.rounds import Deed
 from tests.localplay import OperatorView, Watched
 
@@ -61,8 +63,15 @@ class Trailed(Watched):
         self.fault = fault
         if fault and fault.kind in ("kill-before", "kill-after"):
             self.kill_at = (fault.number, fault.kind)
+        self.has_nodes = False  # several, which a scheduler chooses
         self.view_until = 0.0  # loop time until which the operator's watches bring nothing
         self._store = _RecordingStore(100_000, self.trail)
+
+    def _bind(self, pod: Body) -> None:
+        if self.has_nodes:
+            rank = int(pod["metadata"]["labels"][names.RANK_LABEL])
+            pod["spec"]["nodeName"] = place(pod, rank)
+        super()._bind(pod)
 
     @property
     def entries(self) -> list[Entry]:
@@ -103,7 +112,10 @@ class _TrailedView(OperatorView):
             return await super().create(resource, namespace, body)
 
     async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
-        async with _asked("delete", {"preconditions": {"uid": options.get("uid")}}):
+        grace = options.get("grace_seconds")
+        sent = {"preconditions": {"uid": options.get("uid")}}
+        sent |= {} if grace is None else {"gracePeriodSeconds": grace}
+        async with _asked("delete", sent):
             return await super().delete(resource, namespace, name, **options)
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Any) -> Body:

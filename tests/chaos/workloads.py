@@ -10,6 +10,7 @@ from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
 from tests.builders import job_object
 from tests.chaos.agents import SECONDARY, Play
+from tests.chaos.network import CALM_SECONDS, Trouble
 from tests.localplay import NAMESPACE, NO_NODE_FOR, NO_ROOM, Script, end_pod, until
 
 NAME = "digits"
@@ -57,6 +58,7 @@ class Workload:
     # Elsewhere it passes by itself, and the end depends on how fast the machine is.
     timed: Callable[[Cluster, Forward], Awaitable[None]] | None = None
     loose: tuple[str, ...] = ()  # fields of status that may differ from run to run
+    first: int = 1  # the write from which on faults befall it; those before are as in other lives
     play: Play | None = None  # how its agents fare, where they wait to be asked on after a failure
 
     async def submit(self, cluster: Cluster) -> None:
@@ -363,3 +365,39 @@ WORKLOADS = (
         play=Play(fails_alone, unheard=True),
     ),
 )
+
+
+def _silence(name: str, *troubles: Trouble, nnodes: int = 2) -> Workload:
+    """A job whose nodes have these troubles in its first attempt; the next one ends well."""
+    spec = _in_place(backoffSeconds=NO_PAUSE) | {"nnodes": nnodes}
+    play = Play(lambda attempt, *_: 0 if attempt else None, troubles=troubles)
+    return Workload(name, runs, "Succeeded", spec, first=nnodes + 7, play=play)  # Running
+
+
+FOR_LONG = 25.0  # seconds: somewhat more than `nodeTimeoutSeconds` and a third of it
+SILENCES = (
+    _silence("loses-a-node", Trouble((1,), dies=True)),
+    _silence("loses-rank-0s-node", Trouble((0,), dies=True)),
+    _silence(
+        "loses-two-nodes",
+        Trouble((1,), dies=True),
+        Trouble((2,), dies=True, after=CALM_SECONDS + 1.5),
+        nnodes=3,
+    ),
+    _silence("has-a-node-cut-off", Trouble((1,))),
+    _silence("has-rank-0s-node-cut-off", Trouble((0,))),
+    _silence("has-a-node-stopped", Trouble((1,), stops=True)),
+    # The operator does not hear one node, and then none of them: the training goes on.
+    _silence(
+        "is-out-of-sight",
+        Trouble((1,), frozenset(("operator",)), lasts=FOR_LONG),
+        Trouble(
+            (0, 1), frozenset(("operator",)), after=CALM_SECONDS + FOR_LONG + 5, lasts=FOR_LONG
+        ),
+    ),
+    # Rank 0 does not hear it: it ends its ranks, and its kubelet says so.
+    _silence("is-not-heard-by-rank-0", Trouble((1,), frozenset(("rank 0",)))),
+    # The same, and its kubelet is not heard either.
+    _silence("is-heard-by-the-operator-alone", Trouble((1,), frozenset(("rank 0", "api")))),
+)
+"""What may become of nodes that not all hear; for an operator whose clock is played."""

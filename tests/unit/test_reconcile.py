@@ -15,15 +15,17 @@ from ddpjob.cluster import (
     Listing,
     Resource,
 )
+from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.controller.jobrecord import job_record
+from ddpjob.controller.memory import Memory
 from ddpjob.errors import Refused
 from ddpjob.json_depth import Body
 from ddpjob.plan.proof import Proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
-from tests.builders import job_object
+from tests.builders import job, job_object, with_status
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -59,6 +61,23 @@ async def test_a_job_runs_and_succeeds_with_few_writes() -> None:
 def _digest(writes: dict[tuple[str, str, str], int]) -> str:
     (name,) = [name for _, kind, name in writes if kind == "ConfigMap"]
     return name.rpartition("-")[2]
+
+
+def test_who_is_silent_in_one_attempt_is_not_in_the_next() -> None:
+    """The answer to the write that began it may be lost, or another operator may have made it."""
+    ours = job()
+    record = job_record(ours.model_dump(by_alias=True, mode="json", exclude_none=True))
+    controller, memory = Controller(LocalCluster()), Memory()
+    controller.reconciler.memories[record.uid] = memory
+    controller._silent(record, 0, frozenset((1,)))
+    later = with_status(ours, ours.status.model_copy(update={"attempt": 1}))
+    observe = controller.reconciler._observe
+    assert observe(ours, memory).silent == {1} and not observe(later, memory).silent
+    controller._silent(record, 1, frozenset((2,)))
+    controller._silent(record, 0, frozenset((1, 3)))
+    assert observe(later, memory).silent == {2}
+    memory.begin_attempt()
+    assert not observe(ours, memory).silent
 
 
 async def test_nothing_is_written_at_rest() -> None:

@@ -52,6 +52,24 @@ def test_rank_0s_word_alone_is_not_enough() -> None:
     assert found.silent(110.0) == frozenset()
 
 
+def test_nodes_that_fail_together_are_silent_together() -> None:
+    found = missing(evidence(n1=6.0, n2=3.0, n3=5.0), 1, 101.5, 104.0, 106.5)  # 94, 97 and 95
+    missing(found, 2, 102.0, 104.5, 107.0)
+    assert found.silent(109.5) == frozenset()  # the operator hears 3, and 2 has yet to be missed
+    assert found.silent(112.0) == {1, 2}
+    missing(found, 3, 112.5)
+    assert found.silent(113.0) == frozenset()
+    assert found.silent(115.0) == {1, 2}  # so long nobody is waited for who may answer
+    missing(found, 3, 115.5, 118.0)
+    assert found.silent(118.0) == {1, 2, 3}
+
+
+def test_a_node_that_was_heard_much_later_is_not_waited_for() -> None:
+    found = missing(evidence(n1=14.0, n2=6.0), 1, 98.0, 100.5, 103.0)  # 86 and 94
+    missing(found, 2, 101.0)
+    assert found.silent(104.0) == {1}
+
+
 def test_the_operators_word_alone_is_not_enough() -> None:
     found = missing(evidence(), 1, *range(101, 161))
     assert found.suspects() == [] and found.silent(200.0) == frozenset()
@@ -126,7 +144,7 @@ class Nodes:
         body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
         self.record: JobRecord = job_record(body)
         self.silence = Silence(
-            lambda _: self.pods.values(), lambda _, silent: self.told.append(silent)
+            lambda _: self.pods.values(), lambda _, __, silent: self.told.append(silent)
         )
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -195,6 +213,7 @@ async def test_a_suspect_that_does_not_answer_is_silent_until_it_does() -> None:
 async def test_the_others_are_asked_about_rank_0() -> None:
     async with nodes(3) as seen:
         seen.pages = {0: None, 1: {"unheard_seconds": 30.0}, 2: {"unheard_seconds": 0.1}}
+        seen.heard()
         seen.missed()
         await until(lambda: len(seen.asked) >= 30)
         assert seen.told == []
@@ -206,6 +225,7 @@ async def test_the_others_are_asked_about_rank_0() -> None:
 async def test_an_operator_that_reaches_nobody_does_nothing() -> None:
     async with nodes(3) as seen:
         seen.pages = dict.fromkeys(range(3))
+        seen.heard()
         seen.missed()
         await until(lambda: len(seen.asked) >= 36)
         assert seen.told == []
@@ -216,6 +236,7 @@ async def test_an_ended_node_stands_in_for_its_word() -> None:
         seen.pages[0] = None
         words = summary(reason="NodeSilent", peer=True)
         seen.pods[1] = failed(1, words)
+        seen.heard()
         seen.missed()
         await until(lambda: seen.told)
         assert seen.told == [frozenset((0,))]
@@ -236,6 +257,15 @@ async def test_pods_without_the_time_out_are_not_asked() -> None:
         seen.heard(n1=60.0)
         seen.missed()
         assert not seen.silence._inquiries
+
+
+def test_an_agent_that_may_still_be_starting_is_not_missed() -> None:
+    found = Evidence(T, heard_at=100.0)
+    assert not missing(found, 0, 100.5).is_due(101.0)
+    assert found.is_due(105.5)  # an operator that has just begun, and never heard it
+    found.answer(106.0, {})
+    assert not found.is_due(106.0)
+    assert missing(found, 0, 107.0).is_due(107.0)
 
 
 async def test_an_attempt_that_is_over_is_forgotten() -> None:

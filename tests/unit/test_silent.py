@@ -7,7 +7,7 @@ import pytest
 
 from ddpjob.api import DDPJob, SilentNode
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.observed import GroupReport, PodRecord
 from ddpjob.plan.silent import AVOID_SECONDS, MAX_SILENT_NODES
 from ddpjob.times import timestamp
 from tests.builders import (
@@ -128,18 +128,31 @@ def test_a_node_that_has_finished_is_missed_by_nobody() -> None:
 def test_a_node_that_heard_nobody_says_so_and_the_cause_is_waited_for() -> None:
     words = summary(reason="NodeSilent", peer=True, message="node rank 0 has not been heard")
     fenced = replace(failed(1, words), node="node-b")
-    ours = whole()
-    step = decide(ours, see(BOTH[0], fenced), NOW)
+    ours, heard = whole(), told()
+    step = decide(ours, see(BOTH[0], fenced, group=heard), NOW)
     assert step.only_secondary and step.requeue_after == PRIMARY_WAIT_SECONDS
     first = decide(ours, see(BOTH[0], fenced, silent=frozenset((0,))), NOW).status
     assert first.failure and (first.failure.reason, first.failure.rank) == ("NodeSilent", 0)
     assert [node.name for node in first.silent_nodes] == ["node-a"]
     # The operator hears rank 0, so the network between the two is broken.
-    late = see(BOTH[0], fenced, secondary_seconds=PRIMARY_WAIT_SECONDS)
+    late = see(BOTH[0], fenced, group=heard, secondary_seconds=PRIMARY_WAIT_SECONDS)
     status = decide(ours, late, NOW).status
     assert (status.attempt, status.budget.charged) == (1, 0)
     assert status.failure and status.failure.reason == "NodeSilent"
     assert [node.name for node in status.silent_nodes] == ["node-b"]
+
+
+@pytest.mark.parametrize(("heard", "timeout", "seconds"), [(None, 15, 32.5), (told(), 60, 30.0)])
+def test_the_cause_is_waited_for_until_rank_0_may_count_as_silent(
+    heard: GroupReport | None, timeout: int, seconds: float
+) -> None:
+    """Or its node, which nobody hears, would be kept, and the node that says so kept off."""
+    words = summary(reason="NodeSilent", peer=True, message="node rank 0 has not been heard")
+    rank_0 = replace(BOTH[0], node_timeout=timeout)
+    seen = see(rank_0, replace(failed(1, words), node="node-b"), group=heard)
+    step = decide(whole(), replace(seen, secondary_seconds=seconds - 0.5), NOW)
+    assert step.only_secondary and step.requeue_after == 0.5
+    assert decide(whole(), replace(seen, secondary_seconds=seconds), NOW).status.attempt == 1
 
 
 def test_no_round_begins_while_a_node_is_silent() -> None:

@@ -27,8 +27,8 @@ class Desk:
     """Returns the same if this process has created the pod, and so knows it; else ""."""
     deliver: Callable[[JobRecord, Report | None, GroupReport | None], None]
     """Takes what rank 0's agent has said: of the progress, and of all nodes."""
-    take_silent: Callable[[JobRecord, frozenset[int]], None]
-    """Takes the ranks of a job's silent nodes."""
+    take_silent: Callable[[JobRecord, int, frozenset[int]], None]
+    """Takes the ranks of the silent nodes of a job's attempt."""
 
 
 class Agents:

@@ -214,12 +214,14 @@ class Controller:
             memory.report, memory.group = news
             self.trigger(record.namespace, record.name)
 
-    def _silent(self, record: JobRecord, silent: frozenset[int]) -> None:
-        """Keep which nodes are silent for the next decision, and have that made."""
+    def _silent(self, record: JobRecord, attempt: int, silent: frozenset[int]) -> None:
+        """Keep which nodes of an attempt are silent for the next decision, and have that made."""
         memory = self.reconciler.memories.get(record.uid)
-        if memory is not None and memory.silent != silent:
-            log.info("job=%s/%s silent=%s", record.namespace, record.name, format_ranks(silent))
-            memory.silent = silent
+        if memory is not None and memory.silent.get(attempt, frozenset()) != silent:
+            words = format_ranks(silent)
+            place = record.namespace, record.name, attempt
+            log.info("job=%s/%s attempt=%d silent=%s", *place, words)
+            memory.silent[attempt] = silent
             self.trigger(record.namespace, record.name)
 
     async def _work(self) -> None:

@@ -54,8 +54,8 @@ class Memory:
     """The last progress report of rank 0."""
     group: GroupReport | None = None
     """The last report on all nodes."""
-    silent: frozenset[int] = frozenset()
-    """Ranks of the attempt's nodes that nobody hears."""
+    silent: dict[int, frozenset[int]] = field(default_factory=dict)
+    """Ranks of nodes that nobody hears, by attempt: what is said of one may come in the next."""
     head: str = ""
     """uid of rank 0's pod of this attempt, whose agent is asked for progress."""
     order: Order = Order()
@@ -84,7 +84,7 @@ class Memory:
     def begin_attempt(self) -> None:
         """Forget what belongs to the attempt that has just ended."""
         self.begin_round()
-        self.silent = frozenset()
+        self.silent = {}
         self.create_error = self.create_error_at = self.template = self.prepared = None
 
 

@@ -147,7 +147,7 @@ class Reconciler:
             secondary_seconds=elapsed(memory.secondary_at),
             report=memory.report,
             group=memory.group,
-            silent=memory.silent,
+            silent=memory.silent.get(job.status.attempt, frozenset()),
             spec_hash=rendered.spec_hash if rendered else "",
             key=self.children.key,
             made=memory.made[1] if memory.made[0] == job.status.attempt else {},

@@ -31,6 +31,10 @@ WITNESSES = 3
 # A node that has lost rank 0 ends its ranks first. Rank 0's own may end later, as it may have heard
 # the others until a little later than they heard it.
 LATER_PART = 1.1
+# Nodes that fail together were last heard at most two heartbeats apart, each a tenth of the
+# time-out, and their answers are missed one round of requests apart. Who has all but this part of
+# the time-out behind it is waited for, so that one restart leaves all of them.
+TOGETHER_PART = 0.3
 # After this part of the time-out without rank 0, a node says that it has lost it.
 LOST_PART = 0.5
 # A request has this part of the time-out for its answer, the next one comes after a pause of that
@@ -67,9 +71,12 @@ class Evidence:
     ended: dict[int, float] = field(default_factory=dict)
     """When nodes were first seen to have ended because they heard nobody."""
 
+    is_met: bool = False
+    """Rank 0's agent has answered before."""
+
     def answer(self, now: float, unheard: dict[int, float]) -> None:
         """Take in an answer of rank 0's agent."""
-        self.heard_at = now
+        self.heard_at, self.is_met = now, True
         self.unheard = {rank: now - seconds for rank, seconds in unheard.items() if rank != 0}
         self.found(0)
         self.lost.clear()
@@ -100,16 +107,34 @@ class Evidence:
         """Return the nodes that are to be asked."""
         return [*([0] if self.missed.get(0) else []), *self.unheard]
 
+    def is_due(self, now: float) -> bool:
+        """Whether to ask the suspects. An agent that never answered may still be starting."""
+        since = self.missed.get(0, [now])[0]
+        return bool(self.suspects()) and (self.is_met or now - since >= MISSED_PART * self.timeout)
+
     def silent(self, now: float) -> frozenset[int]:
         """Return the nodes that are silent."""
         if 0 not in self.missed:
-            return frozenset(
+            found = frozenset(
                 rank
                 for rank, at in self.unheard.items()
                 if now - at >= self.timeout and self._is_missing(rank, now)
             )
+            return found if found == self._leaving(now) else frozenset()
         return (
             frozenset((0,)) if self._is_missing(0, now) and self._has_lost_0(now) else frozenset()
+        )
+
+    def _leaving(self, now: float) -> frozenset[int]:
+        """Return the nodes that are silent, or will be soon if nobody hears them."""
+        soon = (1 - TOGETHER_PART) * self.timeout
+        late = MISSED_PART * self.timeout
+        return frozenset(
+            rank
+            for rank, at in self.unheard.items()
+            if now - at >= soon
+            and rank in self.missed
+            and (self._is_missing(rank, now) or now - at < self.timeout + late)
         )
 
     def _is_missing(self, rank: int, now: float) -> bool:
@@ -132,9 +157,9 @@ class Silence:
     def __init__(
         self,
         pods: Callable[[JobRecord], Iterable[PodRecord]],
-        deliver: Callable[[JobRecord, frozenset[int]], None],
+        deliver: Callable[[JobRecord, int, frozenset[int]], None],
     ) -> None:
-        """`pods` returns a job's pods; `deliver` takes the ranks of its silent nodes."""
+        """`pods` returns a job's pods; `deliver` takes the ranks of an attempt's silent nodes."""
         self._pods, self._deliver = pods, deliver
         self._evidence: dict[str, Evidence] = {}  # by uid of rank 0's pod
         self._inquiries: dict[str, asyncio.Task[None]] = {}
@@ -163,7 +188,7 @@ class Silence:
             evidence.miss(0, now)
         else:
             evidence.answer(now, dict(answer.unheard))
-        if evidence.suspects() and head.uid not in self._inquiries and self._http is not None:
+        if evidence.is_due(now) and head.uid not in self._inquiries and self._http is not None:
             task = asyncio.create_task(self._inquire(self._http, record, head, evidence))
             self._inquiries[head.uid] = task
             task.add_done_callback(lambda _: self._inquiries.pop(head.uid, None))
@@ -186,12 +211,12 @@ class Silence:
                 running = {pod.rank for pod in self._own(record, head) if pod.running}
                 if (silent & running) != told:
                     told = silent & running
-                    self._deliver(record, told)
+                    self._deliver(record, head.attempt, told)
                 await asyncio.sleep(evidence.timeout * JUDGE_PART)
         finally:
             asking.cancel()
         if told:
-            self._deliver(record, frozenset())
+            self._deliver(record, head.attempt, frozenset())
 
     async def _keep_asking(
         self, http: aiohttp.ClientSession, record: JobRecord, head: PodRecord, evidence: Evidence

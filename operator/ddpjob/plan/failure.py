@@ -50,6 +50,9 @@ MAX_WORDS = 800
 # How long the primary failure is waited for while only secondary ones are seen. A busy node is slow
 # to report.
 PRIMARY_WAIT_SECONDS = 10.0
+# Parts of the node timeout. A node that has ended for want of rank 0 has done so half of it before
+# rank 0 counts as silent; an operator that has begun since has yet to miss rank 0 for all of it.
+SILENCE_PART, NEW_SILENCE_PART = 0.5, 1.5
 
 # Node rank of the pod, and its failure. The failure may have the rank of a process in the pod.
 _NodeFailure = tuple[int, api.Failure]
@@ -91,12 +94,27 @@ def after_failure(
         return answer(group, status, losses[0][1])
     if not failed:
         return None
-    waited = observed.secondary_seconds
-    if waited < PRIMARY_WAIT_SECONDS and any(pod.live for pod in rest):
-        return Decision(status, only_secondary=True, requeue_after=PRIMARY_WAIT_SECONDS - waited)
+    left = _seconds_to_wait(group, rest, failed) - observed.secondary_seconds
+    if left > 0 and any(pod.live for pod in rest):
+        return Decision(status, only_secondary=True, requeue_after=left)
     late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
     found = late or secondary_failure(failed, status.round)
     return answer(group, status, found if late else _with_bystanders(found, rest, succeeded))
+
+
+def _seconds_to_wait(group: Group, rest: Sequence[PodRecord], failed: Sequence[PodRecord]) -> float:
+    """Return for how long the primary failure is waited for.
+
+    A node that has not heard rank 0 may have been the one that was cut off, or rank 0 was.
+    """
+    rank_0 = next((pod for pod in rest if pod.rank == 0 and pod.running), None)
+    reasons = {found.reason for pod in failed if (found := termination_of(pod))}
+    if rank_0 is None or NODE_SILENT not in reasons:
+        return PRIMARY_WAIT_SECONDS
+    said = group.observed.group
+    if said is not None and said.attempt == rank_0.attempt:
+        return max(PRIMARY_WAIT_SECONDS, SILENCE_PART * rank_0.node_timeout)
+    return PRIMARY_WAIT_SECONDS + NEW_SILENCE_PART * rank_0.node_timeout
 
 
 def _with_bystanders(

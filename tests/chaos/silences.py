@@ -1,0 +1,121 @@
+"""What the auditor checks of nodes that nobody hears."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from ddpjob import names
+from ddpjob.json_depth import Body
+from ddpjob.times import unix_seconds
+from tests.chaos.network import banned_in, node_of
+from tests.chaos.rounds import Deed, charged_of, place_of
+
+SILENT = "NodeSilent"
+AVOID_SECONDS = 60.0  # a job keeps off a silent node for so long
+NODE_DEEDS = ("stops", "goes-on", "unheard", "heard")
+
+
+class Silences:
+    """Takes in deeds and changes, and tells `breach` what is wrong: (promise, words)."""
+
+    def __init__(self, breach: Callable[[str, str], None]) -> None:
+        self._breach = breach
+        self._alive: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
+        """(attempt, rank) of nodes with ranks that may take a step, by uid of the job."""
+        self._newest: defaultdict[str, int] = defaultdict(int)
+        """The latest attempt that has begun, by uid of the job."""
+        self._stopped: set[tuple[str, int, int]] = set()
+        self._unheard: set[tuple[str, int, int]] = set()
+
+    def see(self, deed: Deed) -> None:
+        """Take in what has been done."""
+        here, node = (deed.attempt, deed.rank), (deed.uid, deed.attempt, deed.rank)
+        alive = self._alive[deed.uid]
+        if deed.what in ("ends", "fails", "clean"):
+            alive.discard(here)
+            self._stopped.discard(node)
+        elif deed.what == "stops":
+            self._stopped.add(node)
+        elif deed.what == "unheard":
+            self._unheard.add(node)
+        elif deed.what == "heard":
+            self._unheard.discard(node)
+        if deed.what != "goes-on":
+            self._check(deed.uid)  # what goes on may end first
+        if deed.what == "begins":
+            alive.add(here)
+            self._newest[deed.uid] = max(deed.attempt, self._newest[deed.uid])
+            self._check(deed.uid)
+        elif deed.what == "goes-on":
+            self._stopped.discard(node)
+
+    def at_rest(self) -> None:
+        """Nothing is done any more."""
+        for uid in self._alive:
+            self._check(uid)
+
+    def may_end(self, uid: str, attempt: int) -> bool:
+        """Whether a node of this attempt may count as silent."""
+        return any(node[:2] == (uid, attempt) for node in self._unheard)
+
+    def write(self, old: Body, new: Body, pods: Iterable[Body]) -> None:
+        """Take in a status write; `pods` are the job's."""
+        attempt, _ = place_of(old)
+        known = {each["name"] for each in old.get("silentNodes") or []}
+        added = {each["name"] for each in new.get("silentNodes") or []} - known
+        found = new.get("failure") or {}
+        is_news = found.get("reason") == SILENT and found != (old.get("failure") or {})
+        blamed = {found.get("pod")} if is_news and found.get("attempt") == attempt else set()
+        for pod in pods:
+            labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
+            rank = int(labels[names.RANK_LABEL])
+            node = (labels[names.JOB_UID_LABEL], attempt, rank)
+            ours = int(labels[names.ATTEMPT_LABEL]) == attempt and _runs(pod)
+            if ours and (node_of(pod) in added or name in blamed) and node not in self._unheard:
+                self._breach("S2", f"{name} counts as silent, and could be heard")
+        if is_news and charged_of(new) > charged_of(old):
+            self._breach("S3", f"the silence of {found.get('node')} is charged")
+
+    def created(self, pod: Body, status: Body) -> None:
+        """Take in that the operator has made a pod of a job with this status."""
+        affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+        banned = banned_in(required.get("nodeSelectorTerms") or [{}])
+        if missing := _silent_nodes(status, pod["metadata"]["creationTimestamp"]) - banned:
+            words = f"{pod['metadata']['name']} does not keep off {', '.join(sorted(missing))}"
+            self._breach("S4", words)
+
+    def deleted(self, pod: Body, sent: Body, status: Body) -> None:
+        """Take in that the operator has deleted a pod of a job with this status."""
+        forced = sent.get("gracePeriodSeconds") == 0
+        is_silent = node_of(pod) in {each["name"] for each in status.get("silentNodes") or []}
+        if forced and _runs(pod) and not is_silent and not _is_lost(pod):
+            self._breach("S5", f"{pod['metadata']['name']} is deleted by force")
+
+    def _check(self, uid: str) -> None:
+        """No two attempts have ranks that may take a step."""
+        moving = {(a, r) for a, r in self._alive[uid] if (uid, a, r) not in self._stopped}
+        newest = self._newest[uid]
+        if older := sorted(node for node in moving if node[0] < newest):
+            self._breach("S1", f"ranks {older} live beside those of attempt {newest}")
+
+
+def _silent_nodes(status: Body, now: str) -> set[str]:
+    """The nodes that a job keeps off."""
+    at = unix_seconds(now)
+    assert at is not None
+    return {
+        each["name"]
+        for each in status.get("silentNodes") or []
+        if at - (unix_seconds(each["time"]) or 0.0) < AVOID_SECONDS - 1  # whole seconds
+    }
+
+
+def _runs(pod: Body) -> bool:
+    return bool((pod.get("status") or {}).get("phase") == "Running")
+
+
+def _is_lost(pod: Body) -> bool:
+    """Whether Kubernetes says that the pod's node is lost."""
+    conditions = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or []}
+    taint = conditions.get("DisruptionTarget", {}).get("reason") == "DeletionByTaintManager"
+    return bool(taint or conditions.get("Ready", {}).get("status") == "False")
