@@ -30,8 +30,6 @@ ROUNDS, POD_ROUNDS = 10, 3
 # Seconds from the fault to a step of all ranks, beside what a hang has to wait.
 MOST_IN_PLACE, MOST, MOST_NODE_LOST = 1.0, 15.0, 90.0
 MOST_SILENT, MOST_SILENT_0 = 20.0, 25.0  # another node; that of rank 0
-RECREATED = "With new pods: restartStrategy Recreate"
-SILENT = "Silent nodes"
 SETTLE_SECONDS = 5.0  # until the nodes of a new job have heard each other
 
 
@@ -78,7 +76,7 @@ The script (`tests/e2e/scripts/steady.py`) knows nothing of ddpjob and has no ch
 dies is not silent, since its containers go on: it takes Kubernetes' 40 s of silence and 5 s of
 toleration to be seen, and 10 s to be fenced. `nodeTimeoutSeconds` is 15, the default.
 
-![The medians of both tables as bars, with the range of the first step](pictures/recovery.svg)
+![The medians of the tables as bars, with the range of the first step](pictures/recovery.svg)
 
 {sections}
 """
@@ -142,13 +140,13 @@ def main() -> int:
     parser.add_argument("--keep-cluster", action="store_true", help="use and leave the kept one")
     options = parser.parse_args()
     results = measure(options.rounds, options.pod_rounds, keep=options.keep_cluster)
-    titles = (*recovery_plot.TITLES, RECREATED, SILENT)
     text = _PAGE.format(
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         machine=examine(count_cores(), count_gpus()),
         hang=HANG_SECONDS,
         sections="\n\n".join(
-            section(title, taken) for title, taken in zip(titles, results, strict=True)
+            section(title, taken)
+            for title, taken in zip(recovery_plot.TITLES, results, strict=True)
         ),
     )
     if options.write:

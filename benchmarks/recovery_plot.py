@@ -2,7 +2,7 @@
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
@@ -12,11 +12,16 @@ from tests.cluster.tiers import ROOT
 PAGE = ROOT / "docs" / "recovery.md"
 PICTURE = ROOT / "docs" / "pictures" / "recovery.svg"
 TEMPLATES = Path(__file__).parent / "templates"
-TITLES = ("With the operator at work", "With the operator killed in the same moment")
+TITLES = (
+    "With the operator at work",
+    "With the operator killed in the same moment",
+    "With new pods: restartStrategy Recreate",
+    "Silent nodes",
+)
 
 # The picture's measures in pixels: of a second, of the margins, of a fault with its two bars.
 PER_SECOND = 8
-LEFT, TOP, ROW = 205, 92, 34
+LEFT, TOP, ROW = 250, 92, 34
 TICKS = range(0, 71, 10)
 
 _FIGURE = re.compile(r"\*\*([\d.]+)\*\* \(([\d.]+)–([\d.]+)\)")
@@ -57,16 +62,19 @@ def tables(page: str) -> list[list[Row]]:
         rows = [line.strip("| ").split(" | ") for line in lines[2:]]
         if not rows:
             raise ValueError(f"no table under the heading {title!r}")
-        found.append([Row(row[0], *map(Figure.parse, row[2:])) for row in rows])
+        found.append([Row(row[0], *map(Figure.parse, row[2:5])) for row in rows])
     return found
 
 
 def draw(page: str) -> str:
-    """The picture of the page's two tables, as SVG."""
-    at_work, killed = tables(page)
+    """The picture of the page's tables, as SVG."""
+    at_work, killed, recreated, silent = tables(page)
     if [row.fault for row in at_work] != [row.fault for row in killed]:
-        raise ValueError("the two tables must have the same faults in the same order")
-    last = max(row.step.most for row in (*at_work, *killed))
+        raise ValueError("the first two tables must have the same faults in the same order")
+    pairs: list[tuple[Row, Row | None]] = [*zip(at_work, killed, strict=True)]
+    pairs[1:1] = [(replace(recreated[0], fault=f"{recreated[0].fault}: new pods"), None)]
+    pairs += [(row, None) for row in silent]
+    last = max(row.step.most for pair in pairs for row in pair if row)
     if last > TICKS[-1] + 5:
         raise ValueError(f"the axis ends at {TICKS[-1]} s, a figure is {last} s")
     environment = jinja2.Environment(
@@ -78,7 +86,7 @@ def draw(page: str) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template("recovery.svg.j2").render(
-        pairs=list(zip(at_work, killed, strict=True)),
+        pairs=pairs,
         left=LEFT,
         top=TOP,
         row=ROW,

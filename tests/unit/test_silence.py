@@ -101,6 +101,14 @@ def test_rank_0_is_silent_if_another_node_has_lost_it_too() -> None:
     assert found.silent(116.5) == {0}
 
 
+def test_who_is_missing_beside_a_silent_rank_0_has_lost_it_too() -> None:
+    found = missing(unheard_rank_0(), 2, 104.0, 106.0, 108.0)
+    missing(found, 3, 115.0, 115.1, 115.2)  # not for long yet
+    assert found.silent(200.0) == frozenset()
+    found.witness(1, 110.0, 10.0)
+    assert found.silent(116.5) == {0, 2}
+
+
 def test_rank_0_is_not_silent_while_a_node_hears_it() -> None:
     found = unheard_rank_0()
     found.witness(1, 110.0, 10.0)

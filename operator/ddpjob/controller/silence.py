@@ -26,8 +26,9 @@ from ddpjob.plan.termination import AgentReport, termination_of
 
 # So many requests in a row must have had no answer, and for this part of the time-out.
 LEAST_MISSED, MISSED_PART = 3, 1 / 3
-# Other nodes that are asked whether they have lost rank 0 too.
-WITNESSES = 3
+# So many other nodes are asked whether they have lost rank 0 too. Those that do not answer either
+# may have gone with it.
+WITNESSES = 16
 # A node that has lost rank 0 ends its ranks first. Rank 0's own may end later, as it may have heard
 # the others until a little later than they heard it.
 LATER_PART = 1.1
@@ -121,9 +122,10 @@ class Evidence:
                 if now - at >= self.timeout and self._is_missing(rank, now)
             )
             return found if found == self._leaving(now) else frozenset()
-        return (
-            frozenset((0,)) if self._is_missing(0, now) and self._has_lost_0(now) else frozenset()
-        )
+        if not (self._is_missing(0, now) and self._has_lost_0(now)):
+            return frozenset()
+        # Whoever has lost rank 0 ends its ranks: nobody else hears it.
+        return frozenset(rank for rank in self.missed if self._is_missing(rank, now))
 
     def _leaving(self, now: float) -> frozenset[int]:
         """Return the nodes that are silent, or will be soon if nobody hears them."""
