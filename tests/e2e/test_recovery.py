@@ -50,6 +50,45 @@ def test_the_ranks_train_again_after_every_fault(
     gone(kind_cluster, "-n", namespace)
 
 
+ESCALATE = """
+import os, sys, time
+place = os.environ["DDPJOB_ATTEMPT"], os.environ["DDPJOB_ROUND"]
+code = {("0", "0"): 1, ("0", "1"): 1, ("1", "0"): 3}.get(place, 0)
+print("round", *place, "ends with", code, flush=True)
+sys.exit(code)
+"""
+
+
+def test_what_processes_cannot_mend_new_pods_may_and_then_another_node(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "escalates",
+        image=foreign_image,
+        launcher="python",
+        args=["-c", ESCALATE],
+        failurePolicy={
+            "backoffSeconds": {"first": 0, "cap": 300},
+            "rules": [{"action": "Restart", "onExitCodes": [3], "avoidNode": True}],
+        },
+    )
+    status = job.in_state("Succeeded")
+    history = status["history"]
+    places = [(past["attempt"], past["round"], past["reason"]) for past in history]
+    ends = [(0, 0, "ExitCode"), (0, 1, "ExitCode"), (1, 0, "ExitCode"), (2, 0, "Succeeded")]
+    assert places == ends
+    assert history[0]["pod"] == history[1]["pod"] != history[2]["pod"]
+    assert status["avoidedNodes"] == [history[2]["node"]]
+    assert status["restarts"] == 3
+    last = f"{job.name}-2-0"
+    assert job.pods()[last]["spec"]["nodeName"] not in status["avoidedNodes"]
+    assert "round 2 0 ends with 0" in job.logs(last)
+    job.delete()
+    gone(kind_cluster, "-n", namespace)
+
+
 def test_a_container_that_outgrows_its_memory_as_a_whole(
     kind_cluster: KindCluster,
     namespace: str,
