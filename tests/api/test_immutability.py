@@ -56,6 +56,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "successPolicy": ("Rank0", "All"),
     "startupDeadlineSeconds": (60, 600),
     "hangTimeoutSeconds": (300, 600),
+    "nodeTimeoutSeconds": (20, 30),
     "managedBy": ("ddpjob.dev/operator", "example.com/other"),
     "terminationGracePeriodSeconds": (30, 90),
 }

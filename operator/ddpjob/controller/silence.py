@@ -104,14 +104,14 @@ class Evidence:
             self.hearing.discard(rank)
             self.lost[rank] = now - unheard_seconds
 
-    def suspects(self) -> list[int]:
-        """Return the nodes that are to be asked."""
-        return [*([0] if self.missed.get(0) else []), *self.unheard]
-
     def is_due(self, now: float) -> bool:
         """Whether to ask the suspects. An agent that never answered may still be starting."""
         since = self.missed.get(0, [now])[0]
         return bool(self.suspects()) and (self.is_met or now - since >= MISSED_PART * self.timeout)
+
+    def suspects(self) -> list[int]:
+        """Return the nodes that are to be asked."""
+        return [*([0] if self.missed.get(0) else []), *self.unheard]
 
     def silent(self, now: float) -> frozenset[int]:
         """Return the nodes that are silent."""
