@@ -140,13 +140,13 @@ def main() -> int:
     parser.add_argument("--keep-cluster", action="store_true", help="use and leave the kept one")
     options = parser.parse_args()
     results = measure(options.rounds, options.pod_rounds, keep=options.keep_cluster)
+    titles = (*recovery_plot.TITLES, *recovery_plot.MORE_TITLES)
     text = _PAGE.format(
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         machine=examine(count_cores(), count_gpus()),
         hang=HANG_SECONDS,
         sections="\n\n".join(
-            section(title, taken)
-            for title, taken in zip(recovery_plot.TITLES, results, strict=True)
+            section(title, taken) for title, taken in zip(titles, results, strict=True)
         ),
     )
     if options.write:

@@ -38,7 +38,8 @@ TABLE = """
 
 
 def test_the_tables_of_a_page_are_read() -> None:
-    page = "".join(TABLE.format(title, "10.6") for title in recovery_plot.TITLES)
+    titles = (*recovery_plot.TITLES, *recovery_plot.MORE_TITLES)
+    page = "".join(TABLE.format(title, "10.6") for title in titles)
     row = Row(
         "a rank is killed", Figure(3.1, 2.8, 3.5), Figure(5.6, 5.3, 6.7), Figure(12, 10.6, 15.7)
     )
