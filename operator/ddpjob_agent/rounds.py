@@ -165,12 +165,12 @@ class Rounds:
         self.launcher.on_stop = lambda: None  # the message is not to be written over
         self.round.page = self.round.progress.page("failed")
         message = termination_message(verdict, self.round.page)
-        self.link.tell(number, FAILED, failure_of(verdict.agent_exit, message))
-        announce(verdict)
-        self.is_told = True
         write_termination(log, message)
         # The log is emptied as the next round begins; for who looks into the pod.
         write_termination(os.path.join(self.first.run_dir, FAILURE), message)
+        self.link.tell(number, FAILED, failure_of(verdict.agent_exit, message))
+        announce(verdict)
+        self.is_told = True
 
     def is_asked_on(self) -> bool:
         """Whether another round is asked for, while this pod waits with its failure."""
