@@ -67,8 +67,7 @@ def test_what_processes_cannot_mend_new_pods_may_and_then_another_node(
         namespace,
         "escalates",
         image=foreign_image,
-        launcher="python",
-        args=["-c", ESCALATE],
+        command=["python3", "-c", ESCALATE],
         failurePolicy={
             "backoffSeconds": {"first": 0, "cap": 300},
             "rules": [{"action": "Restart", "onExitCodes": [3], "avoidNode": True}],
