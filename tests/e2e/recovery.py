@@ -120,11 +120,22 @@ def preempt(job: Job, pod: str, undo: Undo) -> None:
     wait_until(accepted, 30, "urgent pod")
 
 
+def node_of(job: Job, pod: str) -> str:
+    """The node on which a pod runs."""
+    node: str = job.pods()[pod]["spec"]["nodeName"]
+    return node
+
+
+def ready_again(job: Job, node: str, undo: Undo) -> None:
+    """Wait for the node before the next fault, once it has been put right."""
+    ready = ("wait", "--for=condition=Ready", f"node/{node}", "--timeout=180s")
+    undo.callback(job.cluster.kubectl, *ready, timeout_seconds=200)
+
+
 def lose_node(job: Job, pod: str, undo: Undo) -> None:
     """Its node's kubelet ends; the containers there go on."""
-    node = job.pods()[pod]["spec"]["nodeName"]
-    ready = ("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s")
-    undo.callback(job.cluster.kubectl, *ready, timeout_seconds=150)
+    node = node_of(job, pod)
+    ready_again(job, node, undo)
     undo.callback(job.cluster.on_node, node, "systemctl", "start", "kubelet")
     job.cluster.on_node(node, "systemctl", "stop", "kubelet")
 

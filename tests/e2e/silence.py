@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import Job
-from tests.e2e.recovery import Fault, Undo
+from tests.e2e.recovery import Fault, Undo, node_of, ready_again
 
 # The operator stays where no job's pod runs. It meets the fate of its own node in other tests.
 ON_CONTROL_PLANE = (
@@ -26,12 +26,6 @@ def _iptables(cluster: KindCluster, node: str, what: str, cut: _Cut) -> None:
         cluster.on_node(node, program, *table, what, chain, *rest)
 
 
-def node_of(job: Job, pod: str) -> str:
-    """The node on which a pod runs."""
-    node: str = job.pods()[pod]["spec"]["nodeName"]
-    return node
-
-
 @contextmanager
 def cut_off(cluster: KindCluster, node: str, *cuts: _Cut) -> Iterator[None]:
     """A block in which a node's network drops packets."""
@@ -44,18 +38,12 @@ def cut_off(cluster: KindCluster, node: str, *cuts: _Cut) -> Iterator[None]:
             _iptables(cluster, node, "-D", cut)
 
 
-def _ready_again(job: Job, node: str, undo: Undo) -> None:
-    """Wait for the node before the next fault, once it has been put right."""
-    ready = ("wait", "--for=condition=Ready", f"node/{node}", "--timeout=180s")
-    undo.callback(job.cluster.kubectl, *ready, timeout_seconds=200)
-
-
 def cutting(*cuts: _Cut) -> Callable[[Job, str, Undo], None]:
     """Cut the node of a pod off."""
 
     def happens(job: Job, pod: str, undo: Undo) -> None:
         node = node_of(job, pod)
-        _ready_again(job, node, undo)
+        ready_again(job, node, undo)
         undo.enter_context(cut_off(job.cluster, node, *cuts))
 
     return happens
@@ -67,7 +55,7 @@ both_ways = (_ARRIVING, _LEAVING)
 def stop_everything(job: Job, pod: str, undo: Undo) -> None:
     """SIGSTOP for all processes of the node of a pod, its kubelet's too."""
     node = node_of(job, pod)
-    _ready_again(job, node, undo)
+    ready_again(job, node, undo)
     undo.callback(job.cluster.on_node, node, "sh", "-c", "kill -CONT -1")
     job.cluster.on_node(node, "sh", "-c", "kill -STOP -1")
 

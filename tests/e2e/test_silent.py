@@ -17,8 +17,8 @@ from tests.e2e.install import (
     uninstall,
     wait_until,
 )
-from tests.e2e.recovery import SCRIPT, Fault, recover, steady_job
-from tests.e2e.silence import FAULTS, ON_CONTROL_PLANE, both_ways, cut_off, node_of
+from tests.e2e.recovery import SCRIPT, Fault, node_of, recover, steady_job
+from tests.e2e.silence import FAULTS, ON_CONTROL_PLANE, both_ways, cut_off
 
 TIMEOUT = 15  # s; nodeTimeoutSeconds by default
 # One of each kind: each takes a minute. `make bench-recovery` has all of them.

@@ -12,8 +12,9 @@ from aiohttp import web
 
 from ddpjob.controller.groups import Answer
 from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.silence import LEAST_MISSED, Evidence, Silence
+from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
 from ddpjob.plan.observed import GroupReport, PodRecord
+from ddpjob_agent.lease import LEASE
 from tests.builders import failed, job, running, summary
 from tests.cluster.processes import free_ports
 
@@ -126,6 +127,10 @@ def test_a_node_that_has_ended_for_want_of_rank_0_has_lost_it() -> None:
     found.ended[1] = 113.0
     assert found.silent(116.7) == frozenset()  # rank 0 may end a little later
     assert found.silent(116.8) == {0}
+
+
+def test_operator_and_agent_agree_when_a_node_ends_its_ranks() -> None:
+    assert LEASE_PART == LEASE
 
 
 def test_rank_0_is_heard_if_it_answers_anything() -> None:

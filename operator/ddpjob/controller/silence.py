@@ -32,6 +32,8 @@ WITNESSES = 16
 # A node that has lost rank 0 ends its ranks first. Rank 0's own may end later, as it may have heard
 # the others until a little later than they heard it.
 LATER_PART = 1.1
+# After this part of the time-out a node that hears nobody ends its ranks: LEASE in the agent.
+LEASE_PART = 0.85
 # Nodes that fail together were last heard at most two heartbeats apart, each a tenth of the
 # time-out, and their answers are missed one round of requests apart. Who has all but this part of
 # the time-out behind it is waited for, so that one restart leaves all of them.
@@ -71,7 +73,6 @@ class Evidence:
     """Nodes that hear rank 0, by their own word."""
     ended: dict[int, float] = field(default_factory=dict)
     """When nodes were first seen to have ended because they heard nobody."""
-
     is_met: bool = False
     """Rank 0's agent has answered before."""
 
@@ -148,7 +149,7 @@ class Evidence:
     def _has_lost_0(self, now: float) -> bool:
         """Whether other nodes have lost rank 0 too, and for so long that it has ended its ranks."""
         said = any(now - at >= LATER_PART * self.timeout for at in self.lost.values())
-        over = (LATER_PART - 0.85) * self.timeout  # what a node's own end leaves of the time
+        over = (LATER_PART - LEASE_PART) * self.timeout  # what a node's own end leaves of the time
         ended = any(now - at >= over for at in self.ended.values())
         return (said or ended) and not self.hearing
 
