@@ -22,6 +22,7 @@ from ddpjob.pods.agent_zip import pack
 
 SOURCES = Path(ddpjob_agent.__file__).parent
 DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
+LINGER = 10.0  # s that may pass between the end of an agent and that of all it has started
 PORT = 29499
 TOKEN = "t0ken"
 
@@ -90,13 +91,26 @@ class Pod:
     def wait(self) -> int:
         return self.process.wait(DEADLINE)
 
+    def processes(self) -> list[psutil.Process]:
+        """All that live, whoever their parents are."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                is_of_it = process.environ().get("DDPJOB_POD_IP") == self.address
+                if is_of_it and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
     def kill(self) -> None:
-        """As the kernel ends a container: all of it."""
-        below = psutil.Process(self.process.pid).children(recursive=True)
+        """As the kernel ends a container: all of it, also what is being forked meanwhile."""
         self.process.kill()
-        for process in below:  # they would only be asked to end, and a script may refuse
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        while left := self.processes():
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=1)
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -212,12 +226,19 @@ class Pods:
 
 @contextmanager
 def pods(root: Path) -> Iterator[Pods]:
-    """Pods below `root`; at the end those that still run are killed."""
+    """Pods below `root`; at the end those that still run are killed.
+
+    Of those that have ended by themselves nothing may be left, as nothing may be in a container.
+    """
     group = Pods(root)
+    left: dict[int, tuple[Path, psutil.Process]] = {}
     try:
         yield group
     finally:
         for pod in group.started:
-            if pod.process.poll() is None:
-                pod.kill()
+            if pod.process.poll() is not None:
+                _, living = psutil.wait_procs(pod.processes(), timeout=LINGER)
+                left.update({process.pid: (pod.folder, process) for process in living})
+            pod.kill()
             pod.process.wait(DEADLINE)
+    assert not left, left

@@ -8,7 +8,6 @@ import gc
 import importlib
 import os
 import runpy
-import signal
 import socket
 import sys
 import threading
@@ -22,7 +21,7 @@ from ddpjob_agent.environment import HOOKS, PROGRAM
 from ddpjob_agent.forkserver import Forked, serve, serve_beside
 from ddpjob_agent.launch import launch_torchrun
 from ddpjob_agent.popen import Popen, replace_popen, use_server
-from ddpjob_agent.processes import PR_SET_PDEATHSIG, prctl, read_text
+from ddpjob_agent.processes import end_with, read_text
 from ddpjob_agent.title import show_words
 from ddpjob_agent.warm import python_words
 
@@ -134,7 +133,7 @@ def become(forked: Forked) -> None:
     """
     wish = forked.wish
     if forked.dies_with_parent:
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        end_with(wish["parent"])
     for number, file in enumerate(forked.files):
         os.dup2(file, number)
     for file in forked.files:

@@ -112,6 +112,14 @@ def kill(pid: int, signal_number: int) -> None:
         os.kill(pid, signal_number)
 
 
+def end_with(parent: int) -> None:
+    """Let the kernel end this process, which `parent` has just started, when that has ended."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # its handlers are in the way until `exec`
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # before the kernel knew
+        os._exit(1)
+
+
 def popen(
     command: list[str], env: Mapping[str, str], pass_fds: Collection[int] = ()
 ) -> subprocess.Popen[bytes]:
@@ -119,11 +127,12 @@ def popen(
 
     Local mode leaves no orphans even where the agent is killed.
     """
+    ours = os.getpid()
     process = subprocess.Popen(
         command,
         env=env,
         start_new_session=True,
-        preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        preexec_fn=lambda: end_with(ours),
         pass_fds=pass_fds,
     )
     process.returncode = 0  # `reap` collects it: its destructor must not try

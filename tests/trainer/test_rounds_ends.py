@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods, archive_with
 from tests.trainer.rounds import act, all_step, pid_of, start, train
-from tests.trainer.warm_pods import processes, wait_for
+from tests.trainer.warm_pods import wait_for
 
 WAIT = "WAIT_SECONDS = 30.0"
 BRIEF, PATIENT = "WAIT_SECONDS = 2.0", "WAIT_SECONDS = 1000.0"
@@ -33,12 +33,12 @@ def waits(pod: Pod) -> bool:
 
 
 def is_gone(pod: Pod) -> bool:
-    return not processes(pod)
+    return not pod.processes()
 
 
 def has_no_ranks(pod: Pod) -> bool:
     """Whether there is nothing but the agent and its fork server."""
-    words = [process.cmdline() for process in processes(pod)]
+    words = [process.cmdline() for process in pod.processes()]
     return not any("launch" in each or each[-1].endswith("train.py") for each in words[1:])
 
 

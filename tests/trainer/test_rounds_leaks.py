@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from ddpjob_agent.rounds import LEFT
 from tests.agentpod import Pod, Pods
 from tests.trainer.rounds import all_step, pid_of, train
-from tests.trainer.warm_pods import is_fork_server, processes
+from tests.trainer.warm_pods import is_fork_server
 
 # DDPJOB_ROUNDS=100 has more of them, and sees smaller leaks: CONTRIBUTING.md.
 ROUNDS = int(os.environ.get("DDPJOB_ROUNDS", "30"))
@@ -32,7 +32,7 @@ def size(pod: Pod, temporary: Path) -> Sizes:
     (server,) = filter(is_fork_server, agent.children())
     left = [entry.name for entry in temporary.iterdir() if not LEFT.match(entry.name)]
     found = {
-        "processes": len(processes(pod)),
+        "processes": len(pod.processes()),
         "temporary files": len(left),  # torchrun's, which match, only PID 1 may remove
         "run folder": len(os.listdir(pod.folder / "run")),
     }

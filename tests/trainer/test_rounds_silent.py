@@ -12,14 +12,14 @@ pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods
 from tests.trainer.rounds import act, all_step, pid_of, start, steps, train
-from tests.trainer.warm_pods import processes, wait_for
+from tests.trainer.warm_pods import wait_for
 
 TIMEOUT: dict[str, Any] = {"DDPJOB_NODE_TIMEOUT": "5"}
 
 
 def send(pod: Pod, number: int) -> None:
     """Send a signal to every process of a pod."""
-    found = processes(pod)
+    found = pod.processes()
     for process in sorted(found, key=lambda each: each.pid != pod.process.pid):
         process.send_signal(number)
 
@@ -43,7 +43,7 @@ def test_a_node_that_was_stopped_ends_its_ranks_before_they_go_on(pods: Pods) ->
     told = second.summary
     assert (told["reason"], told["peer"], told["rank"]) == ("NodeSilent", True, None)
     assert told["progress"]["state"] == "finished" and told["progress"]["step"] > 0
-    wait_for(lambda: not processes(second))
+    wait_for(lambda: not second.processes())
     # Each of them has one step under way at most.
     assert all(len(made) <= before[rank] + 2 for rank, made in steps(second, 0).items())
 
@@ -54,7 +54,7 @@ def test_ranks_whose_rank_0_is_stopped_end_with_all_that_they_have_started(pods:
     second.until(lambda: "unheard_seconds" in second.progress())
     send(first, signal.SIGSTOP)
     assert second.wait() == 78
-    wait_for(lambda: not processes(second))
+    wait_for(lambda: not second.processes())
     send(first, signal.SIGCONT)
     assert first.wait() == 78
     words = "neither another node nor the operator has been heard for "

@@ -10,7 +10,6 @@ from tests.trainer.warm_pods import (
     assert_cold,
     assert_warm,
     fork_servers,
-    processes,
     script,
     wait_for,
 )
@@ -39,7 +38,7 @@ def begun(pod: Pod) -> bool:
 
 
 def assert_nothing_is_left(pod: Pod) -> None:
-    wait_for(lambda: not processes(pod))
+    wait_for(lambda: not pod.processes())
 
 
 @pytest.mark.parametrize("mode", ["torchrun", "python"])
@@ -99,7 +98,7 @@ def test_nothing_outlives_a_killed_agent(pods: Pods, mode: str) -> None:
     words = [script(pods, WAIT)] if mode == "torchrun" else ["python3", script(pods, WAIT)]
     pod = pods.start(mode, "--", *words, changes=UNBUFFERED)
     pod.until(lambda: begun(pod))
-    assert len(processes(pod)) == (4 if mode == "torchrun" else 2), "the server is asked once"
+    assert len(pod.processes()) == (4 if mode == "torchrun" else 2), "the server is asked once"
     pod.process.kill()
     assert_nothing_is_left(pod)
     assert_warm(pod)
@@ -117,7 +116,7 @@ def test_what_a_script_leaves_behind_ends_with_its_pod(pods: Pods) -> None:
     pod.until(lambda: begun(pod))
     (pod.folder / "end").touch()
     assert pod.wait() == 0, pod.log
-    assert not processes(pod), "at once: the agent has seen to it"
+    assert not pod.processes(), "at once: the agent has seen to it"
     assert_warm(pod)
 
 

@@ -15,7 +15,7 @@ from tests import agentpod
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
 from tests.cluster.tiers import ROOT
-from tests.trainer.warm_pods import EVIDENCE, assert_cold, assert_warm, processes, script
+from tests.trainer.warm_pods import EVIDENCE, assert_cold, assert_warm, script
 
 COLD = {"DDPJOB_WARM_START": "0"}
 TRAIN = (
@@ -87,7 +87,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
     with agentpod.pods(tmp_path) as group:
         yield group
         for pod in group.started:
-            assert not processes(pod)
+            assert not pod.processes()
 
 
 def start_both(

@@ -18,22 +18,9 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def processes(pod: Pod) -> list[psutil.Process]:
-    """All living processes of a pod, whoever their parents are."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_of_it = process.environ().get("DDPJOB_POD_IP") == pod.address
-            if is_of_it and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
 def fork_servers(pod: Pod) -> list[psutil.Process]:
     """The agent's fork server, and torchrun's once it has one: forked from it, with its words."""
-    return [process for process in processes(pod) if is_fork_server(process)]
+    return [process for process in pod.processes() if is_fork_server(process)]
 
 
 def is_fork_server(process: psutil.Process) -> bool:

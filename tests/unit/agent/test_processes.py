@@ -1,5 +1,6 @@
 """What the kernel says of the pod's processes."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -48,6 +49,50 @@ def test_a_process_lives_until_its_last_thread_has_ended() -> None:
         process.kill()
         process.wait()
     assert not processes.is_alive(processes.stat_words(process.pid))
+
+
+# Starts a process, and is killed before or after that one has asked to end with it.
+KILLED = """
+import os, signal, subprocess, sys, time
+from ddpjob_agent import processes
+
+ours, end_with = os.getpid(), processes.end_with
+
+def end(parent):
+    print(os.getpid(), flush=True)
+    if sys.argv[1] == "before":
+        os.kill(ours, signal.SIGKILL)
+    while sys.argv[1] == "before" and os.getppid() == ours:
+        time.sleep(0.01)
+    end_with(parent)
+    if sys.argv[1] == "after":
+        os.kill(ours, signal.SIGKILL)
+        time.sleep(1)
+
+processes.end_with = end
+signal.signal(signal.SIGTERM, lambda *_: None)
+processes.popen(["sleep", "1000"], os.environ)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing ends with its parent")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_is_being_started_ends_with_who_starts_it(tmp_path: Path, when: str) -> None:
+    with (tmp_path / "said").open("w+") as said:
+        starter = subprocess.run([sys.executable, "-c", KILLED, when], stdout=said)
+        assert starter.returncode == -signal.SIGKILL
+        said.seek(0)
+        pid = int(said.read())
+    deadline = time.monotonic() + 30
+    try:
+        while processes.is_alive(processes.stat_words(pid)):
+            assert not processes.read_text(f"/proc/{pid}/cmdline").startswith("sleep"), (
+                "it has begun"
+            )
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        processes.kill(pid, signal.SIGKILL)
 
 
 V1 = {
