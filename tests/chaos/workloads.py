@@ -384,6 +384,12 @@ SILENCES = (
         Trouble((2,), dies=True, after=CALM_SECONDS + 1.5),
         nnodes=3,
     ),
+    # The operator is lost too, so that rank 0 hears nobody; and then there is another one.
+    _silence(
+        "loses-a-node-and-the-operator",
+        Trouble((1,), dies=True),
+        Trouble((0,), frozenset(("operator",)), lasts=FOR_LONG),
+    ),
     _silence("has-a-node-cut-off", Trouble((1,))),
     _silence("has-rank-0s-node-cut-off", Trouble((0,))),
     _silence("has-a-node-stopped", Trouble((1,), stops=True)),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from ddpjob.controller import silence
 from ddpjob.controller.groups import Answer
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
@@ -129,6 +130,17 @@ def test_a_node_that_has_ended_for_want_of_rank_0_has_lost_it() -> None:
     assert found.silent(116.8) == {0}
 
 
+def test_what_a_rank_0_has_lost_that_heard_nobody_is_silent() -> None:
+    found = missing(Evidence(T, heard_at=100.0, is_over=True), 1, 101.5, 104.0, 106.5)
+    missing(found, 2, 108.0, 108.1, 108.2)
+    found.ended[0], found.hearing = 105.0, {1}  # nothing that it has said before counts any more
+    assert found.silent(108.7) == frozenset()  # another node may end a little later
+    assert found.silent(108.8) == {1}
+    found.found(1)
+    assert found.silent(108.8) == frozenset()
+    assert found.silent(113.1) == {2}
+
+
 def test_operator_and_agent_agree_when_a_node_ends_its_ranks() -> None:
     assert LEASE_PART == LEASE
 
@@ -153,11 +165,14 @@ class Nodes:
         self.pods: dict[int, PodRecord] = {}
         self.timeout = timeout
         self.told: list[frozenset[int]] = []
+        self.ended: list[tuple[JobRecord, PodRecord]] = []
         self.asked: list[int] = []
         body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
         self.record: JobRecord = job_record(body)
         self.silence = Silence(
-            lambda _: self.pods.values(), lambda _, __, silent: self.told.append(silent)
+            lambda _: self.pods.values(),
+            lambda _, __, silent: self.told.append(silent),
+            lambda: self.ended,
         )
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -177,6 +192,11 @@ class Nodes:
     def missed(self) -> None:
         """Rank 0's agent has not."""
         self.silence.heard(self.record, self.pods[0], None)
+
+    def over(self, words: str) -> None:
+        """Rank 0 has ended with this message."""
+        self.pods[0] = replace(failed(0, words), node_timeout=self.timeout)
+        self.ended = [(self.record, self.pods[0])]
 
 
 @asynccontextmanager
@@ -253,6 +273,34 @@ async def test_an_ended_node_stands_in_for_its_word() -> None:
         seen.missed()
         await until(lambda: seen.told)
         assert seen.told == [frozenset((0,))]
+
+
+async def test_an_operator_that_has_just_begun_asks_whom_rank_0_had_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one before was lost with them, so rank 0 heard nobody."""
+    monkeypatch.setattr(silence, "LOOK_SECONDS", 0.1)
+    async with nodes(3) as seen:
+        seen.pages[1] = None
+        seen.over(summary(reason="NodeSilent", peer=True))
+        await until(lambda: seen.told)
+        assert seen.told == [frozenset((1,))] and 2 in seen.asked and 0 not in seen.asked
+        seen.ended = []
+        await until(lambda: not seen.silence._inquiries)
+        assert not seen.silence._evidence and seen.told[-1] == frozenset((1,))
+
+
+async def test_nobody_is_asked_for_a_rank_0_that_has_ended_of_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(silence, "LOOK_SECONDS", 0.01)
+    async with nodes(2) as seen:
+        seen.over(summary(reason="Exception"))
+        await asyncio.sleep(0.2)
+        seen.over(summary(reason="NodeSilent", peer=True))
+        seen.pods[1] = failed(1, summary(reason="NodeSilent", peer=True))
+        await asyncio.sleep(0.2)
+        assert not seen.asked and not seen.silence._evidence
 
 
 @pytest.mark.parametrize("page", [{"attempt": 1}, {"node_rank": 2}, {"job": "other"}, {"step": -1}])

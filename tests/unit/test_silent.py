@@ -155,6 +155,21 @@ def test_the_cause_is_waited_for_until_rank_0_may_count_as_silent(
     assert decide(whole(), replace(seen, secondary_seconds=seconds), NOW).status.attempt == 1
 
 
+def test_a_rank_0_that_heard_nobody_waits_for_those_that_it_lost() -> None:
+    """The node of an operator and of rank 1 is lost: rank 0 must not be kept off its own."""
+    words = summary(reason="NodeSilent", peer=True, message="neither another node nor the operator")
+    fenced = replace(failed(0, words), node="node-a", node_timeout=15)
+    seen = replace(see(fenced, BOTH[1]), secondary_seconds=PRIMARY_WAIT_SECONDS + 11)
+    step = decide(whole(), seen, NOW)
+    assert step.only_secondary and step.requeue_after == 0.25
+    found = decide(whole(), replace(seen, silent=frozenset((1,))), NOW).status
+    assert found.failure and (found.failure.reason, found.failure.rank) == ("NodeSilent", 1)
+    assert [node.name for node in found.silent_nodes] == ["node-b"]
+    late = replace(seen, secondary_seconds=PRIMARY_WAIT_SECONDS + 11.25)
+    status = decide(whole(), late, NOW).status
+    assert [node.name for node in status.silent_nodes] == ["node-a"]  # rank 1 can be heard
+
+
 def test_no_round_begins_while_a_node_is_silent() -> None:
     ours = whole(failurePolicy={"restartStrategy": "InPlace"})
     seen = see(*BOTH, group=told(reported(0)), silent=frozenset((1,)))

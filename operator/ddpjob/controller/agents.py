@@ -18,7 +18,8 @@ class Desk:
     """What agents are asked on behalf of, and who takes their answers."""
 
     heads: Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]]
-    """The running jobs, each with rank 0's own pod of its attempt and the order for the group."""
+    """The jobs, each with rank 0's own pod of its attempt, which runs or has failed, and the order
+    for the group."""
     pods: Callable[[JobRecord], Iterable[PodRecord]]
     """Returns a job's pods."""
     token: Callable[[JobRecord, PodRecord], Awaitable[str]]
@@ -36,10 +37,13 @@ class Agents:
 
     def __init__(self, settings: Settings, desk: Desk) -> None:
         def polled() -> Iterable[tuple[JobRecord, PodRecord]]:
-            return ((record, pod) for record, pod, _ in desk.heads() if not _speaks_for_all(pod))
+            return ((job, pod) for job, pod, _ in desk.heads() if _answers(pod, for_all=False))
 
         def held() -> Iterable[tuple[JobRecord, PodRecord, Order]]:
-            return (head for head in desk.heads() if _speaks_for_all(head[1]))
+            return (head for head in desk.heads() if _answers(head[1], for_all=True))
+
+        def ended() -> Iterable[tuple[JobRecord, PodRecord]]:
+            return ((job, pod) for job, pod, _ in desk.heads() if not pod.running)
 
         def answered(record: JobRecord, pod: PodRecord, answer: Answer | None) -> None:
             self._silence.heard(record, pod, answer)
@@ -49,7 +53,7 @@ class Agents:
         def reported(record: JobRecord, report: Report) -> None:
             desk.deliver(record, report, None)
 
-        self._silence = Silence(desk.pods, desk.take_silent)
+        self._silence = Silence(desk.pods, desk.take_silent, ended)
         self._groups = Groups(
             settings,
             held,
@@ -76,6 +80,6 @@ class Agents:
             tasks.create_task(self._silence.run())
 
 
-def _speaks_for_all(head: PodRecord) -> bool:
-    """Whether rank 0's agent knows of the other nodes."""
-    return head.in_place or head.node_timeout > 0
+def _answers(head: PodRecord, *, for_all: bool) -> bool:
+    """Whether rank 0's agent runs, and knows of the other nodes or, without `for_all`, does not."""
+    return head.running and (head.in_place or head.node_timeout > 0) == for_all

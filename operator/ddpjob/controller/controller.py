@@ -182,14 +182,17 @@ class Controller:
         self.trigger(record.namespace, record.job)
 
     def _heads(self) -> Iterator[tuple[JobRecord, PodRecord, Order]]:
-        """The running jobs, each with rank 0's own pod of its attempt, and the group's order."""
+        """The jobs, each with rank 0's own pod of its attempt, and the group's order.
+
+        The pod runs, or has failed.
+        """
         for record in list(self.jobs.values()):
             memory = self.reconciler.memories.get(record.uid)
             if memory is None or not memory.head:
                 continue
             pods = self.pods_of(record.namespace, record.uid)
             head = next((pod for pod in pods if pod.uid == memory.head), None)
-            if head is not None and head.running and head.ip:
+            if head is not None and (head.running and head.ip or head.result == "failed"):
                 yield record, head, memory.order
 
     def _known_token(self, record: JobRecord, pod: PodRecord) -> str:

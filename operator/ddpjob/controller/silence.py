@@ -2,10 +2,12 @@
 
 Rank 0's agent names the nodes that it has not heard lately, and the operator asks their agents
 itself. If rank 0's own agent does not answer, the operator asks some other nodes whether they have
-lost it too. A node that hears nobody has ended its ranks by the time it counts as silent; an
-operator that is cut off from all of a job's agents finds nobody who has lost rank 0, and does
-nothing. Pods of somebody's write the answers, so the answers are hostile: whoever has all of them
-lie makes his own job restart, no more often than its pods take to start.
+lost it too. If rank 0 has ended because it heard neither the others nor an operator, which may have
+been on the same lost node, the next operator asks those that have not ended. A node that hears
+nobody has ended its ranks by the time it counts as silent; an operator that is cut off from all of
+a job's agents finds nobody who has lost rank 0, and does nothing. Pods of somebody's write the
+answers, so the answers are hostile: whoever has all of them lie makes his own job restart, no more
+often than its pods take to start.
 """
 
 import asyncio
@@ -21,8 +23,8 @@ from ddpjob.controller.groups import Answer
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.controller.poller import read_page, session
 from ddpjob.plan.observed import PodRecord
-from ddpjob.plan.reasons import NODE_SILENT
-from ddpjob.plan.termination import AgentReport, termination_of
+from ddpjob.plan.silent import heard_nobody
+from ddpjob.plan.termination import AgentReport
 
 # So many requests in a row must have had no answer, and for this part of the time-out.
 LEAST_MISSED, MISSED_PART = 3, 1 / 3
@@ -44,6 +46,8 @@ LOST_PART = 0.5
 # part, and what they have brought is judged so often.
 ANSWER_PART, PAUSE_PART, JUDGE_PART = 1 / 10, 1 / 15, 1 / 60
 MOST_ANSWER_SECONDS, MOST_PAUSE_SECONDS = 2.0, 10.0
+# Rank 0's pods that have ended are looked for so often.
+LOOK_SECONDS = 2.0
 # All requests at a time, and those of one job: fewer, the more jobs have suspects.
 MOST_ASKED, MOST_OF_A_JOB, LEAST_OF_A_JOB = 512, 64, 8
 
@@ -73,6 +77,8 @@ class Evidence:
     """Nodes that hear rank 0, by their own word."""
     ended: dict[int, float] = field(default_factory=dict)
     """When nodes were first seen to have ended because they heard nobody."""
+    is_over: bool = False
+    """Rank 0 is one of them, so what is left are nodes that it has lost."""
     is_met: bool = False
     """Rank 0's agent has answered before."""
 
@@ -116,6 +122,9 @@ class Evidence:
 
     def silent(self, now: float) -> frozenset[int]:
         """Return the nodes that are silent."""
+        if self.is_over:
+            gone = frozenset(rank for rank in self.missed if self._is_missing(rank, now))
+            return gone if self._has_ended(0, now) else frozenset()
         if 0 not in self.missed:
             found = frozenset(
                 rank
@@ -149,9 +158,13 @@ class Evidence:
     def _has_lost_0(self, now: float) -> bool:
         """Whether other nodes have lost rank 0 too, and for so long that it has ended its ranks."""
         said = any(now - at >= LATER_PART * self.timeout for at in self.lost.values())
-        over = (LATER_PART - LEASE_PART) * self.timeout  # what a node's own end leaves of the time
-        ended = any(now - at >= over for at in self.ended.values())
+        ended = any(self._has_ended(rank, now) for rank in self.ended)
         return (said or ended) and not self.hearing
+
+    def _has_ended(self, rank: int, now: float) -> bool:
+        """Whether a node has ended for want of others for so long that those have ended too."""
+        over = (LATER_PART - LEASE_PART) * self.timeout  # what a node's own end leaves of the time
+        return now - self.ended.get(rank, now) >= over
 
 
 class Silence:
@@ -161,9 +174,13 @@ class Silence:
         self,
         pods: Callable[[JobRecord], Iterable[PodRecord]],
         deliver: Callable[[JobRecord, int, frozenset[int]], None],
+        ended: Callable[[], Iterable[tuple[JobRecord, PodRecord]]] = tuple,
     ) -> None:
-        """`pods` returns a job's pods; `deliver` takes the ranks of an attempt's silent nodes."""
-        self._pods, self._deliver = pods, deliver
+        """`pods` returns a job's pods; `deliver` takes the ranks of an attempt's silent nodes.
+
+        `ended` returns jobs that go on although rank 0's pod has failed, with that pod.
+        """
+        self._pods, self._deliver, self._ended = pods, deliver, ended
         self._evidence: dict[str, Evidence] = {}  # by uid of rank 0's pod
         self._inquiries: dict[str, asyncio.Task[None]] = {}
         self._asked = asyncio.Semaphore(MOST_ASKED)
@@ -173,7 +190,19 @@ class Silence:
         """Ask until cancelled."""
         try:
             async with session(MOST_ANSWER_SECONDS, limit=0) as self._http:
-                await asyncio.Event().wait()
+                over = dict[str, tuple[JobRecord, PodRecord]]()
+                while True:
+                    known = over.keys()
+                    over = {
+                        pod.uid: (job, pod) for job, pod in self._ended() if self._is_over(job, pod)
+                    }
+                    for uid in known - over.keys():
+                        self.forget(uid)
+                    for record, head in over.values():
+                        evidence = self._evidence_of(head)
+                        evidence.is_over = True
+                        self._look_into(record, head, evidence)
+                    await asyncio.sleep(LOOK_SECONDS)
         finally:
             for task in self._inquiries.values():
                 task.cancel()
@@ -183,15 +212,26 @@ class Silence:
         """Take in an answer of rank 0's agent, or that there is none."""
         if not head.node_timeout:
             return
-        now = time.monotonic()
-        evidence = self._evidence.get(head.uid)
-        if evidence is None:
-            evidence = self._evidence[head.uid] = Evidence(head.node_timeout, now)
+        now, evidence = time.monotonic(), self._evidence_of(head)
         if answer is None:
             evidence.miss(0, now)
         else:
             evidence.answer(now, dict(answer.unheard))
-        if evidence.is_due(now) and head.uid not in self._inquiries and self._http is not None:
+        if evidence.is_due(now):
+            self._look_into(record, head, evidence)
+
+    def _is_over(self, record: JobRecord, head: PodRecord) -> bool:
+        """Whether rank 0 has ended because it heard nobody, and others have not ended."""
+        left = (pod for pod in self._own(record, head) if pod.running)
+        return head.node_timeout > 0 and heard_nobody(head) and any(left)
+
+    def _evidence_of(self, head: PodRecord) -> Evidence:
+        new = Evidence(head.node_timeout, time.monotonic())
+        return self._evidence.setdefault(head.uid, new)
+
+    def _look_into(self, record: JobRecord, head: PodRecord, evidence: Evidence) -> None:
+        """Inquire, if nobody does yet."""
+        if head.uid not in self._inquiries and self._http is not None:
             task = asyncio.create_task(self._inquire(self._http, record, head, evidence))
             self._inquiries[head.uid] = task
             task.add_done_callback(lambda _: self._inquiries.pop(head.uid, None))
@@ -209,7 +249,7 @@ class Silence:
         told = frozenset[int]()
         asking = asyncio.create_task(self._keep_asking(http, record, head, evidence))
         try:
-            while evidence.suspects():
+            while evidence.is_over or evidence.suspects():
                 silent = evidence.silent(time.monotonic())
                 running = {pod.rank for pod in self._own(record, head) if pod.running}
                 if (silent & running) != told:
@@ -232,6 +272,8 @@ class Silence:
             evidence.hearing.intersection_update(running)  # others say nothing any more
             suspects = evidence.suspects()
             others = sorted(running.keys() - {0, *evidence.unheard}) if 0 in suspects else []
+            if evidence.is_over:
+                suspects, others = sorted(running), []
             most = MOST_ASKED // max(1, len(self._inquiries))
             room = asyncio.Semaphore(max(LEAST_OF_A_JOB, min(MOST_OF_A_JOB, most)))
             targets = (running[r] for r in (*suspects, *others[:WITNESSES]) if r in running)
@@ -245,8 +287,7 @@ class Silence:
     def _look_at_ends(self, own: Iterable[PodRecord], evidence: Evidence) -> None:
         """Take in which nodes have ended because they heard nobody."""
         for pod in own:
-            ending = termination_of(pod) if pod.result == "failed" else None
-            if ending is not None and ending.reason == NODE_SILENT:
+            if heard_nobody(pod):
                 evidence.ended.setdefault(pod.rank, time.monotonic())
 
     async def _ask(

@@ -21,7 +21,7 @@ from ddpjob.plan.reasons import (
     PREEMPTED,
     RESULT_UNKNOWN,
 )
-from ddpjob.plan.silent import silent_pods
+from ddpjob.plan.silent import heard_nobody, silent_pods
 from ddpjob.plan.termination import (
     MAX_MESSAGE,
     by_cause,
@@ -52,7 +52,8 @@ MAX_WORDS = 800
 PRIMARY_WAIT_SECONDS = 10.0
 # Parts of the node timeout. A node that has ended for want of rank 0 has done so half of it before
 # rank 0 counts as silent; an operator that has begun since has yet to miss rank 0 for all of it.
-SILENCE_PART, NEW_SILENCE_PART = 0.5, 1.5
+# If rank 0 has ended for want of the others, those that have not count as silent sooner.
+SILENCE_PART, NEW_SILENCE_PART, LEFT_SILENCE_PART = 0.5, 1.5, 0.75
 
 # Node rank of the pod, and its failure. The failure may have the rank of a process in the pod.
 _NodeFailure = tuple[int, api.Failure]
@@ -105,12 +106,15 @@ def after_failure(
 def _seconds_to_wait(group: Group, rest: Sequence[PodRecord], failed: Sequence[PodRecord]) -> float:
     """Return for how long the primary failure is waited for.
 
-    A node that has not heard rank 0 may have been the one that was cut off, or rank 0 was.
+    A node that has not heard rank 0 may have been the one that was cut off, or rank 0 was. The same
+    holds for a rank 0 that heard nobody.
     """
-    rank_0 = next((pod for pod in rest if pod.rank == 0 and pod.running), None)
-    reasons = {found.reason for pod in failed if (found := termination_of(pod))}
-    if rank_0 is None or NODE_SILENT not in reasons:
+    rank_0 = next((pod for pod in rest if pod.rank == 0), None)
+    if rank_0 is None or not any(heard_nobody(pod) for pod in failed):
         return PRIMARY_WAIT_SECONDS
+    if not rank_0.running:
+        part = LEFT_SILENCE_PART if heard_nobody(rank_0) else 0.0
+        return PRIMARY_WAIT_SECONDS + part * rank_0.node_timeout
     said = group.observed.group
     if said is not None and said.attempt == rank_0.attempt:
         return max(PRIMARY_WAIT_SECONDS, SILENCE_PART * rank_0.node_timeout)

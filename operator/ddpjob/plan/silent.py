@@ -15,6 +15,7 @@ from ddpjob.plan.observed import UNSCHEDULABLE, PodRecord
 from ddpjob.plan.reasons import AVOIDANCE_OVER, NODE_SILENT
 from ddpjob.plan.restart import restart
 from ddpjob.plan.status import with_history
+from ddpjob.plan.termination import termination_of
 from ddpjob.times import seconds_since, timestamp
 
 # Kubernetes' node controller has had its 40 s, or 50 s, by then, and its taint keeps pods away.
@@ -27,6 +28,12 @@ def silent_pods(group: Group) -> list[PodRecord]:
     """Return the attempt's pods that run on silent nodes, as far as anybody knows."""
     silent = group.observed.silent
     return [pod for pod in group.current if pod.rank in silent and pod.running and not pod.deleting]
+
+
+def heard_nobody(pod: PodRecord) -> bool:
+    """Whether a node has ended for that reason, as it says itself."""
+    ending = termination_of(pod) if pod.result == "failed" else None
+    return ending is not None and ending.reason == NODE_SILENT
 
 
 def with_silent_nodes(group: Group, status: Status) -> Status:
