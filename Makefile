@@ -134,7 +134,7 @@ bench-startup: $(DEV_STAMP) ## From running pods to the first step, against torc
 bench-failures: $(DEV_STAMP) ## Run every kind of failure, on a real API server, and write docs/failures.md
 	$(PY) -m pytest tests/api/failures --write-failures
 
-bench-recovery: $(DEV_STAMP) ## From a fault to the next step, for seven faults, on kind; writes docs/recovery.md
+bench-recovery: $(DEV_STAMP) ## From a fault to the next step, on kind (1.5 hours); writes docs/recovery.md
 	$(PY) -m benchmarks.recovery --write
 
 soak: $(DEV_STAMP) ## Train for MINUTES=10 on a machine kept busy, on kind: no node may count as silent
@@ -142,7 +142,7 @@ soak: $(DEV_STAMP) ## Train for MINUTES=10 on a machine kept busy, on kind: no n
 
 pictures: $(DEV_STAMP) ## Record a local run whose rank is killed, and plot docs/recovery.md; writes docs/pictures
 	$(PY) -m benchmarks.session
-	$(PY) -m benchmarks.recovery_plot
+	$(PY) -m benchmarks.recovery.page
 
 gpu-check: $(DEV_STAMP) ## On a machine with GPUs: NCCL, bf16, the comparison table; writes docs/gpu.md
 	$(PY) -m benchmarks.gpu

@@ -106,6 +106,7 @@ class Pod:
     def kill(self) -> None:
         """As the kernel ends a container: all of it, also what is being forked meanwhile."""
         self.process.kill()
+        self.process.wait(DEADLINE)
         while left := self.processes():
             for process in left:
                 with suppress(psutil.NoSuchProcess):
@@ -231,14 +232,14 @@ def pods(root: Path) -> Iterator[Pods]:
     Of those that have ended by themselves nothing may be left, as nothing may be in a container.
     """
     group = Pods(root)
-    left: dict[int, tuple[Path, psutil.Process]] = {}
+    left: list[str] = []
     try:
         yield group
     finally:
         for pod in group.started:
             if pod.process.poll() is not None:
                 _, living = psutil.wait_procs(pod.processes(), timeout=LINGER)
-                left.update({process.pid: (pod.folder, process) for process in living})
+                left += [f"{pod.folder}: {process}" for process in living]
             pod.kill()
             pod.process.wait(DEADLINE)
     assert not left, left

@@ -173,7 +173,7 @@ def rank_processes(cluster: KindCluster, node: str, uid: str, script: str) -> li
 
 
 def signal_rank(job: Job, pod: str, signal: str, script: str) -> float:
-    """A signal to a pod's training process, from its node; its Unix time.
+    """A signal to one of a pod's training processes, from its node; its Unix time.
 
     Not to torchrun, not to the agent.
     """
@@ -181,7 +181,7 @@ def signal_rank(job: Job, pod: str, signal: str, script: str) -> float:
     node = found["spec"]["nodeName"]
     pids = rank_processes(job.cluster, node, found["metadata"]["uid"], script)
     assert pids, "no such process"
-    command = f"date +%s.%N && kill -{signal} {' '.join(pids)}"
+    command = f"date +%s.%N && kill -{signal} {pids[-1]}"
     return float(job.cluster.on_node(node, "sh", "-c", command))
 
 

@@ -158,27 +158,45 @@ def steady_job(
     image: str,
     strategy: str = "InPlace",
     hang_seconds: int = HANG_SECONDS,
+    nproc: int = 1,
+    checkpoint_mb: int = 0,
 ) -> Iterator[Job]:
-    """A job of two pods on two nodes that trains until it is deleted."""
+    """A job of two pods on two nodes that trains until it is deleted.
+
+    `checkpoint_mb`: each rank loads a checkpoint of this size first, from its node's disk.
+    """
     cluster.kubectl("create", "configmap", "script", "-n", namespace, f"--from-file={SCRIPT}")
     spread: dict[str, Any] = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1}
     spread |= {"whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    volumes: list[Any] = [{"name": "script", "configMap": {"name": "script"}}]
+    mounts: list[Any] = [{"name": "script", "mountPath": "/script", "readOnly": True}]
+    env = []
+    if checkpoint_mb:
+        path = f"/var/lib/{namespace}"
+        volumes.append({"name": "disk", "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
+        mounts.append({"name": "disk", "mountPath": "/disk"})
+        env.append({"name": "CHECKPOINT_MB", "value": str(checkpoint_mb)})
     job = Job.from_spec(
         cluster,
         namespace,
         "steady",
         image=image,
         nnodes=2,
+        nprocPerNode=nproc,
+        env=env,
         args=[f"/script/{SCRIPT.name}"],
-        resources={"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": f"{CPU_MILLIS}m"}},
+        resources={
+            "limits": {"cpu": "1", "memory": f"{1 + (nproc > 1) + 2 * (checkpoint_mb > 0)}Gi"},
+            "requests": {"cpu": f"{CPU_MILLIS}m"},
+        },
         hangTimeoutSeconds=hang_seconds,
         failurePolicy={
             "maxRestarts": 1000,
             "backoffSeconds": {"first": 1, "cap": 1},
             "restartStrategy": strategy,
         },
-        volumes=[{"name": "script", "configMap": {"name": "script"}}],
-        volumeMounts=[{"name": "script", "mountPath": "/script", "readOnly": True}],
+        volumes=volumes,
+        volumeMounts=mounts,
         template={"spec": {"topologySpreadConstraints": [spread]}},
     )
     wait_until(lambda: stepped_at(job, 0, 0), 300, "first step")
@@ -191,15 +209,17 @@ def stepped_at(job: Job, attempt: int, since: float) -> float | None:
 
     The first one of a process: those of an attempt's pods follow each other in their logs.
     """
-    found = []
-    for rank in range(2):
-        where = (f"{job.name}-{attempt}-{rank}", "-c", "trainer", "-n", job.namespace)
+    found, nproc = [], job.spec["nprocPerNode"]
+    for node in range(2):
+        where = (f"{job.name}-{attempt}-{node}", "-c", "trainer", "-n", job.namespace)
         log = job.cluster.kubectl("logs", *where, check=False)
-        words = (line.split() for line in log.splitlines() if line.startswith("first step"))
-        later = [float(each[3]) for each in words if float(each[3]) > since]
-        if not later:
-            return None
-        found.append(later[0])
+        words = [line.split() for line in log.splitlines() if line.startswith("first step")]
+        for rank in range(node * nproc, (node + 1) * nproc):
+            steps = (float(each[3]) for each in words if each[2] == str(rank))
+            later = next((at for at in steps if at > since), None)
+            if later is None:
+                return None
+            found.append(later)
     return max(found)
 
 

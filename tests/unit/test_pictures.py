@@ -6,8 +6,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import recovery_plot, session
-from benchmarks.recovery_plot import Figure, Row
+from benchmarks import session
+from benchmarks.recovery import page, plot, runs
+from benchmarks.recovery.__main__ import missed
+from benchmarks.recovery.runs import Figure, Run
+from benchmarks.recovery.series import SERIES
 from benchmarks.session import Line
 from tests.cluster.tiers import ROOT
 
@@ -23,39 +26,52 @@ def test_a_picture_is_whole_and_fetches_nothing(path: Path) -> None:
     assert not re.search(r"//|@import|@font-face|href|url\((?!#)", rest)
 
 
-def test_the_plot_has_the_figures_of_the_page() -> None:
-    drawn = recovery_plot.draw(recovery_plot.PAGE.read_text())
-    assert recovery_plot.PICTURE.read_text() == drawn, "make pictures"
+def test_page_and_plot_have_the_figures_that_were_measured() -> None:
+    found = runs.read()
+    assert page.PAGE.read_text() == page.page(found), "python -m benchmarks.recovery.page"
+    assert plot.PICTURE.read_text() == plot.draw(found), "python -m benchmarks.recovery.page"
 
 
-TABLE = """
-## {}
-
-| fault | reason | restart decided | all nodes run | all ranks step | times |
-| --- | --- | --- | --- | --- | --- |
-| a rank is killed | `Signal` | **3.1** (2.8–3.5) | **5.6** (5.3–6.7) | **12.0** ({}–15.7) | 3 |
-"""
+def recovered(fault: str, *steps: float, series: str = "in place") -> list[Run]:
+    """So many runs of one fault."""
+    return [Run(series, "2027-01-15", "A; B, C", fault, "Signal", 0.1, 0.2, step) for step in steps]
 
 
-def test_the_tables_of_a_page_are_read() -> None:
-    titles = (*recovery_plot.TITLES, *recovery_plot.MORE_TITLES)
-    page = "".join(TABLE.format(title, "10.6") for title in titles)
-    row = Row(
-        "a rank is killed", Figure(3.1, 2.8, 3.5), Figure(5.6, 5.3, 6.7), Figure(12, 10.6, 15.7)
-    )
-    assert recovery_plot.tables(page) == [[row]] * 4
+def test_runs_are_summed_up_fault_by_fault() -> None:
+    killed, lost = recovered("killed", 2.0, 1.0, 3.0), recovered("lost", 9.0)
+    one, other = runs.rows([killed[0], *lost, *killed[1:]])
+    assert (one.fault, one.times, one.step.median) == ("killed", 3, 2.0)
+    assert (one.step.least, one.step.most, one.step.p95) == (1.0, 3.0, pytest.approx(2.9))
+    assert other.step == Figure(9.0, 9.0, 9.0, 9.0)
 
 
-@pytest.mark.parametrize(
-    ("page", "named"),
-    [
-        (TABLE.format(recovery_plot.TITLES[0], "10.6"), recovery_plot.TITLES[1]),
-        ("".join(TABLE.format(title, "soon") for title in recovery_plot.TITLES), "soon"),
-    ],
-)
-def test_a_page_that_cannot_be_drawn_is_an_error(page: str, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        recovery_plot.draw(page)
+def test_the_file_of_runs_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = {
+        "in place": recovered("a", 1.25, 2.0),
+        "new pods": recovered("a", 3.0, series="new pods"),
+    }
+    path = tmp_path / "runs.csv"
+    path.write_text(runs.text(written))
+    assert runs.read(path) == written
+    path.write_text(path.read_text().replace("1.250", "soon"))
+    with pytest.raises(ValueError, match="no run: .*soon"):
+        runs.read(path)
+
+
+def test_what_cannot_be_drawn_is_an_error() -> None:
+    series = {name: recovered("a", 1.0, series=name) for name in SERIES}
+    plot.draw(series)
+    with pytest.raises(ValueError, match="same faults"):
+        plot.draw({**series, "operator killed": recovered("b", 1.0)})
+    with pytest.raises(ValueError, match="the axis ends"):
+        plot.draw({**series, "silent nodes": recovered("c", 1000.0)})
+
+
+def test_what_took_longer_than_promised_is_told() -> None:
+    fault = SERIES["new pods"].faults[0].name
+    assert missed("new pods", recovered(fault, 7.0, 8.0, 9.0)) == []
+    (line,) = missed("new pods", recovered(fault, 7.0, 8.1, 9.0))
+    assert line == f"missed: new pods: {fault}: 8.10 s of 8.0 s"
 
 
 RUN = [

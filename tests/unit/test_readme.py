@@ -6,7 +6,7 @@ from functools import cache
 
 import yaml
 
-from benchmarks import recovery_plot
+from benchmarks.recovery import runs
 from ddpjob.api import DDPJob
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
@@ -52,6 +52,12 @@ def test_the_tree_has_the_objects_of_the_first_job() -> None:
 
 
 def test_the_seconds_of_a_restart_are_those_that_were_measured() -> None:
-    killed, *_ = recovery_plot.tables(recovery_plot.PAGE.read_text())[0]
-    assert killed.fault == "a rank is killed"
-    assert f"[{killed.step.median:.2g} s later](docs/recovery.md)" in README
+    measured = runs.read()
+    for name, fault in (
+        ("in place", "a rank is killed"),
+        ("new pods", "a rank is killed"),
+        ("silent nodes", "a node is cut off"),
+    ):
+        row, *_ = runs.rows(measured[name])
+        assert row.fault == fault
+        assert f"[{row.step.median:.2g} s later](docs/recovery.md)" in README

@@ -1,6 +1,7 @@
 """Somebody else's script that trains for ever, and on request uses up its memory.
 
-Each process says when it has made its first step.
+Each process says when it has made its first step. With CHECKPOINT_MB it loads so much before, from
+a file of its own at /disk, which it makes the first time.
 """
 
 import os
@@ -14,7 +15,18 @@ REQUEST = "/tmp/eat"  # exists: take memory until somebody ends it
 CHUNK = 64 * 2**20  # bytes
 
 
+def load_checkpoint(size_mb: int) -> None:
+    path = f"/disk/{os.environ['LOCAL_RANK']}.pt"
+    if not os.path.exists(path):
+        torch.save({"weights": torch.zeros(size_mb * 250_000)}, path + ".tmp")
+        os.rename(path + ".tmp", path)
+    state = torch.load(path, weights_only=True)
+    assert state["weights"].nbytes == size_mb * 10**6
+
+
 def main() -> None:
+    if "CHECKPOINT_MB" in os.environ:
+        load_checkpoint(int(os.environ["CHECKPOINT_MB"]))
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

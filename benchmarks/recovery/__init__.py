@@ -1,0 +1,1 @@
+"""How long it takes from a fault until all ranks train again, on kind."""

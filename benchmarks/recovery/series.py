@@ -1,0 +1,80 @@
+"""What is measured together, under one title of the page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.e2e import silence
+from tests.e2e.recovery import FAULTS, HANG_SECONDS, Fault
+
+# Seconds from the fault to a step of all ranks, beside what a hang has to wait.
+MOST_IN_PLACE, MOST_NEW_PODS, MOST_NODE_LOST = 0.8, 8.0, 90.0
+MOST_OUT_OF_MEMORY = 15.0  # it takes the script most of them to use the memory up
+MOST_SILENT, MOST_SILENT_0 = 20.0, 25.0  # another node; that of rank 0
+MOST_WITHOUT_OPERATOR = 6.0  # more, where the operator is killed in the same moment
+
+KILLED = FAULTS[:1]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Faults that befall one kind of job."""
+
+    title: str
+    faults: Sequence[Fault]
+    strategy: str = "InPlace"
+    without_operator: bool = False
+    """The operator is killed in the moment of the fault."""
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """More of `steady_job`'s arguments."""
+    words: str = ""
+    """What the page says of it."""
+
+    def is_in_place(self, fault: Fault) -> bool:
+        """Whether no pod is to end."""
+        return fault.in_place and self.strategy == "InPlace"
+
+    def promised(self, fault: Fault) -> float:
+        """Seconds within which all ranks are to train again, as the median."""
+        if fault.reason == "NodeSilent":
+            return MOST_SILENT if fault.rank else MOST_SILENT_0
+        most = MOST_IN_PLACE if self.is_in_place(fault) else MOST_NEW_PODS
+        most = {"OOMKilled": MOST_OUT_OF_MEMORY, "NodeLost": MOST_NODE_LOST}.get(fault.reason, most)
+        most += HANG_SECONDS + 2 if fault.reason == "Hang" else 0
+        return most + (MOST_WITHOUT_OPERATOR if self.without_operator else 0)
+
+
+CHECKPOINT_MB = 500
+SERIES = {
+    "in place": Series("With the operator at work", FAULTS),
+    "operator killed": Series(
+        "With the operator killed in the same moment", FAULTS, without_operator=True
+    ),
+    "new pods": Series(
+        "With new pods: restartStrategy Recreate",
+        [fault for fault in FAULTS if fault.in_place],
+        "Recreate",
+    ),
+    "two processes": Series(
+        "Two pods of two processes, in place",
+        KILLED,
+        job={"nproc": 2},
+        words="Four ranks share the two cores.",
+    ),
+    "two processes, new pods": Series(
+        "Two pods of two processes, with new pods", KILLED, "Recreate", job={"nproc": 2}
+    ),
+    "checkpoint": Series(
+        f"With a checkpoint of {CHECKPOINT_MB} MB, in place",
+        KILLED,
+        job={"checkpoint_mb": CHECKPOINT_MB},
+        words="Each rank loads it with `torch.load` before its first step, from its node's disk.",
+    ),
+    "checkpoint, new pods": Series(
+        f"With a checkpoint of {CHECKPOINT_MB} MB, with new pods",
+        KILLED,
+        "Recreate",
+        job={"checkpoint_mb": CHECKPOINT_MB},
+    ),
+    "silent nodes": Series("Silent nodes", silence.FAULTS),
+}
