@@ -40,6 +40,7 @@ def measure(
     groups = [[fault] for turn in turns for fault in turn] if is_silent else [sum(turns, [])]
     for faults in groups:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+        cluster.kubectl("delete", "pv", "-l", f"ddpjob-test={NAMESPACE}")  # bound to what is gone
         cluster.create_namespace(NAMESPACE)
         with steady_job(cluster, NAMESPACE, image, series.strategy, **series.job) as job:
             time.sleep(SETTLE_SECONDS)

@@ -75,8 +75,12 @@ def main() -> int:
     """Write both; returns the exit code."""
     found = runs.read()
     PAGE.write_text(page(found))
-    plot.PICTURE.write_text(plot.draw(found))
-    print(f"wrote {PAGE.relative_to(ROOT)} and {plot.PICTURE.relative_to(ROOT)}")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+    if missing := [name for name in plot.DRAWN if name not in found]:
+        print(f"not {plot.PICTURE.relative_to(ROOT)}: never measured: {', '.join(missing)}")
+    else:
+        plot.PICTURE.write_text(plot.draw(found))
+        print(f"wrote {plot.PICTURE.relative_to(ROOT)}")
     return 0
 
 

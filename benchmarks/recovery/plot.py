@@ -10,6 +10,7 @@ from benchmarks.recovery.runs import Row, Run, rows
 from tests.cluster.tiers import ROOT
 
 PICTURE = ROOT / "docs" / "pictures" / "recovery.svg"
+DRAWN = ("in place", "operator killed", "new pods", "silent nodes")
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
 # The picture's measures in pixels: of a second, of the margins, of a fault with its two bars.
@@ -19,9 +20,10 @@ TICKS = range(0, 71, 10)
 
 
 def bars(runs: Mapping[str, Sequence[Run]]) -> list[tuple[Row, Row | None]]:
-    """The rows that are drawn, with those of a killed operator. Raises KeyError where one has none.
+    """The rows that are drawn, with those of a killed operator.
 
-    Raises ValueError if they do not have the same faults in the same order.
+    Raises KeyError where a series of DRAWN is missing, and ValueError if the first two do not have
+    the same faults in the same order.
     """
     at_work, killed = rows(runs["in place"]), rows(runs["operator killed"])
     if [row.fault for row in at_work] != [row.fault for row in killed]:

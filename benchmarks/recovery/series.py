@@ -68,7 +68,7 @@ SERIES = {
         f"With a checkpoint of {CHECKPOINT_MB} MB, in place",
         KILLED,
         job={"checkpoint_mb": CHECKPOINT_MB},
-        words="Each rank loads it with `torch.load` before its first step, from its node's disk.",
+        words="Each rank loads one with `torch.load` before its first step, from the host's disk.",
     ),
     "checkpoint, new pods": Series(
         f"With a checkpoint of {CHECKPOINT_MB} MB, with new pods",

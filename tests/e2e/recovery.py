@@ -163,7 +163,7 @@ def steady_job(
 ) -> Iterator[Job]:
     """A job of two pods on two nodes that trains until it is deleted.
 
-    `checkpoint_mb`: each rank loads a checkpoint of this size first, from its node's disk.
+    `checkpoint_mb`: each rank loads a checkpoint of this size first, from a folder of the host.
     """
     cluster.kubectl("create", "configmap", "script", "-n", namespace, f"--from-file={SCRIPT}")
     spread: dict[str, Any] = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1}
@@ -172,8 +172,8 @@ def steady_job(
     mounts: list[Any] = [{"name": "script", "mountPath": "/script", "readOnly": True}]
     env = []
     if checkpoint_mb:
-        path = f"/var/lib/{namespace}"
-        volumes.append({"name": "disk", "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
+        cluster.shared_claim(namespace, "disk")
+        volumes.append({"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}})
         mounts.append({"name": "disk", "mountPath": "/disk"})
         env.append({"name": "CHECKPOINT_MB", "value": str(checkpoint_mb)})
     job = Job.from_spec(

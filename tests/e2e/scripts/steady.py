@@ -16,7 +16,7 @@ CHUNK = 64 * 2**20  # bytes
 
 
 def load_checkpoint(size_mb: int) -> None:
-    path = f"/disk/{os.environ['LOCAL_RANK']}.pt"
+    path = f"/disk/{os.environ['RANK']}.pt"
     if not os.path.exists(path):
         torch.save({"weights": torch.zeros(size_mb * 250_000)}, path + ".tmp")
         os.rename(path + ".tmp", path)
@@ -36,7 +36,8 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         if is_first:
-            print("first step", dist.get_rank(), time.time(), flush=True)
+            line = f"first step {dist.get_rank()} {time.time()}\n"
+            os.write(1, line.encode())  # in one piece: another rank writes to the same log
             is_first = False
         time.sleep(0.05)
         if os.path.exists(REQUEST):
