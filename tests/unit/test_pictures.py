@@ -41,7 +41,8 @@ def test_runs_are_summed_up_fault_by_fault() -> None:
     killed, lost = recovered("killed", 2.0, 1.0, 3.0), recovered("lost", 9.0)
     one, other = runs.rows([killed[0], *lost, *killed[1:]])
     assert (one.fault, one.times, one.step.median) == ("killed", 3, 2.0)
-    assert (one.step.least, one.step.most, one.step.p95) == (1.0, 3.0, pytest.approx(2.9))
+    assert (one.step.least, one.step.most) == (1.0, 3.0)
+    assert one.step.p95 == pytest.approx(2.9)
     assert other.step == Figure(9.0, 9.0, 9.0, 9.0)
 
 
