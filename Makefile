@@ -140,7 +140,7 @@ bench-recovery: $(DEV_STAMP) ## From a fault to the next step, on kind (1.5 hour
 soak: $(DEV_STAMP) ## Train for MINUTES=10 on a machine kept busy, on kind: no node may count as silent
 	$(PY) -m benchmarks.soak --minutes $(MINUTES)
 
-pictures: $(DEV_STAMP) ## Record a local run whose rank is killed, and plot docs/recovery.md; writes docs/pictures
+pictures: $(DEV_STAMP) ## Record a local run whose rank is killed, and plot docs/recovery.csv; writes docs/pictures
 	$(PY) -m benchmarks.session
 	$(PY) -m benchmarks.recovery.page
 

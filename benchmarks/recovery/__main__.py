@@ -32,12 +32,10 @@ def measure(
     cluster: KindCluster, image: str, series: Series, rounds: int, pod_rounds: int
 ) -> Iterator[tuple[Fault, Recovery]]:
     """All faults of a series in turn, those without new pods `rounds` times."""
-    is_silent = series.faults == silence.FAULTS
-    # The operator is on a node of its own where nodes fall silent.
-    install(cluster, SYSTEM, *(silence.ON_CONTROL_PLANE if is_silent else ()))
+    install(cluster, SYSTEM, *(silence.ON_CONTROL_PLANE if series.of_nodes else ()))
     times = {f: rounds if series.is_in_place(f) else pod_rounds for f in series.faults}
     turns = [[f for f in series.faults if turn < times[f]] for turn in range(max(times.values()))]
-    groups = [[fault] for turn in turns for fault in turn] if is_silent else [sum(turns, [])]
+    groups = [[fault] for turn in turns for fault in turn] if series.of_nodes else [sum(turns, [])]
     for faults in groups:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
         cluster.kubectl("delete", "pv", "-l", f"ddpjob-test={NAMESPACE}")  # bound to what is gone

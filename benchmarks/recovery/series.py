@@ -25,6 +25,8 @@ class Series:
     strategy: str = "InPlace"
     without_operator: bool = False
     """The operator is killed in the moment of the fault."""
+    of_nodes: bool = False
+    """Nodes are lost: each under a job of its own, and the operator on a node of its own."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """More of `steady_job`'s arguments."""
     words: str = ""
@@ -76,5 +78,5 @@ SERIES = {
         "Recreate",
         job={"checkpoint_mb": CHECKPOINT_MB},
     ),
-    "silent nodes": Series("Silent nodes", silence.FAULTS),
+    "silent nodes": Series("Silent nodes", silence.FAULTS, of_nodes=True),
 }

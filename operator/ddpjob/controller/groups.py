@@ -41,7 +41,7 @@ PAUSE_SECONDS = 1.0
 TOKEN_SECONDS = 10.0
 # So many tokens are read at a time: each is in a ConfigMap with an agent of 60 KB.
 TOKENS_AT_ONCE = 4
-# New jobs are looked for so often.
+# New jobs, and those whose rank 0 has ended, are looked for so often.
 LOOK_SECONDS = 2.0
 
 Number = Annotated[int, Field(ge=0, lt=2**31)]

@@ -19,7 +19,7 @@ from typing import Annotated
 import aiohttp
 from pydantic import Field
 
-from ddpjob.controller.groups import Answer
+from ddpjob.controller.groups import LOOK_SECONDS, Answer
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.controller.poller import read_page, session
 from ddpjob.plan.observed import PodRecord
@@ -46,8 +46,6 @@ LOST_PART = 0.5
 # part, and what they have brought is judged so often.
 ANSWER_PART, PAUSE_PART, JUDGE_PART = 1 / 10, 1 / 15, 1 / 60
 MOST_ANSWER_SECONDS, MOST_PAUSE_SECONDS = 2.0, 10.0
-# Rank 0's pods that have ended are looked for so often.
-LOOK_SECONDS = 2.0
 # All requests at a time, and those of one job: fewer, the more jobs have suspects.
 MOST_ASKED, MOST_OF_A_JOB, LEAST_OF_A_JOB = 512, 64, 8
 
@@ -226,8 +224,9 @@ class Silence:
         return head.node_timeout > 0 and heard_nobody(head) and any(left)
 
     def _evidence_of(self, head: PodRecord) -> Evidence:
-        new = Evidence(head.node_timeout, time.monotonic())
-        return self._evidence.setdefault(head.uid, new)
+        if head.uid not in self._evidence:
+            self._evidence[head.uid] = Evidence(head.node_timeout, time.monotonic())
+        return self._evidence[head.uid]
 
     def _look_into(self, record: JobRecord, head: PodRecord, evidence: Evidence) -> None:
         """Inquire, if nobody does yet."""
