@@ -19,6 +19,7 @@ import time
 from typing import Any, NoReturn
 
 from ddpjob_agent.popen import Popen, replace_popen
+from ddpjob_agent.store import wait_for_store
 
 
 class Launch:
@@ -107,9 +108,11 @@ class Launch:
             kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
             return self.fail("import", error, f"{sys.executable} has no torchrun: {kind}{error}")
         try:
-            check_script(torchrun.parse_args(arguments))
+            options = torchrun.parse_args(arguments)
+            check_script(options)
             if os.environ.get("DDPJOB_SUCCESS_POLICY") == "Rank0":
                 leave_first()
+            wait_for_store(options)
             torchrun.main(arguments)
         except SystemExit as problem:
             code = problem.code if isinstance(problem.code, int) else int(problem.code is not None)
