@@ -100,7 +100,7 @@ endef
 
 ##@ Releasing
 
-.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery soak pictures gpu-check upgrade-images upgrade-check lock clean
+.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery peer-image soak pictures gpu-check upgrade-images upgrade-check lock clean
 images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
@@ -134,8 +134,11 @@ bench-startup: $(DEV_STAMP) ## From running pods to the first step, against torc
 bench-failures: $(DEV_STAMP) ## Run every kind of failure, on a real API server, and write docs/failures.md
 	$(PY) -m pytest tests/api/failures --write-failures
 
-bench-recovery: $(DEV_STAMP) ## From a fault to the next step, on kind (1.5 hours); writes docs/recovery.md
+bench-recovery: $(DEV_STAMP) ## From a fault to the next step, on kind (2.5 hours); writes docs/recovery.md
 	$(PY) -m benchmarks.recovery --write
+
+peer-image: $(DEV_STAMP) ## Build Kubeflow's Training Operator, beside which `make bench-recovery` measures
+	VENV=$(VENV) benchmarks/recovery/training-operator/build
 
 soak: $(DEV_STAMP) ## Train for MINUTES=10 on a machine kept busy, on kind: no node may count as silent
 	$(PY) -m benchmarks.soak --minutes $(MINUTES)

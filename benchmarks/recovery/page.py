@@ -1,9 +1,11 @@
 """`python -m benchmarks.recovery.page`: docs/recovery.md and its plot, from docs/recovery.csv."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 
 from benchmarks.recovery import plot, runs
+from benchmarks.recovery.peer import MOST_SECONDS
 from benchmarks.recovery.runs import Figure, Run
 from benchmarks.recovery.series import SERIES
 from benchmarks.report import table
@@ -32,15 +34,29 @@ which the stopped rank's figures contain. A node whose kubelet alone dies is not
 containers go on: it takes Kubernetes' 40 s of silence and 5 s of toleration to be seen, and 10 s to
 be fenced. `nodeTimeoutSeconds` is 15, the default.
 
+A rank that is killed is gone at once. One that raises an exception ends as Python ends: what the
+script registered runs, files are flushed, and torch is taken apart. That is most of its figure, and
+no process of the next round starts before.
+
+Two of the sections below have `ddpjob run --local`, and the last two a PyTorchJob.
+
 ![The medians as bars, with the range of the first step](pictures/recovery.svg)
 
 {sections}
 """
 
 
-def cell(figure: Figure) -> str:
+def seconds(value: float) -> str:
+    """As the tables have it. Only a peer's jobs are not waited for."""
+    return f"{value:.2f}" if math.isfinite(value) else f"over {MOST_SECONDS:g}"
+
+
+def cell(figure: Figure | None) -> str:
     """The median with its range, as the tables have it."""
-    return f"**{figure.median:.2f}** ({figure.least:.2f}–{figure.most:.2f})"
+    if figure is None:
+        return "–"
+    median, *ends = map(seconds, (figure.median, figure.least, figure.most))
+    return f"**{median}** ({'–'.join(dict.fromkeys(ends))})"
 
 
 def section(name: str, found: Sequence[Run]) -> str:
@@ -48,9 +64,9 @@ def section(name: str, found: Sequence[Run]) -> str:
     lines = [
         [
             row.fault,
-            f"`{row.reason}`",
+            f"`{row.reason}`" if row.reason else "–",
             *map(cell, (row.decided, row.running, row.step)),
-            f"{row.step.p95:.2f}",
+            seconds(row.step.p95),
             str(row.times),
         ]
         for row in runs.rows(found)

@@ -1,26 +1,38 @@
 """docs/pictures/recovery.svg, from docs/recovery.csv."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
 
+from benchmarks.recovery.peer import MOST_SECONDS
 from benchmarks.recovery.runs import Row, Run, rows
 from tests.cluster.tiers import ROOT
 
 PICTURE = ROOT / "docs" / "pictures" / "recovery.svg"
-DRAWN = ("in place", "operator killed", "new pods", "silent nodes")
+DRAWN = ("in place", "operator killed", "new pods", "silent nodes", "PyTorchJob")
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
-# The picture's measures in pixels: of a second, of the margins, of a fault with its two bars.
+# The picture's measures in pixels: of a second, of the margins, of a fault with its bars.
 PER_SECOND = 8
-LEFT, TOP, ROW = 250, 92, 34
+LEFT, TOP, ROW = 250, 106, 42
 TICKS = range(0, 71, 10)
 
 
-def bars(runs: Mapping[str, Sequence[Run]]) -> list[tuple[Row, Row | None]]:
-    """The rows that are drawn, with those of a killed operator.
+@dataclass(frozen=True)
+class Bars:
+    """What is drawn of one fault."""
+
+    ours: Row
+    killed: Row | None = None
+    """With the operator killed,"""
+    peer: Row | None = None
+    """and under a PyTorchJob."""
+
+
+def bars(runs: Mapping[str, Sequence[Run]]) -> list[Bars]:
+    """The faults that are drawn.
 
     Raises KeyError where a series of DRAWN is missing, and ValueError if the first two do not have
     the same faults in the same order.
@@ -28,16 +40,17 @@ def bars(runs: Mapping[str, Sequence[Run]]) -> list[tuple[Row, Row | None]]:
     at_work, killed = rows(runs["in place"]), rows(runs["operator killed"])
     if [row.fault for row in at_work] != [row.fault for row in killed]:
         raise ValueError("the first two series must have the same faults in the same order")
-    found: list[tuple[Row, Row | None]] = [*zip(at_work, killed, strict=True)]
-    (first, *_), silent = rows(runs["new pods"]), rows(runs["silent nodes"])
-    found[1:1] = [(replace(first, fault=f"{first.fault}: new pods"), None)]
-    return [*found, *((row, None) for row in silent)]
+    peers = {row.fault: row for row in rows(runs["PyTorchJob"])}
+    found = [Bars(*pair, peers.get(pair[0].fault)) for pair in zip(at_work, killed, strict=True)]
+    first, *_ = rows(runs["new pods"])
+    found[1:1] = [Bars(replace(first, fault=f"{first.fault}: new pods"))]
+    return [*found, *(Bars(row, None, peers.get(row.fault)) for row in rows(runs["silent nodes"]))]
 
 
 def draw(runs: Mapping[str, Sequence[Run]]) -> str:
     """The picture of these runs, as SVG. Raises what `bars` does, and ValueError if one is long."""
-    pairs = bars(runs)
-    last = max(row.step.most for pair in pairs for row in pair if row)
+    faults = bars(runs)
+    last = max(row.step.most for each in faults for row in (each.ours, each.killed) if row)
     if last > TICKS[-1] + 5:
         raise ValueError(f"the axis ends at {TICKS[-1]} s, a figure is {last} s")
     environment = jinja2.Environment(
@@ -49,10 +62,11 @@ def draw(runs: Mapping[str, Sequence[Run]]) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template("recovery.svg.j2").render(
-        pairs=pairs,
+        faults=faults,
         left=LEFT,
         top=TOP,
         row=ROW,
+        most_waited=MOST_SECONDS,
         per_second=PER_SECOND,
         ticks=TICKS,
     )

@@ -1,6 +1,7 @@
 """docs/recovery.csv: every recovery that was measured, a line each."""
 
 import csv
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from io import StringIO
@@ -24,16 +25,13 @@ class Run:
     """Its hardware and versions."""
     fault: str
     reason: str
-    """The `status.failure.reason` that it got."""
-    decided: float
+    """The `status.failure.reason` that it got; empty where there is no such status."""
+    decided: float | None
     """Until the operator had decided on a restart,"""
-    running: float
-    """until the status said that all nodes run,"""
+    running: float | None
+    """until the status said that all nodes run (both None where nothing says so),"""
     step: float
-    """until all ranks had made a step."""
-
-
-MOMENTS = ("decided", "running", "step")
+    """until all ranks had made a step; infinite if they had made none when nobody waited longer."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,20 @@ class Figure:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Figure":
-        """The figure of these runs. p95 lies between two of them where it must."""
-        p95 = quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else values[0]
-        return cls(median(values), min(values), max(values), p95)
+        """The figure of these runs. p95 lies between two of them where it must.
+
+        Of up to 20 runs the longest counts for it, so it is infinite if one of them is.
+        """
+        most = max(values)
+        is_between = len(values) > 1 and math.isfinite(most)
+        p95 = quantiles(values, n=20, method="inclusive")[-1] if is_between else most
+        return cls(median(values), min(values), most, p95)
+
+    @classmethod
+    def of_known(cls, values: Sequence[float | None]) -> "Figure | None":
+        """The same, or None if a value is missing."""
+        known = [value for value in values if value is not None]
+        return cls.of(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,8 @@ class Row:
     fault: str
     reason: str
     times: int
-    decided: Figure
-    running: Figure
+    decided: Figure | None
+    running: Figure | None
     step: Figure
 
 
@@ -70,7 +79,13 @@ def rows(runs: Iterable[Run]) -> list[Row]:
     for run in runs:
         by_fault.setdefault((run.fault, run.reason), []).append(run)
     return [
-        Row(*key, len(found), *(Figure.of([getattr(run, m) for run in found]) for m in MOMENTS))
+        Row(
+            *key,
+            len(found),
+            Figure.of_known([run.decided for run in found]),
+            Figure.of_known([run.running for run in found]),
+            Figure.of([run.step for run in found]),
+        )
         for key, found in by_fault.items()
     ]
 
@@ -81,8 +96,16 @@ def read(path: Path = FILE) -> dict[str, list[Run]]:
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
             try:
-                words = [line[field.name] for field in fields(Run)]
-                run = Run(*words[:5], *map(float, words[5:]))  # type: ignore[arg-type]
+                run = Run(
+                    line["series"],
+                    line["date"],
+                    line["machine"],
+                    line["fault"],
+                    line["reason"],
+                    float(line["decided"]) if line["decided"] else None,
+                    float(line["running"]) if line["running"] else None,
+                    float(line["step"]),
+                )
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}: no run: {line}") from error
             found.setdefault(run.series, []).append(run)

@@ -1,19 +1,38 @@
 """What is measured together, under one title of the page."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
+from benchmarks.recovery import local, peer
 from tests.e2e import silence
 from tests.e2e.recovery import FAULTS, HANG_SECONDS, Fault
 
 # Seconds from the fault to a step of all ranks, beside what a hang has to wait.
 MOST_IN_PLACE, MOST_NEW_PODS, MOST_NODE_LOST = 0.8, 8.0, 90.0
+MOST_LOCAL = 0.5  # in place, without a cluster
 MOST_OUT_OF_MEMORY = 15.0  # it takes the script most of them to use the memory up
 MOST_SILENT, MOST_SILENT_0 = 20.0, 25.0  # another node; that of rank 0
 MOST_WITHOUT_OPERATOR = 6.0  # more, where the operator is killed in the same moment
 
 KILLED = FAULTS[:1]
+
+
+class Place(Enum):
+    """What keeps the job."""
+
+    CLUSTER = auto()
+    LOCAL = auto()
+    """`ddpjob run --local`"""
+    PYTORCHJOB = auto()
+    """Kubeflow's Training Operator on the same nodes,"""
+    ELASTIC_PYTORCHJOB = auto()
+    """and torchrun beside it, which starts ended processes again."""
+
+
+PEERS = frozenset({Place.PYTORCHJOB, Place.ELASTIC_PYTORCHJOB})
 
 
 @dataclass(frozen=True)
@@ -22,6 +41,7 @@ class Series:
 
     title: str
     faults: Sequence[Fault]
+    place: Place = Place.CLUSTER
     strategy: str = "InPlace"
     without_operator: bool = False
     """The operator is killed in the moment of the fault."""
@@ -37,10 +57,13 @@ class Series:
         return fault.in_place and self.strategy == "InPlace"
 
     def promised(self, fault: Fault) -> float:
-        """Seconds within which all ranks are to train again, as the median."""
+        """Seconds within which all ranks are to train again, as the median; infinite for peers."""
+        if self.place in PEERS:
+            return math.inf
         if fault.reason == "NodeSilent":
             return MOST_SILENT if fault.rank else MOST_SILENT_0
-        most = MOST_IN_PLACE if self.is_in_place(fault) else MOST_NEW_PODS
+        in_place = MOST_LOCAL if self.place is Place.LOCAL else MOST_IN_PLACE
+        most = in_place if self.is_in_place(fault) else MOST_NEW_PODS
         most = {"OOMKilled": MOST_OUT_OF_MEMORY, "NodeLost": MOST_NODE_LOST}.get(fault.reason, most)
         most += HANG_SECONDS + 2 if fault.reason == "Hang" else 0
         return most + (MOST_WITHOUT_OPERATOR if self.without_operator else 0)
@@ -55,7 +78,7 @@ SERIES = {
     "new pods": Series(
         "With new pods: restartStrategy Recreate",
         [fault for fault in FAULTS if fault.in_place],
-        "Recreate",
+        strategy="Recreate",
     ),
     "two processes": Series(
         "Two pods of two processes, in place",
@@ -64,7 +87,7 @@ SERIES = {
         words="Four ranks share the two cores.",
     ),
     "two processes, new pods": Series(
-        "Two pods of two processes, with new pods", KILLED, "Recreate", job={"nproc": 2}
+        "Two pods of two processes, with new pods", KILLED, strategy="Recreate", job={"nproc": 2}
     ),
     "checkpoint": Series(
         f"With a checkpoint of {CHECKPOINT_MB} MB, in place",
@@ -75,8 +98,40 @@ SERIES = {
     "checkpoint, new pods": Series(
         f"With a checkpoint of {CHECKPOINT_MB} MB, with new pods",
         KILLED,
-        "Recreate",
+        strategy="Recreate",
         job={"checkpoint_mb": CHECKPOINT_MB},
     ),
+    "local": Series(
+        "`ddpjob run --local`, in place",
+        local.FAULTS,
+        place=Place.LOCAL,
+        words="The same script as two nodes of one process each, without a cluster.",
+    ),
+    "local, new processes": Series(
+        "`ddpjob run --local` with restartStrategy Recreate",
+        local.FAULTS,
+        place=Place.LOCAL,
+        strategy="Recreate",
+    ),
     "silent nodes": Series("Silent nodes", silence.FAULTS, of_nodes=True),
+    "PyTorchJob": Series(
+        "PyTorchJob, with its defaults",
+        peer.FAULTS,
+        place=Place.PYTORCHJOB,
+        strategy="",
+        words=f"""\
+Kubeflow's Training Operator v1.8.1 on the same nodes: the same script and image, a master and a
+worker, nothing set that it does not ask for. Each fault meets a job of its own, in its worker, and
+is waited for {peer.MOST_SECONDS:g} seconds long. The container's first process is the script, which
+does not end upon SIGTERM, so a pod that is deleted or evicted takes its 30 s of grace.""",
+    ),
+    "PyTorchJob, elastic": Series(
+        "PyTorchJob with an elasticPolicy",
+        peer.ELASTIC_FAULTS,
+        place=Place.ELASTIC_PYTORCHJOB,
+        strategy="",
+        words="""\
+Two workers that run torchrun, which starts processes again in their pods; rendezvous by c10d, as
+many restarts as they take.""",
+    ),
 }

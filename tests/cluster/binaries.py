@@ -1,12 +1,13 @@
 """The Go programs that the tests start, built once from the modules beside this file into a cache.
 
 `python -m tests.cluster.binaries` builds all of them ahead of a test run; arguments pick some
-(kubernetes, etcd, helm).
+(kubernetes, etcd, helm), or what a benchmark alone needs (training-operator).
 """
 
 import argparse
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import re
@@ -85,6 +86,14 @@ MODULES = {
     )
 }
 
+# A peer, for `make bench-recovery`.
+TRAINING_OPERATOR = Module(
+    "training-operator",
+    "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+    ("training-operator",),
+)
+_ALL = {**MODULES, TRAINING_OPERATOR.folder: TRAINING_OPERATOR}
+
 
 def control_plane() -> dict[str, Path]:
     """Paths of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl.
@@ -128,6 +137,24 @@ def build(module: Module) -> dict[str, Path]:
         if not folder.exists():
             _build(module, folder)
     return {name: folder / name for name in module.programs}
+
+
+def module_folder(module: Module, required: str) -> Path:
+    """Where the sources are of what a module requires. Raises Unavailable without Go."""
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable("Go not found", remedy="install Go")
+    command = [go, "mod", "download", "-json", required]
+    said = subprocess.run(
+        command,
+        cwd=module.source(),
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+    )
+    if said.returncode != 0:
+        raise Unavailable(f"{' '.join(command)}: {said.stderr.strip()}", remedy="go online")
+    return Path(json.loads(said.stdout)["Dir"])
 
 
 def _build(module: Module, folder: Path) -> None:
@@ -183,14 +210,14 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Build all modules, or those named, and print where their programs are."""
+    """Build the tests' modules, or those named, and print where their programs are."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.cluster.binaries", description=main.__doc__
     )
-    parser.add_argument("module", nargs="*", choices=[*MODULES, []], help="default: all")
+    parser.add_argument("module", nargs="*", choices=[*_ALL, []], help="default: the tests'")
     try:
         for name in parser.parse_args().module or MODULES:
-            for path in build(MODULES[name]).values():
+            for path in build(_ALL[name]).values():
                 print(path)
     except Unavailable as error:
         sys.exit(f"error: {error}")

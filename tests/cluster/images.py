@@ -9,6 +9,11 @@ from pathlib import Path
 from tests.cluster.tiers import Unavailable
 
 TOOLS = ("docker", "podman", "buildah")
+# How to make an image that `make images` does not.
+BUILT_BY = {
+    "ddpjob-test/foreign": "`make images`, then `tests/e2e/foreign/build`",
+    "ddpjob-test/training-operator": "`make peer-image`",
+}
 PUSH_SECONDS = 900  # s; 80 s for 2.7 GB of torch the first time, seconds afterwards
 
 
@@ -57,7 +62,7 @@ class Images:
                 return tool
         raise Unavailable(
             f"no image {name} in {wanted or ', '.join(TOOLS)}",
-            remedy="build it: `make images`, then `tests/e2e/foreign/build`",
+            remedy=f"build it: {BUILT_BY.get(name.partition(':')[0], '`make images`')}",
         )
 
     def _push(self, tool: str, name: str) -> None:

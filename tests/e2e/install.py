@@ -78,6 +78,9 @@ def wait_until(look: Callable[[], T | None], seconds: float, what: str) -> T:
 class Job:
     """A DDPJob in the cluster, seen through kubectl alone."""
 
+    container = "trainer"
+    """The one that trains."""
+
     def __init__(self, cluster: KindCluster, namespace: str, name: str) -> None:
         self.cluster, self.namespace, self.name = cluster, namespace, name
 

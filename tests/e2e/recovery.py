@@ -1,7 +1,7 @@
 """Faults that befall a running job on kind, and how long it takes until its ranks train again."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,16 @@ CPU_MILLIS = 800  # of a node's 2000: two pods of the job fit on one, once the o
 SPARE_MILLIS = 400  # what an urgent pod leaves of a node, so that it fits beside no pod of the job
 SOON, NODE_LOST = 120.0, 300.0  # s; ten times what it takes, and more
 Undo = ExitStack
+
+# Of a pod that trains with SCRIPT.
+SPREAD = {
+    "topologyKey": "kubernetes.io/hostname",
+    "maxSkew": 1,
+    "whenUnsatisfiable": "ScheduleAnyway",
+    "labelSelector": dict[str, str](),
+}
+VOLUME: dict[str, Any] = {"name": "script", "configMap": {"name": "script"}}
+MOUNT: dict[str, Any] = {"name": "script", "mountPath": "/script", "readOnly": True}
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,13 @@ class Fault:
 class Recovery:
     """Seconds from a fault until …"""
 
-    decided: float
+    decided: float | None
     """… the next attempt or round has a number,"""
-    running: float
-    """… all nodes run,"""
+    running: float | None
+    """… all nodes run (both None where no status says so),"""
     step: float
-    """… all ranks have made a step, by their own clocks: the nodes of kind share one."""
+    """… all ranks have made a step, by their own clocks: the nodes of kind share one. Infinite if
+    nobody waited so long."""
 
 
 def kill(job: Job, pod: str, _undo: Undo) -> float:
@@ -61,11 +72,14 @@ def stop(job: Job, pod: str, _undo: Undo) -> float:
     return signal_rank(job, pod, "STOP", SCRIPT.name)
 
 
-def use_up_memory(job: Job, pod: str, _undo: Undo) -> None:
-    """Let it take more than its limit."""
-    job.cluster.kubectl(
-        "exec", "-n", job.namespace, pod, "-c", "trainer", "--", "touch", "/tmp/eat"
-    )
+def asking(request: str) -> Callable[[Job, str, Undo], float]:
+    """Ask the script for something that it does to itself."""
+
+    def happens(job: Job, pod: str, _undo: Undo) -> float:
+        where = ("exec", "-n", job.namespace, pod, "-c", job.container, "--", "sh", "-c")
+        return float(job.cluster.kubectl(*where, f"date +%s.%N && touch /tmp/{request}"))
+
+    return happens
 
 
 def delete(job: Job, pod: str, _undo: Undo) -> None:
@@ -143,7 +157,8 @@ def lose_node(job: Job, pod: str, undo: Undo) -> None:
 FAULTS = (
     Fault("a rank is killed", kill, "Signal", in_place=True),
     Fault("a rank is stopped", stop, "Hang", in_place=True),
-    Fault("a rank outgrows its memory", use_up_memory, "OOMKilled", in_place=True),
+    Fault("a rank outgrows its memory", asking("eat"), "OOMKilled", in_place=True),
+    Fault("a rank raises an exception", asking("raise"), "Exception", in_place=True),
     Fault("a pod is deleted", delete, "PodDeleted", charged=False),
     Fault("a pod is evicted", drain, "Evicted", charged=False),
     Fault("a pod is preempted", preempt, "Preempted", charged=False),
@@ -166,11 +181,7 @@ def steady_job(
     `checkpoint_mb`: each rank loads a checkpoint of this size first, from a folder of the host.
     """
     cluster.kubectl("create", "configmap", "script", "-n", namespace, f"--from-file={SCRIPT}")
-    spread: dict[str, Any] = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1}
-    spread |= {"whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
-    volumes: list[Any] = [{"name": "script", "configMap": {"name": "script"}}]
-    mounts: list[Any] = [{"name": "script", "mountPath": "/script", "readOnly": True}]
-    env = []
+    volumes, mounts, env = [VOLUME], [MOUNT], list[Any]()
     if checkpoint_mb:
         cluster.shared_claim(namespace, "disk")
         volumes.append({"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}})
@@ -197,30 +208,43 @@ def steady_job(
         },
         volumes=volumes,
         volumeMounts=mounts,
-        template={"spec": {"topologySpreadConstraints": [spread]}},
+        template={"spec": {"topologySpreadConstraints": [SPREAD]}},
     )
-    wait_until(lambda: stepped_at(job, 0, 0), 300, "first step")
+    wait_until(lambda: stepped_at(job, pods_of(job, 0), 0, nproc), 300, "first step")
     yield job
     job.delete()
 
 
-def stepped_at(job: Job, attempt: int, since: float) -> float | None:
-    """When all ranks of an attempt had made a first step after a Unix time; None if they have not.
+def pods_of(job: Job, attempt: int) -> list[str]:
+    """Names of an attempt's two pods."""
+    return [f"{job.name}-{attempt}-{node}" for node in range(2)]
 
-    The first one of a process: those of an attempt's pods follow each other in their logs.
+
+def stepped_at(job: Job, pods: Sequence[str], since: float, nproc: int = 1) -> float | None:
+    """When all ranks of these pods had made a first step after a Unix time; None if they have not.
+
+    The first one of a process: those of one pod follow each other in its log.
     """
-    found, nproc = [], job.spec["nprocPerNode"]
-    for node in range(2):
-        where = (f"{job.name}-{attempt}-{node}", "-c", "trainer", "-n", job.namespace)
+    found = []
+    for pod in pods:
+        where = (pod, "-c", job.container, "-n", job.namespace)
         log = job.cluster.kubectl("logs", *where, check=False)
-        words = [line.split() for line in log.splitlines() if line.startswith("first step")]
-        for rank in range(node * nproc, (node + 1) * nproc):
-            steps = (float(each[3]) for each in words if each[2] == str(rank))
-            later = next((at for at in steps if at > since), None)
-            if later is None:
-                return None
-            found.append(later)
+        first = first_steps(log, since)
+        if len(first) < nproc:
+            return None
+        found += first
     return max(found)
+
+
+def first_steps(log: str, since: float) -> list[float]:
+    """When each rank in a log of SCRIPT made a first step after a Unix time."""
+    found: dict[str, float] = {}
+    for line in log.splitlines():
+        if line.startswith("first step"):
+            _, _, rank, at = line.split()
+            if float(at) > since:
+                found.setdefault(rank, float(at))
+    return [*found.values()]
 
 
 def kill_operator(cluster: KindCluster) -> None:
@@ -252,7 +276,7 @@ def recover(
         seen = undo.enter_context(job.cluster.kubectl_lines(*watch))
         wait_until(lambda: seen, 30, "watch")
         began = time.time()
-        began = fault.happens(job, f"{job.name}-{attempt}-{fault.rank}", undo) or began
+        began = fault.happens(job, pods_of(job, attempt)[fault.rank], undo) or began
         if without_operator:
             kill_operator(job.cluster)
         times = []
@@ -264,7 +288,9 @@ def recover(
             at = wait_until(has_come, fault.most_seconds, f"{what} after: {fault.name}")
             times.append((at or 0) - began)
         stepped = wait_until(
-            lambda: stepped_at(job, after[0], began), fault.most_seconds, f"step: {fault.name}"
+            lambda: stepped_at(job, pods_of(job, after[0]), began, job.spec["nprocPerNode"]),
+            fault.most_seconds,
+            f"step: {fault.name}",
         )
         look()
     return Recovery(times[0], times[1], (stepped or 0) - began)

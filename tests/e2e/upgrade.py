@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.cluster.kind import KindCluster
 from tests.e2e.install import CHART, SYSTEM, Job, gone, install, uninstall, wait_until
-from tests.e2e.recovery import kill, steady_job, stepped_at
+from tests.e2e.recovery import kill, pods_of, steady_job, stepped_at
 
 BEFORE, NOW, TRAINER = (
     "ddpjob/operator:before",
@@ -98,7 +98,8 @@ def check(cluster: KindCluster, before: Path) -> list[str]:
         attempt = running.status["attempt"]
         kill(running, f"{running.name}-{attempt}-1", None)  # type: ignore[arg-type]
         running.until(lambda status: status["attempt"] == attempt + 1, 120, "next attempt")
-        wait_until(lambda: stepped_at(running, attempt + 1, 0), 120, "step of the next attempt")
+        pods = pods_of(running, attempt + 1)
+        wait_until(lambda: stepped_at(running, pods, 0), 120, "step of the next attempt")
         suspended.patch(suspend=False)
         suspended.in_state("Succeeded")
         for name in ("waiting", "suspended", "ended"):

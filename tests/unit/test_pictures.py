@@ -1,6 +1,8 @@
 """The pictures of the docs show what was measured and recorded, and fetch nothing."""
 
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,6 +11,7 @@ import pytest
 from benchmarks import session
 from benchmarks.recovery import page, plot, runs
 from benchmarks.recovery.__main__ import missed
+from benchmarks.recovery.peer import MOST_SECONDS
 from benchmarks.recovery.runs import Figure, Run
 from benchmarks.recovery.series import SERIES
 from benchmarks.session import Line
@@ -46,11 +49,24 @@ def test_runs_are_summed_up_fault_by_fault() -> None:
     assert other.step == Figure(9.0, 9.0, 9.0, 9.0)
 
 
+def test_a_run_without_an_end_is_longer_than_all_others() -> None:
+    ended = recovered("killed", 1.0, 2.0, 4.0)
+    waited = replace(ended[0], reason="", decided=None, running=None, step=math.inf)
+    (row,) = runs.rows([replace(run, reason="", decided=None) for run in ended] + [waited])
+    assert (row.decided, row.running) == (None, None)
+    assert row.step == Figure(3.0, 1.0, math.inf, math.inf)
+    (row,) = runs.rows([waited])
+    assert page.cell(row.decided) == "–"
+    assert page.cell(row.step) == f"**over {MOST_SECONDS:g}** (over {MOST_SECONDS:g})"
+
+
 def test_the_file_of_runs_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = {
         "in place": recovered("a", 1.25, 2.0),
         "new pods": recovered("a", 3.0, series="new pods"),
     }
+    (run,) = recovered("a", math.inf, series="PyTorchJob")
+    written["PyTorchJob"] = [replace(run, reason="", decided=None, running=None)]
     path = tmp_path / "runs.csv"
     path.write_text(runs.text(written))
     assert runs.read(path) == written
@@ -66,6 +82,8 @@ def test_what_cannot_be_drawn_is_an_error() -> None:
         plot.draw({**series, "operator killed": recovered("b", 1.0)})
     with pytest.raises(ValueError, match="the axis ends"):
         plot.draw({**series, "silent nodes": recovered("c", 1000.0)})
+    drawn = plot.draw({**series, "PyTorchJob": recovered("a", math.inf)})
+    assert f"no step in {MOST_SECONDS:g} s" in drawn
 
 
 def test_what_took_longer_than_promised_is_told() -> None:
@@ -73,6 +91,7 @@ def test_what_took_longer_than_promised_is_told() -> None:
     assert missed("new pods", recovered(fault, 7.0, 8.0, 9.0)) == []
     (line,) = missed("new pods", recovered(fault, 7.0, 8.1, 9.0))
     assert line == f"missed: new pods: {fault}: 8.10 s of 8.0 s"
+    assert missed("PyTorchJob", recovered(SERIES["PyTorchJob"].faults[0].name, math.inf)) == []
 
 
 RUN = [

@@ -1,7 +1,8 @@
-"""Somebody else's script that trains for ever, and on request uses up its memory.
+"""Somebody else's script that trains for ever, and on request fails.
 
 Each process says when it has made its first step. With CHECKPOINT_MB it loads so much before, from
-a file of its own at /disk, which it makes the first time.
+a file of its own at /disk, which it makes the first time. A file `eat` in the folder REQUESTS asks
+for an end of its memory, and a file `raise` for an exception.
 """
 
 import os
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-REQUEST = "/tmp/eat"  # exists: take memory until somebody ends it
+REQUESTS = os.environ.get("REQUESTS", "/tmp")
 CHUNK = 64 * 2**20  # bytes
 
 
@@ -24,13 +25,22 @@ def load_checkpoint(size_mb: int) -> None:
     assert state["weights"].nbytes == size_mb * 10**6
 
 
+def is_asked(request: str) -> bool:
+    """Once: the next process may be in the same pod."""
+    try:
+        os.unlink(f"{REQUESTS}/{request}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def main() -> None:
     if "CHECKPOINT_MB" in os.environ:
         load_checkpoint(int(os.environ["CHECKPOINT_MB"]))
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    is_first, eaten = True, []
+    is_first, eaten = True, list[bytes]()
     while True:
         model(torch.randn(64, 16)).square().mean().backward()
         optimizer.step()
@@ -40,10 +50,10 @@ def main() -> None:
             os.write(1, line.encode())  # in one piece: another rank writes to the same log
             is_first = False
         time.sleep(0.05)
-        if os.path.exists(REQUEST):
-            os.unlink(REQUEST)  # once: the next process may be in the same pod
-            while True:
-                eaten.append(b"x" * CHUNK)
+        if is_asked("raise"):
+            raise RuntimeError("as asked")
+        while eaten or is_asked("eat"):
+            eaten.append(b"x" * CHUNK)
 
 
 if __name__ == "__main__":

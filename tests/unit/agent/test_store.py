@@ -55,7 +55,7 @@ def test_what_is_no_refusal_is_left_to_torchrun(host: str, monkeypatch: pytest.M
     def sleep(_seconds: float) -> None:
         raise AssertionError("asked again")
 
-    monkeypatch.setattr(store.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     wait_until_open(host, 1, pause=0.01)
 
 
