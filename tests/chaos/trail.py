@@ -23,6 +23,7 @@ _request: ContextVar[tuple[str, Body] | None] = ContextVar("request", default=No
 """What the operator asks for just now: (verb, what it sent)."""
 
 BLIND_SECONDS = 0.05  # long enough for pods to start and end
+SICK_SECONDS = 0.5  # until an error is answered: what rests on an unwritten status shows meanwhile
 
 
 class _RecordingStore(Store):
@@ -84,6 +85,7 @@ class Trailed(Watched):
         fault = self.fault if self.fault and self.fault.number == number else None
         async with super().write(verb, resource, name):
             if fault and fault.kind == "500":
+                await asyncio.sleep(SICK_SECONDS)
                 raise cluster_error(500, "InternalError", "the API server is out of sorts")
             if fault and fault.kind == "conflict":
                 raise cluster_error(409, "Conflict", "somebody was faster")
