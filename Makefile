@@ -45,6 +45,7 @@ LISTS := $(addprefix requirements/,build.txt cli.txt dev.txt torch.txt vision.tx
 KEY := $(shell { cat $(LISTS); echo '$(TORCH_INDEX)'; } | cksum | cut -d' ' -f1)
 RUN_STAMP := $(VENV)/.installed-run-$(KEY)
 DEV_STAMP := $(VENV)/.installed-dev-$(KEY)
+DOCS_STAMP := $(VENV)/.installed-docs-$(shell cksum < requirements/docs.txt | cut -d' ' -f1)
 
 .PHONY: help
 ##@ Working on the code
@@ -73,7 +74,7 @@ mutants: $(DEV_STAMP) ## Wrong operators, each of which the tests must notice; M
 chaos: $(DEV_STAMP) ## Faults between operator and API server, as long as MINUTES=10 says; SEED=7, or PLAN='…' again
 	$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(PLAN),--plan '$(PLAN)')
 
-.PHONY: generate verify
+.PHONY: generate verify docs
 generate: $(DEV_STAMP) ## Write the CRD and manifests/ anew from the models and the chart
 	@$(call render,.)
 
@@ -84,6 +85,11 @@ verify: $(DEV_STAMP) ## Fail if a generated file is not what its source makes, o
 	$(call render,$$fresh); \
 	drift=0; for file in $(GENERATED); do diff -u "$$file" "$$fresh/$$file" || drift=1; done; \
 	[ $$drift = 0 ] || { echo 'error: generated files differ from their sources: run `make generate` and commit' >&2; exit 1; }
+
+docs: $(DOCS_STAMP) ## Build the documentation's site in build/docs/site, and check its links
+	$(PY) -m tests.site build/docs
+	cd build/docs && "$(abspath $(VENV))/bin/zensical" build --strict
+	$(PY) -m tests.site --check build/docs
 
 GENERATED := docs/api.md docs/operations.md charts/ddpjob/files/crd.yaml manifests/crd.yaml manifests/install.yaml
 # Writes GENERATED below folder $(1), which holds the chart.
@@ -165,7 +171,7 @@ lock: ## Write requirements/*.txt anew; needs uv
 	  --no-emit-index-url --no-header --no-annotate $(LOCK_FLAGS) "$$@"; }; set -x; \
 	compile --extra dev pyproject.toml -o requirements/dev.txt; \
 	compile -c requirements/dev.txt pyproject.toml -o requirements/cli.txt; \
-	for list in operator build torch; do \
+	for list in operator build docs torch; do \
 	  compile -c requirements/dev.txt requirements/$$list.in -o requirements/$$list.txt; done; \
 	compile --no-deps requirements/vision.in -o requirements/vision.txt; \
 	for list in hf accelerate notebook; do \
@@ -205,3 +211,7 @@ $(RUN_STAMP): | $(PY)
 $(DEV_STAMP): | $(PY)
 	$(call install,-r requirements/dev.txt,-r requirements/vision.txt -r requirements/hf.txt -r requirements/notebook.txt)
 	touch $(RUN_STAMP)
+
+$(DOCS_STAMP): | $(DEV_STAMP)
+	$(PY) -m pip install --require-hashes -r requirements/docs.txt
+	touch $@

@@ -24,7 +24,7 @@ def broken_links(root: Path) -> Iterator[str]:
     files = {root / name for name in listed if name}
     known = files | {folder for file in files for folder in file.parents}
     for file in sorted(file for file in files if file.suffix == ".md"):
-        for line, link in _links(file):
+        for line, link in targets(file):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
@@ -39,7 +39,7 @@ def broken_links(root: Path) -> Iterator[str]:
                 yield f"{place}: no such heading in {target.relative_to(root)}"
 
 
-def _links(file: Path) -> Iterator[tuple[int, str]]:
+def targets(file: Path) -> Iterator[tuple[int, str]]:
     """Line and target of each link and picture."""
     for block in _blocks(file):
         for token in block.children or []:
