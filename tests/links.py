@@ -35,7 +35,7 @@ def broken_links(root: Path) -> Iterator[str]:
                 yield f"{place}: no such file in the repository"
             elif parts.fragment and target.suffix != ".md":
                 yield f"{place}: an anchor in a file that is not Markdown"
-            elif parts.fragment and unquote(parts.fragment) not in _anchors(target):
+            elif parts.fragment and unquote(parts.fragment) not in anchors(target):
                 yield f"{place}: no such heading in {target.relative_to(root)}"
 
 
@@ -49,7 +49,7 @@ def targets(file: Path) -> Iterator[tuple[int, str]]:
 
 
 @cache
-def _anchors(file: Path) -> frozenset[str]:
+def anchors(file: Path) -> frozenset[str]:
     """What a link to `file` may name after `#`, by GitHub's rules for headings."""
     found, seen = set[str](), dict[str, int]()
     blocks = _blocks(file)
