@@ -24,7 +24,7 @@ def broken_links(root: Path) -> Iterator[str]:
     files = {root / name for name in listed if name}
     known = files | {folder for file in files for folder in file.parents}
     for file in sorted(file for file in files if file.suffix == ".md"):
-        for line, link in _links(file):
+        for line, link in targets(file):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
@@ -35,11 +35,11 @@ def broken_links(root: Path) -> Iterator[str]:
                 yield f"{place}: no such file in the repository"
             elif parts.fragment and target.suffix != ".md":
                 yield f"{place}: an anchor in a file that is not Markdown"
-            elif parts.fragment and unquote(parts.fragment) not in _anchors(target):
+            elif parts.fragment and unquote(parts.fragment) not in anchors(target):
                 yield f"{place}: no such heading in {target.relative_to(root)}"
 
 
-def _links(file: Path) -> Iterator[tuple[int, str]]:
+def targets(file: Path) -> Iterator[tuple[int, str]]:
     """Line and target of each link and picture."""
     for block in _blocks(file):
         for token in block.children or []:
@@ -49,7 +49,7 @@ def _links(file: Path) -> Iterator[tuple[int, str]]:
 
 
 @cache
-def _anchors(file: Path) -> frozenset[str]:
+def anchors(file: Path) -> frozenset[str]:
     """What a link to `file` may name after `#`, by GitHub's rules for headings."""
     found, seen = set[str](), dict[str, int]()
     blocks = _blocks(file)

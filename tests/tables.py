@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ddpjob.plan.reasons import CONDITIONS, FAILURES
+from tests.reasons import counted, linked
 
 
 def conditions() -> Iterable[tuple[str, ...]]:
@@ -20,15 +21,14 @@ def conditions() -> Iterable[tuple[str, ...]]:
         value = "Unknown" if reason.value is None else str(reason.value)
         kind = reason.condition if reason.condition != last else ""
         last = reason.condition
-        yield kind, reason.name, value, reason.means, reason.do
+        yield kind, linked(reason.name), value, reason.means, reason.do
 
 
 def failures() -> Iterable[tuple[str, ...]]:
     """A row for each reason of a failure."""
-    yield "reason of a failure", "meaning, what to do", "counts"
+    yield "reason of a failure", "meaning", "counts"
     for reason in FAILURES:
-        counts = "yes" if reason.counts else "no"
-        yield reason.name, reason.means, f"{counts}, {reason.exception}".rstrip(", ")
+        yield linked(reason.name), reason.means, counted(reason)
 
 
 def losses() -> Iterable[tuple[str, ...]]:

@@ -9,7 +9,8 @@ import pytest
 
 from ddpjob import api
 from ddpjob.plan import reasons
-from tests import tables
+from tests import links, tables
+from tests import reasons as reason_pages
 from tests.cluster.tiers import ROOT
 
 DOCS = ROOT / "docs"
@@ -50,7 +51,7 @@ def test_every_reason_of_a_condition_is_in_the_table_once() -> None:
 def test_the_tables_are_those_of_the_page() -> None:
     text = (DOCS / "operations.md").read_text()
     assert tables.with_tables(text) == text
-    assert "| MaxRestartsExceeded |" in text
+    assert "| [MaxRestartsExceeded](reasons.md#maxrestartsexceeded) |" in text
 
 
 def test_a_table_without_a_place_is_an_error() -> None:
@@ -65,3 +66,16 @@ def test_every_state_and_no_other_has_a_row() -> None:
     states = {name for row in rows for name in row.split(", ")}
     annotation = api.Status.model_fields["state"].annotation
     assert states == set(CAMEL.findall(str(annotation))) - {"Literal", "Optional"}
+
+
+def test_every_reason_has_an_anchor_of_its_own_in_lower_case() -> None:
+    anchors = links.anchors(DOCS / "reasons.md")
+    for reason in (*reasons.CONDITIONS, *reasons.FAILURES):
+        assert {name.lower() for name in reason_pages.names(reason.name)} <= anchors
+    assert (DOCS / "reasons.md").read_text() == reason_pages.page()
+
+
+def test_a_failure_says_what_to_do() -> None:
+    assert all(reason.do for reason in reasons.FAILURES)
+    bad = [each for each in reasons.CONDITIONS if each.condition == "Failed"]
+    assert bad and all(reason.do for reason in bad)

@@ -24,6 +24,7 @@ class FailureReason:
 
     name: str
     means: str
+    do: str
     counts: bool = True
     """Whether such a failure counts towards `maxRestarts`, unless a rule decides otherwise."""
     exception: str = ""
@@ -133,6 +134,8 @@ MAX_RESTARTS_EXCEEDED = Reason(
     "MaxRestartsExceeded",
     True,
     "One failure more than `maxRestarts` was counted. The message has the last one.",
+    "Mend what `status.failure` names; `status.history` has the failures before it. Then create "
+    "the job anew.",
 )
 NO_PROGRESS = Reason(
     "Failed",
@@ -143,7 +146,11 @@ NO_PROGRESS = Reason(
     "Look at what that step does.",
 )
 FAILURE_POLICY = Reason(
-    "Failed", "FailurePolicy", True, "A rule has `action: FailJob`. The message names the rule."
+    "Failed",
+    "FailurePolicy",
+    True,
+    "A rule has `action: FailJob`. The message names the rule.",
+    "Mend what `status.failure` names, or change the rule, and create the job anew.",
 )
 LAUNCH_FAILED = Reason(
     "Failed",
@@ -158,6 +165,7 @@ DEADLINE_EXCEEDED = Reason(
     "DeadlineExceeded",
     True,
     "The job was active for longer than `activeDeadlineSeconds`.",
+    "Create the job anew with a longer deadline. With a checkpoint it goes on where it was.",
 )
 
 CONDITIONS = (
@@ -204,28 +212,45 @@ FAILURES = (
         EXCEPTION,
         "The script ended with an uncaught exception. `exception` is its type, and `message` is "
         "its last line.",
+        do="Read the traceback in `status.failure`, and the lines before it in the log of that "
+        "rank: `ddpjob logs NAME`.",
     ),
     FailureReason(
         EXIT_CODE,
         "A rank ended with `exitCode`, without an exception. The message has what `sys.exit` or "
         "argparse printed.",
+        do="Look for where the script exits with that code. The log of the rank has what it "
+        "printed before: `ddpjob logs NAME`.",
     ),
-    FailureReason(SIGNAL, "`signal` ended a rank."),
+    FailureReason(
+        SIGNAL,
+        "`signal` ended a rank.",
+        do="SIGSEGV and SIGABRT come from native code: the log has its last words, and "
+        "`PYTHONFAULTHANDLER=1` in `spec.env` adds the Python stack. SIGKILL without "
+        "`OOMKilled` comes from outside, for example from the node's own memory shortage: "
+        "`kubectl describe node` names it.",
+    ),
     FailureReason(
         OOM_KILLED,
         "The memory limit was reached. The kernel counts the end of one process, and the kubelet "
-        "reports that of a whole container. Raise `resources.limits.memory`, and remember that "
-        "/dev/shm counts against it.",
+        "reports that of a whole container.",
+        do="Raise `resources.limits.memory`, or use less: smaller batches, fewer data-loader "
+        "workers. /dev/shm counts against the limit.",
     ),
     FailureReason(
         HANG,
         "No step was made for `hangTimeoutSeconds`. The message has the last step, and the place "
         "of the rank that the others wait for.",
+        do="The log of each pod has the stacks of its ranks at that moment. Mostly one rank "
+        "takes another path than the others, or waits for data. If the step is only slow, "
+        "raise `hangTimeoutSeconds`.",
     ),
     FailureReason(
         RENDEZVOUS,
         "The group did not come together in 15 minutes. The message has the address that the "
         "nodes waited for.",
+        do="Look whether a NetworkPolicy or a service mesh lies between the pods, and whether "
+        "the cluster's DNS answers for the job's Service.",
         exception="not if some node never ran",
     ),
     FailureReason(
@@ -237,19 +262,25 @@ FAILURES = (
         "exception ended the launcher, which may be the network's (`exception` names it). A rule "
         "with this reason in `onReasons` and `action: Restart` has every launch tried again; "
         "`avoidNode: true` helps against one bad node.",
+        do="Correct `args`, `launcher` or the image, and create the job anew. `args` begins with "
+        "the script, or with `-m` and a module.",
     ),
     FailureReason(
         INIT_CONTAINER_FAILED,
         "An init container failed. The message has its name, its exit code and its last line.",
+        do="Read that container's log: `kubectl logs POD -c CONTAINER`.",
     ),
     FailureReason(
         "Error, StartError …",
-        "The kubelet's reason, where the agent left none: see `kubectl describe pod`.",
+        "The kubelet's reason, where the agent left none.",
+        do="Run `kubectl describe pod POD`: the kubelet's events have the details.",
     ),
     FailureReason(
         PREEMPTED,
         "A pod of higher priority took the node. Or the ranks were asked to end, saved, and ended "
         "with exit code 75.",
+        do="Nothing is wrong with the training. Give the job a higher priority in `template` if "
+        "it should not be preempted.",
         counts=False,
         loss="A pod is preempted, or its ranks saved and ended with exit code 75",
         follows="The group restarts. The other ranks have their grace period to save with it.",
@@ -257,6 +288,8 @@ FAILURES = (
     FailureReason(
         EVICTED,
         "Kubernetes evicted the pod.",
+        do="The message has Kubernetes' reason. Where it is a node's memory or disk, set "
+        "requests that the ranks really need.",
         counts=False,
         loss="A pod is evicted",
         follows="The group restarts. The other ranks have their grace period to save with it.",
@@ -264,6 +297,7 @@ FAILURES = (
     FailureReason(
         POD_DELETED,
         "Somebody deleted the pod.",
+        do="Nothing, if somebody drained the node or deleted the pod on purpose.",
         counts=False,
         loss="Somebody deletes a pod",
         follows="The group restarts. The other ranks have their grace period to save with it.",
@@ -271,6 +305,7 @@ FAILURES = (
     FailureReason(
         NODE_LOST,
         "The pod's node no longer answers.",
+        do="Look at the node: `kubectl describe node NODE`.",
         counts=False,
         loss="A node no longer answers",
         follows="After about 50 s (Kubernetes waits for 40 s, and the pods tolerate the loss for "
@@ -280,6 +315,8 @@ FAILURES = (
         NODE_SILENT,
         "Nobody heard the pod's node for `nodeTimeoutSeconds`: neither the agent of rank 0 nor the "
         "operator. Or the node heard nobody, and ended its ranks (exit code 78).",
+        do="Look at the node and its network. Where networks pause for seconds, raise "
+        "`nodeTimeoutSeconds`.",
         counts=False,
         loss="A node is silent for `nodeTimeoutSeconds`",
         follows="The group restarts at once, on other nodes. The node has ended its ranks by then, "
@@ -289,6 +326,8 @@ FAILURES = (
     FailureReason(
         NODE_REFUSED,
         "A kubelet refused the pod that was bound to its node.",
+        do="The message has the kubelet's reason, such as a lack of devices. Another node may "
+        "take the pod.",
         counts=False,
         loss="A kubelet refuses a pod that was bound to its node",
         follows="The group restarts.",
@@ -296,6 +335,7 @@ FAILURES = (
     FailureReason(
         RESULT_UNKNOWN,
         "The pod is gone, and the operator has not seen how it ended.",
+        do="Nothing. Something deleted the pod faster than the operator could read its result.",
         counts=False,
         loss="A pod is gone before the operator has seen how it ended",
         follows="The group restarts.",
@@ -304,17 +344,22 @@ FAILURES = (
         NOT_STARTED,
         "A part of the group did not start within `startupDeadlineSeconds`. The message has the "
         "reason.",
+        do="The message has the scheduler's or the kubelet's words. Ask for less, wait for room, "
+        "or raise the deadline.",
         counts=False,
     ),
     FailureReason(
         SPEC_CHANGED,
         "`template` was edited while pods were being created, so all pods are made anew.",
+        do="Nothing: the group starts again from the edited spec.",
         counts=False,
     ),
     FailureReason(
         AVOIDANCE_OVER,
         "Pods that had to keep off a silent node found no other one, so all pods are made anew and "
         "may run there again.",
+        do="Nothing, if the node is well. If it falls silent again, cordon it: `kubectl cordon "
+        "NODE`.",
         counts=False,
     ),
 )

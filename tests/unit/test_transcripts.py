@@ -1,0 +1,97 @@
+"""Sessions in the docs: each is run by a test, or says why not; what counts as the same output."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.tiers import ROOT
+from tests.transcripts import alike, missing, sessions
+
+PAGE = """
+<!-- session: one -->
+
+```
+$ first --flag \\
+    more   # a note
+shown 1.5 s
+$ second
+```
+
+```sh
+$ third
+```
+
+<!-- no session: needs GPUs -->
+```
+$ fourth
+```
+
+```yaml
+no: session
+```
+"""
+
+
+def test_a_block_has_its_mark_its_commands_and_what_is_shown() -> None:
+    one, unmarked, not_run = sessions(ROOT / "docs" / "x.md", PAGE)
+    assert [step.command for step in one.steps] == ["first --flag more", "second"]
+    assert one.steps[0].shown == ("shown 1.5 s",) and one.steps[1].shown == ()
+    assert (one.name, one.why_not, str(one)) == ("one", "", "docs/x.md:4")
+    assert (unmarked.name, unmarked.why_not) == ("", "")
+    assert (not_run.name, not_run.why_not) == ("", "needs GPUs")
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("running   0:31  2/2 pods", "running 1:02 2/2 pods"),
+        ("train-k7x2p  Running  2h4m", "train-0abcd Running 14s"),
+        ("ConfigMap ddpjob-code-3fa9c1d20b7e", "ConfigMap ddpjob-code-00a9c1d20b7e"),
+        ("18 KiB, loss 0.0383", "7 KiB, loss 12"),
+    ],
+)
+def test_what_differs_from_run_to_run_is_alike(one: str, other: str) -> None:
+    assert alike(one) == alike(other)
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [("Running 2/2", "Failed 2/2"), ("rank 1 fails", "rank one fails"), ("a-0-1", "b-0-1")],
+)
+def test_words_are_not(one: str, other: str) -> None:
+    assert alike(one) != alike(other)
+
+
+@pytest.mark.parametrize(
+    "shown, printed, first",
+    [
+        (["a", "b"], ["a", "b"], None),
+        (["…", "a", "c"], ["a", "b", "c"], None),
+        (["a", "…", "c"], ["a", "b", "b", "c"], None),
+        (["…", "c", "…"], ["a", "c", "d"], None),
+        (["a", "c"], ["a", "b", "c"], "c"),
+        (["a", "b"], ["b", "a"], "a"),
+        (["…", "x"], ["a"], "x"),
+        (["a"], ["a", "b"], "(then) b"),
+        (["…"], ["a", "b"], None),
+        ([], [], None),
+        ([], ["a"], "(then) a"),
+    ],
+)
+def test_what_is_shown_must_be_printed(
+    shown: list[str], printed: list[str], first: str | None
+) -> None:
+    assert missing(shown, printed) == first
+
+
+PAGES = [
+    path
+    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("charts/*/*.md")])
+    if not path.relative_to(ROOT).parts[0].startswith((".", "build"))
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_session_is_run_or_says_why_not(page: Path) -> None:
+    bare = [str(found) for found in sessions(page) if not (found.name or found.why_not)]
+    assert not bare, f"<!-- session: NAME --> or <!-- no session: REASON --> is missing: {bare}"
