@@ -268,6 +268,27 @@ async def test_a_known_token_without_an_answer_is_read_once(
         await until(lambda: watcher.answers)
 
 
+def test_an_agent_that_never_answers_is_asked_less_and_less() -> None:
+    pauses = [groups.pause_after(missed, 1.0, 8.0) for missed in range(1, 12)]
+    assert pauses == [1.0] * groups.PATIENCE + [2.0, 4.0] + [8.0] * 4
+    assert groups.pause_after(10**9, 1.0, 8.0) == 8.0
+
+
+async def test_an_agent_that_answers_again_is_asked_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(groups, "MOST_PAUSE_SECONDS", 0.1)
+    async with serving() as agent, asking(agent, monkeypatch) as watcher:
+        agent.status = 500
+        await until(lambda: len(agent.asked) > groups.PATIENCE + 3)
+        ((talk, _),) = watcher.groups._talks.values()
+        assert talk.missed > groups.PATIENCE
+        agent.status = 200
+        await until(lambda: watcher.answers)
+        assert talk.missed == 0
+
+
 async def test_another_order_is_given_with_the_known_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -50,7 +50,7 @@ def test_rank_0s_word_alone_is_not_enough() -> None:
     missing(found, 2, *[101.0 + number for number in range(LEAST_MISSED - 1)])
     assert found.silent(104.9) == frozenset()  # not for long enough, by the operator's own clock
     assert found.silent(110.0) == {1}  # of the other one too few requests were lost
-    found.found(1)
+    found.found(1, 110.0)
     assert found.silent(110.0) == frozenset()
 
 
@@ -136,7 +136,7 @@ def test_what_a_rank_0_has_lost_that_heard_nobody_is_silent() -> None:
     found.ended[0], found.hearing = 105.0, {1}  # nothing that it has said before counts any more
     assert found.silent(108.7) == frozenset()  # another node may end a little later
     assert found.silent(108.8) == {1}
-    found.found(1)
+    found.found(1, 110.0)
     assert found.silent(108.8) == frozenset()
     assert found.silent(113.1) == {2}
 
@@ -148,7 +148,7 @@ def test_operator_and_agent_agree_when_a_node_ends_its_ranks() -> None:
 def test_rank_0_is_heard_if_it_answers_anything() -> None:
     found = unheard_rank_0()
     found.witness(1, 110.0, 10.0)
-    found.found(0)
+    found.found(0, 110.0)
     assert found.silent(200.0) == frozenset()
 
 
@@ -262,6 +262,41 @@ async def test_an_operator_that_reaches_nobody_does_nothing() -> None:
         seen.missed()
         await until(lambda: len(seen.asked) >= 36)
         assert seen.told == []
+
+
+async def test_an_operator_that_reaches_nobody_asks_few_and_less_and_less() -> None:
+    async with nodes(9) as seen:
+        seen.pages = dict.fromkeys(range(9))
+        seen.heard()
+        seen.missed()
+        await asyncio.sleep(4.0)
+        assert len(seen.asked) < 9 + 15 * 3  # 24 rounds of 9 otherwise, and as often for ever
+        assert set(seen.asked) == set(range(9))
+        seen.pages |= {rank: {"unheard_seconds": 30.0} for rank in range(1, 9)}
+        await until(lambda: seen.told)
+        assert seen.told == [frozenset((0,))]
+
+
+def test_who_answers_is_asked_with_others() -> None:
+    found, others = evidence(), list(range(1, 41))
+    assert found.witnesses(others) == others[: silence.WITNESSES]
+    asked = set[int]()
+    for found.unanswered in range(1, 21):
+        asked.update(chosen := found.witnesses(others))
+        assert len(chosen) == silence.FEW_WITNESSES
+    assert asked == set(others)
+    missing(found, 0, 101.0, 104.0, 107.0)
+    missing(found, 9, 101.0, 104.0, 107.0)
+    found.found(7, 110.0)
+    assert found.missed == {0: [110.0]}  # what was missed while nobody answered proves nothing
+    found.witness(7, 110.0, 60.0)
+    missing(found, 0, 112.0)
+    assert found.silent(200.0) == frozenset()
+    missing(found, 0, 113.0)
+    assert found.silent(114.9) == frozenset() and found.silent(115.0) == {0}
+    assert found.witnesses(others) == others[: silence.WITNESSES]
+    found.unanswered = 1
+    assert found.witnesses([]) == [] and found.witnesses([3]) == [3]
 
 
 async def test_an_ended_node_stands_in_for_its_word() -> None:

@@ -35,8 +35,9 @@ LATE_SECONDS = 3.0
 MAX_BYTES = 256 * 1024
 # An agent that always has news gets so many requests at once, and then so many a second.
 BURST, RATE = 20, 2.0
-# The pause after a request without an answer.
-PAUSE_SECONDS = 1.0
+# The pause after a request without an answer. After so many in a row it doubles with each, so that
+# an operator that a NetworkPolicy keeps from all agents has time for its other work.
+PAUSE_SECONDS, MOST_PAUSE_SECONDS, PATIENCE = 1.0, 8.0, 5
 # The pause after a ConfigMap that could not be read, or has no token.
 TOKEN_SECONDS = 10.0
 # So many tokens are read at a time: each is in a ConfigMap with an agent of 60 KB.
@@ -111,6 +112,7 @@ class _Talk:
         self.order = order
         self.last: Answer | None = None
         self.request: asyncio.Task[Answer | None] | None = None
+        self.missed = 0  # requests without an answer, in a row
         self._spent, self._at = 0.0, time.monotonic()
 
     def give(self, order: Order) -> None:
@@ -201,7 +203,7 @@ class Groups:
             order = talk.order
             answer = await self._ask(http, record, pod, token, talk)
             if answer is not None:
-                talk.last = answer
+                talk.last, talk.missed = answer, 0
                 self._deliver(record, pod, answer)
             elif is_known and talk.order == order:
                 # Nobody answers yet, or somebody has put another token in its place.
@@ -238,8 +240,14 @@ class Groups:
             self._held -= is_held
         if answer is None:
             self._deliver(record, pod, None)
-            await asyncio.sleep(PAUSE_SECONDS)
+            talk.missed += 1
+            await asyncio.sleep(pause_after(talk.missed, PAUSE_SECONDS, MOST_PAUSE_SECONDS))
         return answer
+
+
+def pause_after(missed: int, first: float, most: float) -> float:
+    """Return the seconds to wait after so many requests in a row without an answer."""
+    return min(most, first * 2.0 ** min(32, max(0, missed - PATIENCE)))
 
 
 async def fetch_group(

@@ -12,14 +12,14 @@ often than its pods take to start.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import aiohttp
 from pydantic import Field
 
-from ddpjob.controller.groups import LOOK_SECONDS, Answer
+from ddpjob.controller.groups import LOOK_SECONDS, Answer, pause_after
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.controller.poller import read_page, session
 from ddpjob.plan.observed import PodRecord
@@ -29,8 +29,9 @@ from ddpjob.plan.termination import AgentReport
 # So many requests in a row must have had no answer, and for this part of the time-out.
 LEAST_MISSED, MISSED_PART = 3, 1 / 3
 # So many other nodes are asked whether they have lost rank 0 too. Those that do not answer either
-# may have gone with it.
-WITNESSES = 16
+# may have gone with it. While nobody answers, the operator asks few of them in turn, and less and
+# less: it may be cut off itself, with a thousand jobs.
+WITNESSES, FEW_WITNESSES = 16, 2
 # A node that has lost rank 0 ends its ranks first. Rank 0's own may end later, as it may have heard
 # the others until a little later than they heard it.
 LATER_PART = 1.1
@@ -79,18 +80,23 @@ class Evidence:
     """Rank 0 is one of them, so what is left are nodes that it has lost."""
     is_met: bool = False
     """Rank 0's agent has answered before."""
+    unanswered: int = 0
+    """Rounds of requests in a row in which rank 0 was asked, and nobody at all has answered."""
 
     def answer(self, now: float, unheard: dict[int, float]) -> None:
         """Take in an answer of rank 0's agent."""
         self.heard_at, self.is_met = now, True
         self.unheard = {rank: now - seconds for rank, seconds in unheard.items() if rank != 0}
-        self.found(0)
+        self.found(0, now)
         self.lost.clear()
         self.hearing.clear()
 
-    def found(self, rank: int) -> None:
+    def found(self, rank: int, now: float) -> None:
         """Take in that a node has answered."""
         self.missed.pop(rank, None)
+        if self.unanswered:  # it was the operator that was cut off, so all begins anew
+            self.missed = {0: [now]} if 0 in self.missed else {}
+            self.unanswered = 0
 
     def miss(self, rank: int, now: float) -> None:
         """Take in that a node has not answered."""
@@ -117,6 +123,13 @@ class Evidence:
     def suspects(self) -> list[int]:
         """Return the nodes that are to be asked."""
         return [*([0] if self.missed.get(0) else []), *self.unheard]
+
+    def witnesses(self, others: Sequence[int]) -> Sequence[int]:
+        """Return those of these nodes that are to be asked about rank 0."""
+        if not self.unanswered:
+            return others[:WITNESSES]
+        first = self.unanswered * FEW_WITNESSES % max(1, len(others))
+        return [*others[first:], *others[:first]][:FEW_WITNESSES]
 
     def silent(self, now: float) -> frozenset[int]:
         """Return the nodes that are silent."""
@@ -275,9 +288,13 @@ class Silence:
                 suspects, others = sorted(running), []
             most = MOST_ASKED // max(1, len(self._inquiries))
             room = asyncio.Semaphore(max(LEAST_OF_A_JOB, min(MOST_OF_A_JOB, most)))
-            targets = (running[r] for r in (*suspects, *others[:WITNESSES]) if r in running)
-            await asyncio.gather(*(self._ask(http, room, pod, evidence) for pod in targets))
-            await asyncio.sleep(min(evidence.timeout * PAUSE_PART, MOST_PAUSE_SECONDS))
+            witnesses = evidence.witnesses(others)
+            targets = (running[r] for r in (*suspects, *witnesses) if r in running)
+            asked = (self._ask(http, room, pod, evidence) for pod in targets)
+            is_cut_off = not any(await asyncio.gather(*asked)) and 0 in evidence.suspects()
+            evidence.unanswered = evidence.unanswered + 1 if is_cut_off else 0
+            pause = min(evidence.timeout * PAUSE_PART, MOST_PAUSE_SECONDS)
+            await asyncio.sleep(pause_after(evidence.unanswered, pause, evidence.timeout))
 
     def _own(self, record: JobRecord, head: PodRecord) -> list[PodRecord]:
         """The pods of the attempt."""
@@ -295,17 +312,18 @@ class Silence:
         room: asyncio.Semaphore,
         pod: PodRecord,
         evidence: Evidence,
-    ) -> None:
-        """Ask one node."""
+    ) -> bool:
+        """Ask one node; whether it has answered."""
         seconds = min(evidence.timeout * ANSWER_PART, MOST_ANSWER_SECONDS)
         async with room, self._asked:
             page = await read_page(http, pod, "/progress", MemberPage, seconds=seconds)
         now = time.monotonic()
         if page is None or not page.is_of(pod):
             evidence.miss(pod.rank, now)
-            return
-        evidence.found(pod.rank)
+            return False
+        evidence.found(pod.rank, now)
         if pod.rank == 0:
             evidence.heard_at = now
         else:
             evidence.witness(pod.rank, now, page.unheard_seconds)
+        return True
