@@ -30,6 +30,7 @@ from ddpjob.plan.startup import create_missing, not_started, seconds_to_start
 from ddpjob.plan.strays import delete_strays
 from ddpjob.plan.suspend import is_suspending, suspend
 from ddpjob.plan.termination import MAX_MESSAGE, final_report, termination_of
+from ddpjob.plan.waiting import seconds_to_slow
 from ddpjob.ranks import format_ranks, parse_ranks
 
 _REFUSALS = (INVALID.name, NAME_TAKEN.name, CREATE_REFUSED.name)
@@ -132,6 +133,8 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
         if returning.status.attempt != status.attempt:
             return returning
         decision = requeue(decision, returning.requeue_after)
+    if decision.status.state in ("Starting", "Restarting"):
+        decision = requeue(decision, seconds_to_slow(group.current, now))
     for waiting in (failing, told):
         decision = with_wait(decision, waiting)
     if decision.status.state in BEGUN:
