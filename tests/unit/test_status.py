@@ -3,7 +3,6 @@ from itertools import permutations
 import pytest
 
 from ddpjob import api
-from ddpjob.controller.reconcile import _is_pruned
 from ddpjob.plan.observed import Report
 from ddpjob.plan.reasons import ALL_NODES_RUNNING, STARTING, Reason, because
 from ddpjob.plan.restart import next_attempt
@@ -128,12 +127,3 @@ def test_the_history_says_how_each_round_ended() -> None:
     assert 505 < len(message.encode()) <= 512
     (entry,) = with_history(api.Status(), "Suspended", NOW).history
     assert {"exitCode", "signal", "exception", "message"}.isdisjoint(entry.to_json())
-
-
-def test_a_status_that_the_definition_prunes_is_noticed() -> None:
-    written = job(status={"attempt": 2, "progress": {"step": 7, "attempt": 2}}).status.to_json()
-    assert not _is_pruned(written, written)
-    older = {**written, "progress": {"step": 7}}
-    assert _is_pruned(written, older)
-    assert _is_pruned(written, {name: written[name] for name in written if name != "progress"})
-    assert not _is_pruned(older, written), "a default that a newer definition adds"
