@@ -72,6 +72,14 @@ def test_without_samples_per_second_a_point_has_two_numbers(rate: str | None) ->
     assert with_point([], progress(2, "0.25", rate)) == [[2, 0.25]]
 
 
+def test_numbers_of_many_digits_leave_room_for_fewer_points() -> None:
+    points: list[Point] = []
+    for number in range(200):
+        points = with_point(points, progress(2**53 - 300 + number, "-1.234e-300", "1.234e+300"))
+        assert len(orjson.dumps(points)) <= MAX_BYTES
+    assert 30 < len(points) < MAX_POINTS and points[-1][0] == 2**53 - 101
+
+
 numbers = st.floats(allow_nan=True) | st.floats(-10, 10) | st.floats(0, 1e6)
 reported = st.tuples(st.integers(0, 2**53 - 1) | st.integers(0, 5000), numbers, st.none() | numbers)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ddpjob import api
 from ddpjob.api import Failure, Status, Summary
 from ddpjob.plan.observed import PodRecord
-from ddpjob.plan.reasons import DEADLINE_EXCEEDED, STARTING, SUSPENDING
+from ddpjob.plan.reasons import STARTING, SUSPENDING
 from ddpjob.plan.waiting import first_stuck, slowest
 
 # Characters of a failure's reason and place that leave room for its message.
@@ -73,15 +73,16 @@ def words_of_failure(found: Failure) -> str:
 
 
 def _cause(status: Status) -> Failure | None:
-    """Return the failure that has brought the job into its state, if it was one."""
+    """Return the failure that has brought the job into its state, if it was one.
+
+    A round that has ended otherwise since, such as by a deadline, has an entry of its own.
+    """
     found, last = status.failure, status.history[-1] if status.history else None
     if found is None or last is None or (found.reason, found.pod) != (last.reason, last.pod):
         return None
-    failed, running = status.condition("Failed"), status.condition("Running")
-    if status.state == "Failed":
-        return None if failed is None or failed.reason == DEADLINE_EXCEEDED.name else found
-    is_shown = running is not None and running.status == "False" and running.reason == found.reason
-    return found if is_shown and status.state == "Restarting" else None
+    running = status.condition("Running")
+    shows = running is not None and running.status == "False" and running.reason == found.reason
+    return found if status.state == "Failed" or status.state == "Restarting" and shows else None
 
 
 def _place(
