@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ddpjob.cluster import DDPJOBS, PODS, Resource
+from ddpjob.cluster import DDPJOBS, EVENTS, PODS, Resource
 from ddpjob.errors import Conflict
 from ddpjob.json_depth import Body
 from tests import localplay
@@ -25,6 +25,9 @@ class Stage(Protocol):
 
     async def children(self, resource: Resource) -> list[Body]:
         """The objects of a kind that the operator has created."""
+
+    async def events(self) -> list[Body]:
+        """The operator's Events."""
 
     async def end_pod(self, name: str, code: int = 0, message: str = "") -> None:
         """The pod's trainer exits with this code and termination message."""
@@ -56,6 +59,9 @@ class Embedded:
 
     async def children(self, resource: Resource) -> list[Body]:
         return (await self.cluster.list(resource, namespace=NAMESPACE)).items
+
+    async def events(self) -> list[Body]:
+        return await self.children(EVENTS)
 
     async def end_pod(self, name: str, code: int = 0, message: str = "") -> None:
         while True:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from ddpjob import names
 from ddpjob.cluster import CONFIGMAPS, NETWORK_POLICIES, PODS, SERVICES, Resource
 from ddpjob.json_depth import Body
+from tests.builders import summary
 from tests.localplay import until
 from tests.stage import Stage
 
@@ -51,6 +52,51 @@ async def a_failed_rank_restarts_the_group_once(stage: Stage) -> None:
     assert status["observedGeneration"] == job["metadata"]["generation"]
     kept = ["digits-0-1", "digits-1-0", "digits-1-1", "digits-1-2"]
     assert await pod_names(stage) == kept, "the failed pod keeps its log"
+
+
+async def told(stage: Stage, *reasons: str) -> None:
+    """Until the job has as many Events, which must be of these reasons and no others."""
+
+    async def look() -> list[str] | None:
+        found = sorted(event["reason"] for event in await stage.events())
+        return found if len(found) >= len(reasons) else None
+
+    assert await until(look, seconds=60, every=0.02) == sorted(reasons)
+
+
+async def a_failed_job_says_who_failed_first_and_where_in_its_script(stage: Stage) -> None:
+    frames = "".join(f'  File "train.py", line {n}, in step\n    step()\n' for n in range(70))
+    trace = f"Traceback (most recent call last):\n{frames}ValueError: boom"
+    words = summary(rank=1, exception="ValueError", traceback=trace)
+    policy = {"maxRestarts": 1, "backoffSeconds": {"first": 0, "cap": 0}}
+    await stage.create(nnodes=2, failurePolicy=policy)
+    for attempt in (0, 1):
+        await in_state(stage, "Running", attempt=attempt)
+        await stage.end_pod(f"digits-{attempt}-1", 1, words)
+    status = (await in_state(stage, "Failed", attempt=1))["status"]
+    columns, failure = status["summary"], status["failure"]
+    where = f"digits-1-1 on {failure['node']}"
+    why = f"MaxRestartsExceeded: Exception r1 ({where}): ValueError: boom"
+    assert columns["reason"] == why
+    assert (columns["pod"], columns["node"]) == ("digits-1-1", failure["node"])
+    assert columns["attempt"] == "1.0"
+    assert failure["traceback"].startswith("…\n") and len(failure["traceback"]) <= 2048
+    assert failure["traceback"].endswith("    step()\nValueError: boom")
+    assert [entry["message"] for entry in status["history"]] == ["ValueError: boom"] * 2
+    assert {(e["exitCode"], e["exception"]) for e in status["history"]} == {(1, "ValueError")}
+    await told(stage, "Started", "Restarting", "Started", "Failed")
+
+
+async def a_job_tells_that_it_starts_is_suspended_and_is_resumed(stage: Stage) -> None:
+    await stage.create(nnodes=2)
+    running = await in_state(stage, "Running")
+    assert "reason" not in running["status"]["summary"]
+    assert running["status"]["summary"]["pod"] == "digits-0-0"
+    await stage.patch(suspend=True)
+    await in_state(stage, "Suspended", attempt=1)
+    await stage.patch(suspend=False)
+    await in_state(stage, "Running", attempt=1)
+    await told(stage, "Started", "Suspending", "Resumed", "Started")
 
 
 async def a_suspended_job_has_no_pods_and_resumes_as_it_was_edited(stage: Stage) -> None:
@@ -104,6 +150,8 @@ async def a_network_policy_that_was_edited_while_suspended_is_replaced(stage: St
 Story = Callable[[Stage], Awaitable[None]]
 STORIES: tuple[Story, ...] = (
     a_failed_rank_restarts_the_group_once,
+    a_failed_job_says_who_failed_first_and_where_in_its_script,
+    a_job_tells_that_it_starts_is_suspended_and_is_resumed,
     a_suspended_job_has_no_pods_and_resumes_as_it_was_edited,
     a_deleted_job_frees_its_name_at_once_and_leaves_nothing,
     a_network_policy_that_was_edited_while_suspended_is_replaced,

@@ -37,6 +37,31 @@ def printable_lines(text: str, limit: int | None = None, *, indent: str = "") ->
     return f"\n{indent}".join(lines)
 
 
+def printable_end(text: str, limit: int) -> str:
+    """Return a traceback made printable, its end where it is longer than `limit` characters.
+
+    Lines and tabs stay. What is cut begins with a line of an ellipsis alone. A second call with the
+    result changes nothing.
+    """
+    shown = printable_lines(text[-limit:])
+    if len(text) <= limit and len(shown) <= limit:
+        return shown
+    kept = shown[2 - limit :]
+    rest = kept.partition("\n")[2]  # a line that has lost its beginning says little
+    return "…\n" + (rest if rest.strip() else kept)
+
+
+def printable_bytes(text: str, limit: int) -> str:
+    """Return `text` as `printable` does, in at most `limit` bytes of UTF-8.
+
+    It ends with an ellipsis if a part is left out. A second call with the result changes nothing.
+    """
+    content = printable(text[:limit]).encode()
+    if len(text) <= limit and len(content) <= limit:
+        return content.decode()
+    return content[: limit - 3].decode(errors="ignore") + "…"
+
+
 def _seen(character: str) -> str:
     if character.isprintable() and not _UNSEEN.match(character):
         return character

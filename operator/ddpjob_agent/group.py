@@ -94,6 +94,9 @@ class Group:
             is_old = old is not None and node.place() <= old.place()
             if is_old or node.round > wanted:
                 return
+            # One traceback is asked for, and there may be thousands of nodes.
+            if self.counts.get((node.round, FAILED), 0) >= MOST_FAILURES:
+                node = Node(node.round, node.state, without_traceback(node.failure))
             self.nodes[rank] = node
             for place, change in ((old, -1), (node, 1)):
                 if place is not None:
@@ -161,11 +164,14 @@ class Group:
                 if (node.round, node.state) == (order.round, FAILED)
             ]
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
+        # The first one's traceback alone: it is the one that the operator shows.
+        bare = [(rank, without_traceback(node.failure)) for rank, node in told[1:]]
+        failures = [*((rank, node.failure) for rank, node in told[:1]), *bare]
         return {
             "serial": serial,
             "round": order.round,
             "running": running,
-            "failures": [{"node_rank": rank, **(node.failure or {})} for rank, node in told],
+            "failures": [{"node_rank": rank, **(failure or {})} for rank, failure in failures],
             **({} if self.head is None else self.head.page()),
         }
 
@@ -194,10 +200,18 @@ def _explains(failure: Mapping[str, Any]) -> tuple[bool, float]:
 
 
 def failure_of(exit_code: int, termination_message: bytes) -> dict[str, Any]:
-    """What a node tells of its failure; without the traceback, which is in its log."""
+    """What a node tells of its failure."""
     message = json.loads(termination_message.decode("utf-8", "replace"))
-    message.pop("traceback", None)
     return {"exit_code": exit_code, "message": message}
+
+
+def without_traceback(failure: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The failure without its traceback, which is in the node's log."""
+    message = (failure or {}).get("message") or {}
+    if failure is None or "traceback" not in message:
+        return failure
+    kept = {name: value for name, value in message.items() if name != "traceback"}
+    return {**failure, "message": kept}
 
 
 def read_node(content: Any, config: Config) -> tuple[int, Node]:

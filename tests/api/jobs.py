@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddpjob import names
-from ddpjob.cluster import PODS, Resource
+from ddpjob.cluster import EVENTS, PODS, Resource
 from ddpjob.json_depth import Body
 from tests.builders import job_object
 from tests.cluster.client import MERGE, Client
@@ -54,6 +54,11 @@ class Jobs:
         path = f"{resource.path(self.namespace)}?{selector}"
         items: list[Body] = (await self.client.request("GET", path))["items"]
         return items
+
+    async def events(self) -> list[Body]:
+        """The operator's Events in the namespace."""
+        items = (await self.client.request("GET", EVENTS.path(self.namespace)))["items"]
+        return [event for event in items if event["source"] == {"component": "ddpjob"}]
 
     async def pods_as_they_are(self) -> list[Body]:
         """Its pods, in the order of their names."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ddpjob.api import with_defaults
+from ddpjob.api import read_status, with_defaults
 from ddpjob.api.crd import COLUMNS, crd
 from ddpjob.json_depth import Body
 from tests.bad_input import definition
@@ -130,9 +130,45 @@ def test_kubectl_get_shows_what_the_training_does(server: ApiServer) -> None:
     status = {"state": "Running", "summary": summary, "restarts": 3}
     server.request("PUT", f"{JOBS}/columns/status", {**stored, "status": status})
     head, row = server.kubectl("get", "ddp", "columns").splitlines()
-    titles = ["NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE"]
+    titles = ["NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE", "REASON"]
     assert head.split() == titles == ["NAME", *(name.upper() for name, *_ in COLUMNS)]
     assert row.split()[:-1] == ["columns", "Running", "2/2", "1240/2260", "0.0831", "14s", "3"]
+
+
+def test_kubectl_get_shows_why_a_job_does_not_run_and_where(server: ApiServer) -> None:
+    stored = server.request("POST", JOBS, job("why"))
+    why = "Signal r1 (why-0-1 on gpu-17): killed by SIGKILL"
+    summary = {"nodes": "1/2", "reason": why, "pod": "why-0-1", "node": "gpu-17", "attempt": "0.1"}
+    status = {"state": "Restarting", "summary": summary, "restarts": 1}
+    server.request("PUT", f"{JOBS}/why/status", {**stored, "status": status})
+    row = server.kubectl("get", "ddp", "why").splitlines()[1]
+    assert row.endswith(why) and "gpu-17 " not in row
+    head, row = server.kubectl("get", "ddp", "why", "-o", "wide").splitlines()
+    assert head.split()[-5:] == ["REASON", "ATTEMPT", "POD", "NODE", "IMAGE"]
+    assert row.split()[-4:] == ["0.1", "why-0-1", "gpu-17", "trainer:1"] and why in row
+
+
+def test_a_curve_and_a_traceback_are_stored_as_they_are_written(server: ApiServer) -> None:
+    stored = server.request("POST", JOBS, job("curve"))
+    numbers = [0.08314, 2.0, 1e-5, 1.234e-9, 123500, 1e15, 1e20, 1.797e308, -0.5]
+    points = [[step, number, 5500.5] for step, number in enumerate(numbers)]
+    points += [[step, 0.5] for step in range(100, 64 + 100 - len(points))]
+    trace = "Traceback (most recent call last):\n\tstep()\nValueError: \U0001f525"
+    failure = {"attempt": 0, "round": 0, "reason": "Exception", "message": "", "traceback": trace}
+    wanted = read_status({"state": "Running", "curve": points, "failure": failure})
+    body = {**stored, "status": wanted.to_json()}
+    found = server.request("PUT", f"{JOBS}/curve/status", body)["status"]
+    assert found["failure"] == failure and len(found["curve"]) == 64
+    assert read_status(found) == wanted
+    assert read_status(found).curve == points and len(json.dumps(found["curve"])) < 4096
+
+
+@pytest.mark.parametrize("wrong", [[[1]], [[1, 2, 3, 4]], [[1, "2"]], [1, 2], [[1, 2]] * 65])
+def test_a_curve_of_another_kind_is_refused(server: ApiServer, wrong: list[Any]) -> None:
+    stored = server.request("POST", JOBS, {**job("x"), "metadata": {"generateName": "odd-"}})
+    path = f"{JOBS}/{stored['metadata']['name']}/status"
+    with pytest.raises(ApiError, match=r"422.*status.curve"):
+        server.request("PUT", path, {**stored, "status": {"curve": wrong}})
 
 
 @pytest.mark.parametrize("name", ["ddpjob", "ddpjobs", "ddp", "ddpjobs.ddpjob.dev"])

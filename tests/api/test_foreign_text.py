@@ -20,7 +20,12 @@ RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [\w.]+ ")
 
 
 def fails(pod: Body) -> Life:
-    words = summary(message=f"ValueError: {HOSTILE}", exception=HOSTILE, reason=HOSTILE[:60])
+    words = summary(
+        message=f"ValueError: {HOSTILE}",
+        exception=HOSTILE,
+        reason=HOSTILE[:60],
+        traceback=f"Traceback (most recent call last):\n{HOSTILE}",
+    )
     return Life(run_seconds=0.2, end=End(exit_code=1, message=words))
 
 
@@ -54,8 +59,13 @@ async def test_no_text_of_others_reaches_log_status_or_events_as_it_is(
         assert any(QUOTED in c["message"] for c in job["status"]["conditions"]), job["status"]
     failure = told[0]["status"]["failure"]
     assert QUOTED in failure["message"] and QUOTED in failure["exception"]
+    assert QUOTED in failure["traceback"] and "\n" in failure["traceback"]
     shown = [c["message"] for job in told for c in job["status"]["conditions"]]
-    shown += [*said, *(str(value) for value in failure.values())]
+    shown += [*said, *failure.pop("traceback").split("\n")]
+    columns = [job["status"]["summary"] for job in told]
+    parts: list[Body] = [failure, *columns, *told[0]["status"]["history"]]
+    shown += [str(value) for part in parts for value in part.values()]
+    assert all(column["reason"] for column in columns)
     assert all(text.isprintable() for text in shown)
     lines = operator.log.read_text().split("\n")
     assert any(r"\x1b[2J" in line for line in lines)

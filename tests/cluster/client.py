@@ -83,10 +83,11 @@ class Client:
         body: Mapping[str, Any] | bytes | None = None,
         *,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> dict[str, Any]:
         """The decoded answer. Raises ApiError, or aiohttp.ClientError where the server is away."""
         content = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
-        headers = {"Content-Type": content_type}
+        headers = {"Content-Type": content_type, "Accept": accept}
         async with (
             self._slots,
             self._session.request(

@@ -50,7 +50,7 @@ def in_round(ours: DDPJob, current: int) -> DDPJob:
 
 def test_a_failed_rank_begins_the_next_round_in_the_same_pods() -> None:
     before = write(training(), *BOTH, report=reports(5))
-    step = decide(before, see(*BOTH, group=told(reported(1))), NOW)
+    step = decide(before, see(*BOTH, group=told(reported(1, traceback="in step"))), NOW)
     after, was = step.status, before.status
     assert (after.state, after.attempt, after.round, after.restarts) == ("Restarting", 0, 1, 1)
     assert condition(after, "Running") == ("False", "Exception")
@@ -58,6 +58,8 @@ def test_a_failed_rank_begins_the_next_round_in_the_same_pods() -> None:
     assert (after.nodes, after.pods) == (was.nodes, was.pods)
     found, entry = after.failure, after.history[-1]
     assert found and (found.attempt, found.round, found.rank) == (0, 0, 1)
+    assert found.traceback == "in step"
+    assert (entry.exit_code, entry.message) == (1, "ValueError: boom")
     assert (entry.attempt, entry.round, entry.charged, entry.step) == (0, 0, True, 5)
     assert (after.budget.charged, after.budget.highest_step) == (1, 5)
     assert after.budget.next_restart_time is None

@@ -303,6 +303,18 @@ def test_a_terminal_shows_the_columns_of_kubectl_and_lines_above_them() -> None:
     assert row.split()[:7] == ["digits", "Running", "2/2", "12/20", "0.0831", "14s", "1"]
 
 
+def test_a_narrow_terminal_cuts_the_reason_alone() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=90, color_system=None)
+    why = "ContainerCreating: volumes, network or image registry.example.com/team/trainer:1"
+    with display("digits", console) as shown:
+        shown.status({"state": "Starting", "summary": {"nodes": "0/2", "reason": why}})
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    headings, row = [line for line in text.splitlines() if "NAME" in line or "digits" in line][-2:]
+    assert headings.split()[-2:] == ["AGE", "REASON"]
+    assert row.split()[:7] == ["digits", "Starting", "0/2", "-", "-", "-", "0"]
+    assert " ContainerCreating: vol" in row and row.rstrip().endswith("…")
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_notes_are_made_printable_and_lines_of_the_job_keep_their_colours(
     is_terminal: bool,
@@ -322,10 +334,14 @@ def test_notes_are_made_printable_and_lines_of_the_job_keep_their_colours(
 def test_without_a_terminal_each_change_is_a_line() -> None:
     console = Console(file=io.StringIO(), width=20)
     with display("digits", console) as shown:
+        for why in ("Invalid: a\x1b[2J", "Invalid: b"):
+            shown.status({"summary": {"nodes": "0/2", "reason": why}})
         for step in ("1/9", "2/9"):  # progress alone comes now and then only
             shown.status({"state": "Running", "summary": {"nodes": "2/2", "step": step}})
         shown.status({"state": "Succeeded", "summary": {"nodes": "2/2", "step": "9/9"}})
     assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "digits  Pending  nodes 0/2  restarts 0  Invalid: a\\x1b[2J",
+        "digits  Pending  nodes 0/2  restarts 0  Invalid: b",
         "digits  Running  nodes 2/2  step 1/9  restarts 0",
         "digits  Succeeded  nodes 2/2  step 9/9  restarts 0",
     ]

@@ -183,3 +183,68 @@ def test_a_pod_is_known_by_its_owner_and_its_name_whatever_its_labels() -> None:
         assert pod_record({"metadata": {**IDENTITY, **changes}}) is None, changes
     nested = pod_record({"metadata": {**IDENTITY, **other, "name": "digits-0-1-2"}})
     assert nested and (nested.attempt, nested.rank) == (1, 2)
+
+
+WAITING = {"waiting": {"reason": "ContainerCreating"}}
+RUNNING = {"running": {"startedAt": STARTED}}
+DONE = {"terminated": {"exitCode": 0}}
+
+
+def starting(
+    states: dict[str, dict[str, Any]], *, sandbox: str = "True", sidecars: tuple[str, ...] = ()
+) -> tuple[str, str]:
+    """Reason and message of a pending pod, whose init containers have names like `init-1`."""
+    spec: dict[str, list[Any]] = {"initContainers": [], "containers": []}
+    status: dict[str, list[Any]] = {"initContainerStatuses": [], "containerStatuses": []}
+    for name, state in states.items():
+        kind = "initContainer" if name.startswith("init") else "container"
+        image = {"name": name, "image": f"reg/{name}"}
+        always = {"restartPolicy": "Always"} if name in sidecars else {}
+        spec[f"{kind}s"].append({**image, **always})
+        found = {**image, "state": state, "started": state is RUNNING and name in sidecars}
+        status[f"{kind}Statuses"].insert(0, found)  # a kubelet sorts them in its own way
+    ready = {"type": "PodReadyToStartContainers", "status": sandbox}
+    conditions = [ready] if sandbox else []
+    body = {"phase": "Pending", "startTime": STARTED, "conditions": conditions, **status}
+    record = pod_record({"metadata": IDENTITY, "spec": spec, "status": body})
+    assert record is not None and not record.running and record.result is None
+    return record.reason, record.message
+
+
+def test_a_pod_with_volumes_and_network_pulls_the_image_of_its_next_container() -> None:
+    assert starting({"trainer": WAITING}) == ("Pulling", "image reg/trainer")
+    mesh = {"mesh": WAITING, "trainer": WAITING}
+    assert starting(mesh) == ("Pulling", "image reg/mesh")
+    assert starting({**mesh, "mesh": RUNNING}) == ("Pulling", "image reg/trainer")
+    fetch = {"init-1": WAITING, "init-2": WAITING, "trainer": WAITING}
+    assert starting(fetch) == ("Pulling", "image reg/init-1")
+    assert starting({**fetch, "init-1": DONE}) == ("Pulling", "image reg/init-2")
+    assert starting({**fetch, "init-1": DONE, "init-2": DONE}) == ("Pulling", "image reg/trainer")
+
+
+def test_an_init_container_that_runs_is_named_unless_it_is_a_sidecar_that_has_started() -> None:
+    fetch = {"init-1": RUNNING, "trainer": WAITING}
+    assert starting(fetch) == ("PodInitializing", "init container init-1 runs")
+    assert starting(fetch, sidecars=("init-1",)) == ("Pulling", "image reg/trainer")
+
+
+@pytest.mark.parametrize("sandbox", ["False", "Unknown", ""])
+def test_without_a_sandbox_any_of_three_may_be_missing(sandbox: str) -> None:
+    """A kubelet before 1.36 says so until it has the first image, too."""
+    reason, message = starting({"init-1": WAITING, "trainer": WAITING}, sandbox=sandbox)
+    assert (reason, message) == ("ContainerCreating", "volumes, network or image reg/init-1")
+
+
+def test_a_kubelets_own_words_come_first() -> None:
+    says = {"waiting": {"reason": "ContainerCreating", "message": "its own words"}}
+    assert starting({"trainer": says}) == ("ContainerCreating", "its own words")
+    failing = {"waiting": {"reason": "ErrImagePull", "message": "not found"}}
+    assert starting({"init-1": failing, "trainer": WAITING}) == ("ErrImagePull", "not found")
+    assert record_of({"phase": "Pending"}).reason == ""
+
+
+def test_an_image_of_any_length_is_kept_in_part() -> None:
+    trainer = {"name": "trainer", "image": "x" * 1_000_000, "state": WAITING}
+    body = {"phase": "Pending", "containerStatuses": [trainer]}
+    record = pod_record({"metadata": IDENTITY, "spec": {"containers": [trainer]}, "status": body})
+    assert record is not None and len(record.message) == 4096

@@ -2,6 +2,8 @@
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import Refused
+from ddpjob.plan.observed import PodRecord
+from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
     condition,
@@ -60,6 +62,28 @@ def test_the_reason_why_a_pod_waits_leaves_the_status_once_it_does_not() -> None
     refused = write(write(job()), pod(0), create_error=Refused(403, "Forbidden", "exceeded quota"))
     assert said(refused)[1] == "CreateRefused"
     assert said(write(refused, pod(0), pod(1)))[1] == "Starting"
+
+
+def test_a_pull_that_takes_long_is_told_with_its_image_and_pod() -> None:
+    def pulls(rank: int, since: float) -> PodRecord:
+        start = timestamp(NOW - since)
+        return pod(rank, node="n", reason="Pulling", message="image reg/x", started_at=start)
+
+    ours = write(started(), pod(0), pod(1))
+    step = decide(ours, see(pulls(0, 4), pulls(1, 3)), NOW)
+    assert step.status == ours.status and step.requeue_after == 6, "nor is anything written for it"
+    waiting = write(ours, pulls(0, 4), pulls(1, 12))
+    found = waiting.status.condition("Running")
+    assert found and (found.status, found.reason) == ("False", "Pulling")
+    assert found.message == "image reg/x, pod digits-0-1"
+    stuck = pod(0, reason="Unschedulable", message="none")
+    assert condition(write(waiting, stuck, pulls(1, 99)).status, "Running") == (
+        "False",
+        "Unschedulable",
+    )
+    assert write(waiting, running(0), running(1)).status.state == "Running"
+    again = write(waiting, running(0), pulls(1, 1))
+    assert condition(again.status, "Running") == ("False", "Starting")
 
 
 def test_the_condition_stalled_follows_reports_and_hangs() -> None:

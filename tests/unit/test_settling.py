@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
-from ddpjob.controller.reconcile import _is_transition
+from ddpjob.controller.transition import is_transition
 from ddpjob.errors import DDPJobError, Refused
 from ddpjob.plan.decision import Decision
 from ddpjob.plan.observed import Observed, PodRecord, Report
@@ -62,7 +62,7 @@ class World:
         step = self.decide()
         if step.only_secondary and self.secondary_since is None:
             self.secondary_since = self.now
-        if _is_transition(self.job.status, step.status):
+        if is_transition(self.job.status, step.status):
             self.store(step.status)
         elif step.delete_job:
             self.exists = False

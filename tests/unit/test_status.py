@@ -3,12 +3,17 @@ from itertools import permutations
 import pytest
 
 from ddpjob import api
-from ddpjob.controller.reconcile import _is_pruned
 from ddpjob.plan.observed import Report
 from ddpjob.plan.reasons import ALL_NODES_RUNNING, STARTING, Reason, because
 from ddpjob.plan.restart import next_attempt
-from ddpjob.plan.status import duration, with_condition, with_progress, with_summary
-from tests.builders import NOW, job
+from ddpjob.plan.status import (
+    duration,
+    with_condition,
+    with_history,
+    with_progress,
+    with_summary,
+)
+from tests.builders import NOW, failure, job
 
 REPORT = Report(
     attempt=0, step=1240, source="file", total_steps=2260, loss=0.08314, eta_seconds=13.2
@@ -104,10 +109,21 @@ def test_progress_is_of_the_attempt_that_reported_it(
     assert following.current_progress is None
 
 
-def test_a_status_that_the_definition_prunes_is_noticed() -> None:
-    written = job(status={"attempt": 2, "progress": {"step": 7, "attempt": 2}}).status.to_json()
-    assert not _is_pruned(written, written)
-    older = {**written, "progress": {"step": 7}}
-    assert _is_pruned(written, older)
-    assert _is_pruned(written, {name: written[name] for name in written if name != "progress"})
-    assert not _is_pruned(older, written), "a default that a newer definition adds"
+def test_the_history_says_how_each_round_ended() -> None:
+    found = failure(
+        rank=3,
+        pod="digits-0-1",
+        node="gpu-17",
+        exit_code=1,
+        signal="SIGKILL",
+        exception="ValueError",
+        message="ValueError: " + "\U0001f525" * 1000,
+    )
+    (entry,) = with_history(api.Status(), found.reason, NOW, found=found).history
+    assert (entry.exit_code, entry.signal, entry.exception) == (1, "SIGKILL", "ValueError")
+    assert (entry.rank, entry.pod, entry.node) == (3, "digits-0-1", "gpu-17")
+    message = entry.message or ""
+    assert message.startswith("ValueError: \U0001f525") and message.endswith("…")
+    assert 505 < len(message.encode()) <= 512
+    (entry,) = with_history(api.Status(), "Suspended", NOW).history
+    assert {"exitCode", "signal", "exception", "message"}.isdisjoint(entry.to_json())

@@ -178,6 +178,31 @@ def test_what_rank_0_and_kubelets_may_say_can_be_written() -> None:
     Status.model_validate(decide(started(), see(dead, pod(1)), NOW).status.to_json())
 
 
+def test_the_largest_status_stays_far_below_what_etcd_takes() -> None:
+    """Whatever agents, kubelets and whoever may write a status put into it, in any script."""
+    letter = "\U0001f525"
+    words = letter * 4096
+    ended = {"attempt": 0, "endTime": "2026-01-31T12:00:00Z", "reason": words, "message": words}
+    ended |= {"signal": words, "exception": words, "pod": letter * 253, "node": letter * 253}
+    when = "2026-01-31T12:00:00Z"
+    condition = {"status": "False", "reason": words, "message": words, "lastTransitionTime": when}
+    status = {
+        "state": "Restarting",
+        "summary": {"reason": words, "pod": words, "node": words},
+        "curve": [[2**53 - 1 - n, -1.2345678901234567e-300, 1.2345e300] for n in range(64)],
+        "failure": {**ended, "traceback": words},
+        "history": [ended] * 10,
+        "conditions": [{**condition, "type": f"T{n}"} for n in range(16)],
+    }
+    del status["failure"]["endTime"]  # type: ignore[attr-defined]
+    found = decide(job(status=status), see(running(0), running(1)), NOW).status.to_json()
+    sizes = {name: len(orjson.dumps(part)) for name, part in found.items()}
+    print(sizes)
+    assert sum(sizes.values()) < 600_000
+    assert sizes["curve"] < 5000 and sizes["summary"] < 3000
+    assert sizes["failure"] < 4 * (4096 + 2048 + 1024 + 1024) and sizes["history"] < 100_000
+
+
 def test_conditions_of_somebody_else_leave_room_for_ours() -> None:
     when = "2026-01-31T12:00:00Z"
     foreign = [

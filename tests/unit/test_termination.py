@@ -1,5 +1,6 @@
 """What the agents' termination messages say, and which of several failures came first."""
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from ddpjob.api import MAX_TRACEBACK, Status
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.termination import (
     AgentReport,
@@ -18,12 +20,18 @@ from ddpjob.plan.termination import (
     late_failure,
     read_termination,
     secondary_failure,
+    termination_of,
+    with_traceback,
 )
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.verdict import Verdict, termination_message
 from tests.builders import (
+    NOW,
+    decide,
     failed,
     running,
+    see,
+    started,
     succeeded,
     summary,
 )
@@ -197,3 +205,41 @@ def test_a_failure_is_of_the_round_that_its_agent_names_but_of_none_that_has_not
     timed_out = failed(0, summary(peer=True, round=1, message="timed out"))
     late = late_failure([timed_out], [running(1)], 2)
     assert late and late.round == 1
+
+
+FRAMES = "Traceback (most recent call last):\n" + "".join(
+    f'  File "train.py", line {number}, in step\n\tloss = model(x)\n' for number in range(90)
+)
+
+
+def test_the_first_causes_traceback_is_in_the_failure_and_in_no_record() -> None:
+    first = failed(1, summary(rank=5, time=1.0, traceback="in step\n\tboom\x1b[2J\n"))
+    later = failed(0, summary(rank=0, time=2.0, traceback="in another step"))
+    step = decide(started(), see(later, first), NOW)
+    found = step.status.failure
+    assert found and (found.rank, found.traceback) == (5, "in step\n\tboom\\x1b[2J")
+    assert not hasattr(termination_of(first), "traceback")
+    assert failure(first).traceback is None
+
+
+@pytest.mark.parametrize(
+    "text", [FRAMES, "\x1b" * 4000, "\U0001f525" * 800, "\n" * 4000, "\t" * 4000]
+)
+def test_of_a_long_traceback_the_end_is_kept(text: str) -> None:
+    written = json.loads(summary())
+    long = failed(1, json.dumps({**written, "traceback": text[-3500:]}, ensure_ascii=False))
+    found = with_traceback(failure(long), long).traceback
+    assert found is None or len(found) <= MAX_TRACEBACK
+    status = Status(failure=with_traceback(failure(long), long))
+    assert Status.model_validate(status.to_json()) == status, "it is written as it is"
+    if text is FRAMES:
+        assert found is not None and found.startswith("…\n") and len(found) > 1900
+        assert found.endswith(FRAMES[-100:].rstrip("\n"))
+
+
+def test_a_secondary_failure_has_its_traceback_and_one_without_an_agent_has_none() -> None:
+    pod = failed(1, summary(peer=True, traceback="closed by peer"))
+    assert secondary_failure([pod]).traceback == "closed by peer"
+    assert with_traceback(failure(failed(0, "words")), failed(0, "words")).traceback is None
+    cut = summary(traceback="x" * 500)[:-200]  # by a kubelet
+    assert with_traceback(failure(failed(0, cut)), failed(0, cut)).traceback is None

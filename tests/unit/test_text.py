@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import names
-from ddpjob.api import Attempt, Condition, Failure, Status, validate
+from ddpjob.api import Attempt, Condition, Failure, Status, Summary, validate
 from ddpjob.cli.validate import check
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.plan.decide import decide
@@ -19,7 +19,7 @@ from ddpjob.plan.decision import Event
 from ddpjob.plan.reasons import Reason
 from ddpjob.plan.status import with_condition, with_progress
 from ddpjob.plan.termination import AgentReport
-from ddpjob.text import printable, printable_lines
+from ddpjob.text import printable, printable_bytes, printable_end, printable_lines
 from tests.builders import NOW, failed, job_object, running, see, started, summary
 from tests.cluster.tiers import ROOT
 
@@ -48,6 +48,32 @@ def test_every_character_can_be_seen_and_a_second_time_changes_nothing(text: str
     assert is_harmless(found) and printable(found) == found
     if is_harmless(text):
         assert found == text
+
+
+@given(texts, st.integers(4, 60))
+def test_the_end_of_a_traceback_is_harmless_line_by_line_and_has_its_bound(
+    text: str, limit: int
+) -> None:
+    found = printable_end(text, limit)
+    assert len(found) <= limit and printable_end(found, limit) == found
+    assert all(is_harmless(line.replace("\t", "")) for line in found.split("\n"))
+
+
+def test_the_end_of_a_traceback_begins_with_a_whole_line() -> None:
+    lines = [f'  File "train.py", line {number}, in step' for number in range(400)]
+    found = printable_end("\n".join(lines), 2048).split("\n")
+    assert found[0] == "…" and found[1:] == lines[-len(found) + 1 :] and len(found) > 40
+    assert printable_end("a\tb\nc\x1b[2J", 2048) == "a\tb\nc\\x1b[2J"
+    assert printable_end("x" * 5000 + "\n", 2048) == "…\n" + "x" * 2045 + "\n"
+
+
+@given(texts, st.integers(4, 60))
+def test_a_text_of_so_many_bytes_is_harmless_and_has_its_bound(text: str, limit: int) -> None:
+    found = printable_bytes(text, limit)
+    assert len(found.encode()) <= limit and is_harmless(found)
+    assert printable_bytes(found, limit) == found
+    if len(printable(text).encode()) <= limit:
+        assert found == printable(text)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -108,10 +134,20 @@ def test_status_and_events_hold_nothing_else() -> None:
     failure = Failure(
         attempt=0, signal=ANYTHING, reason=ANYTHING, exception=ANYTHING, message=ANYTHING
     )
-    past = Attempt(attempt=0, end_time="2027-01-15T08:00:00Z", reason=ANYTHING)
+    past = Attempt(
+        attempt=0,
+        end_time="2027-01-15T08:00:00Z",
+        reason=ANYTHING,
+        signal=ANYTHING,
+        exception=ANYTHING,
+        message=ANYTHING,
+    )
+    columns = Summary(reason=ANYTHING, pod=ANYTHING, node=ANYTHING)
     for text in (
         *(condition.reason, condition.message, said.reason, said.message, past.reason),
         *(failure.signal, failure.reason, failure.exception, failure.message),
+        *(past.signal, past.exception, past.message),
+        *(columns.reason, columns.pod, columns.node),
         Event("Restarting", ANYTHING).message,
     ):
         assert text and is_harmless(text)

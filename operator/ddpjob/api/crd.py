@@ -39,6 +39,29 @@ COLUMNS = (
         ".metadata.creationTimestamp",
         "Age is the time since the job was created.",
     ),
+    (
+        "Reason",
+        "string",
+        ".status.summary.reason",
+        "Reason is the reason for which the job is not simply running, or has failed.",
+    ),
+)
+# `kubectl get -o wide` shows these too.
+WIDE_COLUMNS = (
+    (
+        "Attempt",
+        "string",
+        ".status.summary.attempt",
+        "Attempt has the numbers of the current attempt and of its round.",
+    ),
+    (
+        "Pod",
+        "string",
+        ".status.summary.pod",
+        "Pod is the pod that the reason is about, or else that of node rank 0.",
+    ),
+    ("Node", "string", ".status.summary.node", "Node is the node on which that pod runs or ran."),
+    ("Image", "string", ".spec.image", "Image is the image of the trainer container."),
 )
 
 
@@ -66,14 +89,18 @@ def crd() -> Schema:
                     "storage": True,
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": [
-                        {"name": name, "type": kind, "jsonPath": path, "description": description}
-                        for name, kind, path, description in COLUMNS
+                        *(_column(*column) for column in COLUMNS),
+                        *({**_column(*column), "priority": 1} for column in WIDE_COLUMNS),
                     ],
                     "schema": {"openAPIV3Schema": openapi_schema()},
                 }
             ],
         },
     }
+
+
+def _column(name: str, kind: str, path: str, description: str) -> Schema:
+    return {"name": name, "type": kind, "jsonPath": path, "description": description}
 
 
 def openapi_schema() -> Schema:

@@ -3,64 +3,39 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
+from pydantic import Field, ValidationError
 
-from ddpjob import names
-from ddpjob.api.base import DNS_SUBDOMAIN, Model, Short, broken_rules, unique
+from ddpjob.api.base import DNS_SUBDOMAIN, Model, Short, unique
+from ddpjob.api.values import (
+    DURATION,
+    MAX_CONDITIONS,
+    MAX_POINTS,
+    PLACE,
+    RATIO,
+    TALLY,
+    AttemptNumber,
+    Column,
+    Count,
+    Entry,
+    ExceptionType,
+    ExitCode,
+    Message,
+    Name,
+    NodeCount,
+    Number,
+    Point,
+    Rank,
+    Signal,
+    Stamp,
+    Step,
+    Traceback,
+    Words,
+)
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE, RANKS
-from ddpjob.text import printable
-from ddpjob.times import unix_seconds
-
-
-def _printable(limit: int) -> BeforeValidator:
-    """Return a validator that cuts and escapes a text that people will read."""
-    return BeforeValidator(lambda text: printable(text, limit) if isinstance(text, str) else text)
-
 
 State = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
 Truth = Literal["True", "False", "Unknown"]
 FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
-MAX_REASON = 1024
-MAX_CONDITIONS = 16
-# JSON readers keep integers exact up to here.
-_EXACT = 2**53 - 1
-NUMBER = r"^(nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]{2,3})?)$"
-RATIO = r"^[01]\.[0-9]{3}$"
-TALLY = "^[0-9]{1,16}(/[0-9]{1,16})?$"
-DURATION = "^[0-9]{1,16}[dhms]([0-9]{1,2}[hms])?$"
-STAMP = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
-
-
-def _whole_number(count: Any) -> Any:
-    """Return `count` with room above it, so that the next number can be written too."""
-    return min(count, 2**52) if isinstance(count, int) else count
-
-
-def _time(text: str) -> str:
-    if unix_seconds(text) is None:
-        raise broken_rules(("must be a time", ""))
-    return text
-
-
-Bounded = Annotated[str, Field(max_length=1024)]
-# A reason of a pod, of Kubernetes or of a webhook. It may quote anybody.
-Words = Annotated[str, Field(max_length=1024), _printable(1024)]
-Message = Annotated[str, Field(max_length=4096), _printable(4096)]
-# A time as `times.timestamp` writes it.
-Stamp = Annotated[
-    str,
-    Field(max_length=20, pattern=STAMP),
-    AfterValidator(_time),
-    WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 20, "pattern": STAMP}),
-]
-# A number that the operator reads and raises.
-Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_whole_number)]
-Step = Annotated[int, Field(ge=0, le=_EXACT)]
-AttemptNumber = Annotated[int, Field(ge=0, le=names.MAX_ATTEMPT)]
-Rank = Annotated[int, Field(ge=0, le=2**31 - 1)]
-NodeCount = Annotated[int, Field(ge=0, le=MAX_NNODES)]
-# A number that may be NaN or infinite. JSON has no such numbers, so it is a string.
-Number = Annotated[str, Field(max_length=32, pattern=NUMBER)]
 
 
 class Summary(Model):
@@ -75,6 +50,15 @@ class Summary(Model):
     """`loss` is the last reported loss, with four significant digits."""
     eta: Annotated[str, Field(max_length=32, pattern=DURATION)] | None = None
     """`eta` is the time that is left while the job is Running, such as `14s`."""
+    reason: Column | None = None
+    """`reason` is the reason for which the job is not simply running, or has failed, with the words
+    of whoever gave it. It is absent if all is well."""
+    pod: Name | None = None
+    """`pod` is the name of the pod that `reason` is about, or else that of node rank 0."""
+    node: Name | None = None
+    """`node` is the name of the Kubernetes node on which `pod` runs or ran."""
+    attempt: Annotated[str, Field(max_length=33, pattern=PLACE)] | None = None
+    """`attempt` is the number of the current attempt and that of its round, such as `2.1`."""
 
 
 class Condition(Model):
@@ -171,16 +155,19 @@ class Failure(Model):
     """`pod` is the name of the pod that failed."""
     node: Short | None = None
     """`node` is the name of the Kubernetes node on which the pod ran."""
-    exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    exit_code: ExitCode | None = None
     """`exitCode` is the worker's own exit code."""
-    signal: Annotated[str, Field(max_length=63), _printable(63)] | None = None
+    signal: Signal | None = None
     """`signal` is the name of the signal that ended the worker, such as SIGKILL."""
     reason: Words
     """`reason` is the reason of the failure, such as Exception, OOMKilled or Evicted."""
-    exception: Annotated[str, Field(max_length=253), _printable(253)] | None = None
+    exception: ExceptionType | None = None
     """`exception` is the type of the uncaught exception."""
     message: Message = ""
     """`message` describes the failure in words."""
+    traceback: Traceback | None = None
+    """`traceback` is the traceback of the uncaught exception, or the stack of a rank that hangs, in
+    several lines. It is the end where it is longer."""
     time: Stamp | None = None
     """`time` is the time of the failure."""
 
@@ -211,6 +198,14 @@ class Attempt(Model):
     """`pod` is the name of the pod that failed."""
     node: Short | None = None
     """`node` is the name of the Kubernetes node on which the pod ran."""
+    exit_code: ExitCode | None = None
+    """`exitCode` is the exit code, as in `status.failure`."""
+    signal: Signal | None = None
+    """`signal` is the name of the signal, as in `status.failure`."""
+    exception: ExceptionType | None = None
+    """`exception` is the type of the uncaught exception, as in `status.failure`."""
+    message: Entry | None = None
+    """`message` has the first 512 bytes of the failure's message."""
     first_step: Step | None = None
     """`firstStep` is the first step that was seen in the round."""
     step: Step | None = None
@@ -316,6 +311,11 @@ class Status(Model):
     completion_time: Stamp | None = None
     """`completionTime` is the time at which the job succeeded or failed."""
     progress: Progress | None = None
+    curve: Annotated[list[Point], Field(max_length=MAX_POINTS)] = []
+    """`curve` has the reported losses, thinned out to 64 points at most. Each point has the step,
+    the loss and, if the script reports them, the samples per second. Steps grow from point to
+    point, so the points that a restart repeats are gone. A loss that is NaN or infinite is left
+    out."""
     failure: Failure | None = None
     history: Annotated[list[Attempt], Field(max_length=10)] = []
     """`history` has the last ten attempts, or rounds of attempts, that are over. The latest one is

@@ -15,6 +15,8 @@ from ddpjob.text import printable
 
 Status = dict[str, Any]
 COLOURS = {"Running": "green", "Succeeded": "green", "Restarting": "yellow", "Failed": "red"}
+# The reason of a restart or of the end has lines of its own.
+WAITING = ("Pending", "Starting")
 # Between two lines that differ in progress alone.
 PROGRESS_SECONDS = 5.0
 # Refreshes of the table in a second.
@@ -83,8 +85,11 @@ class LiveDisplay:
         cells = {"NAME": Text(self._name), "STATE": Text(state, style=COLOURS.get(state, ""))}
         cells |= {name.upper(): Text(text) for name, text in _figures(self._status).items()}
         cells["AGE"] = Text(duration(time.monotonic() - self._since))
+        if reason := _reason(self._status):
+            cells["REASON"] = Text(reason, no_wrap=True, overflow="ellipsis")
         for heading in cells:
-            table.add_column(heading, no_wrap=True)
+            # A narrow terminal cuts the reason and nothing else.
+            table.add_column(heading, no_wrap=heading != "REASON")
         table.add_row(*cells.values())
         return table
 
@@ -100,12 +105,14 @@ class PlainDisplay:
     def status(self, status: Status) -> None:
         """Print a line if the state has changed; for new figures alone, not too often."""
         figures, now = _figures(status), time.monotonic()
-        step = (status.get("state") or "Pending", figures["nodes"], figures["restarts"])
+        state = status.get("state") or "Pending"
+        reason = _reason(status) if state in WAITING else ""
+        step = (state, figures["nodes"], figures["restarts"], reason)
         shown = [f"{name} {text}" for name, text in figures.items() if text not in ("", "-")]
         if step == self._last and now < self._printed_at + PROGRESS_SECONDS:
             return
         self._last, self._printed_at = step, now
-        self.note("  ".join([self._name, step[0], *shown]))
+        self.note("  ".join([self._name, state, *shown, *([reason] if reason else [])]))
 
     def line(self, node: str, line: str) -> None:
         """Print the line as it is."""
@@ -126,3 +133,8 @@ def _figures(status: Status) -> dict[str, str]:
     summary = status.get("summary") or {}
     figures = {name: str(summary.get(name) or "-") for name in ("nodes", "step", "loss", "eta")}
     return figures | {"restarts": str(status.get("restarts") or 0)}
+
+
+def _reason(status: Status) -> str:
+    """Return why the job is not simply running; empty if it is."""
+    return str((status.get("summary") or {}).get("reason") or "")

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TextIO
 
@@ -20,14 +19,11 @@ from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Screen, Status, display
 from ddpjob.cli.say import say
 from ddpjob.cli.validate import check
-from ddpjob.cluster import DDPJOBS, PODS, Resource
+from ddpjob.cluster import DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
-from ddpjob.errors import InvalidJob, NotFound
+from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-from ddpjob.plan.observed import MAX_TEXT
-from ddpjob.plan.podrecord import pod_record
-from ddpjob.plan.termination import read_termination
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
@@ -37,8 +33,6 @@ SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, bac
 IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master")
 # This file is locked while the job runs. A folder that has it is ddpjob's.
 LOCK = ".ddpjob-lock"
-# The volume at DDPJOB_RUN_DIR, and what an agent keeps there of a round that has failed.
-RUN_FOLDER, FAILURE = "ddpjob-run", "failure.json"
 BAD_INPUT = 2
 
 P = ParamSpec("P")
@@ -121,7 +115,6 @@ class Session:
         self._stop = asyncio.Event()
         self._display: Display
         self._status: Status = {}
-        self._traceback: list[str] = []  # of the primary failure
 
     async def run(self) -> int:
         """Run the job, and return the exit code once no process of it runs any more."""
@@ -148,8 +141,6 @@ class Session:
         await self._cluster.create(DDPJOBS, self.namespace, self._job)
         async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
             before, self._status = self._status, event.object.get("status") or {}
-            if self._status.get("failure") != before.get("failure"):
-                self._traceback = await self._read_traceback()
             if self._status.get("restarts", 0) > before.get("restarts", 0):
                 self._show(self._display.note, *self._restart())
             self._show(self._display.status, self._status)
@@ -230,7 +221,8 @@ class Session:
         rank, reason = failure.get("rank", "?"), failure.get("reason", "unknown")
         log = f"{self.folder / LOGS / str(failure.get('pod'))}.log"
         cause = f"rank {rank}, {reason}: {failure.get('message', '')}"
-        return [cause, f"  log: {log}", *(f"    {line}" for line in self._traceback)]
+        traceback = str(failure.get("traceback") or "").splitlines()
+        return [cause, f"  log: {log}", *(f"    {line}" for line in traceback)]
 
     def _restart(self) -> list[str]:
         """Return lines with the reason of a restart. A traceback just printed is not repeated."""
@@ -241,29 +233,11 @@ class Session:
         is_shown = self._logs and pod.endswith("-0")  # rank 0's, whose lines are printed
         return [f"{self.name} restarts{where}: {cause}", log, *([] if is_shown else traceback)]
 
-    async def _read_traceback(self) -> list[str]:
-        """Return the lines of the traceback that the agent of the failed pod left, if it did."""
-        name = str((self._status.get("failure") or {}).get("pod"))
-        with contextlib.suppress(NotFound):
-            pod = pod_record(await self._cluster.get(PODS, self.namespace, name))
-            if pod and pod.live:  # it goes on, and its agent keeps what it would have ended with
-                pod = replace(pod, message=_text(self.folder / name / RUN_FOLDER / FAILURE))
-            summary = read_termination(pod) if pod else None
-            return summary.traceback.splitlines() if summary else []
-        return []
-
     def _refusal(self) -> str | None:
         for condition in self._status.get("conditions") or []:
             if condition["type"] == "Accepted" and condition["status"] == "False":
                 return f"was not accepted: {condition['message']}"
         return None
-
-
-def _text(path: Path) -> str:
-    """The text of a termination message; empty where there is none."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return file.read(MAX_TEXT).decode(errors="replace")
-    return ""
 
 
 def _read(file: str, name: str | None) -> Body:

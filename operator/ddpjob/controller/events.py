@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 async def record_event(cluster: Cluster, job: DDPJob | JobRecord, event: Event) -> None:
     """Create the Event once. A failure is logged and not retried, because nothing rests on it.
 
-    The name follows from the job, the attempt, the reason and the message, so a repeated one exists
-    already and counts as created.
+    The name follows from the job, the attempt, the reason and the message, unless one message is
+    enough. So a repeated one exists already and counts as created.
     """
     try:
         await cluster.create(EVENTS, job.namespace, _body(job, event, time.time()))
@@ -32,7 +32,7 @@ async def record_event(cluster: Cluster, job: DDPJob | JobRecord, event: Event) 
 
 def _body(job: DDPJob | JobRecord, event: Event, now: float) -> Body:
     attempt = job.status.attempt if isinstance(job, DDPJob) else 0
-    content = f"{job.uid} {attempt} {event.reason} {event.message}"
+    content = f"{job.uid} {attempt} {event.reason} {'' if event.once else event.message}"
     name = f"{job.name}.{sha256(content.encode()).hexdigest()[:16]}"
     return {
         "apiVersion": "v1",

@@ -31,7 +31,7 @@ MOST_HELD = 2000
 REQUEST_SECONDS = 30.0
 # The same where it matters whether a node is heard.
 LATE_SECONDS = 3.0
-# 32 termination messages without tracebacks, and a page of progress.
+# 32 termination messages, one of them with its traceback, and a page of progress.
 MAX_BYTES = 256 * 1024
 # An agent that always has news gets so many requests at once, and then so many a second.
 BURST, RATE = 20, 2.0

@@ -12,6 +12,7 @@ from ddpjob.controller.children import Children
 from ddpjob.controller.events import record_event
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.controller.memory import Caches, Memory, Order, Rendered, elapsed
+from ddpjob.controller.transition import is_pruned, is_transition
 from ddpjob.errors import (
     AlreadyExists,
     ClusterError,
@@ -21,6 +22,7 @@ from ddpjob.errors import (
     Unavailable,
 )
 from ddpjob.json_depth import Body, aside, read_json
+from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
 from ddpjob.plan.decision import Decision, Event
 from ddpjob.plan.observed import Observed
@@ -40,8 +42,6 @@ _MAX_TURNS = 8
 # message.
 _MANY_PODS = 2000
 _MANY_FAILED = 100
-# Parts of the status that may wait for the next write.
-_MINOR = ("summary", "nodes", "progress", "observed_generation", "pods")
 
 
 class Reconciler:
@@ -98,7 +98,7 @@ class Reconciler:
             if decision.only_secondary and memory.secondary_at is None:
                 memory.secondary_at = time.monotonic()
             # The status first: nothing else is done before it is stored.
-            if _is_transition(job.status, decision.status):
+            if is_transition(job.status, decision.status):
                 await self._write_status(job, decision, memory)
             # Then the API server itself is read, since another operator may have done more.
             elif confirm:
@@ -268,7 +268,7 @@ class Reconciler:
             memory.begin_attempt()
         elif new.round != old.round:
             memory.begin_round()
-        if _is_pruned(body["status"], stored.get("status") or {}):
+        if is_pruned(body["status"], stored.get("status") or {}):
             text = "the definition of DDPJob is older than this operator: apply manifests/crd.yaml"
             await record_event(self.cluster, job, Event("OldDefinition", text, warning=True))
             raise Refused(422, "OldDefinition", text)
@@ -317,7 +317,7 @@ class Reconciler:
             return
         memory.create_error = error
         decision = await self._decide(job, memory)
-        if _is_transition(job.status, decision.status):
+        if is_transition(job.status, decision.status):
             await self._write_status(job, decision, memory)
 
     async def _report_invalid(self, record: JobRecord, error: InvalidJob) -> None:
@@ -339,6 +339,7 @@ class Reconciler:
         if status == old:
             return
         status = status.model_copy(update={"state": old.state or "Pending"})
+        status = with_columns(old, status, (), time.time())
         # The schema asks for a spec, which the API server does not read here.
         body |= {"spec": {"image": "-"}, "status": status.to_json()}
         try:
@@ -375,26 +376,3 @@ def _needs_confirmation(job: DDPJob, decision: Decision, memory: Memory) -> bool
     """
     first = job.status.attempt == 0 and job.metadata.resource_version == memory.version
     return decision.confirm or bool(decision.delete) or bool(decision.create) and not first
-
-
-def _is_transition(old: Status, new: Status) -> bool:
-    """Whether more has changed than counts and progress.
-
-    Such a change is written at once, before anything else is done.
-    """
-    blank = dict.fromkeys(_MINOR)
-    if old.state is None and new.state == "Pending":
-        # Pending alone is not written: the next status has it, or what comes after it.
-        new = new.model_copy(update={"state": None, "goodput": old.goodput})
-    # What proves our pods must be known before there is one; their uids come with the counts.
-    roots = [{root for table in status.pods for root in table.roots} for status in (old, new)]
-    return not roots[1] <= roots[0] or old.model_copy(update=blank) != new.model_copy(update=blank)
-
-
-def _is_pruned(written: Body, stored: Body) -> bool:
-    """Whether the API server has dropped fields that its definition of DDPJob does not know."""
-    return any(
-        _is_pruned(value, stored.get(name) or {}) if isinstance(value, dict) else name not in stored
-        for name, value in written.items()
-        if value not in (None, [], {})
-    )

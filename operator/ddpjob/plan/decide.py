@@ -6,22 +6,23 @@ asked again. So whatever is done rests on a status that is stored, and an operat
 any two writes goes on where it was.
 """
 
-import math
 from dataclasses import replace
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
 from ddpjob.plan.answer import restart_or_fail
 from ddpjob.plan.cleanup import clean_up
-from ddpjob.plan.decision import Decision, Event, requeue
+from ddpjob.plan.columns import with_columns
+from ddpjob.plan.decision import Decision, requeue
 from ddpjob.plan.failure import after_failure
 from ddpjob.plan.finish import complete, seconds_left, time_is_up
 from ddpjob.plan.goodput import with_time_booked
 from ddpjob.plan.group import Group
 from ddpjob.plan.in_place import after_reports, is_waiting, with_wait
+from ddpjob.plan.news import news
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.own import BEGUN, Pods, is_own, sort_pods, with_own
-from ddpjob.plan.reasons import COMPLETED, CREATE_REFUSED, INVALID, NAME_TAKEN
+from ddpjob.plan.reasons import COMPLETED
 from ddpjob.plan.reports import with_last_report, with_report
 from ddpjob.plan.restart import with_own_root
 from ddpjob.plan.running import with_counts
@@ -29,10 +30,9 @@ from ddpjob.plan.silent import return_to_nodes
 from ddpjob.plan.startup import create_missing, not_started, seconds_to_start
 from ddpjob.plan.strays import delete_strays
 from ddpjob.plan.suspend import is_suspending, suspend
-from ddpjob.plan.termination import MAX_MESSAGE, final_report, termination_of
+from ddpjob.plan.termination import final_report, termination_of
+from ddpjob.plan.waiting import seconds_to_slow
 from ddpjob.ranks import format_ranks, parse_ranks
-
-_REFUSALS = (INVALID.name, NAME_TAKEN.name, CREATE_REFUSED.name)
 
 
 def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
@@ -47,35 +47,14 @@ def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
     status = decision.status
     if status.state == "Restarting" and status.attempt != job.status.attempt:
         status = with_own_root(job, status, observed)
-    events = _loss_event(job.status, status), _refusal_event(job.status, status)
     created = job.metadata.creation_timestamp
+    status = with_time_booked(job.status, status, now, created=created)
     return replace(
         decision,
-        status=with_time_booked(job.status, status, now, created=created),
-        events=(*decision.events, *(event for event in events if event)),
+        status=with_columns(job.status, status, pods.current, now),
+        events=(*decision.events, *news(job.status, status)),
         head=pods.head,
     )
-
-
-def _loss_event(before: Status, after: Status) -> Event | None:
-    """Return an Event once the loss has become `nan` or `inf`.
-
-    The training goes on, because with a scaled loss it may be so for one step.
-    """
-    losses = (status.progress.loss if status.progress else None for status in (before, after))
-    was, loss = (None if text is None else float(text) for text in losses)
-    if loss is None or math.isfinite(loss) or was is not None and not math.isfinite(was):
-        return None
-    return Event("LossNotFinite", f"rank 0 reports a loss of {loss}", warning=True)
-
-
-def _refusal_event(before: Status, after: Status) -> Event | None:
-    """Return an Event once nothing can be created. Another message of that reason is no news."""
-    for kind in ("Accepted", "Running"):
-        old, new = before.condition(kind), after.condition(kind)
-        if new and new.reason in _REFUSALS and (old is None or old.reason != new.reason):
-            return Event(new.reason, new.message[:MAX_MESSAGE], warning=True)
-    return None
 
 
 def _decide_by_state(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Decision:
@@ -132,6 +111,8 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
         if returning.status.attempt != status.attempt:
             return returning
         decision = requeue(decision, returning.requeue_after)
+    if decision.status.state in ("Starting", "Restarting"):
+        decision = requeue(decision, seconds_to_slow(group.current, now))
     for waiting in (failing, told):
         decision = with_wait(decision, waiting)
     if decision.status.state in BEGUN:

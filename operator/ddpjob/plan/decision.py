@@ -28,6 +28,8 @@ class Event:
     reason: str
     message: str
     warning: bool = False
+    once: bool = False
+    """Another message of this reason is no news within an attempt."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", printable(self.message, MAX_EVENT_MESSAGE))

@@ -31,6 +31,7 @@ from ddpjob.plan.termination import (
     late_failure,
     secondary_failure,
     termination_of,
+    with_traceback,
 )
 from ddpjob.ranks import format_ranks
 from ddpjob.times import timestamp
@@ -85,7 +86,8 @@ def after_failure(
         if not is_secondary(pod) and not (disrupted and termination_of(pod) is None)
     ]
     if primary:
-        return answer(group, status, failure(first_cause(primary), status.round))
+        first = first_cause(primary)
+        return answer(group, status, with_traceback(failure(first, status.round), first))
     if gone and not lost and not observed.confirmed:
         return Decision(job.status, confirm=True)
     if lost or gone:

@@ -11,8 +11,9 @@ Result = Literal["succeeded", "failed"]
 
 # The scheduler's reason while no node has room for a pod.
 UNSCHEDULABLE = "Unschedulable"
-# What a container waits for in its turn.
-UNREMARKABLE = ("", "ContainerCreating", "PodInitializing")
+# What a container waits for in its turn, from the first to the last.
+IN_TURN = ("ContainerCreating", "PodInitializing", "Pulling")
+UNREMARKABLE = ("", *IN_TURN)
 # The time within which a living kubelet reports that a pod has ended.
 OVERDUE_SECONDS = 20
 # Characters of a pod's uid; longer ones are nobody's.
@@ -92,7 +93,7 @@ class PodRecord:
     deadline_seconds: int | None = None
     """`spec.activeDeadlineSeconds`, from `started_at`."""
     without_sandbox: bool = False
-    """It has a node, but not yet its volumes and its network, which come before any image."""
+    """It has a node, but its kubelet does not say that it has its volumes and its network."""
     finished_at: str | None = None
     disruption: str = ""
     """The reason for which Kubernetes ended the pod, if it did: a name in `reasons`."""

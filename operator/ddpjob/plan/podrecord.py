@@ -4,9 +4,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpjob import names
-from ddpjob.plan.observed import MAX_TEXT, MAX_UID, OVERDUE_SECONDS, UNREMARKABLE, PodRecord
+from ddpjob.plan.observed import (
+    IN_TURN,
+    MAX_TEXT,
+    MAX_UID,
+    OVERDUE_SECONDS,
+    UNREMARKABLE,
+    PodRecord,
+)
 from ddpjob.plan.proof import print_of, root_of
-from ddpjob.plan.reasons import EVICTED, INIT_CONTAINER_FAILED, NODE_LOST, NODE_REFUSED, PREEMPTED
+from ddpjob.plan.reasons import (
+    CONTAINER_CREATING,
+    EVICTED,
+    INIT_CONTAINER_FAILED,
+    NODE_LOST,
+    NODE_REFUSED,
+    POD_INITIALIZING,
+    PREEMPTED,
+    PULLING,
+)
 from ddpjob.times import timestamp, unix_seconds
 
 
@@ -53,7 +69,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         ended=_ended(status),
         disruption=_disruption(status),
         unreachable_since=_unreachable_since(status, deadline),
-        **{name: _bounded(value) for name, value in _trainer(status).items()},
+        **{name: _bounded(value) for name, value in _trainer(spec, status).items()},
     )
 
 
@@ -139,7 +155,7 @@ def _ended(status: Mapping[str, Any]) -> bool:
     return over or status.get("phase") in ("Succeeded", "Failed")
 
 
-def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
+def _trainer(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record about the trainer container.
 
     The container's own status comes before the pod's phase, because a sidecar that still runs keeps
@@ -173,6 +189,8 @@ def _trainer(status: Mapping[str, Any]) -> dict[str, Any]:
             **({} if status.get("reason") else _init_failure(status)),  # evicted meanwhile, say
         }
     waiting = _init_waiting(status) or state.get("waiting") or _unschedulable(status)
+    if waiting.get("reason") in IN_TURN and not waiting.get("message"):
+        waiting = _next_wait(spec, status)
     return {
         "running": "running" in state,
         "reason": waiting.get("reason", ""),
@@ -213,6 +231,33 @@ def _init_waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
         if waiting.get("reason", "") not in UNREMARKABLE:
             return waiting
     return {}
+
+
+def _next_wait(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return what the pod's next container waits for, as far as the pod shows it.
+
+    A kubelet pulls an image once the pod has its volumes and its network. Before Kubernetes 1.36 it
+    writes that only when the first image is there, so until then any of the three may be missing.
+    """
+    kinds = ("initContainerStatuses", "containerStatuses")
+    seen = {each.get("name"): each for kind in kinds for each in status.get(kind) or []}
+    inits, others = spec.get("initContainers") or [], spec.get("containers") or []
+    for container in inits:
+        found = seen.get(container.get("name")) or {}
+        # The next container need not wait for the end of a sidecar.
+        is_done = container.get("restartPolicy") == "Always" and found.get("started") is True
+        if "running" in (found.get("state") or {}) and not is_done:
+            words = f"init container {container.get('name')} runs"
+            return {"reason": POD_INITIALIZING.name, "message": words}
+    waiting = (
+        container.get("image", "")
+        for container in (*inits, *others)
+        if "waiting" in ((seen.get(container.get("name")) or {}).get("state") or {})
+    )
+    image = next(waiting, "")
+    if _condition(status, "PodReadyToStartContainers").get("status") == "True":
+        return {"reason": PULLING.name, "message": f"image {image}"}
+    return {"reason": CONTAINER_CREATING.name, "message": f"volumes, network or image {image}"}
 
 
 def _unschedulable(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -89,6 +89,30 @@ IMAGE_PULL = Reason(
     "A kubelet cannot pull the image. The message is the kubelet's.",
     "Correct `spec.image`: suspend the job first, edit it, resume it.",
 )
+PULLING = Reason(
+    "Running",
+    "Pulling",
+    False,
+    "For 10 s or more a pod has had all but its image, which its kubelet pulls, or will when other "
+    "pulls are done. The message names both. Kubelets before Kubernetes 1.36 do not tell this from "
+    "`ContainerCreating`.",
+    "Wait. `kubectl describe pod` shows the pull.",
+)
+POD_INITIALIZING = Reason(
+    "Running",
+    "PodInitializing",
+    False,
+    "For 10 s or more a pod has been at its init containers. The message names the one that runs.",
+    "See that container's log.",
+)
+CONTAINER_CREATING = Reason(
+    "Running",
+    "ContainerCreating",
+    False,
+    "For 10 s or more a kubelet has had a pod whose volumes, network or image are not ready. "
+    "Before Kubernetes 1.36 the pod does not show which of them, and it is mostly the image.",
+    "`kubectl describe pod` shows what it waits for.",
+)
 RESTARTING = Reason(
     "Running",
     "*reason of a failure*",
@@ -170,7 +194,8 @@ DEADLINE_EXCEEDED = Reason(
 
 CONDITIONS = (
     *(ACCEPTED, INVALID, NAME_TAKEN, LAUNCHER_NONE, AGENT_RUNS),
-    *(STARTING, ALL_NODES_RUNNING, CREATE_REFUSED, UNSCHEDULABLE, IMAGE_PULL, RESTARTING),
+    *(STARTING, ALL_NODES_RUNNING, CREATE_REFUSED, UNSCHEDULABLE, IMAGE_PULL),
+    *(PULLING, POD_INITIALIZING, CONTAINER_CREATING, RESTARTING),
     *(NOT_RUNNING_SUSPENDED, FINISHED, SUSPENDING, SUSPENDED, RESUMED),
     *(NO_STEP, PROGRESS, NOT_WATCHED, STALLED),
     *(ALL_RANKS_SUCCEEDED, RANK0_SUCCEEDED),

@@ -6,8 +6,9 @@ from ddpjob.api import DDPJob, Status
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.reasons import ALL_NODES_RUNNING, NO_STEP, NOT_WATCHED, PROGRESS, STARTING, because
-from ddpjob.plan.status import CREATING, count_nodes, first_stuck, with_condition, with_summary
+from ddpjob.plan.status import CREATING, count_nodes, with_condition, with_summary
 from ddpjob.plan.termination import termination_of
+from ddpjob.plan.waiting import first_stuck, slowest
 
 
 def with_counts(group: Group, status: Status) -> Status:
@@ -45,6 +46,9 @@ def _waiting(status: Status, current: Sequence[PodRecord], now: float) -> Status
     if stuck := first_stuck(current):
         message = f"pod {stuck.name}: {stuck.message or stuck.reason}"
         return with_condition(status, because(STARTING, stuck.reason), message, now=now)
+    if slow := slowest(current, now):
+        message = f"{slow.message or slow.reason}, pod {slow.name}"
+        return with_condition(status, because(STARTING, slow.reason), message, now=now)
     old, last = status.condition("Running"), status.history[-1:]
     ours = {STARTING.name, *(attempt.reason for attempt in last)}
     if not current or old is None or old.reason in ours:

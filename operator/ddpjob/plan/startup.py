@@ -24,8 +24,9 @@ from ddpjob.plan.reasons import (
 )
 from ddpjob.plan.restart import restart, with_own_root
 from ddpjob.plan.silent import silent_nodes
-from ddpjob.plan.status import CREATING, first_stuck, with_condition, with_history, with_summary
+from ddpjob.plan.status import CREATING, with_condition, with_history, with_summary
 from ddpjob.plan.strays import UNBEGUN_SECONDS, name_taken
+from ddpjob.plan.waiting import first_stuck
 from ddpjob.times import seconds_since, timestamp
 
 

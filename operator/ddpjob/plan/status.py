@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from ddpjob import api
-from ddpjob.plan.observed import UNREMARKABLE, PodRecord, Report
+from ddpjob.plan.curve import with_point
+from ddpjob.plan.observed import PodRecord, Report
 from ddpjob.plan.reasons import CONDITIONS, Reason
 from ddpjob.times import timestamp
 
@@ -63,14 +64,6 @@ def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: Set[int])
     )
 
 
-def first_stuck(current: Sequence[PodRecord]) -> PodRecord | None:
-    """Return the pod of lowest rank that cannot start. One that is pulling its image can."""
-    stuck = [
-        pod for pod in current if pod.live and not pod.running and pod.reason not in UNREMARKABLE
-    ]
-    return min(stuck, key=lambda pod: pod.rank, default=None)
-
-
 def with_history(
     status: api.Status,
     reason: str,
@@ -94,12 +87,16 @@ def with_history(
         rank=found.rank if found else None,
         pod=found.pod if found else None,
         node=found.node if found else None,
+        exit_code=found.exit_code if found else None,
+        signal=found.signal if found else None,
+        exception=found.exception if found else None,
+        message=found.message or None if found else None,
     )
     return status.model_copy(update={"history": [*status.history, ended][-10:]})
 
 
 def with_progress(status: api.Status, report: Report | None) -> api.Status:
-    """Return `status` with rank 0's last report; unchanged if that is no news."""
+    """Return `status` with rank 0's last report, also in the curve; unchanged if it is no news."""
     if report is None or (report.attempt, report.round) != (status.attempt, status.round):
         return status
     old = status.current_progress
@@ -109,7 +106,8 @@ def with_progress(status: api.Status, report: Report | None) -> api.Status:
     progress = _progress(report).model_copy(update={"first_step": first})
     if progress == old:
         return status
-    return status.model_copy(update={"progress": progress})
+    curve = with_point(status.curve, progress)
+    return status.model_copy(update={"progress": progress, "curve": curve})
 
 
 def _progress(report: Report) -> api.Progress:
@@ -137,7 +135,7 @@ def _number(value: float | None) -> str | None:
 
 
 def with_summary(status: api.Status) -> api.Status:
-    """Return `status` with the strings that `kubectl get` shows."""
+    """Return `status` with the figures that `kubectl get` shows; `columns` adds the words."""
     nodes, progress = status.nodes, status.progress
     step = eta = loss = None
     if progress:
@@ -146,9 +144,13 @@ def with_summary(status: api.Status) -> api.Status:
         loss = progress.loss
         if progress.eta_seconds is not None and status.state == "Running":
             eta = duration(progress.eta_seconds)
-    summary = api.Summary(
-        nodes=f"{nodes.running + nodes.succeeded}/{nodes.desired}", step=step, loss=loss, eta=eta
-    )
+    figures = {
+        "nodes": f"{nodes.running + nodes.succeeded}/{nodes.desired}",
+        "step": step,
+        "loss": loss,
+        "eta": eta,
+    }
+    summary = status.summary.model_copy(update=figures)
     if summary == status.summary:
         return status
     return status.model_copy(update={"summary": summary})

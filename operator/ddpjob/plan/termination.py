@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddpjob.api import MAX_REASON, Failure
+from ddpjob.api import MAX_REASON, MAX_TRACEBACK, Failure
 from ddpjob.plan.observed import UNREAD, PodRecord, Report, Termination
 from ddpjob.plan.reasons import HANG, NODE_REFUSED, NODE_SILENT, PREEMPTED, UNCOUNTED
 from ddpjob.ranks import format_ranks
-from ddpjob.text import printable
+from ddpjob.text import printable, printable_end
 from ddpjob.times import as_timestamp, timestamp, unix_seconds
 
 # Characters of a failure's message that go into status.
@@ -234,7 +234,7 @@ def secondary_failure(failed: Sequence[PodRecord], current_round: int = 0) -> Fa
     If ranks wait in different collectives, the message names both places.
     """
     first = first_cause(failed)
-    found, where = failure(first, current_round), places(failed)
+    found, where = with_traceback(failure(first, current_round), first), places(failed)
     elsewhere = {rank: place for rank, place in where.items() if place != where.get(first.rank)}
     if first.rank not in where or not elsewhere:
         return found
@@ -275,6 +275,17 @@ def failure(pod: PodRecord, current_round: int = 0) -> Failure:
         message=termination.message,
         time=timestamp(termination.time) if termination.time else as_timestamp(pod.finished_at),
     )
+
+
+def with_traceback(found: Failure, pod: PodRecord) -> Failure:
+    """Return `found`, the failure of this pod, with the traceback that its agent has left.
+
+    The message is read once more for it, so that no record keeps it.
+    """
+    message = read_termination(pod)
+    text = message.traceback.strip("\n") if message else ""
+    traceback = printable_end(text, MAX_TRACEBACK) or None
+    return found.model_copy(update={"traceback": traceback})
 
 
 def _own_reason(reason: str) -> str:

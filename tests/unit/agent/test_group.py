@@ -257,14 +257,35 @@ def test_failures_of_an_earlier_round_are_not_told_again() -> None:
     assert group.page()["failures"] == []
 
 
-def test_a_node_tells_its_termination_message_without_the_traceback() -> None:
+def test_a_node_tells_its_whole_termination_message() -> None:
     failure = Failure("ValueError: b\u00f6\ud800m", 7.0, rank=3, traceback="x" * 9000)
     message = termination_message(Verdict("Exception", 1, failure), {"round": 2, "loss": 0.5})
     told = failure_of(1, message)
     assert told["exit_code"] == 1
     assert (told["message"]["rank"], told["message"]["round"]) == (3, 2)
     assert told["message"]["message"] == "ValueError: b\u00f6?m"
-    assert "traceback" not in told["message"]
+    assert set(told["message"]["traceback"]) == {"x"}
+
+
+def test_the_failure_that_explains_most_is_told_with_its_traceback() -> None:
+    group = group_of(3)
+    for rank, peer in enumerate((True, False, True)):
+        message = {"time": 1.0 + rank, "peer": peer, "traceback": f"of rank {rank}"}
+        group.tell(rank, Node(0, FAILED, {"exit_code": 1, "message": message}))
+    told = [(each["node_rank"], each["message"]) for each in group.page()["failures"]]
+    assert [rank for rank, _ in told] == [1, 0, 2]
+    assert [message.get("traceback") for _, message in told] == ["of rank 1", None, None]
+    assert all({"time", "peer"} <= {*message} for _, message in told)
+
+
+def test_of_thousands_of_failures_some_tracebacks_are_kept() -> None:
+    group = group_of(2000)
+    for rank in range(2000):
+        message = {"time": 1.0 + rank, "traceback": "x" * 3000}
+        group.tell(rank, Node(0, FAILED, {"exit_code": 1, "message": message}))
+    kept = [node for node in group.nodes.values() if "traceback" in (node.failure or {})["message"]]
+    assert len(kept) == MOST_FAILURES
+    assert group.page()["failures"][0]["message"]["traceback"] == "x" * 3000
 
 
 @pytest.mark.parametrize("letter", ["x", "\u00fc", "\u4e2d", "\U0001f525", "\0", '"'])
@@ -272,7 +293,8 @@ def test_32_of_the_largest_failures_are_no_more_than_the_operator_takes(
     tmp_path: Path, letter: str
 ) -> None:
     ours = config(tmp_path, DDPJOB_NNODES="40")
-    first = Failure(letter * 4000, 7.0, exception="E" * 300, place="p" * 300)
+    first = Failure(letter * 900, 7.0, exception="E" * 300, place="p" * 300)
+    first.traceback = letter * 4000
     metrics = {f"{i:063}": 1.0 / 3 for i in range(32)}
     verdict = judge_failures([first])
     text = termination_message(verdict, {"job": "j" * 63, "metrics": metrics})

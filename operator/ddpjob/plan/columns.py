@@ -1,0 +1,109 @@
+"""The words of `kubectl get`: why a job is not simply running, and where to look. Pure.
+
+They follow from the rest of the status, and are written with it.
+"""
+
+from collections.abc import Sequence
+
+from ddpjob import api
+from ddpjob.api import Failure, Status, Summary
+from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.reasons import STARTING, SUSPENDING
+from ddpjob.plan.waiting import first_stuck, slowest
+
+# Characters of a failure's reason and place that leave room for its message.
+MAX_PLACE = 80
+# Columns that only `-o wide` shows. They wait for the next write.
+_WIDE = ("pod", "node", "attempt")
+
+
+def with_columns(old: Status, new: Status, current: Sequence[PodRecord], now: float) -> Status:
+    """Return `new`, which is to follow `old`, with the words of its columns.
+
+    `current` are the pods of the attempt of `old`. A finished job keeps its words as long as
+    nothing else is to be written: of its status only a part may be known.
+    """
+    if old.state in api.FINISHED and new == old:
+        return new
+    pod, node = _place(new, current if new.attempt == old.attempt else (), now)
+    words = {
+        "reason": _reason(new),
+        "pod": pod,
+        "node": node,
+        "attempt": f"{new.attempt}.{new.round}",
+    }
+    # Made anew, since whatever is quoted has to be cut and made printable.
+    summary = Summary.model_validate({**new.summary.model_dump(), **words})
+    shown = new.model_copy(update={"summary": summary})
+    kept = {name: getattr(old.summary, name) for name in _WIDE}
+    if shown.model_copy(update={"summary": summary.model_copy(update=kept)}) == old:
+        return old
+    return shown
+
+
+def _reason(status: Status) -> str | None:
+    """Return why the job is not simply running, or has failed; None if all is well."""
+    if status.state in ("Succeeded", "Suspended"):
+        return None
+    failed, suspended = status.condition("Failed"), status.condition("Suspended")
+    if status.state == "Failed" and failed is not None:
+        found = _cause(status)
+        why = failed.message if found is None else words_of_failure(found)
+        # Such as LaunchFailed, which is the reason of the failure too.
+        return why if why.startswith(failed.reason) else f"{failed.reason}: {why}"
+    if suspended is not None and suspended.reason == SUSPENDING.name:
+        return f"{suspended.reason}: {suspended.message}"
+    accepted, running = status.condition("Accepted"), status.condition("Running")
+    if accepted is not None and accepted.status == "False":
+        return f"{accepted.reason}: {accepted.message}"
+    if running is None or running.status == "True" or running.reason == STARTING.name:
+        return None
+    if (found := _cause(status)) is not None:
+        return words_of_failure(found)
+    return f"{running.reason}: {_without_pod(running.message)}"
+
+
+def words_of_failure(found: Failure) -> str:
+    """Return a failure in one line: reason, rank, pod, node and message."""
+    what = found.reason if found.rank is None else f"{found.reason} r{found.rank}"
+    where = f"{found.pod} on {found.node}" if found.pod and found.node else found.pod
+    if where and len(what) + len(where) <= MAX_PLACE:
+        what = f"{what} ({where})"
+    return f"{what}: {found.message}" if found.message else what
+
+
+def _cause(status: Status) -> Failure | None:
+    """Return the failure that has brought the job into its state, if it was one.
+
+    A round that has ended otherwise since, such as by a deadline, has an entry of its own.
+    """
+    found, last = status.failure, status.history[-1] if status.history else None
+    if found is None or last is None or (found.reason, found.pod) != (last.reason, last.pod):
+        return None
+    running = status.condition("Running")
+    shows = running is not None and running.status == "False" and running.reason == found.reason
+    return found if status.state == "Failed" or status.state == "Restarting" and shows else None
+
+
+def _place(
+    status: Status, current: Sequence[PodRecord], now: float
+) -> tuple[str | None, str | None]:
+    """Return the pod to look at, and its node: that of the reason, or else rank 0's."""
+    if status.state in (None, "Pending", "Suspended"):
+        return None, None
+    if (found := _cause(status)) is not None:
+        return found.pod, found.node
+    running = status.condition("Running")
+    pod = first_stuck(current) or slowest(current, now)
+    if pod is None or running is None or running.reason != pod.reason:
+        pod = next((pod for pod in current if pod.rank == 0), None)
+    if pod is None:  # it ended well, and somebody has deleted it
+        same = status.summary.attempt == f"{status.attempt}.{status.round}"
+        return (status.summary.pod, status.summary.node) if same else (None, None)
+    return pod.name, pod.node or None
+
+
+def _without_pod(message: str) -> str:
+    """Return the words of a scheduler or kubelet without the pod, which has its own column."""
+    pod, _, words = message.partition(": ")
+    return words if pod.startswith("pod ") and pod.count(" ") == 1 and words else message
