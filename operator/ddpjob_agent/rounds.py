@@ -15,11 +15,10 @@ from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, failure_of
 from ddpjob_agent.link import Link, RemoteLink, read_token
-from ddpjob_agent.network import serve
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import Progress
 from ddpjob_agent.round import Round
-from ddpjob_agent.start import start
+from ddpjob_agent.start import Setup, start
 from ddpjob_agent.verdict import (
     Verdict,
     announce,
@@ -49,10 +48,10 @@ class Rounds:
     """Leads this pod from round to round."""
 
     def __init__(
-        self, config: Config, mode: str, arguments: list[str], launcher: Launcher, hooks: str
+        self, config: Config, mode: str, arguments: list[str], launcher: Launcher, setup: Setup
     ) -> None:
         self.first, self.mode, self.arguments = config, mode, arguments
-        self.launcher, self.hooks = launcher, hooks
+        self.launcher, self.setup = launcher, setup
         self.group: Group | None = None
         self.link: Link | RemoteLink | None = None
         self.beats: Heartbeats | None = None
@@ -118,13 +117,7 @@ class Rounds:
         `master` is the name by which the launcher asks for node rank 0.
         """
         self.make_link(master)
-        serve(
-            self.first,
-            self.page,
-            lambda: self.round.hangs.show(),
-            self.group,
-            self.token,
-        )
+        self.serve()
         while True:
             self.is_told = False
             verdict = self.round.run(master)
@@ -138,6 +131,19 @@ class Rounds:
                     self.beats.leave()
                 return code
             self.begin(self.begun())
+
+    def serve(self) -> None:
+        """Serve what this pod has to tell."""
+        from ddpjob_agent.server import Pages, serve  # takes 40 ms
+
+        def hear(report: Any) -> None:
+            self.round.progress.hear(report)
+
+        def stacks() -> str:
+            return self.round.hangs.show()
+
+        token = self.setup.callback_token
+        serve(self.first, Pages(self.page, stacks, self.group, self.token, hear, token))
 
     def leave(self, verdict: Verdict | None) -> Verdict | None:
         """Leave a round that has ended so; None where another one may begin, else the end."""
@@ -222,7 +228,7 @@ class Rounds:
         say(f"round {number} of attempt {config.attempt} begins")
         self.round = self.make_round(config)
         self.round.progress.ignore_file()
-        start(self.launcher, config, self.mode, self.arguments, self.hooks)
+        start(self.launcher, config, self.mode, self.arguments, self.setup)
 
     def tidy(self) -> None:
         """Remove what the ranks of the round before have left."""
