@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -20,8 +21,15 @@ PORTS = 16
 
 
 def say(text: str) -> None:
-    """One line on stderr, which is the pod's log."""
-    print("ddpjob-agent: " + text, file=sys.stderr, flush=True)
+    """One line on stderr, which is the pod's log, in one piece."""
+    print(f"ddpjob-agent: {text}\n", end="", file=sys.stderr, flush=True)
+
+
+def end_lines() -> None:
+    """End what a killed process may have left without its end in the log."""
+    with contextlib.suppress(OSError):
+        for number in (1,) if os.path.sameopenfile(1, 2) else (1, 2):
+            os.write(number, b"\n")
 
 
 class ConfigError(ValueError):

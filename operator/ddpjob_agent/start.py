@@ -23,12 +23,20 @@ from ddpjob_agent.warm import python_words
 if TYPE_CHECKING:
     from typing import Mapping  # noqa: UP035 - Python 3.8
 
+    from ddpjob_agent.output import Output
+
 
 class Setup:
     """What the ranks of all rounds find in the pod, and in its environment."""
 
     def __init__(self, config: Config) -> None:
         prepare_folders(config.run_dir)
+        # What the ranks write, if there are several.
+        self.output: Output | None = None
+        if config.nproc_per_node > 1:
+            from ddpjob_agent.output import make_output
+
+            self.output = make_output(config)
         # The token of transformers' callback; "" where it does not report to the agent.
         self.callback_token = offer_callback(config, os.environ)
         # The folder with the compiled hooks; "" where there is none.
