@@ -19,6 +19,7 @@ import ddpjob_agent
 from ddpjob import names
 from ddpjob.controller.controller import load_agent
 from ddpjob.pods.agent_zip import pack
+from ddpjob.ranks import rank_of_line
 
 SOURCES = Path(ddpjob_agent.__file__).parent
 DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
@@ -61,6 +62,7 @@ class Pod:
         arguments: list[str],
         python: str = sys.executable,
         archive: bytes | None = None,
+        streams: tuple[int, int] | None = None,
         **environment: str,
     ) -> None:
         self.folder, self.address = folder, environment["DDPJOB_POD_IP"]
@@ -68,18 +70,24 @@ class Pod:
         self.log_path, self.termination_log = folder / "log", folder / "termination-log"
         self.termination_log.touch()
         with self.log_path.open("wb") as log:
+            stdout, stderr = streams or (log.fileno(), subprocess.STDOUT)
             self.process = subprocess.Popen(
                 [python, "-u", str(folder / "agent/agent.pyz"), *arguments],
                 env=environment,
                 cwd=folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
             )
 
     @property
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the log as processes wrote them, without the ranks before them."""
+        return [rank_of_line(line)[1] for line in self.log.splitlines()]
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -207,11 +215,13 @@ class Pods:
         port: int = 29500,
         python: str = sys.executable,
         archive: bytes | None = None,
+        streams: tuple[int, int] | None = None,
         changes: Mapping[str, str | None] = MappingProxyType({}),
     ) -> Pod:
         """Start an agent with these arguments; `changes` to its environment, None removes.
 
-        `archive`: another agent than ours.
+        `archive`: another agent than ours. `streams`: its standard output and error, in the place
+        of the log.
         """
         number = len(self.started)
         folder, address = self.root / f"pod-{number}", self.address(number)
@@ -220,7 +230,7 @@ class Pods:
         for name, value in changes.items():
             if value is None:
                 values.pop(name, None)
-        pod = Pod(folder, list(arguments), python, archive, **values)
+        pod = Pod(folder, list(arguments), python, archive, streams, **values)
         self.started.append(pod)
         return pod
 

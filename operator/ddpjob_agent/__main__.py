@@ -99,18 +99,16 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
 
     What the launcher does not need is imported, and so compiled, while it starts.
     """
-    from ddpjob_agent.environment import compile_hooks, prepare_folders
     from ddpjob_agent.processes import Launcher
-    from ddpjob_agent.start import start
+    from ddpjob_agent.start import Setup, start
 
-    prepare_folders(config.run_dir)
     launcher = Launcher(config.grace_seconds, keeps_server=config.in_place)
     launcher.catch_signals()
-    hooks = compile_hooks(config.run_dir)
-    master = start(launcher, config, mode, arguments, hooks)
+    setup = Setup(config)
+    master = start(launcher, config, mode, arguments, setup)
     from ddpjob_agent.rounds import Rounds
 
-    return Rounds(config, mode, arguments, launcher, hooks).run(master)
+    return Rounds(config, mode, arguments, launcher, setup).run(master)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -14,13 +15,21 @@ OK, USER_ERROR, SAVED, HANG, NO_RENDEZVOUS, SILENT = 0, 1, 75, 76, 77, 78
 OUT_OF_MEMORY, TERMINATED = 137, 143
 # torchrun's own limit for a static rendezvous.
 RENDEZVOUS_SECONDS = 900
+LOOPBACK = "127.0.0.1"
 # So many rounds in a row have ports of their own.
 PORTS = 16
 
 
 def say(text: str) -> None:
-    """One line on stderr, which is the pod's log."""
-    print("ddpjob-agent: " + text, file=sys.stderr, flush=True)
+    """One line on stderr, which is the pod's log, in one piece."""
+    print(f"ddpjob-agent: {text}\n", end="", file=sys.stderr, flush=True)
+
+
+def end_lines() -> None:
+    """End what a killed process may have left without its end in the log."""
+    with contextlib.suppress(OSError):
+        for number in (1,) if os.path.sameopenfile(1, 2) else (1, 2):
+            os.write(number, b"\n")
 
 
 class ConfigError(ValueError):
@@ -61,7 +70,7 @@ class Config:
         file = os.path.join(self.run_dir, "progress.json")
         self.progress_file = text("DDPJOB_PROGRESS_FILE", file)
         self.count_steps = env.get("DDPJOB_PROGRESS") != "file"
-        self.pod_ip = env.get("DDPJOB_POD_IP", "")
+        self.pod_ip, self.host_ip = env.get("DDPJOB_POD_IP", ""), env.get("DDPJOB_HOST_IP", "")
         self.agent_port = whole("DDPJOB_AGENT_PORT", 1, 29499, 65535)
         self.grace_seconds = whole("DDPJOB_GRACE_SECONDS", 0, 60)
         self.termination_log = text("DDPJOB_TERMINATION_LOG", "/dev/termination-log")
@@ -77,6 +86,17 @@ class Config:
         self.in_place = env.get("DDPJOB_RESTART") == "InPlace"
         if problems:
             raise ConfigError("; ".join(problems))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the agent listens. `kubectl port-forward` comes to the loopback address.
+
+        It is only this pod's if the pod has a network of its own: with the node's it is the node's,
+        and in local mode every pod has another loopback address.
+        """
+        own, host = self.pod_ip, self.host_ip
+        is_apart = own and host and own not in (host, "::1") and not own.startswith("127.")
+        return [own, LOOPBACK] if is_apart else [own]
 
     def of_round(self, number: int) -> Config:
         """The settings of a round; `self` has those of the first one."""

@@ -10,10 +10,10 @@ import re
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Mapping  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Mapping, MutableMapping  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
-from ddpjob_agent.config import Config, say
+from ddpjob_agent.config import LOOPBACK, Config, say
 from ddpjob_agent.warm import is_buffered, python_words
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ HOOKS = os.path.join(HERE, "hooks")
 # The module that `accelerate launch` is.
 ACCELERATE = "accelerate.commands.launch"
 HOOK_FILES = ("sitecustomize.py", "ddpjob_ends.py", "ddpjob_counts.py")
+# What turns on transformers' KubeflowCallback, and where it reports to the agent (callback.py).
+CALLBACK_URL, CALLBACK_TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
+CALLBACK_PATH = "/trainer-status"
 CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
 
 
@@ -89,6 +92,30 @@ def launcher_env(
     shutdown = grace - 10 if grace >= 20 else max(1, grace // 2)
     result.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(shutdown))
     return result
+
+
+def offer_callback(config: Config, env: MutableMapping[str, str]) -> str:
+    """Have transformers' callback report to the agent: its token; "" where it is not to.
+
+    Where it reports elsewhere, by the job's own `env`, it stays so.
+    """
+    if not config.count_steps or CALLBACK_URL in env:
+        return ""
+    token, path = os.urandom(16).hex(), os.path.join(config.run_dir, "callback-token")
+    try:
+        with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(token)
+    except OSError as problem:
+        say(f"transformers' callback is not served: {problem}")
+        return ""
+    address = config.addresses[-1] or LOOPBACK
+    host = f"[{address}]" if ":" in address else address
+    env[CALLBACK_URL] = f"http://{host}:{config.agent_port}{CALLBACK_PATH}"
+    env[CALLBACK_TOKEN] = path
+    if any(name.lower() in ("http_proxy", "all_proxy") for name in env):  # it is for others
+        for name in [n for n in ("no_proxy", "NO_PROXY") if n in env] or ["no_proxy"]:
+            env[name] = ",".join(filter(None, (env.get(name), address)))
+    return token
 
 
 def fork_server(

@@ -1,4 +1,7 @@
-"""How far the script is, and how fast: its own reports, else the optimizer steps of the hooks."""
+"""How far the script is, and how fast.
+
+By its progress file, else by transformers' callback, else by the optimizer steps of the hooks.
+"""
 
 from __future__ import annotations
 
@@ -10,46 +13,18 @@ import time
 from dataclasses import dataclass
 from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 
+from ddpjob_agent.callback import Reports
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.processes import started_ticks
-from ddpjob_agent.records import integer, names_in, number, past, read_bytes, read_json
+from ddpjob_agent.records import integer, names_in, past, read_bytes, read_json
+from ddpjob_agent.report import STEPS, parse_progress
 
 PROGRESS_BYTES = 16 * 1024
-METRICS, METRIC_NAME_CHARS = 32, 63
 POLL_SECONDS = 0.5
-# The largest integer that every JSON reader keeps.
-STEPS = 2**53 - 1
-
-
-def parse_progress(content: Any) -> tuple[dict[str, Any], list[str]]:
-    """The good fields of a progress file, and what is wrong with the others.
-
-    Raises ValueError where there is no step.
-    """
-    if not isinstance(content, dict) or integer(content.get("step"), 0, STEPS) is None:
-        raise ValueError('must be one JSON object with "step", a whole number')
-    report: dict[str, Any] = {"step": content["step"]}
-    problems: list[str] = []
-    for name in ("total_steps", "epoch", "loss", "samples_per_second"):
-        value = content.get(name)
-        good = integer(value, 1, STEPS) if name == "total_steps" else number(value)
-        if good is not None:
-            report[name] = good
-        elif value is not None:
-            rule = "a whole number above 0" if name == "total_steps" else "a number"
-            problems.append(f"{name} must be {rule}, got {str(value)[:40]!r}")
-    metrics = content.get("metrics")
-    pairs = list(metrics.items()) if isinstance(metrics, dict) else []
-    good_pairs = [(k, number(v)) for k, v in pairs if 0 < len(k) <= METRIC_NAME_CHARS]
-    report["metrics"] = dict([(k, v) for k, v in good_pairs if v is not None][:METRICS])
-    if metrics is not None and (not pairs and metrics != {} or len(report["metrics"]) < len(pairs)):
-        rule = f"at most {METRICS} numbers with names of at most {METRIC_NAME_CHARS} characters"
-        problems.append(f"metrics must be an object of {rule}")
-    return report, problems
 
 
 class Progress:
-    """The newest report of the script, else the counted optimizer steps; and how fast they go."""
+    """The newest report, of the best source that there is; and how fast the steps go."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -60,6 +35,7 @@ class Progress:
         self.file: tuple[int, ...] = ()  # as it was read last: mtime, size, inode
         self.first = (0.0, 0)  # monotonic seconds and step of the first report
         self.counted: int | None = None  # steps, by the hooks
+        self.reports = Reports()  # of transformers' callback
         self.signs: set[tuple[int, int, int, int]] = set()  # of life, by the hooks
         self.steps: dict[int, tuple[int, int | None, float]] = {}  # by pid; as in stepped
         self.moved: float | None = None  # monotonic seconds of the last new step, of either source
@@ -82,9 +58,19 @@ class Progress:
         if signs != self.signs and (shown or self.config.hang_seconds):
             self.signs, self.moved = signs, now
         counted = counted_step(pages) if shown else None
-        if counted is not None and counted != self.counted:
+        reported = self.reports.newest(counted or 0) if shown else {}
+        if reported and reported != self.report:
+            self.take("callback", reported, time.time(), now)
+        elif not reported and counted is not None and counted != self.counted:
             self.counted = counted
             self.take("counted", {"step": counted, "metrics": {}}, time.time(), now)
+
+    def hear(self, content: Any) -> None:
+        """Take what the callback posts; in any thread. Raises ValueError.
+
+        Its process waits for the answer, so the steps that are counted now are those that it means.
+        """
+        self.reports.take(content, counted_step(read_pages(self.config.run_dir)) or 0)
 
     def ignore_file(self) -> None:
         """Take what the file has now for a report of an earlier round."""

@@ -82,6 +82,7 @@ class Round:
             self.watch = MasterWatch(master, look_seconds)
             self.watch.start()
         self.wait()
+        self.launcher.reap()  # an orphan that has just ended may have saved
         self.progress.poll(time.monotonic())
         words = self.silence()
         if words and self.launcher.code != 0:  # perhaps it is killed already

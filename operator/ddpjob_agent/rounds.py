@@ -10,16 +10,15 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.config import NO_RENDEZVOUS, Config, say
+from ddpjob_agent.config import NO_RENDEZVOUS, Config, end_lines, say
 from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, failure_of
 from ddpjob_agent.link import Link, RemoteLink, read_token
-from ddpjob_agent.network import serve
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import Progress
 from ddpjob_agent.round import Round
-from ddpjob_agent.start import start
+from ddpjob_agent.start import Setup, start
 from ddpjob_agent.verdict import (
     Verdict,
     announce,
@@ -41,6 +40,8 @@ WAIT_SECONDS = 30.0
 FAILURE = "failure.json"
 # Ranks that are in order have so long to end after SIGTERM.
 STOP_SECONDS = 5.0
+# A log that takes no more lines is waited for so long, before a termination message and after it.
+DRAIN_SECONDS, LOG_SECONDS = 2.0, 30.0
 # What ranks leave in /dev/shm and in the folder for temporary files.
 LEFT = re.compile(r"(torch_|sem\.mp-|psm_|nccl-|pymp-|torchelastic_)")
 
@@ -49,10 +50,10 @@ class Rounds:
     """Leads this pod from round to round."""
 
     def __init__(
-        self, config: Config, mode: str, arguments: list[str], launcher: Launcher, hooks: str
+        self, config: Config, mode: str, arguments: list[str], launcher: Launcher, setup: Setup
     ) -> None:
         self.first, self.mode, self.arguments = config, mode, arguments
-        self.launcher, self.hooks = launcher, hooks
+        self.launcher, self.setup = launcher, setup
         self.group: Group | None = None
         self.link: Link | RemoteLink | None = None
         self.beats: Heartbeats | None = None
@@ -118,26 +119,40 @@ class Rounds:
         `master` is the name by which the launcher asks for node rank 0.
         """
         self.make_link(master)
-        serve(
-            self.first,
-            self.page,
-            lambda: self.round.hangs.show(),
-            self.group,
-            self.token,
-        )
+        self.serve()
         while True:
             self.is_told = False
             verdict = self.round.run(master)
             end = self.leave(verdict)
             if end is not None:
                 self.launcher.kill_rest()
+                self.drain()
                 self.round.page = self.round.progress.page("finished")
                 log, is_told = self.first.termination_log, end is verdict and self.is_told
                 code = conclude(end, self.round.page, log, quietly=is_told)
                 if self.beats is not None and not self.silence():
                     self.beats.leave()
+                self.drain(LOG_SECONDS)
                 return code
             self.begin(self.begun())
+
+    def serve(self) -> None:
+        """Serve what this pod has to tell."""
+        from ddpjob_agent.server import Pages, serve  # takes 40 ms
+
+        def hear(report: Any) -> None:
+            self.round.progress.hear(report)
+
+        def stacks() -> str:
+            return self.round.hangs.show()
+
+        token = self.setup.callback_token
+        serve(self.first, Pages(self.page, stacks, self.group, self.token, hear, token))
+
+    def drain(self, seconds: float = DRAIN_SECONDS) -> None:
+        """Have the ranks' last lines in the log before anything else, if it takes them in time."""
+        if self.setup.output is not None:
+            self.setup.output.drain(seconds)
 
     def leave(self, verdict: Verdict | None) -> Verdict | None:
         """Leave a round that has ended so; None where another one may begin, else the end."""
@@ -169,6 +184,7 @@ class Rounds:
         # The log is emptied as the next round begins; for who looks into the pod.
         write_termination(os.path.join(self.first.run_dir, FAILURE), message)
         self.link.tell(number, FAILED, failure_of(verdict.agent_exit, message))
+        self.drain()
         announce(verdict)
         self.is_told = True
 
@@ -219,10 +235,12 @@ class Rounds:
         """Begin a round."""
         config = self.first.of_round(number)
         write_termination(self.first.termination_log, b"")
+        self.drain()
+        end_lines()
         say(f"round {number} of attempt {config.attempt} begins")
         self.round = self.make_round(config)
         self.round.progress.ignore_file()
-        start(self.launcher, config, self.mode, self.arguments, self.hooks)
+        start(self.launcher, config, self.mode, self.arguments, self.setup)
 
     def tidy(self) -> None:
         """Remove what the ranks of the round before have left."""

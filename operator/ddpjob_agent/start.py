@@ -11,8 +11,11 @@ from ddpjob_agent.environment import (
     ACCELERATE,
     PROGRAM,
     can_fork,
+    compile_hooks,
     fork_server,
     launcher_env,
+    offer_callback,
+    prepare_folders,
 )
 from ddpjob_agent.processes import DESCRIPTOR, Launcher, read_text
 from ddpjob_agent.warm import python_words
@@ -20,10 +23,30 @@ from ddpjob_agent.warm import python_words
 if TYPE_CHECKING:
     from typing import Mapping  # noqa: UP035 - Python 3.8
 
+    from ddpjob_agent.output import Output
 
-def start(launcher: Launcher, config: Config, mode: str, arguments: list[str], hooks: str) -> str:
+
+class Setup:
+    """What the ranks of all rounds find in the pod, and in its environment."""
+
+    def __init__(self, config: Config) -> None:
+        prepare_folders(config.run_dir)
+        # What the ranks write, if there are several.
+        self.output: Output | None = None
+        if config.nproc_per_node > 1:
+            from ddpjob_agent.output import make_output
+
+            self.output = make_output(config)
+        # The token of transformers' callback; "" where it does not report to the agent.
+        self.callback_token = offer_callback(config, os.environ)
+        # The folder with the compiled hooks; "" where there is none.
+        self.hooks = compile_hooks(config.run_dir)
+
+
+def start(launcher: Launcher, config: Config, mode: str, arguments: list[str], setup: Setup) -> str:
     """Start the launcher of `config.round`; the name by which it asks for node rank 0."""
-    env = launcher_env(config, of_round(config, os.environ), read_text("/etc/resolv.conf"), hooks)
+    variables, resolv_conf = of_round(config, os.environ), read_text("/etc/resolv.conf")
+    env = launcher_env(config, variables, resolv_conf, setup.hooks)
     command, server, brings_server = arguments, None, False
     if mode == "torchrun":
         env["DDPJOB_LAUNCHER"] = "1"  # tells the hooks to leave this one alone

@@ -25,8 +25,8 @@ from ddpjob.runner.network import Loopback
 from ddpjob_agent.config import NO_RENDEZVOUS, SILENT
 from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, Node, failure_of
 from ddpjob_agent.lease import Beat, Head, Member
-from ddpjob_agent.network import seconds, whole
 from ddpjob_agent.rounds import WAIT_SECONDS
+from ddpjob_agent.server import seconds, whole
 from tests.chaos.network import Network, Trouble, node_of
 from tests.chaos.rounds import Deed, What
 
@@ -512,7 +512,7 @@ class Agents:
     async def _answer(
         self, pod: Body, group: PlayedGroup, path: str, words: Mapping[str, str], token: str
     ) -> Body | None:
-        """A page, as `ddpjob_agent.network` has it; None where there is no answer."""
+        """A page, as `ddpjob_agent.server` has it; None where there is no answer."""
         rank = int(_labels(pod)[names.RANK_LABEL])
         if not await group.is_heard(rank):
             return None

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
+
 from tests import agentpod
 from tests.agentpod import TOKEN, Pod, Pods
 from tests.cluster.processes import free_ports
@@ -125,7 +127,7 @@ def act(pods: Pods, number: int, rank: int, text: str) -> None:
 
 def said(pod: Pod, word: str, number: int) -> list[list[str]]:
     """The lines of a round that begin with a word, as words after the round."""
-    lines = map(str.split, pod.log.splitlines())
+    lines = map(str.split, pod.lines)
     return [words[2:] for words in lines if words[:2] == [word, str(number)]]
 
 
@@ -153,3 +155,23 @@ def all_step(pods: Pods, number: int, ranks: int) -> float:
         pod.until(partial(has_steps, pod, number, ranks // len(pods.started)))
     first = [made[0][1] for pod in pods.started for made in steps(pod, number).values()]
     return max(first)
+
+
+# ---- Commands of other launchers than torchrun
+
+
+def python(path: str, port: int) -> list[str]:
+    return ["python", "--", "python3", "-u", path]
+
+
+def shell(path: str, port: int) -> list[str]:
+    return ["command", "--", "sh", "-c", f"python3 -u {path}; exit $?"]
+
+
+def accelerate(path: str, port: int) -> list[str]:
+    pytest.importorskip("accelerate")
+    launch = ["python", "--", "python3", "-u", "-m", "accelerate.commands.launch"]
+    launch += ["--num_machines", "1", "--num_processes", "2", "--multi_gpu", "--machine_rank", "0"]
+    launch += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
+    launch += ["--rdzv_backend", "static", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    return [*launch, path]

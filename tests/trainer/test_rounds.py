@@ -12,7 +12,18 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.agentpod import Pods, python_path
-from tests.trainer.rounds import act, all_step, pid_of, said, start, steps, train
+from tests.trainer.rounds import (
+    accelerate,
+    act,
+    all_step,
+    pid_of,
+    python,
+    said,
+    shell,
+    start,
+    steps,
+    train,
+)
 from tests.trainer.warm_pods import fork_servers
 
 COLD = {"DDPJOB_WARM_START": "0"}
@@ -72,23 +83,6 @@ def test_ranks_that_hang_train_again(pods: Pods) -> None:
     assert (told["message"]["rank"], told["message"]["peer"]) == (1, False)
     operator.go_on()
     all_step(pods, 1, 2)
-
-
-def python(path: str, port: int) -> list[str]:
-    return ["python", "--", "python3", "-u", path]
-
-
-def shell(path: str, port: int) -> list[str]:
-    return ["command", "--", "sh", "-c", f"python3 -u {path}; exit $?"]
-
-
-def accelerate(path: str, port: int) -> list[str]:
-    pytest.importorskip("accelerate")
-    launch = ["python", "--", "python3", "-u", "-m", "accelerate.commands.launch"]
-    launch += ["--num_machines", "1", "--num_processes", "2", "--multi_gpu", "--machine_rank", "0"]
-    launch += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
-    launch += ["--rdzv_backend", "static", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    return [*launch, path]
 
 
 @pytest.mark.parametrize(

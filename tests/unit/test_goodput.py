@@ -1,5 +1,7 @@
 """Where a job's time went."""
 
+import pytest
+
 from tests.builders import (
     NOW,
     STARTED,
@@ -39,14 +41,15 @@ def test_time_is_counted_when_a_state_ends() -> None:
     assert spent.ratio == "0.980"
 
 
-def test_the_time_of_steps_that_are_trained_again_is_lost() -> None:
+@pytest.mark.parametrize("source", ["file", "callback"])
+def test_the_time_of_steps_that_are_trained_again_is_lost(source: str) -> None:
     spent = {"productiveSeconds": 3000, "since": STARTED}
     ours = in_attempt(1, history=[PAST], goodput=spent)
     pods = (running(0, attempt=1), running(1, attempt=1))
-    ours = write(ours, *pods, report=reports(200, 1))
+    ours = write(ours, *pods, report=reports(200, 1, source=source))
     assert ours.status.goodput.lost_seconds == 1000
     assert ours.status.goodput.productive_seconds == 2000
-    ours = write(ours, *pods, now=NOW + 5, report=reports(250, 1))
+    ours = write(ours, *pods, now=NOW + 5, report=reports(250, 1, source=source))
     assert ours.status.goodput.lost_seconds == 1000, "once"
     counted = in_attempt(1, history=[PAST], goodput=spent)
     counted = write(counted, *pods, report=reports(200, 1, source="counted"))

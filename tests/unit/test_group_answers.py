@@ -11,7 +11,7 @@ from ddpjob.controller.poller import session
 from ddpjob.plan.termination import read_termination
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import FAILED, Group, Node, failure_of
-from ddpjob_agent.network import serve
+from ddpjob_agent.server import Pages, serve
 from ddpjob_agent.verdict import judge_failures, termination_message
 from tests.builders import running
 from tests.cluster.processes import free_ports
@@ -32,7 +32,7 @@ async def test_the_largest_failure_reaches_the_operator_in_any_script(
         verdict = judge_failures([Failure(letter * 4000, 7.0, rank=rank, exception="ValueError")])
         message = termination_message(verdict, {**page, "node_rank": rank, "metrics": METRICS})
         group.tell(rank, Node(0, FAILED, failure_of(1, message)))
-    serve(ours, lambda: page, lambda: "", group, "t0ken")
+    serve(ours, Pages(lambda: page, lambda: "", group, "t0ken"))
     pod = replace(running(0), ip="127.0.0.1", agent_port=port)
     async with session(60, 8) as http:
         answer = await fetch_group(http, pod, "t0ken", Order(0), None, 0)

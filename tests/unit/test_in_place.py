@@ -248,6 +248,8 @@ def test_the_second_failure_in_a_row_without_a_step_wants_new_pods() -> None:
         ("file", [5], False),
         ("counted", [1], True),
         ("counted", [0], False),
+        ("callback", [6], True),  # it reports as a step ends
+        ("callback", [0], False),
         ("file", [], False),
     ],
 )
@@ -271,6 +273,7 @@ def test_after_a_step_of_this_round_the_next_failure_is_answered_in_place_at_onc
         ({"source": "counted", "step": 1, "round": 1}, True),
         ({"source": "counted", "step": 0, "round": 1}, False),
         ({"source": "counted", "step": 9, "round": 0}, False),
+        ({"source": "callback", "step": 9, "round": 1}, True),
         ({"source": "file", "step": 9, "round": 1}, False),  # nobody knows where it went on
         (None, False),
     ],

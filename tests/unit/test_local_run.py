@@ -101,6 +101,32 @@ def test_a_job_succeeds(tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == [".ddpjob-lock", "logs", "volumes"]
 
 
+RANK = 'import os; rank = int(os.environ["LOCAL_RANK"])'
+
+
+def test_of_several_ranks_in_a_pod_rank_0_is_printed_and_the_log_has_all(tmp_path: Path) -> None:
+    rank = f"python3 -uc '{RANK}; print(\"trained\", 1 + rank)'"
+    script = f"LOCAL_RANK=0 {rank} & LOCAL_RANK=1 {rank}; wait; echo launcher"
+    done = finish(tmp_path, job(script, nnodes=1, nprocPerNode=2))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "[node 0] trained 1" in lines and "[node 0] launcher" in lines
+    assert "trained 2" not in done.stdout
+    log = (tmp_path / "out" / "shell" / "logs" / "shell-0-0.log").read_text().splitlines()
+    assert {"[rank 0] trained 1", "[rank 1] trained 2", "launcher"} <= {*log}
+
+
+def test_a_failure_of_another_rank_of_the_pod_is_printed_with_its_traceback(tmp_path: Path) -> None:
+    rank = f"python3 -uc '{RANK}; print(1 / (1 - rank))'"
+    script = f"LOCAL_RANK=0 {rank}; LOCAL_RANK=1 exec {rank}"
+    policy = {"maxRestarts": 1}
+    done = finish(tmp_path, job(script, nnodes=1, nprocPerNode=2, failurePolicy=policy))
+    assert done.returncode == 1
+    assert "shell restarts in place, as round 1: rank 0, Exception: ZeroDiv" in done.stdout
+    assert "[node 0] 1.0" in done.stdout and "[node 0] Traceback" not in done.stdout
+    assert "    ZeroDivisionError: division by zero" in done.stdout
+
+
 def test_a_job_fails_and_names_the_first_cause(tmp_path: Path) -> None:
     script = "echo one; [ $RANK = 0 ] || exit 3; sleep 1234"
     done = finish(tmp_path, job(script), "--quiet", "--keep", "--name", "other")

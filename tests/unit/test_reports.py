@@ -1,5 +1,7 @@
 """What rank 0's reports, and its termination message, make of the status."""
 
+import pytest
+
 from ddpjob.api import DDPJob
 from tests.builders import (
     NOW,
@@ -27,11 +29,12 @@ def test_a_late_report_does_not_undo_the_termination_message_of_rank_0() -> None
     assert ours.status.progress and ours.status.progress.step == 100
 
 
-def test_rank_0s_last_step_is_known_when_it_has_ended_and_not_before() -> None:
-    ours = write(started(), running(0), running(1), report=reports(97))
-    ours = write(ours, running(0), failed(1, summary()), report=reports(97))
+@pytest.mark.parametrize("source", ["file", "callback"])
+def test_rank_0s_last_step_is_known_when_it_has_ended_and_not_before(source: str) -> None:
+    ours = write(started(), running(0), running(1), report=reports(97, source=source))
+    ours = write(ours, running(0), failed(1, summary()), report=reports(97, source=source))
     assert ours.status.budget.highest_step == 97 and ours.status.history[-1].step == 97
-    page = {"attempt": 0, "source": "file", "step": 120}
+    page = {"attempt": 0, "source": source, "step": 120}
     left = failed(0, summary(peer=True, progress=page))
     ours = write(ours, left, failed(1, summary()))
     assert ours.status.budget.highest_step == 120 and ours.status.history[-1].step == 120

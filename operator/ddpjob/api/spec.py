@@ -336,8 +336,9 @@ class Spec(Model):
     master: Master | None = None
     """`master` overrides `image` and `resources` for the pod of rank 0, and adds an overlay."""
     progress: Literal["auto", "file"] = "auto"
-    """`progress` is the source of the progress report. `auto` is the script's progress file, or the
-    optimizer steps that the agent counts if the script writes no file. `file` is the file alone."""
+    """`progress` is the source of the progress report. `auto` is the script's progress file. If
+    the script writes none, it is what the Trainer of transformers reports, and else the optimizer
+    steps that the agent counts. `file` is the file alone."""
     failure_policy: FailurePolicy = FailurePolicy()
     """`failurePolicy` decides what happens when a rank fails. By default the whole group is
     restarted up to three times."""

@@ -129,9 +129,9 @@ class Progress(Model):
     """`loss` is the loss that the script reports, with four significant digits."""
     samples_per_second: Number | None = None
     """`samplesPerSecond` is the rate that the script reports, of all ranks together."""
-    source: Literal["file", "counted"] = "file"
-    """`source` is `file` if the script's progress file has these numbers, and `counted` if the
-    agent counts the optimizer steps."""
+    source: Literal["file", "callback", "counted"] = "file"
+    """`source` is `file` if the script's progress file has these numbers, `callback` if the Trainer
+    of transformers reports them, and `counted` if the agent counts the optimizer steps."""
     updated_at: Stamp | None = None
     """`updatedAt` is the time of the report."""
     metrics: Annotated[list[Metric], Field(max_length=32), unique("name")] = []

@@ -24,6 +24,7 @@ from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
+from ddpjob.ranks import rank_of_line
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
@@ -100,7 +101,9 @@ class Session:
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
         self.folder = job_folder(directory, self.namespace, self.name)
-        self._shares = shares(api.DDPJob.parse(job), os.environ)
+        parsed = api.DDPJob.parse(job)
+        self._shares = shares(parsed, os.environ)
+        self._is_one_rank_a_pod = parsed.spec.processes_per_node == 1
         self._cluster = LocalCluster(admit=_admit)
         self._runner = Runner(
             self._cluster,
@@ -148,8 +151,9 @@ class Session:
                 return
 
     def _line(self, labels: Mapping[str, str], line: str) -> None:
-        if self._logs and labels.get(names.RANK_LABEL) == "0":
-            self._show(self._display.line, "0", line)
+        rank, text = (None, line) if self._is_one_rank_a_pod else rank_of_line(line)
+        if self._logs and labels.get(names.RANK_LABEL) == "0" and not rank:
+            self._show(self._display.line, "0", text)
 
     def _show(self, show: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
         """Call `show`; if nobody reads any more (`| head`), end as after SIGPIPE."""
@@ -230,7 +234,8 @@ class Session:
         where = f" in place, as round {number}" if number else ""
         cause, log, *traceback = self._first_cause()
         pod = str((self._status.get("failure") or {}).get("pod"))
-        is_shown = self._logs and pod.endswith("-0")  # rank 0's, whose lines are printed
+        # Rank 0's lines are printed, and its pod may have other ranks.
+        is_shown = self._logs and pod.endswith("-0") and self._is_one_rank_a_pod
         return [f"{self.name} restarts{where}: {cause}", log, *([] if is_shown else traceback)]
 
     def _refusal(self) -> str | None:

@@ -87,7 +87,7 @@ def reported_step(status: Status) -> int | None:
     Steps that are counted from outside begin at 0 in every process, so they show no progress.
     """
     progress = status.current_progress
-    return progress.step if progress is not None and progress.source == "file" else None
+    return progress.step if progress is not None and progress.source != "counted" else None
 
 
 def with_refill(budget: Budget, step: int | None) -> Budget:

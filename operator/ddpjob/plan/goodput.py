@@ -50,7 +50,7 @@ def with_lost_time(status: Status) -> Status:
     is known to be lost.
     """
     last, progress = status.history[-1] if status.history else None, status.current_progress
-    if not (last and progress and progress.source == "file" and _is_before(last, status)):
+    if not (last and progress and progress.source != "counted" and _is_before(last, status)):
         return status
     first, done, resumed = last.first_step, last.step, progress.first_step
     if first is None or done is None or resumed is None or not first <= resumed < done:

@@ -104,8 +104,8 @@ def _has_stepped(group: Group, status: Status) -> bool:
     progress = status.current_progress
     if progress is None:
         return False
-    # Counted steps begin at 0, and those of the script where it goes on.
-    first = 0 if progress.source == "counted" else progress.first_step
+    # A progress file may begin with the step at which the script goes on, before it makes one.
+    first = progress.first_step if progress.source == "file" else 0
     return first is not None and progress.step > first
 
 

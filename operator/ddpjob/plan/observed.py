@@ -124,7 +124,7 @@ class Report:
 
     attempt: int
     step: int
-    source: Literal["file", "counted"]
+    source: Literal["file", "callback", "counted"]
     total_steps: int | None = None
     epoch: float | None = None
     loss: float | None = None

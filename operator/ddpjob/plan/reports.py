@@ -26,7 +26,7 @@ def with_last_report(status: Status, report: Report | None) -> Status:
 
     Rank 0 reports it when it ends. By then the next attempt has begun with an older step.
     """
-    if report is None or report.source != "file" or report.attempt != status.attempt - 1:
+    if report is None or report.source == "counted" or report.attempt != status.attempt - 1:
         return status
     update: dict[str, Any] = {"budget": with_highest_step(status.budget, report.step)}
     ended = status.history[-1:]
@@ -34,7 +34,7 @@ def with_last_report(status: Status, report: Report | None) -> Status:
         last = ended[0].model_copy(update={"step": report.step})
         update["history"] = [*status.history[:-1], last]
     progress = None if status.current_progress else status.progress
-    if progress and progress.source == "file" and _is_of(report, progress):
+    if progress and progress.source != "counted" and _is_of(report, progress):
         update["progress"] = progress.model_copy(update={"step": max(progress.step, report.step)})
     return status.model_copy(update=update)
 

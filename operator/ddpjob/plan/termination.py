@@ -47,7 +47,7 @@ class AgentReport(BaseModel):
     attempt: Annotated[int, Field(ge=0, lt=2**31)] = 0
     round: Annotated[int, Field(ge=0, lt=2**31)] = 0
     node_rank: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    source: Literal["file", "counted", "none"] = "none"
+    source: Literal["file", "callback", "counted", "none"] = "none"
     step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     total_steps: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     epoch: float | None = None
@@ -142,7 +142,8 @@ def _termination(pod: PodRecord) -> Termination | None:
         report=said.report() if said else None,
         round=message.round,
         stepped=progress is not None
-        and (progress.source, progress.round) == ("counted", message.round)
+        and progress.source in ("callback", "counted")
+        and progress.round == message.round
         and bool(progress.step),
     )
 

@@ -87,6 +87,25 @@ def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
         sys.meta_path.insert(0, ModuleFinder(name, act))
 
 
+def write_to_own_pipes(folder: str) -> None:
+    """Have a rank write to its own pipes, of which the agent copies whole lines.
+
+    Only in the place of the pod's streams: the script's own files and pipes stay what they are.
+    """
+    rank, streams = os.environ.get("LOCAL_RANK", ""), os.environ["DDPJOB_OUTPUT"].split(",")
+    for number in (1, 2) if rank.isdigit() else ():
+        try:
+            file = os.fstat(number)
+            stream = streams.index(f"{file.st_dev}:{file.st_ino}") + 1
+            path = os.path.join(folder, "output", f"{rank}.{stream}")
+            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # it waits for nobody to read
+        except (OSError, ValueError):
+            continue
+        os.set_blocking(pipe, True)
+        os.dup2(pipe, number)
+        os.close(pipe)
+
+
 def answer_with_stacks(signal_number: int) -> None:
     """Write the stacks of all threads to a memory file whenever this signal comes.
 
@@ -159,6 +178,8 @@ def install() -> None:
     folder = os.environ.get("DDPJOB_RUN_DIR")
     if not folder or "DDPJOB_LAUNCHER" in os.environ:
         return
+    if "DDPJOB_OUTPUT" in os.environ:
+        write_to_own_pipes(folder)
     ENDS.update(beside("ddpjob_ends"))
     recorder = ENDS["ErrorRecorder"](folder)
     sys.excepthook, sys.exit, os._exit = recorder.excepthook, recorder.exit, recorder.os_exit

@@ -30,7 +30,7 @@ from ddpjob_agent.group import (
     read_node,
     read_order,
 )
-from ddpjob_agent.network import hold_operator, serve, whole
+from ddpjob_agent.server import Pages, hold_operator, serve, whole
 from ddpjob_agent.verdict import Verdict, judge_failures, termination_message
 from tests.cluster.processes import free_ports
 from tests.unit.agent.samples import config
@@ -427,7 +427,7 @@ class Agent:
         self.group = group_of(nnodes)
         self.token = token
         page = {"attempt": 0, "round": 0, "node_rank": 0, "state": "running", "step": 3}
-        serve(self.config, lambda: page, lambda: "stacks", self.group, token)
+        serve(self.config, Pages(lambda: page, lambda: "stacks", self.group, token))
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str

@@ -25,7 +25,7 @@ from ddpjob_agent.lease import (
     read_beat,
     write_beat,
 )
-from ddpjob_agent.network import hold_operator, seconds
+from ddpjob_agent.server import hold_operator, seconds
 from tests.unit.agent.samples import config
 
 T = 10.0

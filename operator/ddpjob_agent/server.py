@@ -1,0 +1,203 @@
+"""Serves /progress, /metrics, /stacks and the group's pages, and takes transformers' reports."""
+
+from __future__ import annotations
+
+import hmac
+import http.server
+import json
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
+
+from ddpjob_agent.callback import Limit
+from ddpjob_agent.config import Config, say
+from ddpjob_agent.environment import CALLBACK_PATH
+from ddpjob_agent.group import Group, Node, Order, compact, read_node, read_order
+from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+# A termination message, and what goes with it.
+MEMBER_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What is served. The group's pages are for those that have its token.
+
+    /group is the operator's, /member the other nodes'. transformers' callback has
+    a token of its own.
+    """
+
+    progress: Callable[[], Mapping[str, Any]]
+    stacks: Callable[[], str]
+    group: Group | None = None
+    token: str = ""
+    hear: Callable[[Any], None] | None = None
+    """Takes a report. Raises ValueError."""
+    hear_token: str = ""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    timeout = 5
+    config: Config
+    pages: Pages
+    limit: Limit
+
+    def do_GET(self) -> None:
+        """Answer with a page."""
+        path, _, query = self.path.partition("?")
+        pages = self.pages
+        if self.path == "/progress":
+            self.answer(JSON, json.dumps(pages.progress()).encode())
+        elif self.path == "/metrics":
+            text = metrics_text(pages.progress(), self.config.job)
+            self.answer(PROMETHEUS, text.encode("utf-8", "replace"))
+        elif self.path == "/stacks":
+            self.answer(TEXT, pages.stacks().encode("utf-8", "replace"))
+        elif path != "/group" or pages.group is None:
+            self.send_error(404)
+        elif self.is_allowed(pages.token):
+            news = hold_operator(pages.group, query)
+            page = pages.progress()
+            self.answer(JSON, compact({**page, **news, "progress": page}))
+
+    def do_POST(self) -> None:
+        """Take what is posted."""
+        pages = self.pages
+        if self.path == CALLBACK_PATH and pages.hear is not None:
+            self.take_report(pages.hear)
+        elif self.path == "/member" and pages.group is not None:
+            self.take_member(pages.group)
+        else:
+            self.send_error(404)
+
+    def take_report(self, hear: Callable[[Any], None]) -> None:
+        """Take a report of transformers' callback."""
+        if not self.is_allowed(self.pages.hear_token):
+            return
+        if not self.limit.allows():
+            return self.send_error(429)
+        content = self.content(PROGRESS_BYTES)
+        try:
+            if content is not None:
+                hear(content)
+                self.answer(JSON, b"{}")
+        except ValueError:
+            self.send_error(400)
+
+    def take_member(self, group: Group) -> None:
+        """Take in what a node tells, and answer once there is another order than it knows."""
+        content = self.content(MEMBER_BYTES) if self.is_allowed(self.pages.token) else None
+        if content is None:
+            return
+        try:
+            rank, node = read_node(content, self.config)
+            known, _ = read_order(content.get("known"))
+        except ValueError:
+            return self.send_error(400)
+        self.answer(JSON, compact(hold_member(group, rank, node, known)))
+
+    def content(self, limit: int) -> dict[str, Any] | None:
+        """The JSON object that was posted; None where the answer says what is wrong with it."""
+        length = self.headers.get("Content-Length", "")
+        if not (length.isdecimal() and len(length) < 9 and int(length) <= limit):
+            self.send_error(413)
+            return None
+        try:
+            content = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            content = None
+        if isinstance(content, dict):
+            return content
+        self.send_error(400)
+        return None
+
+    def is_allowed(self, token: str) -> bool:
+        """Whether the request has this token; if not, the answer says so."""
+        given = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if token and hmac.compare_digest(given, f"Bearer {token}".encode()):
+            return True
+        self.send_error(401)
+        return False
+
+    def answer(self, kind: str, body: bytes) -> None:
+        """Answer with a body of this kind."""
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Listens on one address."""
+
+    request_queue_size = 128
+
+    def __init__(self, address: str, port: int, handler: type[Handler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        super().__init__((address, port), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that hangs up is no news."""
+
+
+def serve(config: Config, pages: Pages) -> None:
+    """Serve `pages` in threads. A taken port costs progress, not the training."""
+
+    class OfPod(Handler):
+        limit = Limit()
+
+    OfPod.config, OfPod.pages = config, pages
+    for address in config.addresses:
+        try:
+            server = Server(address, config.agent_port, OfPod)
+        except OSError as problem:
+            say(f"no /progress on {address}:{config.agent_port}: {problem}")
+        else:
+            threading.Thread(target=server.serve_forever, daemon=True, name="http").start()
+
+
+def hold_member(group: Group, rank: int, node: Node, known: Order) -> dict[str, Any]:
+    """Take in what a node tells, and answer once there is another order than it knows."""
+    group.tell(rank, node)
+    pause = group.hold_node(known)
+    return {**group.order.to_json(), "again": pause}
+
+
+def hold_operator(group: Group, query: str) -> dict[str, Any]:
+    """Take the operator's order, and answer once there is more to tell than it knows.
+
+    `round=R&after=S&hold=T&ends=0|1&heard=C`: the job's round, the serial of the last answer, the
+    seconds to wait for another one, whether nodes whose ranks have failed are to end their pods,
+    and the last answer's timestamp. An order that was lost is given again with the next request.
+    """
+    words = dict(pair.partition("=")[::2] for pair in query.split("&"))
+    number, after, hold, ends = (
+        whole(words.get(n, "")) for n in ("round", "after", "hold", "ends")
+    )
+    group.hear(seconds(words.get("heard", "")))
+    if number is not None:
+        group.want(number, bool(ends))
+    group.hold_operator(after, hold or 0)
+    return group.page()
+
+
+def whole(text: str) -> int | None:
+    """The whole number in a text, None where there is none below 2^31."""
+    good = text.isascii() and text.isdigit() and len(text) <= 10
+    return int(text) if good and int(text) < 2**31 else None
+
+
+def seconds(text: str) -> float | None:
+    """The seconds in a text, as JSON has them; None where there are none."""
+    good = len(text) <= 40 and all(part.isascii() and part.isdigit() for part in text.split(".", 1))
+    return float(text) if good else None

@@ -1,0 +1,165 @@
+"""The lines of several ranks in one pod, under real launchers, warm and cold, round by round."""
+
+import re
+
+import psutil
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.agentpod import Pod, Pods, python_path
+from tests.cluster.processes import free_ports
+from tests.trainer.rounds import Operator, accelerate, act, all_step, pid_of, train
+from tests.trainer.warm_pods import script
+
+LINES = 500
+# Python's own lines come in pieces, and those of C libraries pass it by.
+SPEAKS = f"""
+import ctypes, os, sys
+print("is warm:", "torch" in sys.modules)
+rank, libc = int(os.environ["RANK"]), ctypes.CDLL(None)
+for n in range({LINES}):
+    print("python", rank, n)
+    os.write(2, b"system %d %d\\n" % (rank, n))
+    libc.dprintf(1, b"C %d %d\\n", rank, n)
+print("exits", rank, end="")
+"""
+
+
+def said(pod: Pod, rank: int) -> list[str]:
+    """The lines of a rank."""
+    prefix = f"[rank {rank}] "
+    return [x.removeprefix(prefix) for x in pod.log.splitlines() if x.startswith(prefix)]
+
+
+def speak(pods: Pods, *options: str, **changes: str) -> Pod:
+    """A pod of two ranks that need no group."""
+    words = ["torchrun", "--", *options, script(pods, SPEAKS)]
+    return pods.start(*words, nproc=2, port=free_ports(1)[0], changes=changes)
+
+
+def all_lines(rank: int) -> list[str]:
+    found = [f"{how} {rank} {n}" for n in range(LINES) for how in ("python", "system", "C")]
+    return [*found, f"exits {rank}"]
+
+
+def test_ranks_of_torchrun_are_told_apart_warm(pods: Pods) -> None:
+    pod = speak(pods)
+    assert pod.wait() == 0
+    for rank in (0, 1):
+        assert said(pod, rank) == ["is warm: True", *all_lines(rank)]
+
+
+def test_ranks_of_torchrun_are_told_apart_cold(pods: Pods) -> None:
+    pod = speak(pods, DDPJOB_WARM_START="0")
+    assert pod.wait() == 0
+    for rank in (0, 1):
+        assert said(pod, rank) == ["is warm: False", *all_lines(rank)]
+
+
+def test_ranks_of_accelerate_and_of_a_torchrun_in_a_command_too(pods: Pods) -> None:
+    (port,), path = free_ports(1), script(pods, SPEAKS)
+    torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    shell = ["command", "--", "sh", "-c", " ".join([*torchrun, path])]
+    changes = {"PATH": python_path(), "ACCELERATE_USE_CPU": "true"}
+    for command in (accelerate(path, port), shell):
+        pod = pods.start(*command, nproc=2, port=port, changes=changes)
+        assert pod.wait() == 0, pod.log
+        for rank in (0, 1):
+            assert said(pod, rank)[1:] == all_lines(rank)
+
+
+def test_what_torchrun_itself_is_to_do_with_output_it_does(pods: Pods) -> None:
+    folder = pods.root / "logs"
+    pod = speak(pods, "--redirects", "1", "--log-dir", str(folder))
+    assert pod.wait() == 0
+    texts = {path.read_text() for path in folder.rglob("stdout.log")}
+    assert len(texts) == 2 and all(text.count("python") == LINES for text in texts)
+    assert said(pod, 0) == [f"system 0 {n}" for n in range(LINES)], "standard error stays ours"
+
+
+def test_a_torchrun_that_is_killed_takes_no_line_with_it(pods: Pods) -> None:
+    operator = train(pods, nproc=2)
+    (pod,) = pods.started
+    launcher = psutil.Process(pid_of(pod, 0, 0)).parent()
+    assert launcher is not None
+    act(pods, 0, 0, "say('farewell'); time.sleep(1000)")
+    pod.until(lambda: "farewell" in pod.log)
+    launcher.kill()
+    operator.until_failed()
+    assert pod.log.count("[rank 0] farewell\n") == 1
+
+
+def begins(number: int) -> str:
+    return f"ddpjob-agent: round {number} of attempt 0 begins"
+
+
+def rounds_of(pod: Pod) -> list[list[str]]:
+    """The log by its rounds, split as docs/progress.md says."""
+    found: list[list[str]] = [[]]
+    for line in pod.log.splitlines():
+        if re.fullmatch(r"ddpjob-agent: round [0-9]+ of attempt [0-9]+ begins", line):
+            assert line == begins(len(found))
+            found.append([])
+        found[-1].append(line)
+    return found
+
+
+@pytest.mark.parametrize(("nnodes", "nproc"), [(1, 1), (2, 2)])
+def test_a_line_of_the_agents_parts_the_rounds_of_a_log(
+    pods: Pods, nnodes: int, nproc: int
+) -> None:
+    """A rank is killed in the middle of a line, twice; the other pod's ranks are stopped for it."""
+    operator = train(pods, nnodes=nnodes, nproc=nproc)
+    for number in range(2):
+        text = "os.write(1, b'half a line'); os.kill(os.getpid(), 9)"
+        act(pods, number, nnodes * nproc - 1, text)
+        operator.until_failed()
+        operator.go_on()
+        all_step(pods, number + 1, nnodes * nproc)
+    for pod in pods.started:
+        parts = rounds_of(pod)
+        assert len(parts) == 3
+        for number, lines in enumerate(parts):
+            words = [line.rpartition("] ")[2].split() for line in lines]
+            told = {(w[0], w[1]) for w in words if w[:1] in (["step"], ["begins"]) and len(w) > 1}
+            assert told == {("step", str(number)), ("begins", str(number))}
+
+
+LEAVES = f"""
+import os, time
+number = os.environ["DDPJOB_ROUND"]
+for n in range({LINES}):
+    os.write(1, b"line %s %d\\n" % (number.encode(), n))
+os.write(1, b"last of " + number.encode())
+if number == "0":
+    os.kill(os.getpid(), 9)
+time.sleep(1000)
+"""
+
+
+def test_all_lines_of_a_round_are_there_before_the_next_begins(pods: Pods) -> None:
+    words = ["torchrun", "--", script(pods, LEAVES)]
+    pod = pods.start(*words, nproc=2, port=free_ports(1)[0], changes={"DDPJOB_RESTART": "InPlace"})
+    pod.until(lambda: pod.progress().get("state") == "failed")
+    operator = Operator(pod)
+    killed = operator.until_failed()[0]["message"]["rank"]
+    operator.go_on()
+    pod.until(lambda: pod.log.count("last of 1") == 2)
+    first, second = rounds_of(pod)
+    end = next(n for n, line in enumerate(first) if line.startswith("ddpjob-agent: Signal: "))
+    assert lines_of(killed, first[:end]) == lines_of(killed, first) == all_of(killed, 0)
+    # torchrun may have stopped the other one on its way.
+    other = lines_of(1 - killed, first)
+    assert other == all_of(1 - killed, 0)[: len(other)]
+    for rank in (0, 1):
+        assert lines_of(rank, second) == all_of(rank, 1)
+
+
+def lines_of(rank: int, lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith(f"[rank {rank}]")]
+
+
+def all_of(rank: int, number: int) -> list[str]:
+    words = [*(f"line {number} {n}" for n in range(LINES)), f"last of {number}"]
+    return [f"[rank {rank}] {word}" for word in words]
