@@ -106,6 +106,14 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     prepare_folders(config.run_dir)
     launcher = Launcher(config.grace_seconds, keeps_server=config.in_place)
     launcher.catch_signals()
+    if config.code_dir:
+        from ddpjob_agent.code import lay_down
+
+        problem = lay_down(config)
+        if problem is not None:
+            from ddpjob_agent.verdict import conclude
+
+            return conclude(problem, {}, config.termination_log)
     hooks = compile_hooks(config.run_dir)
     master = start(launcher, config, mode, arguments, hooks)
     from ddpjob_agent.rounds import Rounds
