@@ -53,6 +53,10 @@ AGENT_TOKEN = "token"
 # ConfigMap.
 ARCHIVE_DIR = "/ddpjob/code"
 ARCHIVE_KEY = "code.tar.gz"
+# Such ConfigMaps have the first digits of the archive's SHA-256.
+CODE_LABEL = f"{GROUP}/code"
+# Parts of an archive, each in a ConfigMap of its own.
+MAX_ARCHIVE_PARTS = 4
 # The pod's volumes for it: the names of those with the archive begin so, and the other one is the
 # emptyDir into which the agent unpacks it.
 ARCHIVE_VOLUME = "ddpjob-code"

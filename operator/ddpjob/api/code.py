@@ -6,9 +6,7 @@ from pydantic import Field
 
 from ddpjob.api.base import SHA256, DnsSubdomain, Model, Rule
 from ddpjob.api.podtypes import FilePath, MountPath, VolumeSource
-
-# An archive of 4 MiB, in parts that a ConfigMap can hold.
-MAX_PARTS = 4
+from ddpjob.names import MAX_ARCHIVE_PARTS
 
 
 class Code(Model):
@@ -18,9 +16,9 @@ class Code(Model):
     working directory, and comes first in PYTHONPATH.
     """
 
-    config_maps: Annotated[list[DnsSubdomain], Field(min_length=1, max_length=MAX_PARTS)] | None = (
-        None
-    )
+    config_maps: (
+        Annotated[list[DnsSubdomain], Field(min_length=1, max_length=MAX_ARCHIVE_PARTS)] | None
+    ) = None
     """`configMaps` are the names of ConfigMaps of the namespace. Each has a part of the archive
     under the key `code.tar.gz`, in this order. The archive is a tar.gz of files and folders."""
     volume: VolumeSource | None = None

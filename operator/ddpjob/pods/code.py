@@ -4,13 +4,16 @@ import posixpath
 from collections.abc import Iterable, Sequence
 
 from ddpjob import names
-from ddpjob.api.code import MAX_PARTS, Code
+from ddpjob.api.code import Code
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 # The fields of the job by the pod's volumes that are made of them.
-FIELDS = {f"{names.ARCHIVE_VOLUME}-{i}": f"spec.code.configMaps[{i}]" for i in range(MAX_PARTS)}
-FIELDS |= {names.ARCHIVE_VOLUME: "spec.code.volume"}
+FIELDS = {names.ARCHIVE_VOLUME: "spec.code.volume"}
+FIELDS |= {
+    f"{names.ARCHIVE_VOLUME}-{part}": f"spec.code.configMaps[{part}]"
+    for part in range(names.MAX_ARCHIVE_PARTS)
+}
 
 
 def variables(code: Code) -> dict[str, str]:
