@@ -53,8 +53,12 @@ def read_parts(paths: Sequence[str]) -> bytes:
     """The archive, whose parts these files are. Raises CodeError, OSError."""
     archive = b""
     for path in paths:
-        # A fifo would keep us waiting.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a fifo would keep us waiting
+        except FileNotFoundError:
+            of = "no such ConfigMap or volume, or nothing of that name in it"
+            raise FileNotFoundError(f"{path} is missing: {of}") from None
+        with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise CodeError(f"{path} is not a file")
             archive += file.read(ARCHIVE_BYTES + 1 - len(archive))
