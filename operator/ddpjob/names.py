@@ -49,6 +49,18 @@ AGENT_DIR = "/ddpjob/agent"
 # The keys of that ConfigMap: the agent, and what agents and operator know each other by.
 AGENT_ZIP = "agent.pyz"
 AGENT_TOKEN = "token"
+# The archive with the job's own code: the folder below which it is mounted, and its key in a
+# ConfigMap.
+ARCHIVE_DIR = "/ddpjob/code"
+ARCHIVE_KEY = "code.tar.gz"
+# Such ConfigMaps have the first digits of the archive's SHA-256.
+CODE_LABEL = f"{GROUP}/code"
+# Parts of an archive, each in a ConfigMap of its own.
+MAX_ARCHIVE_PARTS = 4
+# The pod's volumes for it: the names of those with the archive begin so, and the other one is the
+# emptyDir into which the agent unpacks it.
+ARCHIVE_VOLUME = "ddpjob-code"
+SOURCE_VOLUME = "ddpjob-src"
 # An emptyDir with the progress file, error files and step counts.
 RUN_DIR = "/ddpjob/run"
 # An emptyDir with HOME and caches.
@@ -99,6 +111,11 @@ def network_policy_name(job: str) -> str:
 def agent_config_name(job: str, digest: str) -> str:
     """Return the name of the ConfigMap with the agent whose zip has this digest."""
     return f"{job}-agent-{digest[:8]}"
+
+
+def code_config_name(sha256: str, part: int) -> str:
+    """Return the name of the ConfigMap with this part of the archive that has this SHA-256."""
+    return f"ddpjob-code-{sha256[:12]}" + (f"-{part}" if part else "")
 
 
 def is_agent_config_name(job: str, name: str) -> bool:

@@ -105,6 +105,14 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     launcher = Launcher(config.grace_seconds, keeps_server=config.in_place)
     launcher.catch_signals()
     setup = Setup(config)
+    if config.code_dir:
+        from ddpjob_agent.code import lay_down
+
+        problem = lay_down(config)
+        if problem is not None:
+            from ddpjob_agent.verdict import conclude
+
+            return conclude(problem, {}, config.termination_log)
     master = start(launcher, config, mode, arguments, setup)
     from ddpjob_agent.rounds import Rounds
 

@@ -82,6 +82,10 @@ class Config:
         # node has nobody to hear.
         timeout = whole("DDPJOB_NODE_TIMEOUT", 0, 0, 3600)
         self.node_timeout = timeout if self.nnodes > 1 else 0
+        # The folder of the job's own code, if it has some, and the archive to unpack there.
+        self.code_dir = env.get("DDPJOB_CODE_DIR", "")
+        self.code_parts = list(filter(None, env.get("DDPJOB_CODE_PARTS", "").split(os.pathsep)))
+        self.code_sha256 = env.get("DDPJOB_CODE_SHA256", "")
         # After a failure the processes may be started again in this pod.
         self.in_place = env.get("DDPJOB_RESTART") == "InPlace"
         if problems:

@@ -75,7 +75,7 @@ def absolute_name(host: str, namespace: str, resolv_conf: str) -> str:
 def launcher_env(
     config: Config, env: Mapping[str, str], resolv_conf: str, hooks: str = ""
 ) -> dict[str, str]:
-    """The launcher's environment: absolute master, our hooks, torchrun's time-outs.
+    """The launcher's environment: absolute master, our hooks, the job's code, torchrun's time-outs.
 
     `hooks` is the folder with the compiled ones. HOOKS follows, as the script may empty that.
     """
@@ -83,7 +83,7 @@ def launcher_env(
     result["MASTER_ADDR"] = absolute_name(config.master_addr, config.namespace, resolv_conf)
     if "PET_MASTER_ADDR" in env:
         result["PET_MASTER_ADDR"] = result["MASTER_ADDR"]
-    paths = [hooks, HOOKS, env.get("PYTHONPATH", "")]
+    paths = [hooks, HOOKS, config.code_dir, env.get("PYTHONPATH", "")]
     result["DDPJOB_HOOKS"] = HOOKS
     result["DDPJOB_STACK_SIGNAL"] = str(STACK_SIGNAL)
     result["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

@@ -203,6 +203,10 @@ class Rounds:
         link, number = self.link, self.wanted()
         self.tidy()
         self.launcher.on_stop = lambda: None
+        problem = self.lay_code_down()
+        if problem is not None:
+            self.round.progress = Progress(self.first.of_round(number))
+            return problem
         if self.launcher.terminated_at is None and not self.silence():
             link.tell(number, CLEAN)
         if self.wait(lambda: link.order.begun >= number, lambda: not link.is_heard()):
@@ -216,6 +220,14 @@ class Rounds:
             return silent(words)
         words = f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
         return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))
+
+    def lay_code_down(self) -> Verdict | None:
+        """Unpack the job's own code, if it has some, for a round; the verdict where that fails."""
+        if not self.first.code_dir:
+            return None
+        from ddpjob_agent.code import lay_down  # few jobs need it
+
+        return lay_down(self.first)
 
     def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
         """Wait until something holds.

@@ -40,6 +40,10 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "resources": ({"limits": {"cpu": 1}}, {"limits": {"cpu": 2}}),
     "volumes": ([{"name": "a", "emptyDir": {}}], [{"name": "a", "configMap": {"name": "b"}}]),
     "volumeMounts": ([{"name": "a", "mountPath": "/a"}], [{"name": "a", "mountPath": "/b"}]),
+    "code": (
+        {"configMaps": ["a"], "sha256": "0" * 64, "mountPath": "/src"},
+        {"configMaps": ["a"], "sha256": "1" * 64, "mountPath": "/src"},
+    ),
     "networkPolicy": ({"enabled": False}, {"enabled": True, "egress": []}),
     "shm": ({"enabled": True, "sizeLimit": "1Gi"}, {"enabled": True, "sizeLimit": "2Gi"}),
     "warmStart": ({"enabled": True, "modules": ["a"]}, {"enabled": True, "modules": ["b"]}),

@@ -23,7 +23,18 @@ HERE = Path(__file__).parent
 PLAIN = "digits"
 WHOLE = (PLAIN, "gpu", "master", "shared-volume")
 NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
-OTHERS = [name for name in NAMES if name not in WHOLE]
+# The plain example with other fields, for which no file can stand in examples/.
+CODE = {"sha256": "3fa9c1d20b7e".ljust(64, "0")}
+PARTS = ["ddpjob-code-3fa9c1d20b7e", "ddpjob-code-3fa9c1d20b7e-1"]
+VOLUME = {"persistentVolumeClaim": {"claimName": "code"}}
+PATCHES: dict[str, dict[str, Any]] = {
+    "code in ConfigMaps": {"args": ["train.py"], "code": {**CODE, "configMaps": PARTS}},
+    "code in a volume": {
+        "args": ["train.py"],
+        "code": {**CODE, "volume": VOLUME, "path": "3fa9c1d20b7e.tar.gz", "mountPath": "/work"},
+    },
+}
+OTHERS = [*(name for name in NAMES if name not in WHOLE), *PATCHES]
 DIFFERENCES = HERE / "differences.txt"
 OBJECTS = ("Service", "ConfigMap", "first pod", "last pod")
 HASH = "metadata.annotations.ddpjob.dev/spec-hash"  # it follows from the rest
@@ -33,7 +44,9 @@ UPDATE = bool(os.environ.get("UPDATE_GOLDEN"))
 
 def rendered(example: str, name: str = "") -> list[dict[str, Any]]:
     """The objects of the example, under another name if there is one."""
-    body = yaml.safe_load((ROOT / "examples" / f"{example}.yaml").read_text())
+    file = PLAIN if example in PATCHES else example
+    body = yaml.safe_load((ROOT / "examples" / f"{file}.yaml").read_text())
+    body["spec"] |= PATCHES.get(example, {})
     body["metadata"] |= {"namespace": "default", "uid": UID, "name": name or example}
     job = DDPJob.parse(body)
     pods = render.pods(job, AGENT, Policy())

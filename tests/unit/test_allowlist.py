@@ -140,6 +140,7 @@ def attempts() -> Iterator[tuple[list[Body], str]]:
             {"data": {"volume": source}},
             {"checkpoint": {"volume": source}},
             {"checkpoint": {"volume": source, "mountOn": "Rank0"}},
+            {"code": {"volume": source, "path": "a", "sha256": "0" * 64}},
         ]
         yield closed, setting
 

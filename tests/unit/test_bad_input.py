@@ -36,7 +36,7 @@ def test_validate_names_field_value_and_rule(case: Case, tmp_path: Path) -> None
 def test_every_case_has_a_patch_or_a_file_and_every_file_is_a_case() -> None:
     files = {path.stem for path in FOLDER.glob("*.yaml")} - {"cases"}
     assert files == {case.name for case in CASES if case.patch is None}
-    assert len(CASES) >= 178
+    assert len(CASES) >= 199
 
 
 def test_what_only_one_of_the_two_refuses_has_a_reason() -> None:

@@ -195,6 +195,25 @@ def test_what_cannot_be_launched_is_not_tried_again() -> None:
     assert status.failure and status.failure.reason == "LaunchFailed"
 
 
+REFUSED = {"reason": "CodeInvalid", "message": "the archive of spec.code is refused: it is cut off"}
+
+
+def test_code_that_is_refused_is_not_tried_again() -> None:
+    dead = failed(0, summary(**REFUSED))
+    status = decide(started(), see(dead, running(1)), NOW).status
+    assert (status.state, status.restarts) == ("Failed", 0)
+    assert condition(status, "Failed") == ("True", "CodeInvalid")
+    said = status.condition("Failed")
+    assert said and REFUSED["message"] in said.message
+    assert "onReasons: [CodeInvalid] and action: Restart" in said.message
+
+
+def test_code_that_another_pod_may_have_is_tried_again_and_charged() -> None:
+    dead = failed(0, summary(**REFUSED, exception="FileNotFoundError"))
+    status = decide(started(), see(dead, running(1)), NOW).status
+    assert (status.state, status.budget.charged) == ("Restarting", 1)
+
+
 NO_PYTHON = 'failed to create containerd task: exec: "python3": executable file not found in $PATH'
 
 

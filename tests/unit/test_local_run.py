@@ -138,6 +138,54 @@ def test_a_job_fails_and_names_the_first_cause(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "other" / "other-0-1").is_dir()
 
 
+OWN_CODE = """
+import os
+from pack import net
+print(f"size {net.SIZE}, {open('run.yaml').read()}, {os.path.samefile('.', os.environ['CODE'])}")
+print(os.environ["DDPJOB_CODE_DIR"] == os.getcwd(), sorted(n for n in os.environ if "_CODE_" in n))
+open("written", "w").close()
+"""
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_folder_with_code_is_used_as_it_is(tmp_path: Path, named: bool) -> None:
+    code = tmp_path / "the code"
+    (code / "pack").mkdir(parents=True)
+    (code / "pack/net.py").write_text("SIZE = 4\n")
+    (code / "run.yaml").write_text("lr: 0.1")
+    (code / "below").mkdir()
+    (code / "below/train.py").write_text(OWN_CODE)
+    volumes = {"persistentVolumeClaim": {"claimName": "code"}}
+    spec = {"volume": volumes, "path": "x.tar.gz", "sha256": "0" * 64, "mountPath": "/work"}
+    content = job("", **({"code": spec} if named else {}))
+    where = "/work/" if named else ""
+    content["spec"] |= {"command": ["python3", f"{where}below/train.py"], "args": []}
+    content["spec"]["env"] = [{"name": "CODE", "value": str(code)}]
+    done = finish(tmp_path, content, "--code", str(code))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"; code in {code};" in done.stdout.splitlines()[0]
+    assert "[node 0] size 4, lr: 0.1, True" in done.stdout
+    assert "[node 0] True ['DDPJOB_CODE_DIR']" in done.stdout
+    assert (code / "written").exists() and (code / "pack/net.py").exists()
+
+
+def test_an_archive_of_code_is_not_unpacked_here(tmp_path: Path) -> None:
+    done = finish(tmp_path, job("true", code={"configMaps": ["a"], "sha256": "0" * 64}))
+    assert done.returncode == 2
+    rule = "is not unpacked on this machine: name the folder that has the code, --code DIR"
+    assert done.stderr.endswith(f"job.yaml: spec.code: {rule}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_code_must_be_there_and_needs_the_agent(tmp_path: Path) -> None:
+    done = finish(tmp_path, job("true"), "--code", str(tmp_path / "absent"))
+    assert done.returncode == 2 and "--code: there is no folder '" in done.stderr
+    content = job("true", launcher="none")
+    del content["spec"]["command"], content["spec"]["args"]
+    done = finish(tmp_path, content, "--code", str(tmp_path))
+    assert done.returncode == 2 and "spec.code: is unpacked by the agent" in done.stderr
+
+
 GPUS = 'echo "sees <$CUDA_VISIBLE_DEVICES>"; '
 
 

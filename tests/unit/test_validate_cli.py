@@ -1,5 +1,7 @@
 """`ddpjob validate`: what it reads, what it prints and how it ends."""
 
+import gzip
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typer.testing import CliRunner, Result
 from ddpjob.cli import app
 from ddpjob.cli.files import documents
 from tests.cluster.tiers import ROOT
+from tests.unit.agent.archives import HOSTILE, packed
 
 GOOD = """\
 apiVersion: ddpjob.dev/v1alpha1
@@ -52,6 +55,50 @@ def test_one_broken_file_of_two_is_named_and_fails_the_command(good: Path, tmp_p
     assert ended.exit_code == 1
     assert ended.stdout == f"{good}: ok\n"
     assert ended.stderr == f"{broken}: digits: spec.nnodes: must be at least 1, got 0\n"
+
+
+def with_code(good: Path, sha256: str, *parts: bytes) -> Result:
+    """Validate a job with this code against an archive of these parts."""
+    code = f"  code: {{configMaps: [a], sha256: {sha256!r}}}\n"
+    good.write_text(GOOD + (code if sha256 else ""))
+    files = []
+    for number, part in enumerate(parts):
+        files += ["--code", str(good.with_name(f"part-{number}"))]
+        Path(files[-1]).write_bytes(part)
+    return validate(good, *files)
+
+
+def test_the_archive_of_a_job_is_checked_as_the_agent_would(good: Path) -> None:
+    archive = packed()
+    digest = hashlib.sha256(archive).hexdigest()
+    assert with_code(good, digest, archive).stdout == f"{good}: ok\n"
+    assert with_code(good, digest, archive[:9], archive[9:]).exit_code == 0
+    for content, words in (
+        (packed({"other.py": b""}), f"and spec.code.sha256 is {digest}"),
+        (archive[:-1], f"and spec.code.sha256 is {digest}"),
+    ):
+        ended = with_code(good, digest, content)
+        assert ended.exit_code == 1 and ended.stderr.startswith(f"{good}: digits: spec.code: ")
+        assert ended.stderr.endswith(words + "\n")
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive_is_refused(good: Path, kind: str) -> None:
+    content, words = HOSTILE[kind]
+    archive = gzip.compress(content)
+    ended = with_code(good, hashlib.sha256(archive).hexdigest(), archive)
+    assert ended.exit_code == 1
+    assert ended.stderr.startswith(f"{good}: digits: spec.code: the archive is refused: ")
+    # Nothing in it is escaped a second time.
+    assert words in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_an_archive_needs_a_job_that_names_it_and_must_be_there(good: Path) -> None:
+    ended = with_code(good, "", packed())
+    assert ended.stderr == f"{good}: digits: spec.code: is required with --code\n"
+    ended = validate(good, "--code", str(good.with_name("absent")))
+    assert ended.exit_code == 2 and "absent" in ended.stderr
 
 
 def test_standard_input_is_read_for_a_dash() -> None:

@@ -124,12 +124,14 @@ DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 ABSOLUTE_PATH = r"^/[^:]*$"
 MOUNT_PATH = r"^(/[^/:]+)+$"
+FILE_PATH = r"^[^/:]+(/[^/:]+)*$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 IMAGE = r"^[!-~]+$"
 CAMEL_CASE = r"^[A-Z][A-Za-z0-9]*$"
 CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 MANAGER = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 MODULE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+SHA256 = r"^[0-9a-f]{64}$"
 SIGNAL = r"^SIG[A-Z0-9+-]+$"
 # The rule that each pattern of the schema stands for, as messages have it.
 PATTERNS = {
@@ -138,12 +140,14 @@ PATTERNS = {
     "begin or end with '-'",
     ABSOLUTE_PATH: "must begin with '/' and have no ':'",
     MOUNT_PATH: "must begin with '/', have no ':' and no '//', and not end in '/'",
+    FILE_PATH: "must have no ':' and no '//', and neither begin nor end with '/'",
     ENV_NAME: "must be letters, digits, '_', '-' and '.', not beginning with a digit",
     IMAGE: "must be ASCII without blanks",
     CAMEL_CASE: "must be letters and digits, beginning with a capital, such as OOMKilled",
     CIDR: "must be a network such as 10.0.0.0/8",
     MANAGER: "must be <domain>/<name>, such as kueue.x-k8s.io/multikueue",
     MODULE: "must be the name of a Python module, such as transformers",
+    SHA256: "must be a SHA-256 as 64 lower-case hexadecimal digits",
     SIGNAL: "must be a signal's name, such as SIGSEGV",
 }
 

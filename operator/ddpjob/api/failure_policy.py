@@ -139,8 +139,8 @@ class FailurePolicy(Model):
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []
     """`rules` are compared with a failure in their order. The first rule that fits decides. If no
     rule fits, the group restarts, with one exception: if there is nothing to launch (no such
-    script, module or option, or no torch), a job that has never made a step fails at once with
-    reason LaunchFailed."""
+    script, module or option, or no torch), or if the archive of `code` is refused, a job that has
+    never made a step fails at once with reason LaunchFailed or CodeInvalid."""
 
     def message_patterns(self) -> tuple[str, ...]:
         """Return the expressions of the rules, in their order."""

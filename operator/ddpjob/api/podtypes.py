@@ -13,6 +13,7 @@ from ddpjob import names
 from ddpjob.api.base import (
     CIDR,
     ENV_NAME,
+    FILE_PATH,
     MOUNT_PATH,
     AbsolutePath,
     DnsLabel,
@@ -59,6 +60,32 @@ MountPath = Annotated[
                     "message": _OWN_PATHS,
                 },
                 {"rule": f"!self.matches('{_DOTS}')", "message": _NO_DOTS},
+            ],
+        }
+    ),
+]
+
+_ANY_DOTS = "(^|/)[.]{1,2}(/|$)"
+
+
+def _file_path(path: str) -> str:
+    if re.search(_ANY_DOTS, path):
+        raise broken_rules((_NO_DOTS, ""))
+    return path
+
+
+# The path of a file in a volume.
+FilePath = Annotated[
+    str,
+    Field(max_length=512, pattern=FILE_PATH),
+    AfterValidator(_file_path),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": 512,
+            "pattern": FILE_PATH,
+            "x-kubernetes-validations": [
+                {"rule": f"!self.matches('{_ANY_DOTS}')", "message": _NO_DOTS},
             ],
         }
     ),

@@ -22,6 +22,7 @@ from ddpjob.api.base import (
     quantity_value,
     unique,
 )
+from ddpjob.api.code import Code
 from ddpjob.api.failure_policy import FailurePolicy
 from ddpjob.api.podtypes import (
     EgressRule,
@@ -256,6 +257,13 @@ def _mounts_are_free(spec: "Spec") -> bool:
     return not any(mount.mount_path in taken for mount in spec.volume_mounts)
 
 
+def _code_is_apart(spec: "Spec") -> bool:
+    mounts = [*_own_mounts(spec), *(mount.mount_path for mount in spec.volume_mounts)]
+    mounts += ["/dev/shm"] if spec.shm.enabled else []
+    folder = f"{spec.code.mount_path}/" if spec.code else ""
+    return not spec.code or not any(f"{mount}/".startswith(folder) for mount in mounts)
+
+
 def _begins_with_a_script(spec: "Spec") -> bool:
     if spec.launcher == "none" or spec.command:
         return True
@@ -315,6 +323,9 @@ class Spec(Model):
     are allowed."""
     volume_mounts: Annotated[list[VolumeMount], Field(max_length=64), unique("mountPath")] = []
     """`volumeMounts` mount volumes into the trainer container, as in a pod."""
+    code: Code | None = None
+    """`code` is the job's own code, which the agent unpacks in each pod. By default the code is in
+    the image."""
     network_policy: NetworkPolicy = NetworkPolicy()
     """`networkPolicy` describes the NetworkPolicy of the job's pods. By default there is one,
     because rendezvous and collectives have no authentication."""
@@ -419,6 +430,23 @@ class Spec(Model):
             lambda self: self.has_agent or not self.hang_timeout_seconds,
             "hangs are seen by the agent, which launcher none without command does not start",
             "hangTimeoutSeconds",
+        ),
+        Rule(
+            "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "
+            "!has(self.code)",
+            lambda self: self.has_agent or self.code is None,
+            "is unpacked by the agent, which launcher none without command does not start",
+            "code",
+        ),
+        Rule(
+            "!has(self.code) || (self.volumeMounts.map(m, m.mountPath) + "
+            "(has(self.checkpoint) ? [self.checkpoint.mountPath] : []) + "
+            "(has(self.data) ? [self.data.mountPath] : []) + "
+            "(self.shm.enabled ? ['/dev/shm'] : []))"
+            ".all(p, !(p + '/').startsWith(self.code.mountPath + '/'))",
+            _code_is_apart,
+            "is emptied before each start, so no other volume can be mounted there or below",
+            "code.mountPath",
         ),
         Rule(
             "self.nodeTimeoutSeconds == 0 || self.nodeTimeoutSeconds >= 5",

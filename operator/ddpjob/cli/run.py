@@ -35,6 +35,8 @@ IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "m
 # This file is locked while the job runs. A folder that has it is ddpjob's.
 LOCK = ".ddpjob-lock"
 BAD_INPUT = 2
+# In place of the archive of a job that names none. Nobody reads it.
+NO_ARCHIVE = {"configMaps": ["none"], "sha256": "0" * 64}
 
 P = ParamSpec("P")
 
@@ -61,6 +63,13 @@ def run(
         bool,
         typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
     ] = False,
+    code: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the job's own code, which is used as it is. The ranks start in it, "
+            "and find its modules.",
+        ),
+    ] = None,
 ) -> None:
     """Run a job on this machine, with the restarts and the progress that it has on a cluster.
 
@@ -73,18 +82,18 @@ def run(
         raise typer.Exit(BAD_INPUT)
     with contextlib.ExitStack() as held:
         try:
-            job = _read(file, name)
-            session = Session(job, directory, logs=logs, grace=grace)
+            job = _read(file, name, code)
+            session = Session(job, directory, logs=logs, grace=grace, code=code)
             held.enter_context(_alone(session.folder))
         except InvalidJob as error:
             _refuse(file, error)
         except OSError as error:
             _refuse(file, InvalidJob("--directory", f"{error.filename}: {error.strerror}"))
         _clear(session.folder, but={SHARED})
-        code = asyncio.run(session.run())
+        ended_with = asyncio.run(session.run())
         if not keep:
             _clear(session.folder, but={SHARED, LOGS})
-    raise typer.Exit(code)
+    raise typer.Exit(ended_with)
 
 
 def _refuse(file: str, *problems: Exception) -> NoReturn:
@@ -96,8 +105,11 @@ def _refuse(file: str, *problems: Exception) -> NoReturn:
 class Session:
     """One run of a job, from its creation to its end, on a cluster of its own."""
 
-    def __init__(self, job: Body, directory: Path, *, logs: bool, grace: float) -> None:
-        self._job, self._logs = job, logs
+    def __init__(
+        self, job: Body, directory: Path, *, logs: bool, grace: float, code: Path | None = None
+    ) -> None:
+        """`code` is the folder that a job with `spec.code` uses as it is."""
+        self._job, self._logs, self._code = job, logs, code
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
         self.folder = job_folder(directory, self.namespace, self.name)
@@ -112,6 +124,7 @@ class Session:
             waits_for_config_maps=False,
             on_line=self._line,
             shutdown_seconds=grace,
+            code=code,
         )
         self._controller = Controller(self._cluster, settings=SETTINGS)
         self._signals: list[int] = []
@@ -165,6 +178,8 @@ class Session:
 
     def _introduction(self) -> str:
         lines = [f"logs in {self.folder / LOGS}"]
+        if self._code:
+            lines.append(f"code in {self._code}")
         ignored = [field for field in IGNORED if field in self._job["spec"]]
         if ignored:
             lines.append(f"of no effect on this machine: {', '.join(ignored)}")
@@ -245,16 +260,23 @@ class Session:
         return None
 
 
-def _read(file: str, name: str | None) -> Body:
-    """Return the one job in `file`, checked."""
+def _read(file: str, name: str | None, code: Path | None) -> Body:
+    """Return the one job in `file`, checked; `code` is the folder with its own code."""
     found = list(documents(file))
     if len(found) != 1:
         raise InvalidJob("(file)", f"must have exactly one object, got {len(found)}")
     job = found[0]
     if name is not None and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
         job["metadata"]["name"] = name
+    if code is not None and not code.is_dir():
+        raise InvalidJob("--code", f"there is no folder {str(code)!r}")
+    if code is not None and isinstance(job, dict) and isinstance(job.get("spec"), dict):
+        job["spec"]["code"] = job["spec"].get("code") or NO_ARCHIVE
     if problems := check(job):
         _refuse(file, *problems)
+    if code is None and job["spec"].get("code"):
+        rule = "is not unpacked on this machine: name the folder that has the code, --code DIR"
+        raise InvalidJob("spec.code", rule)
     kept = ("name", "namespace", "labels", "annotations")
     meta = {field: job["metadata"][field] for field in kept if field in job["metadata"]}
     # All nodes are this machine. If it was asleep, they have not heard each other.

@@ -13,6 +13,7 @@ from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.text import printable
+from ddpjob_agent.archive import ARCHIVE_BYTES
 
 # Characters of a namespace, a slash and a name of 253.
 MAX_TITLE = 317
@@ -29,6 +30,12 @@ def validate(
             "ddpjob-operator-policy. By default the chart's defaults apply.",
         ),
     ] = None,
+    code: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Archive that spec.code stands for. Give the option once for each part, in order.",
+        ),
+    ] = None,
 ) -> None:
     """Check job files offline, by the rules of the API server and of the operator.
 
@@ -36,6 +43,7 @@ def validate(
     and 1 if one is not.
     """
     allowed = _read_policy(policy) if policy else Policy()
+    archive = _read_archive(code) if code else None
     broken = False
     for file in files:
         problems: list[str] = []
@@ -45,7 +53,8 @@ def validate(
                 name = _name(document)
                 names[name] += 1
                 title = f"{name}: " if name else ""
-                problems += [f"{title}{problem}" for problem in check(document, allowed)]
+                found = check(document, allowed) or _check_code(document, archive)
+                problems += [f"{title}{problem}" for problem in found]
                 if name and names[name] == 2:
                     problems.append(f"{title}metadata.name: duplicate in this file")
         except InvalidJob as error:
@@ -65,6 +74,35 @@ def _read_policy(path: Path) -> Policy:
         return parse_policy(path.read_bytes())
     except (OSError, ValueError) as error:
         raise typer.BadParameter(printable(f"{path}: {error}"), param_hint="--policy") from None
+
+
+def _read_archive(parts: list[Path]) -> list[bytes]:
+    """Return the parts of an archive; what is too large for one is not read to its end."""
+    found = []
+    for path in parts:
+        try:
+            with path.open("rb") as file:
+                found.append(file.read(ARCHIVE_BYTES + 1))
+        except OSError as error:
+            words = printable(f"{path}: {error.strerror}")
+            raise typer.BadParameter(words, param_hint="--code") from None
+    return found
+
+
+def _check_code(document: Any, archive: list[bytes] | None) -> list[InvalidJob]:
+    """Return why the agent would refuse the archive of a valid job, if it would."""
+    code = document["spec"].get("code")
+    if archive is None:
+        return []
+    if not code:
+        return [InvalidJob("spec.code", "is required with --code")]
+    from ddpjob.client.code import verify  # few need it
+
+    try:
+        verify(archive, code["sha256"])
+    except InvalidJob as problem:
+        return [InvalidJob("spec.code", problem.rule)]
+    return []
 
 
 def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:

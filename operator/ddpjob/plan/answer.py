@@ -9,6 +9,8 @@ from ddpjob.plan.decision import Decision, Event
 from ddpjob.plan.finish import fail
 from ddpjob.plan.group import Group
 from ddpjob.plan.reasons import (
+    CODE_INVALID,
+    CODE_REFUSED,
     FAILURE_POLICY,
     HANG,
     LAUNCH_FAILED,
@@ -110,7 +112,8 @@ def _end(
     """Return why the job ends with the failure `found`; None if it goes on."""
     what = words_of(found)
     if verdict.action == "FailJob" and verdict.rule is None:
-        return LAUNCH_FAILED, f"{what}; {HOPELESS.format(reason=found.reason)}"
+        reason = CODE_REFUSED if found.reason == CODE_INVALID else LAUNCH_FAILED
+        return reason, f"{what}; {HOPELESS.format(reason=found.reason)}"
     if verdict.action == "FailJob":
         return FAILURE_POLICY, f"{what}; failurePolicy.rules[{verdict.rule}] says FailJob"
     if not verdict.counts:

@@ -13,7 +13,7 @@ from ddpjob.api import (
     Status,
 )
 from ddpjob.api.expressions import compile_all
-from ddpjob.plan.reasons import NOTHING_TO_LAUNCH, UNCOUNTED
+from ddpjob.plan.reasons import CODE_INVALID, NOTHING_TO_LAUNCH, UNCOUNTED
 
 # The reason of a container that cannot start, by containerd and by Docker.
 START_ERRORS = ("StartError", "ContainerCannotRun")
@@ -59,11 +59,13 @@ def judge(policy: FailurePolicy, failure: Failure, *, has_trained: bool = False)
 def is_hopeless(failure: Failure) -> bool:
     """Whether every further attempt would end in the same way.
 
-    That is so without script, module, torch or Python in the image, and with a wrong option. If an
-    exception ended the launcher, it may have been the network's or the node's fault.
+    That is so without script, module, torch or Python in the image, with a wrong option, and with
+    an archive of code that is refused. If an exception ended the launcher, or kept the code from
+    being unpacked, it may have been the network's or the node's fault.
     """
     no_program = failure.reason in START_ERRORS and NO_PROGRAM.search(failure.message)
-    return failure.exception is None and (failure.reason == NOTHING_TO_LAUNCH or bool(no_program))
+    useless = failure.reason in (NOTHING_TO_LAUNCH, CODE_INVALID) or bool(no_program)
+    return failure.exception is None and useless
 
 
 def _fits(rule: FailureRule, expression: Any, failure: Failure) -> bool:

@@ -184,6 +184,14 @@ LAUNCH_FAILED = Reason(
     "has more.",
     "Correct the job or its image, and create the job anew.",
 )
+CODE_REFUSED = Reason(
+    "Failed",
+    "CodeInvalid",
+    True,
+    "The archive of `spec.code` is refused, so every attempt would fail in the same way. The next "
+    "table has more.",
+    "Make the archive and the job anew.",
+)
 DEADLINE_EXCEEDED = Reason(
     "Failed",
     "DeadlineExceeded",
@@ -199,7 +207,8 @@ CONDITIONS = (
     *(NOT_RUNNING_SUSPENDED, FINISHED, SUSPENDING, SUSPENDED, RESUMED),
     *(NO_STEP, PROGRESS, NOT_WATCHED, STALLED),
     *(ALL_RANKS_SUCCEEDED, RANK0_SUCCEEDED),
-    *(MAX_RESTARTS_EXCEEDED, NO_PROGRESS, FAILURE_POLICY, LAUNCH_FAILED, DEADLINE_EXCEEDED),
+    *(MAX_RESTARTS_EXCEEDED, NO_PROGRESS, FAILURE_POLICY, LAUNCH_FAILED, CODE_REFUSED),
+    DEADLINE_EXCEEDED,
 )
 """Every reason of a condition. Those of a failure and of a kubelet stand for many."""
 
@@ -218,6 +227,7 @@ OOM_KILLED = "OOMKilled"
 HANG = "Hang"
 RENDEZVOUS = "Rendezvous"
 NOTHING_TO_LAUNCH = "LaunchFailed"
+CODE_INVALID = "CodeInvalid"
 # Kubernetes' names.
 PREEMPTED = "Preempted"
 EVICTED = "Evicted"
@@ -289,6 +299,15 @@ FAILURES = (
         "`avoidNode: true` helps against one bad node.",
         do="Correct `args`, `launcher` or the image, and create the job anew. `args` begins with "
         "the script, or with `-m` and a module.",
+    ),
+    FailureReason(
+        CODE_INVALID,
+        "The code of `spec.code` could not be unpacked. The archive has another SHA-256 than "
+        "`spec.code.sha256`, or something in it is not a plain file or folder ([code](code.md)): "
+        "the job fails at once, unless a step of it was seen before. Or a ConfigMap or a file is "
+        "missing, or a disk is full (`exception` names the error): the group restarts.",
+        do="Make the archive and the job anew; `ddpjob validate --code FILE` checks an archive. Where "
+        "a ConfigMap is missing, create it, or let `ddpjob submit` do so.",
     ),
     FailureReason(
         INIT_CONTAINER_FAILED,

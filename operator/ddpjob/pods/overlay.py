@@ -211,7 +211,7 @@ def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
     for name in _OWN_POD_FIELDS:
         if pod["spec"].get(name) != merged["spec"].get(name):
             yield f"spec.{name}", merged["spec"].get(name)
-    ours, theirs = _trainer(pod), _trainer(merged)
+    ours, theirs = trainer(pod), trainer(merged)
     where = f"spec.containers[{names.TRAINER_CONTAINER}]"
     for name in _OWN_CONTAINER_FIELDS:
         if ours.get(name) != theirs.get(name):
@@ -231,6 +231,7 @@ def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
             yield f"{where}.volumeMounts[{path}]", mount
 
 
-def _trainer(pod: Body) -> Body:
+def trainer(pod: Body) -> Body:
+    """Return the container that trains."""
     containers: list[Body] = pod["spec"]["containers"]
     return next(c for c in containers if c["name"] == names.TRAINER_CONTAINER)

@@ -25,7 +25,7 @@ from ddpjob.api import DDPJob, Master
 from ddpjob.api.base import Model, quantity_value
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-from ddpjob.pods import overlay
+from ddpjob.pods import code, overlay
 from ddpjob.pods.allowlist import Policy, refusals
 
 # The time for which pods stay on a node after Kubernetes has taken it for lost, which takes 40 s.
@@ -189,6 +189,8 @@ def _pod(
         if template:
             pod = overlay.apply(pod, template)
     _secure(pod)
+    if job.spec.code:
+        code.check_mounts(job.spec.code, overlay.trainer(pod)["volumeMounts"])
     _leave_lost_nodes(pod)
     _avoid(pod, job.status.avoided_nodes, [node.name for node in job.status.silent_nodes])
     for problem in refusals(pod, policy):
@@ -200,6 +202,7 @@ def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
     """Return a problem with a volume of the pod, with the volume's path in the job."""
     fields = {volume.name: f"spec.volumes[{i}]" for i, volume in enumerate(job.spec.volumes)}
     fields |= {"ddpjob-checkpoint": "spec.checkpoint.volume", "ddpjob-data": "spec.data.volume"}
+    fields |= code.FIELDS
     for name, field in fields.items():
         where = f"spec.template.spec.volumes[{name}]"
         if problem.path.startswith(where):
@@ -366,6 +369,8 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         env["DDPJOB_CHECKPOINT_DIR"] = spec.checkpoint.mount_path
     if spec.data:
         env["DDPJOB_DATA_DIR"] = spec.data.mount_path
+    if spec.code:
+        env |= code.variables(spec.code)
     return env
 
 
@@ -396,6 +401,9 @@ def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
         mounts.append({"name": "ddpjob-data", "mountPath": spec.data.mount_path, "readOnly": True})
     volumes += [volume.to_json() for volume in spec.volumes]
     mounts += [mount.to_json() for mount in spec.volume_mounts]
+    if spec.code:
+        own = code.volumes(spec.code, volumes)
+        return volumes + own[0], mounts + own[1]
     return volumes, mounts
 
 

@@ -4,6 +4,7 @@
     pod.py       one pod's life: prepare, start, report, stop, report
     view.py      the pod in the API: its newest version, and the reports
     place.py     what stands in for the cluster's parts of a pod
+    code.py      pure: the pod of a job whose code is at hand, as a folder
     launch.py    pure: the argv and environment that a pod's container becomes here
     devices.py   pure: which GPUs each node sees
     machine.py   the GPUs that there are

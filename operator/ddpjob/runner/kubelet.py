@@ -26,7 +26,8 @@ class Runner:
     prints. `namespace` limits the runner to one. Cancelled, it gives processes `shutdown_seconds`
     to end after SIGTERM and kills the rest; `kill` takes that time away. A pod whose ConfigMap is
     missing waits for it, or fails, without `waits_for_config_maps`. `shares` are the GPUs of the
-    nodes of the one job that is run, by their ranks; without them no pod sees a GPU.
+    nodes of the one job that is run, by their ranks; without them no pod sees a GPU. `code` is the
+    folder that jobs with `spec.code` use as it is; without it their archives are unpacked.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Runner:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         shutdown_seconds: float = 5.0,
         waits_for_config_maps: bool = True,
+        code: Path | None = None,
     ) -> None:
         self._namespace = namespace
         self._node = Node(
@@ -60,6 +62,7 @@ class Runner:
             now=now,
             shutdown_seconds=shutdown_seconds,
             waits_for_config_maps=waits_for_config_maps,
+            code=code.absolute() if code else None,
         )
         self._pods: dict[str, tuple[PodRun, asyncio.Task[None]]] = {}  # by uid
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ddpjob import names
 from ddpjob.json_depth import Body
@@ -17,18 +18,20 @@ def place(
     config_maps: Mapping[str, Body],
     loopback: Loopback,
     shares: Sequence[Share] = (),
+    given: Mapping[str, Path] | None = None,
 ) -> Place:
     """Return the address, ports, folders and GPUs of `pod`, and make the folders.
 
     Raises CannotStart.
 
-    `shares` are the GPUs of each node, by its rank. A pod that has none in it sees none.
+    `shares` are the GPUs of each node, by its rank. A pod that has none in it sees none. `given`
+    are the folders that volumes have already.
     """
     return Place(
         address=address(pod, loopback),
         host_address=LOOPBACK,
         variables=_variables(pod, loopback),
-        folders=mount(pod, folders, config_maps),
+        folders=mount(pod, folders, config_maps, given),
         defaults=_defaults(pod, loopback),
         share=_share(pod, shares),
     )

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from ddpjob import names
 from ddpjob.cluster import Cluster
 from ddpjob.json_depth import Body
 from ddpjob.runner import status
+from ddpjob.runner.code import without_archive
 from ddpjob.runner.devices import Share
 from ddpjob.runner.launch import CannotStart, Launch, config_map_names, launch, main_container
 from ddpjob.runner.network import LOOPBACK, Loopback
@@ -46,6 +48,7 @@ class Node:
     now: Callable[[], datetime]
     shutdown_seconds: float
     waits_for_config_maps: bool
+    code: Path | None = None
 
 
 class PodRun:
@@ -113,25 +116,27 @@ class PodRun:
 
         Raises CannotStart for what will never be there.
         """
-        view, container = self.view, main_container(self.view.pod)
-        wanted = [*config_map_volumes(view.pod), *config_map_names(container)]
+        view = self.view
+        pod = without_archive(view.pod) if self.node.code else view.pod
+        wanted = [*config_map_volumes(pod), *config_map_names(main_container(pod))]
         while not view.ends:
             found = {name: await view.config_map(name) for name, _ in wanted}
             missing = [name for name, optional in wanted if not (found[name] or optional)]
             if not missing:
-                return self._launch({name: body for name, body in found.items() if body})
+                return self._launch(pod, {name: body for name, body in found.items() if body})
             if not self.node.waits_for_config_maps:
                 raise CannotStart(f'configmap "{missing[0]}" not found: nobody makes one here')
             await self._report_waiting(f'configmap "{missing[0]}" not found')
             await view.news(CONFIG_MAP_SECONDS)
         return None
 
-    def _launch(self, config_maps: Mapping[str, Body]) -> Launch:
-        node, pod = self.node, self.view.pod
+    def _launch(self, pod: Body, config_maps: Mapping[str, Body]) -> Launch:
+        node = self.node
         self.folders.clear()
+        given = {names.SOURCE_VOLUME: node.code} if node.code else {}
         found = launch(
             pod,
-            place(pod, self.folders, config_maps, node.loopback, node.shares),
+            place(pod, self.folders, config_maps, node.loopback, node.shares, given),
             inherited=node.inherited,
             config_maps={name: body.get("data") or {} for name, body in config_maps.items()},
             python=node.python,

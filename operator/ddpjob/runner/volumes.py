@@ -59,10 +59,16 @@ def config_map_volumes(pod: Body) -> list[tuple[str, bool]]:
     return [(source["name"], bool(source.get("optional"))) for source in sources]
 
 
-def mount(pod: Body, folders: PodFolders, config_maps: Mapping[str, Body]) -> dict[str, Path]:
+def mount(
+    pod: Body,
+    folders: PodFolders,
+    config_maps: Mapping[str, Body],
+    given: Mapping[str, Path] | None = None,
+) -> dict[str, Path]:
     """Return the folder of each mount path, and make the folders and files.
 
-    `config_maps` holds the objects by name. Raises CannotStart for what cannot be had here.
+    `config_maps` holds the objects by name, and `given` the folders that volumes have already.
+    Raises CannotStart for what cannot be had here.
     """
     container, volumes = main_container(pod), _volumes(pod)
     log_path = container.get("terminationMessagePath") or names.TERMINATION_LOG
@@ -73,7 +79,7 @@ def mount(pod: Body, folders: PodFolders, config_maps: Mapping[str, Body]) -> di
             continue
         if name not in volumes or not path or entry.get("subPathExpr"):
             raise CannotStart(f"volumeMounts[{name}]: cannot be mounted here at {path or '/'}")
-        folder = _folder(name, volumes[name], folders, config_maps)
+        folder = (given or {}).get(name) or _folder(name, volumes[name], folders, config_maps)
         target = (folder / (entry.get("subPath") or "")).resolve()
         if not target.is_relative_to(folder.resolve()):
             raise CannotStart(f"volumeMounts[{name}].subPath: leaves the volume")

@@ -1,7 +1,11 @@
 """Scripts that the agent runs in a pod of its own, and what they can call."""
 
+import os
+import shutil
+import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 from tests.agentpod import Pod, Pods
 
@@ -48,3 +52,13 @@ def fake_optimizers(pods: Pods) -> str:
             "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
         )
     return str(folder.parents[1])
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of this version, if this machine has one: on the PATH, or by pyenv."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which(f"python{version}"), *root.glob(f"versions/{version}.*/bin/python")]
+    for python in map(str, filter(None, found)):
+        if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+            return python
+    return None

@@ -4,9 +4,6 @@
 """
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -17,7 +14,7 @@ import pytest
 
 from tests import agentpod
 from tests.agentpod import Pod, Pods
-from tests.unit.agent.scripts import fake_optimizers, script, start
+from tests.unit.agent.scripts import fake_optimizers, interpreter, script, start
 
 GLOO = (
     "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] "
@@ -460,16 +457,6 @@ def test_older_and_newer_pythons_have_the_same_hooks(pods: Pods, version: str) -
         assert pod.wait() == 1, pod.log
         assert pod.summary["message"] == message, pod.log
         assert "ddpjob: " not in pod.log
-
-
-def interpreter(version: str) -> str | None:
-    """A Python of this version, if this machine has one: on the PATH, or by pyenv."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    found = [shutil.which(f"python{version}"), *root.glob(f"versions/{version}.*/bin/python")]
-    for python in map(str, filter(None, found)):
-        if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
-            return python
-    return None
 
 
 def kept(pod: Pod) -> list[str]:

@@ -1,0 +1,1 @@
+"""The SDK, and what the command line is made of."""

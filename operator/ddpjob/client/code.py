@@ -1,0 +1,215 @@
+"""Packs a folder into the archive of `spec.code`, always the same bytes for the same files."""
+
+import base64
+import hashlib
+import os
+import stat
+import struct
+import tarfile
+import zlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ddpjob.client.files import SHOWN, File, select
+from ddpjob.client.listing import IGNORE_FILE
+from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import Body
+from ddpjob.names import (
+    ARCHIVE_KEY,
+    CODE_LABEL,
+    MAX_ARCHIVE_PARTS,
+    code_config_name,
+)
+from ddpjob_agent.archive import ARCHIVE_BYTES, BLOCK, MOST_BYTES, CodeError, members
+
+# The API server counts the bytes of a ConfigMap's values, before Base64.
+PART_BYTES = 2**20
+CONFIG_MAPS_BYTES = MAX_ARCHIVE_PARTS * PART_BYTES
+# Files of more bytes in all are not even read where the archive is to fit into ConfigMaps.
+CONFIG_MAPS_FILES_BYTES = 64 * 2**20
+# gzip's header without a time or a name, for any system.
+_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff"
+
+
+@dataclass(frozen=True)
+class CodeArchive:
+    """A job's own code as one tar.gz."""
+
+    data: bytes
+    files: tuple[str, ...]
+    """The paths of its files, sorted."""
+    size: int
+    """Bytes of these files before they were packed."""
+    revision: str | None = None
+    """The commit of the folder, if git knows one."""
+    is_dirty: bool = False
+    """Whether files of the folder differ from that commit."""
+    note: str = ""
+    """Why git was not asked, though the folder looks like a repository; else empty."""
+
+    @cached_property
+    def sha256(self) -> str:
+        """Return the SHA-256 of the archive, hexadecimal."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def config_maps(self) -> list[Body]:
+        """Return immutable ConfigMaps with the parts of the archive, named by their content.
+
+        They have neither namespace nor owner. Raises InvalidJob if the archive is too large.
+        """
+        size = len(self.data)
+        if size > CONFIG_MAPS_BYTES:
+            raise _invalid(f"{_bytes(size)} after gzip, limit {_bytes(CONFIG_MAPS_BYTES)}")
+        starts = range(0, size, PART_BYTES)
+        return [self._config_map(part, at) for part, at in enumerate(starts)]
+
+    def _config_map(self, part: int, at: int) -> Body:
+        content = base64.b64encode(self.data[at : at + PART_BYTES]).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": code_config_name(self.sha256, part),
+                "labels": {CODE_LABEL: self.sha256[:12]},
+            },
+            "immutable": True,
+            "binaryData": {ARCHIVE_KEY: content},
+        }
+
+    def spec(self) -> Body:
+        """Return the value of `spec.code` for these ConfigMaps."""
+        parts = [config_map["metadata"]["name"] for config_map in self.config_maps()]
+        return {"configMaps": parts, "sha256": self.sha256}
+
+    def spec_of_claim(self, claim: str, path: str) -> Body:
+        """Return the value of `spec.code` for the archive as a file of a claim."""
+        volume = {"persistentVolumeClaim": {"claimName": claim}}
+        return {"volume": volume, "path": path, "sha256": self.sha256}
+
+
+def pack(
+    folder: Path, *, names: Collection[str] = (), limit: int = CONFIG_MAPS_BYTES
+) -> CodeArchive:
+    """Return the archive of the code in `folder`.
+
+    `names` are paths of files that are sent although a rule would refuse them. `limit` is the
+    largest size of the archive in bytes: by default what fits into ConfigMaps, at most 64 MiB.
+    Raises InvalidJob with the path `code`, which also has the next step.
+    """
+    selection = select(folder, names)
+    files, limit = selection.files, min(limit, ARCHIVE_BYTES)
+    if not files:
+        raise _invalid(f"there is no file to send in {str(folder)!r}")
+    size, most = sum(file.size for file in files), MOST_BYTES // 2
+    if limit <= CONFIG_MAPS_BYTES:
+        most = CONFIG_MAPS_FILES_BYTES
+    if size > most:
+        raise _too_large(f"{_bytes(size)} before gzip, limit {_bytes(most)}", files)
+    stream = _Gzip(limit)
+    for file in files:
+        _add(stream, file)
+    stream.write(bytes(2 * BLOCK))  # the end of the archive
+    data, size_packed = stream.end()
+    if size_packed > limit:
+        raise _too_large(f"{_bytes(size_packed)} after gzip, limit {_bytes(limit)}", files)
+    verify([data])
+    revision = selection.revision
+    return CodeArchive(
+        data,
+        tuple(file.path for file in files),
+        size,
+        revision=revision.commit if revision else None,
+        is_dirty=revision is not None and revision.is_dirty,
+        note=selection.note,
+    )
+
+
+def verify(parts: Sequence[bytes], sha256: str = "") -> tuple[str, ...]:
+    """Return the paths of the files in an archive, by the rules of the agent.
+
+    Raises InvalidJob if the agent would refuse it, or if it has another SHA-256 than this one.
+    """
+    data = b"".join(parts)
+    found = hashlib.sha256(data).hexdigest()
+    if sha256 and sha256 != found:
+        raise _invalid(f"the archive's sha256 is {found}, and spec.code.sha256 is {sha256}")
+    try:
+        if len(data) > ARCHIVE_BYTES:
+            raise CodeError(f"it has more than {_bytes(ARCHIVE_BYTES)}")
+        return tuple(path for path, _, content in members(data) if content is not None)
+    except CodeError as problem:
+        raise _invalid(f"the archive is refused: {problem}") from None
+
+
+class _Gzip:
+    """Compresses what is written, and keeps it while it is not larger than the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._size, self._crc = limit, 0, 0
+        self._deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._packed, self._packed_size = [_HEADER], len(_HEADER)
+
+    def write(self, content: bytes) -> None:
+        """Add these bytes."""
+        self._size += len(content)
+        self._crc = zlib.crc32(content, self._crc)
+        self._keep(self._deflate.compress(content))
+
+    def end(self) -> tuple[bytes, int]:
+        """Return all that was kept, and the size of all."""
+        self._keep(self._deflate.flush() + struct.pack("<LL", self._crc, self._size % 2**32))
+        return b"".join(self._packed), self._packed_size
+
+    def _keep(self, packed: bytes) -> None:
+        self._packed_size += len(packed)
+        if self._packed_size <= self._limit:
+            self._packed.append(packed)
+
+
+def _add(stream: _Gzip, file: File) -> None:
+    """Write a file as a member of a tar archive. Raises InvalidJob."""
+    info = tarfile.TarInfo(file.path)
+    info.size, info.mode = file.size, 0o755 if file.is_executable else 0o644
+    try:
+        header = info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
+    except ValueError:
+        rule = "has too long a path: 100 bytes for its name, 155 for its folder"
+        raise _invalid(f"{file.path!r} {rule}. Next: add it to {IGNORE_FILE}") from None
+    stream.write(header)
+    left = file.size
+    try:
+        with open(os.open(file.source, os.O_RDONLY | os.O_NONBLOCK), "rb") as content:
+            is_file = stat.S_ISREG(os.fstat(content.fileno()).st_mode)
+            while left and is_file and (piece := content.read(min(left, 2**20))):
+                stream.write(piece)
+                left -= len(piece)
+    except OSError as error:
+        next_step = f"Next: add it to {IGNORE_FILE}"
+        raise _invalid(f"{file.path!r} cannot be read: {error.strerror}. {next_step}") from None
+    if left:
+        raise _invalid(f"{file.path!r} was changed while it was read. Next: try again")
+    stream.write(bytes(-file.size % BLOCK))
+
+
+def _too_large(what: str, files: Sequence[File]) -> InvalidJob:
+    """Return the error about too many bytes, with the largest files and the next step."""
+    largest = sorted(files, key=lambda file: -file.size)[:SHOWN]
+    listed = ", ".join(f"{file.path} {_bytes(file.size)}" for file in largest)
+    top, slash, _ = largest[0].path.partition("/")
+    step = f'add "{top}{slash}" to {IGNORE_FILE}, or --code-claim PVC'
+    return _invalid(f"{what}. Largest: {listed}. Next: {step}")
+
+
+def _bytes(size: float) -> str:
+    """Return a size in words: 61.0 KiB."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+
+
+def _invalid(rule: str) -> InvalidJob:
+    return InvalidJob("code", rule)

@@ -1,0 +1,173 @@
+"""Chooses the files of a folder that are a job's code.
+
+What may be a secret, and links that lead elsewhere, are refused. Nothing is read but sizes.
+"""
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ddpjob.client.git import Revision
+from ddpjob.client.listing import IGNORE_FILE, Listing
+from ddpjob.errors import InvalidJob
+from ddpjob_agent.archive import MOST_MEMBERS, CodeError, check_path
+
+# So many names are in a message.
+SHOWN = 5
+# Names of files and folders that may hold secrets, in lower case, and endings of files that show
+# others how to write their own.
+SECRETS = (
+    *(".env", ".env.*", ".netrc", "_netrc", ".pgpass", ".pypirc", ".npmrc", ".git-credentials"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx", "*.ppk"),
+    *("*.jks", "*.kdbx", "kubeconfig", "*.kubeconfig", "credentials", "credentials.json"),
+    *("service-account*.json", "service_account*.json", "client_secret*.json", ".htpasswd"),
+    *(".ssh", ".aws", ".kube", ".gnupg"),
+)
+HARMLESS = (".example", ".sample", ".template", ".dist")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to send."""
+
+    path: str
+    """Its path from the folder, with slashes."""
+    source: Path
+    """Its content; of a link, that which it leads to."""
+    size: int
+    is_executable: bool
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The files to send, in the order of their paths."""
+
+    files: tuple[File, ...]
+    revision: Revision | None
+    """The commit of the folder, if git has listed it."""
+    note: str
+    """Why git has not, though the folder looks like a repository; else empty."""
+
+
+def select(folder: Path, names: Collection[str] = ()) -> Selection:
+    """Return the files of `folder` that are its code, and those `names` whatever they are.
+
+    Raises InvalidJob: for a file that may hold a secret and for a link that leads elsewhere,
+    unless it is named; and for more files than an archive may have.
+    """
+    folder = Path(os.path.realpath(folder))
+    if not folder.is_dir():
+        raise _invalid(f"there is no folder {str(folder)!r}")
+    if str(folder) in (folder.anchor, os.path.realpath(os.path.expanduser("~"))):
+        raise _invalid(
+            f"{str(folder)!r} is not the folder of a project. Next: put the code into one"
+        )
+    named = {_named(folder, name) for name in names}
+    listing, found = Listing(folder), set(named)
+    for path in listing.paths():
+        found.add(path)
+        if len(found) > MOST_MEMBERS:
+            raise _too_many(found)
+    files, links = _by_kind(folder, found)
+    _refuse_secrets(files, named)
+    for path in links:
+        _follow(folder, path, files, is_named=path in named)
+    for path in files:
+        try:
+            check_path(path)
+        except CodeError as problem:
+            raise _invalid(f"{problem}. Next: rename it, or add it to {IGNORE_FILE}") from None
+    chosen = tuple(files[path] for path in sorted(files))
+    return Selection(chosen, listing.revision(), listing.note)
+
+
+def _named(folder: Path, name: str) -> str:
+    """Return a named file's path. Raises InvalidJob if there is no such file."""
+    path = os.path.normpath(name)
+    if os.path.isabs(path) or path.split(os.sep)[0] == ".." or not (folder / path).is_file():
+        raise _invalid(f"{name!r} is no file in {str(folder)!r}")
+    return Path(path).as_posix()
+
+
+def _by_kind(folder: Path, paths: Collection[str]) -> tuple[dict[str, File], list[str]]:
+    """Return the files, and the paths of links, those to folders last; no others."""
+    files, links = {}, []
+    for path in sorted(paths):
+        try:
+            info = (folder / path).lstat()
+        except OSError:  # git still has it
+            continue
+        if stat.S_ISLNK(info.st_mode):
+            links.append(path)
+        elif stat.S_ISREG(info.st_mode):
+            files[path] = _file(path, folder / path, info)
+    return files, sorted(links, key=lambda path: (folder / path).is_dir())
+
+
+def _file(path: str, source: Path, info: os.stat_result) -> File:
+    return File(path, source, info.st_size, bool(info.st_mode & 0o100))
+
+
+def _refuse_secrets(files: Mapping[str, File], named: Collection[str]) -> None:
+    """Raise InvalidJob if one of the files may hold a secret and is not named."""
+    found = [path for path in files if path not in named and _may_be_secret(path)]
+    if found:
+        include = " ".join(f"--code-include {path!r}" for path in found[:SHOWN])
+        rule = f"{_some(found)} may hold secrets, so nothing is sent"
+        raise _invalid(f"{rule}. Next: add them to {IGNORE_FILE}, or send them with {include}")
+
+
+def _may_be_secret(path: str) -> bool:
+    parts = path.lower().split("/")
+    if parts[-1].endswith(HARMLESS):
+        return False
+    return any(fnmatchcase(part, secret) for part in parts for secret in SECRETS)
+
+
+def _follow(folder: Path, path: str, files: dict[str, File], *, is_named: bool) -> None:
+    """Add what a link leads to. Raises InvalidJob if that is nothing of the code."""
+    target = Path(os.path.realpath(folder / path))
+    if is_named:
+        files[path] = _file(path, target, target.stat())
+        return
+    include = f", or send the file with --code-include {path!r}" if target.is_file() else ""
+    where = f"{str(target)!r}, outside of the folder"
+    if target.is_relative_to(folder):
+        whole = target.relative_to(folder).as_posix()
+        is_around = whole == "." or f"{path}/".startswith(f"{whole}/")
+        if not target.exists():
+            return  # of no use here either: an editor's lock, say
+        if not is_around:
+            found = [file for file in files.values() if f"{file.path}/".startswith(f"{whole}/")]
+            for file in found:
+                copy = path + file.path.removeprefix(whole)
+                files[copy] = replace(file, path=copy)
+            if found or target.is_dir():
+                return
+        where = "a folder that it is in" if is_around else f"{whole!r}, which is not sent"
+    rule = f"{path!r} is a link to {where}"
+    raise _invalid(f"{rule}. Next: add it to {IGNORE_FILE}{include}")
+
+
+def _too_many(paths: Collection[str]) -> InvalidJob:
+    """Return the error about more files than an archive may have."""
+    tops = Counter(path.partition("/")[0] + "/" for path in paths if "/" in path).most_common(SHOWN)
+    most = ", ".join(f"{top!r} ({count:,})" for top, count in tops)
+    rule = f"more than {MOST_MEMBERS:,} files" + (
+        f". Of the first, most are in {most}" if most else ""
+    )
+    name = tops[0][0] if tops else "*.png"
+    return _invalid(f"{rule}. Next: add {name!r} to {IGNORE_FILE}")
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(map(repr, paths[:SHOWN])) + more
+
+
+def _invalid(rule: str) -> InvalidJob:
+    return InvalidJob("code", rule)

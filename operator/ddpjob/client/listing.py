@@ -1,0 +1,109 @@
+"""Lists the files of a project's folder, by git where it is a repository.
+
+They are the files that git tracks or would track, else all files; less those that `.ddpjobignore`
+names, and those that are of no use elsewhere.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddpjob.client import git
+from ddpjob.client.ignore import ignores
+from ddpjob.errors import InvalidJob
+
+IGNORE_FILE = ".ddpjobignore"
+MAX_IGNORE_BYTES = 2**20
+# Folders that are never sent: repositories, local runs of jobs, compiled modules.
+NEVER = (".git", ".hg", ".svn", ".ddpjob", "__pycache__")
+# A file of every virtual environment, which works nowhere else.
+ENVIRONMENT_FILE = "pyvenv.cfg"
+
+
+class Listing:
+    """The files of `folder`, whose path is absolute and without links.
+
+    `note` says, once all paths are there, why git has not listed them, though the folder looks
+    like a repository; else it is empty.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.note = folder, ""
+        self._is_ignored = ignores(_ignore_text(folder / IGNORE_FILE))
+        self._is_of_git = False
+
+    def revision(self) -> git.Revision | None:
+        """Return the folder's commit, if git has listed its files."""
+        try:
+            return git.revision(self.folder) if self._is_of_git else None
+        except git.GitError:
+            return None
+
+    def paths(self, below: str = "") -> Iterator[str]:
+        """Yield the paths of files and links, from the folder. They may no longer exist.
+
+        `below` is the path of a folder within, with a slash at its end. Raises InvalidJob.
+        """
+        here = self.folder / below
+        listed: list[str] = []
+        if git.is_repository(here):
+            try:
+                listed = git.paths(here)
+            except git.GitError as problem:
+                self.note = f"{problem}, so all files of {str(here)!r} are sent"
+        if not listed:  # git may ignore the folder
+            yield from self._walk(below)
+            return
+        self._is_of_git |= not below
+        marks = [path for path in listed if path.endswith(f"/{ENVIRONMENT_FILE}")]
+        environments = tuple(path.removesuffix(ENVIRONMENT_FILE) for path in marks)
+        for path in listed:
+            whole = below + path.rstrip("/")
+            place = self.folder / whole
+            is_folder = place.is_dir() and not place.is_symlink()
+            # Of a submodule that was not fetched, git says "./".
+            if path == "./" or path.startswith(environments) or self._skips(whole, is_folder):
+                continue
+            if is_folder:  # another repository
+                yield from self.paths(f"{whole}/")
+            else:
+                yield whole
+
+    def _walk(self, below: str) -> Iterator[str]:
+        """Yield the paths of all files and links below a folder."""
+        folders = [below]
+        while folders:
+            place = folders.pop()
+            try:
+                with os.scandir(self.folder / place) as entries:
+                    found = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                raise InvalidJob("code", f"{place!r} cannot be read: {error.strerror}") from None
+            if place and any(entry.name == ENVIRONMENT_FILE for entry in found):
+                continue
+            for entry in found:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if self._skips(place + entry.name, is_folder):
+                    continue
+                if is_folder:
+                    folders.append(f"{place}{entry.name}/")
+                else:
+                    yield place + entry.name
+
+    def _skips(self, path: str, is_folder: bool) -> bool:
+        is_ignored = self._is_ignored(path + "/" * is_folder)
+        return is_ignored or any(part in NEVER for part in path.split("/"))
+
+
+def _ignore_text(path: Path) -> str:
+    """Return the ignore file's text. Raises InvalidJob."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_IGNORE_BYTES + 1)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise InvalidJob("code", f"{IGNORE_FILE} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_IGNORE_BYTES:
+        raise InvalidJob("code", f"{IGNORE_FILE} must have at most {MAX_IGNORE_BYTES} bytes")
+    return content.decode("utf-8", "surrogateescape")

@@ -1,0 +1,192 @@
+"""Archives of code: what is unpacked, and that everything hostile is refused."""
+
+import gzip
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpjob_agent import archive as module
+from ddpjob_agent.archive import MOST_BYTES, MOST_MEMBERS, CodeError, members, unpack
+from tests.unit.agent.archives import FILES, HOSTILE, member, packed, tar
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """The files below a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def refusal(content: bytes) -> str:
+    with pytest.raises(CodeError) as error:
+        for _ in members(content):
+            pass
+    return str(error.value)
+
+
+def test_files_are_unpacked_with_their_folders(tmp_path: Path) -> None:
+    assert unpack(packed(), str(tmp_path)) == 3
+    assert tree(tmp_path) == FILES
+
+
+def test_only_the_executable_bit_is_kept(tmp_path: Path) -> None:
+    modes = {"a": 0o777, "b": 0o666, "c": 0o100, "d": 0o000, "e/f": 0o644}
+    unpack(
+        gzip.compress(tar(*(member(name, mode=mode) for name, mode in modes.items()))),
+        str(tmp_path),
+    )
+    found = {path.name: path.stat().st_mode & 0o7777 for path in tmp_path.rglob("*")}
+    mask = os.umask(0o022)
+    os.umask(mask)
+    expected = {"a": 0o755, "b": 0o644, "c": 0o755, "d": 0o644, "e": 0o777, "f": 0o644}
+    assert found == {name: mode & ~mask for name, mode in expected.items()}
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 100, f"{'p' * 155}/{'n' * 100}", "p/" * 77 + "n", "ä日本 b.py"]
+)
+def test_a_name_may_be_as_long_as_the_format_allows(tmp_path: Path, name: str) -> None:
+    unpack(packed({name: b"x"}), str(tmp_path))
+    assert tree(tmp_path) == {name: b"x"}
+
+
+def test_folders_alone_are_made(tmp_path: Path) -> None:
+    folder = {"type": tarfile.DIRTYPE, "mode": 0o755}
+    content = tar(member("./", None, **folder), member("./a/b/", None, **folder), member("./a/c"))
+    assert unpack(gzip.compress(content), str(tmp_path)) == 1
+    assert (tmp_path / "a/b").is_dir() and (tmp_path / "a/c").is_file()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tar", "--format=ustar", "-czf", "-", "-C", "{}", "."],
+        ["tar", "--format=gnu", "-czf", "-", "-C", "{}", "train.py", "pack"],
+        ["git", "-C", "{}", "archive", "--format=tar.gz", "HEAD^{{tree}}"],
+    ],
+)
+def test_other_programs_make_such_archives_too(tmp_path: Path, command: list[str]) -> None:
+    if not shutil.which(command[0]):
+        pytest.skip(f"no {command[0]}")
+    (tmp_path / "to").mkdir()
+    unpack(packed(), str(tmp_path))
+    if command[0] == "git":
+        me = ["-c", "user.name=n", "-c", "user.email=e"]
+        for words in (["init", "-q"], ["add", "."], [*me, "commit", "-q", "-m", "m"]):
+            subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    words = [word.format(tmp_path) for word in command]
+    content = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    unpack(content.stdout, str(tmp_path / "to"))
+    assert FILES.items() <= tree(tmp_path / "to").items()
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive_is_refused_and_nothing_leaves_the_folder(
+    tmp_path: Path, kind: str
+) -> None:
+    content, words = HOSTILE[kind]
+    into = tmp_path / "a/b/c"
+    into.mkdir(parents=True)
+    with pytest.raises(CodeError) as error:
+        unpack(gzip.compress(content), str(into))
+    assert words in str(error.value)
+    assert str(error.value).isascii() and str(error.value).isprintable()
+    assert [path for path in tmp_path.rglob("*") if not path.is_relative_to(tmp_path / "a")] == []
+    assert [*(tmp_path / "a").iterdir()] == [tmp_path / "a/b"]
+    for path in into.rglob("*"):
+        assert path.is_file() or path.is_dir()
+        assert not path.is_symlink() and not path.stat().st_mode & 0o7000
+
+
+# ---- gzip
+
+
+def test_what_is_not_one_gzip_stream_is_refused() -> None:
+    good = packed()
+    assert "it is no gzip file" in refusal(b"PK\3\4" + good)
+    assert "it is no gzip file" in refusal(zlib.compress(tar(member("a"))))
+    assert "incorrect data check" in refusal(good[:-8] + b"\0" * 8)
+    assert refusal(good + b"x") == "it goes on after its end"
+    assert refusal(good + b"\0" * 2**20) == "it goes on after its end"
+    assert refusal(good + packed({"more.py": b""})) == "it goes on after its end"
+    for size in range(len(good)):
+        assert refusal(good[:size]) == "it is cut off"
+
+
+def bomb(size: int, head: bytes = b"") -> bytes:
+    """gzip of `head` and so many zeros, made without them in memory."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, 31)
+    parts = [deflate.compress(head)]
+    parts += [deflate.compress(bytes(2**20)) for _ in range(size >> 20)]
+    return b"".join([*parts, deflate.flush()])
+
+
+def large(size: int) -> bytes:
+    """The header of a file of this size."""
+    info = tarfile.TarInfo("large")
+    info.size = size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [bomb(2 * MOST_BYTES, large(2 * MOST_BYTES)), bomb(2 * MOST_BYTES, tar(member("a")))],
+    ids=["in a file", "after the end"],
+)
+def test_a_bomb_is_unpacked_up_to_the_limit_alone(tmp_path: Path, content: bytes) -> None:
+    assert len(content) < 2**20
+    with pytest.raises(CodeError) as error:
+        unpack(content, str(tmp_path))
+    assert str(error.value) == "it has more than 256 MiB when it is unpacked"
+    assert sum(map(len, tree(tmp_path).values())) <= MOST_BYTES
+
+
+def test_a_bomb_takes_no_memory() -> None:
+    content = bomb(MOST_BYTES // 2, large(MOST_BYTES))
+    tracemalloc.start()
+    assert refusal(content) == "it is cut off"
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_files_and_folders_are_counted_also_those_that_no_member_names() -> None:
+    limit = "it has more than 10,000 files and folders"
+    assert refusal(packed({f"f{i}": b"" for i in range(MOST_MEMBERS + 1)})) == limit
+    assert len([*members(packed({f"f{i}": b"" for i in range(MOST_MEMBERS)}))]) == MOST_MEMBERS
+    deep = {"/".join([str(i), *"abcdefghijklmnopqrstuvwxyz"]): b"" for i in range(400)}
+    assert refusal(packed(deep)) == limit
+
+
+@given(st.binary(max_size=3000), st.integers(0, 2**31))
+def test_whatever_comes_is_refused_or_read(junk: bytes, at: int) -> None:
+    content = bytearray(tar(*(member(name, data) for name, data in FILES.items())))
+    at %= len(content)
+    content[at : at + len(junk)] = junk
+    for archive in (gzip.compress(bytes(content), 1), bytes(junk)):
+        try:
+            found = [path for path, *_ in members(archive)]
+        except CodeError:
+            continue
+        for path in found:
+            module.check_path(path)
+
+
+@given(st.dictionaries(st.text(st.characters(codec="ascii"), max_size=12), st.binary(max_size=99)))
+def test_tarfile_reads_the_same(files: dict[str, bytes]) -> None:
+    names = [name for name in files if name and "\0" not in name]
+    archive = packed({name: files[name] for name in names})
+    try:
+        ours = [(path, b"".join(content or ())) for path, _, content in members(archive)]
+    except CodeError:
+        return
+    with tarfile.open(fileobj=io.BytesIO(archive)) as theirs:
+        found = [(os.path.normpath(m.name), theirs.extractfile(m).read()) for m in theirs]  # type: ignore[union-attr]
+    assert ours == found

@@ -1,0 +1,47 @@
+"""A pod whose code is a folder of this machine has nothing of an archive of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpjob.json_depth import Body
+from ddpjob.pods import render
+from ddpjob.pods.allowlist import Policy
+from ddpjob.runner.code import without_archive
+from ddpjob.runner.launch import main_container
+from ddpjob.runner.volumes import PodFolders, config_map_volumes, mount
+from tests.builders import job
+
+CLAIM = {"persistentVolumeClaim": {"claimName": "nfs"}}
+SUM = {"sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"code": {"configMaps": ["a", "b"], **SUM}},
+        {"code": {"volume": CLAIM, "path": "x", **SUM}},
+        {"code": {"volume": CLAIM, "path": "x", **SUM}, "checkpoint": {"volume": CLAIM}},
+    ],
+    ids=["ConfigMaps", "volume", "shared claim"],
+)
+def test_nothing_of_the_archive_is_left(tmp_path: Path, spec: Body) -> None:
+    body: Body = json.loads(render.pods(job(**spec), render.Agent(b""), Policy()).body(0))
+    found = without_archive(body)
+    text = json.dumps(found)
+    assert "DDPJOB_CODE_PARTS" not in text and "DDPJOB_CODE_SHA256" not in text
+    assert "/ddpjob/code" not in text and "ddpjob-code" not in text
+    assert [name for name, _ in config_map_volumes(found)] == [
+        name for name, _ in config_map_volumes(body) if "agent" in name
+    ]
+    env = {v["name"]: v.get("value") for v in main_container(found)["env"]}
+    assert env["DDPJOB_CODE_DIR"] == "/src"
+    mounted = mount(found, PodFolders(tmp_path, found), {}, {"ddpjob-src": Path("/mine")})
+    assert mounted["/src"] == Path("/mine")
+    assert "/checkpoints" in mounted or "checkpoint" not in spec
+
+
+def test_another_pod_stays_as_it_is() -> None:
+    body: Body = json.loads(render.pods(job(), render.Agent(b""), Policy()).body(0))
+    assert without_archive(body) == body
