@@ -93,24 +93,24 @@ PULLING = Reason(
     "Running",
     "Pulling",
     False,
-    "For 10 s or more a pod has had all but its image, which its kubelet pulls, or will when other "
-    "pulls are done. The message names both. Kubelets before Kubernetes 1.36 do not tell this from "
-    "`ContainerCreating`.",
+    "A pod has waited for 10 s or more, and only an image is missing: its kubelet pulls it, or "
+    "other pulls come first. The message names the image and the pod. Kubelets before Kubernetes "
+    "1.36 do not show this, so the reason is `ContainerCreating` there.",
     "Wait. `kubectl describe pod` shows the pull.",
 )
 POD_INITIALIZING = Reason(
     "Running",
     "PodInitializing",
     False,
-    "For 10 s or more a pod has been at its init containers. The message names the one that runs.",
-    "See that container's log.",
+    "A pod has been at its init containers for 10 s or more. The message names the one that runs.",
+    "Read that container's log.",
 )
 CONTAINER_CREATING = Reason(
     "Running",
     "ContainerCreating",
     False,
-    "For 10 s or more a kubelet has had a pod whose volumes, network or image are not ready. "
-    "Before Kubernetes 1.36 the pod does not show which of them, and it is mostly the image.",
+    "A kubelet has had a pod for 10 s or more, and its volumes, its network or its image are not "
+    "there. Before Kubernetes 1.36 a pod does not show which of them; it is mostly the image.",
     "`kubectl describe pod` shows what it waits for.",
 )
 RESTARTING = Reason(
