@@ -59,12 +59,45 @@ def test_standard_input_is_read_for_a_dash() -> None:
     assert validate("-", stdin=GOOD + "  nnodes: 0\n").exit_code == 1
 
 
-def test_json_is_read_too(tmp_path: Path) -> None:
-    spec = {"image": "trainer:1", "args": ["train.py"]}
+JSON_JOB = {
+    "apiVersion": "ddpjob.dev/v1alpha1",
+    "kind": "DDPJob",
+    "metadata": {"name": "digits"},
+    "spec": {"image": "trainer:1", "args": ["train.py"]},
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_json_is_read_as_editors_write_it(
+    tmp_path: Path, encoding: str, indent: int | str | None
+) -> None:
     path = tmp_path / "job.json"
-    job = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
-    path.write_text(json.dumps({**job, "spec": spec}))
-    assert validate(path).exit_code == 0
+    path.write_text(json.dumps(JSON_JOB, indent=indent), encoding=encoding)
+    assert validate(path).stdout == f"{path}: ok\n"
+
+
+def test_the_items_of_a_list_are_judged_one_by_one() -> None:
+    other = JSON_JOB | {"metadata": {"name": "faces"}, "spec": {"image": "", "args": ["a"]}}
+    listing = {"apiVersion": "v1", "kind": "List", "items": [JSON_JOB, other]}
+    ended = validate("-", stdin=json.dumps(listing))
+    assert ended.stderr == "-: faces: spec.image: must be ASCII without blanks, got ''\n"
+    ended = validate("-", stdin=json.dumps(listing | {"items": [JSON_JOB, JSON_JOB]}))
+    assert "digits: metadata.name: duplicate in this file" in ended.stderr
+    assert validate("-", stdin=json.dumps(listing | {"items": []})).exit_code == 1
+
+
+def test_several_json_values_are_several_documents() -> None:
+    faces = JSON_JOB | {"metadata": {"name": "faces"}}
+    text = json.dumps(JSON_JOB) + "\n" + json.dumps(faces)
+    assert validate("-", stdin=text).exit_code == 0
+    ended = validate("-", stdin=text + "\n}")
+    assert ended.stderr == "-: line 3, column 1: not JSON: Expecting value\n"
+
+
+def test_a_file_without_an_end_is_not_read_for_ever() -> None:
+    ended = validate("/dev/zero")
+    assert ended.stderr == "/dev/zero: (file): must be at most 16777216 bytes, is larger\n"
 
 
 def test_every_broken_rule_is_reported_not_only_the_first() -> None:
