@@ -15,6 +15,7 @@ from ddpjob.api.base import (
     ENV_NAME,
     MOUNT_PATH,
     AbsolutePath,
+    Broken,
     DnsLabel,
     DnsSubdomain,
     Model,
@@ -34,9 +35,9 @@ _NO_DOTS = "must not have . or .. between slashes"
 def _mount_path(path: str) -> str:
     broken = []
     if path == "/ddpjob" or path.startswith("/ddpjob/"):
-        broken.append((_OWN_PATHS, ""))
+        broken.append(Broken(_OWN_PATHS))
     if re.search(_DOTS, path + "/"):
-        broken.append((_NO_DOTS, ""))
+        broken.append(Broken(_NO_DOTS))
     if broken:
         raise broken_rules(*broken)
     return path

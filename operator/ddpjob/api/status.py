@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
 
 from ddpjob import names
-from ddpjob.api.base import DNS_SUBDOMAIN, Model, Short, broken_rules, unique
+from ddpjob.api.base import DNS_SUBDOMAIN, Broken, Model, Short, broken_rules, unique
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE, RANKS
 from ddpjob.text import printable
 from ddpjob.times import unix_seconds
@@ -38,7 +38,7 @@ def _whole_number(count: Any) -> Any:
 
 def _time(text: str) -> str:
     if unix_seconds(text) is None:
-        raise broken_rules(("must be a time", ""))
+        raise broken_rules(Broken("must be a time"))
     return text
 
 

@@ -19,7 +19,7 @@ from ddpjob.cli.files import documents
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Screen, Status, display
 from ddpjob.cli.say import say
-from ddpjob.cli.validate import check
+from ddpjob.cli.validate import BAD_INPUT, check
 from ddpjob.cluster import DDPJOBS, PODS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
@@ -39,7 +39,6 @@ IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "m
 LOCK = ".ddpjob-lock"
 # The volume at DDPJOB_RUN_DIR, and what an agent keeps there of a round that has failed.
 RUN_FOLDER, FAILURE = "ddpjob-run", "failure.json"
-BAD_INPUT = 2
 
 P = ParamSpec("P")
 
