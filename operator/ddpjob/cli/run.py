@@ -276,7 +276,7 @@ def _read(file: str, name: str | None) -> Body:
     if problems := check(job):
         _refuse(file, *problems)
     kept = ("name", "namespace", "labels", "annotations")
-    meta = {field: job["metadata"][field] for field in kept if field in job["metadata"]}
+    meta = {field: job["metadata"][field] for field in kept if job["metadata"].get(field)}
     # All nodes are this machine. If it was asleep, they have not heard each other.
     spec = {**job["spec"], "nodeTimeoutSeconds": 0}
     return {**job, "metadata": meta, "spec": spec}
