@@ -18,8 +18,8 @@ from ddpjob import api, names
 from ddpjob.cli.files import documents
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Screen, Status, display
-from ddpjob.cli.say import say
-from ddpjob.cli.validate import BAD_INPUT, check
+from ddpjob.cli.say import BAD_INPUT, say
+from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, PODS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller

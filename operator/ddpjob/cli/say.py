@@ -4,6 +4,9 @@ import typer
 
 from ddpjob.text import printable
 
+# The exit code of all commands for what a user gave them and they cannot take.
+BAD_INPUT = 2
+
 
 def say(*lines: str, err: bool = False) -> None:
     """Print each of these as one printable line."""

@@ -10,7 +10,7 @@ import typer
 from ddpjob import api, names
 from ddpjob.api.base import below
 from ddpjob.cli.files import documents
-from ddpjob.cli.say import say
+from ddpjob.cli.say import BAD_INPUT, say
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy, parse_policy
@@ -18,8 +18,6 @@ from ddpjob.text import printable
 
 # Characters of a namespace, a slash and a name of 253.
 MAX_TITLE = 317
-# The exit code of all commands for what a user gave them and they cannot take.
-BAD_INPUT = 2
 
 
 def validate(
