@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ddpjob import plot as plots
-from ddpjob.cli.say import BAD_INPUT, say
+from ddpjob.cli.say import BAD_INPUT, can_print, say
 
 # What the plots call a metric.
 LABELS: dict[plots.Metric, str] = {"loss": "loss", "samplesPerSecond": "samples/s"}
@@ -50,7 +50,7 @@ def plot(
         return
     width = shutil.get_terminal_size().columns
     drawn = plots.text(curve.points, curve.restarts, width, ROWS, label=label, is_log=log)
-    typer.echo(drawn if _can_print(drawn) else drawn.translate(plots.ASCII))
+    say(*(drawn if can_print(drawn) else drawn.translate(plots.ASCII)).splitlines())
 
 
 def _of_job(name: str, metric: plots.Metric) -> plots.Curve:
@@ -79,20 +79,12 @@ def _lines(path: str) -> Iterator[str]:
 
 def _write(path: str, drawn: str) -> None:
     if path == "-":
-        typer.echo(drawn, nl=False)
+        say(drawn.rstrip("\n"))
         return
     try:
         Path(path).write_text(drawn, encoding="utf-8")
     except OSError as error:
         _refuse(f"--svg: {path} cannot be written: {error.strerror}")
-
-
-def _can_print(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.api.base import below, called
-from ddpjob.api.messages import show
+from ddpjob.api.messages import kind_of, show
 from ddpjob.api.podtypes import is_reserved
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
@@ -147,11 +147,9 @@ def misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
     for name, value in template.items():
         path = f"spec.template{below(name)}"
         if name not in checks:
-            yield InvalidJob(
-                path, f"unknown field, must be metadata or spec, got {show(value)}", value
-            )
+            yield InvalidJob(path, "unknown field, must be metadata or spec")
         elif not isinstance(value, Mapping):
-            yield InvalidJob(path, f"must be an object, got {show(value)}", value)
+            yield InvalidJob(path, f"must be an object, got {kind_of(value)}", value)
         else:
             yield from checks[name](value, path)
 
@@ -160,17 +158,16 @@ def _metadata_misfits(metadata: Mapping[str, Any], parent: str) -> Iterator[Inva
     for name, value in metadata.items():
         path = parent + below(name)
         if name not in _METADATA:
-            rule = f"unknown field, must be labels or annotations, got {show(value)}"
-            yield InvalidJob(path, rule, value)
+            yield InvalidJob(path, "unknown field, must be labels or annotations")
         elif not isinstance(value, Mapping):
-            yield InvalidJob(path, f"must be an object, got {show(value)}", value)
+            yield InvalidJob(path, f"must be an object, got {kind_of(value)}", value)
         else:
             for key, text in value.items():
                 where = path + called(key)
                 if not isinstance(text, str):
-                    yield InvalidJob(where, f"must be a text, got {show(text)}", text)
+                    yield InvalidJob(where, f"must be a text, got {kind_of(text)}", text)
                 elif _is_own(key):
-                    yield InvalidJob(where, f"is set by ddpjob, cannot be {show(text)}", text)
+                    yield InvalidJob(where, "is set by ddpjob", text)
 
 
 def _spec_misfits(spec: Mapping[str, Any], path: str) -> Iterator[InvalidJob]:
@@ -180,8 +177,7 @@ def _spec_misfits(spec: Mapping[str, Any], path: str) -> Iterator[InvalidJob]:
     if spec.get("runtimeClassName") == "":  # the API server answers 500, as if it were overloaded
         yield InvalidJob(f"{path}.runtimeClassName", "must not be empty, got ''", "")
     if "ephemeralContainers" in spec:
-        rule = f"cannot be set on new pods, got {show(spec['ephemeralContainers'])}"
-        yield InvalidJob(f"{path}.ephemeralContainers", rule)
+        yield InvalidJob(f"{path}.ephemeralContainers", "cannot be set on new pods")
     if misshapen:
         return
     for position, volume in enumerate(spec.get("volumes") or []):
@@ -215,8 +211,7 @@ def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
     if isinstance(value, Mapping):
         for name, part in value.items():
             if name.startswith("$"):
-                rule = f"patch directives are not supported, got {show(part)}"
-                yield InvalidJob(path + below(name), rule, part)
+                yield InvalidJob(path + below(name), "patch directives are not supported")
             yield from _directives(part, path + below(name))
     elif isinstance(value, list):
         for position, item in enumerate(value):
