@@ -37,11 +37,9 @@ FITTING = {
     base.ABSOLUTE_PATH: ("/", "/exports", "/a//b/"),
     base.ENV_NAME: ("A", "TOKEN", "HOME", "a.b-c_d", "OMP_NUM_THREADS"),
     base.IMAGE: ("trainer:1", "r.example.com/a/b@sha256:" + "0" * 64, "~!{{x}}%"),
-    base.CAMEL_CASE: ("OOMKilled", "Evicted", "X"),
     base.CIDR: ("10.0.0.0/8", "0.0.0.0/0", "::/0", "fe80::1/64", "10.1.0.0/16", "1.2.3/999"),
     base.MODULE: ("transformers", "torch.nn", "a b", ".x"),
     base.MANAGER: ("ddpjob.dev/operator", "kueue.x-k8s.io/multikueue"),
-    base.SIGNAL: ("SIGKILL", "SIGSEGV", "SIGRTMIN+1"),
     # Of status.
     api.NUMBER: ("nan", "inf", "-inf", "0.5", "1e+20", "1.234e-05"),
     api.STAMP: ("2026-01-31T12:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),

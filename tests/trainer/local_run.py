@@ -11,9 +11,9 @@ import psutil
 
 
 class LocalRun:
-    """One run of the CLI; its output goes to a file."""
+    """One run of the CLI, with these environment variables; its output goes to a file."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, **variables: str) -> None:
         self.log = folder / "output"
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
@@ -21,7 +21,7 @@ class LocalRun:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables,
             )
 
     @property

@@ -1,9 +1,11 @@
 """`ddpjob run --local` on the example, with real torchrun, from outside."""
 
+import os
 import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -74,13 +76,18 @@ def test_a_killed_rank_is_started_again_in_place(tmp_path: Path, job: Path, laun
         assert log.read_text().count("round 1 of attempt 0 begins") == 1
 
 
-def test_an_interrupt_leaves_no_process(local: LocalRun) -> None:
-    local.until(lambda: len(local.workers()) == 2)
-    family = psutil.Process(local.process.pid).children(recursive=True)
-    local.process.send_signal(signal.SIGINT)
-    assert local.process.wait(120) == 130
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert alive == []
+def test_an_interrupt_leaves_no_process_and_no_temporary_file(tmp_path: Path, job: Path) -> None:
+    # A short path, because the names of sockets that torch opens in it have 107 characters at most.
+    with TemporaryDirectory() as system:
+        local = LocalRun(tmp_path, str(job), TMPDIR=system)
+        local.until(lambda: len(local.workers()) == 2)
+        family = psutil.Process(local.process.pid).children(recursive=True)
+        assert list(Path(system).rglob("torchelastic_*"))
+        local.process.send_signal(signal.SIGINT)
+        assert local.process.wait(120) == 130
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert alive == []
+        assert os.listdir(system) == []
 
 
 @pytest.mark.parametrize(

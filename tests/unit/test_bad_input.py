@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ddpjob.api import DDPJob
 from ddpjob.cli import app
+from ddpjob.cli.validate import check
+from ddpjob.cluster.local import _merged
+from ddpjob.errors import InvalidJob
 from tests.bad_input.cases import FOLDER, Case, cases
+from tests.builders import job_object
 
 CASES = cases()
 
@@ -14,7 +19,7 @@ CASES = cases()
 def complaints(file: Path) -> list[str]:
     """What `ddpjob validate` says about the file, line by line, and that it fails."""
     ended = CliRunner().invoke(app, ["validate", str(file)])
-    assert ended.exit_code == 1, ended.output
+    assert ended.exit_code == 2, ended.output
     assert isinstance(ended.exception, SystemExit), ended.exception
     lines = ended.stderr.splitlines()
     assert all(line.startswith(f"{file}: ") for line in lines)
@@ -31,6 +36,58 @@ def test_validate_names_field_value_and_rule(case: Case, tmp_path: Path) -> None
     if case.refused_by == "both" and case.value:
         assert words.endswith(f", got {case.value}")
     assert case.value in words
+
+
+# Faults of kinds of their own: a bound, an unknown field, a rule over two fields, a name, and an
+# unknown name that a stored job may have.
+OTHER_FAULTS = {
+    "spec.hangTimeoutSeconds": {"spec": {"hangTimeoutSeconds": -1}},
+    "spec.colour": {"spec": {"colour": "red"}},
+    "spec.networkPolicy.egress": {"spec": {"networkPolicy": {"enabled": False, "egress": []}}},
+    "metadata.namespace": {"metadata": {"namespace": "../up"}},
+}
+
+
+PAIRS = [
+    (case, other)
+    for case in CASES
+    for other in OTHER_FAULTS
+    # The other fault lies in another field; whole files have no second one.
+    if case.patch
+    and isinstance(spec := case.patch.get("spec", {}), dict)
+    and not case.path.startswith(("(", "kind", "apiVersion"))
+    and other.removeprefix("spec.").partition(".")[0] not in (spec or case.patch)
+]
+
+
+@pytest.mark.parametrize(("case", "other"), PAIRS, ids=lambda part: getattr(part, "name", part))
+def test_a_second_fault_hides_no_first_one(case: Case, other: str) -> None:
+    found = check(_merged(_merged(job_object(case.name), case.patch), OTHER_FAULTS[other]))
+    assert any(p.path == case.path and case.rule in p.rule for p in found), found
+    assert any(p.path == other for p in found), found
+    if case.refused_by == "both":
+        assert all(p.path.startswith((case.path, other)) for p in found), found
+
+
+def test_a_stored_job_may_break_only_what_is_asked_of_new_ones() -> None:
+    """The operator's own reading: whatever it refuses, the API server does not store."""
+    read = []
+    for case in CASES:
+        if case.patch and case.refused_by == "both":
+            try:
+                DDPJob.parse(_merged(job_object(case.name), case.patch))
+                read.append(case.name)
+            except InvalidJob:
+                continue
+    assert read == [
+        "metadata-unknown-field",
+        "failure-rule-signal-name",
+        "failure-rule-signal-that-ends-nothing",
+        "failure-rule-reason-unknown",
+        "failure-rule-rank-beyond-the-nodes",
+        "failure-rule-rank-beyond-the-gpus",
+        "failure-rule-pattern",
+    ]
 
 
 def test_every_case_has_a_patch_or_a_file_and_every_file_is_a_case() -> None:

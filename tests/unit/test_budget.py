@@ -1,5 +1,8 @@
 """Which rule of `failurePolicy` decides about a failure, and what the restarts cost."""
 
+import os
+import signal
+import sys
 from typing import Any
 
 import pytest
@@ -7,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.api import BackoffSeconds, Budget, DDPJob, FailurePolicy, Status, validate
+from ddpjob.api.failure_policy import SIGNALS
 from ddpjob.plan.budget import judge, spend, with_refill
 from ddpjob.plan.reasons import UNCOUNTED
 from tests.builders import (
@@ -76,13 +80,29 @@ def test_the_message_is_searched_in_linear_time() -> None:
     assert judge(cuda, failure(message="RuntimeError: CUDA error: bad ECC")).action == "FailJob"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the pods run on Linux")
+def test_every_signal_that_ends_a_process_may_be_named_and_no_other() -> None:
+    ending = set()
+    ignored = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and by what it starts
+    for number in signal.Signals:
+        command = ["sh", "-c", f"kill -{number} $$"]
+        process = os.posix_spawn("/bin/sh", command, {}, setsigdef=ignored)
+        _, status = os.waitpid(process, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+        elif os.WIFSIGNALED(status):
+            ending.add(signal.Signals(os.WTERMSIG(status)).name)
+    assert ending == set(SIGNALS)
+
+
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
         ({"action": "FailJob"}, "must have one of onExitCodes"),
         ({"onExitCodes": [0], "action": "FailJob"}, "must be at least 1"),
-        ({"onSignals": ["segv"], "action": "FailJob"}, "must be a signal's name"),
-        ({"onRanks": [1], "action": "Ignore", "countsTowardsMax": True}, "action must be Restart"),
+        ({"onSignals": ["segv"], "action": "FailJob"}, "must be one of SIGABRT, "),
+        ({"onRanks": [0], "action": "Ignore", "countsTowardsMax": True}, "action must be Restart"),
         ({"onMessagePattern": "(", "action": "FailJob"}, "must be an RE2 expression: missing )"),
         ({"onMessagePattern": "(?=x)", "action": "FailJob"}, "must be an RE2 expression"),
     ],

@@ -60,11 +60,13 @@ def finish(
 
 
 @contextmanager
-def running(folder: Path, content: Any, *options: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    folder: Path, content: Any, *options: str, **variables: str
+) -> Iterator[subprocess.Popen[str]]:
     """The command, once rank 0 has printed `up`; afterwards no process of it may be left."""
     process = subprocess.Popen(
         command(folder, content, "--local", *options),
-        env=environment(),
+        env=environment() | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -306,6 +308,63 @@ def test_interrupted_it_stops_everything(tmp_path: Path, number: int, code: int)
     assert process.returncode == code
     for rank in "01":
         assert "bye" in (tmp_path / f"out/shell/logs/shell-0-{rank}.log").read_text()
+
+
+LEAVES = 'echo left > "$TMPDIR/left"; mkdir "$TMPDIR/torchelastic_x"; '
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_nothing_is_left_in_the_systems_temporary_folder(tmp_path: Path, code: int) -> None:
+    system = tmp_path / "tmp"
+    system.mkdir()
+    script = f"{LEAVES}ls -d $TMPDIR; exit {code}"
+    done = finish(tmp_path, job(script), "--keep", TMPDIR=str(system))
+    assert done.returncode == (1 if code else 0)
+    assert f"[node 0] {system}/ddpjob-" in done.stdout
+    assert list(system.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nor_is_it_if_the_command_is_killed(tmp_path: Path, number: int) -> None:
+    system = tmp_path / "tmp"
+    system.mkdir()
+    script = f"{LEAVES}{MEET}; while :; do sleep 0.05; done"
+    with running(tmp_path, job(script), TMPDIR=str(system)) as process:
+        assert len(list(system.iterdir())) == 2
+        process.send_signal(number)
+    assert list(system.iterdir()) == []
+
+
+@pytest.mark.parametrize("namespace", ["../up", "/tmp/away", "a/b", ".", "..", "A", "x" * 64, 7])
+def test_a_namespace_that_leaves_the_folder_is_refused(tmp_path: Path, namespace: Any) -> None:
+    spec = job("true")
+    spec["metadata"]["namespace"] = namespace
+    (tmp_path / "in").mkdir()
+    done = finish(tmp_path / "in", spec)
+    assert done.returncode == 2 and "metadata.namespace: must be" in done.stderr
+    assert f"got {namespace!r}\n" in done.stderr or "xxx" in done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["in", "job.yaml"]
+
+
+@pytest.mark.parametrize("name", ["../up", "/tmp/away", ".", "", "a.b", "x" * 53])
+def test_so_is_a_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").mkdir()
+    done = finish(tmp_path / "in", job("true"), "--name", name)
+    assert done.returncode == 2 and "metadata.name: must be" in done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["in", "job.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "folder"), [(None, "shell"), ("", "shell"), ("team", "team.shell")]
+)
+def test_a_job_has_a_folder_of_its_namespace(
+    tmp_path: Path, namespace: str | None, folder: str
+) -> None:
+    spec = job("true")
+    spec["metadata"]["namespace"] = namespace
+    done = finish(tmp_path, spec)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [folder]
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from ddpjob import api
-from ddpjob.plan import reasons
+from ddpjob.api.failure_policy import REASONS
+from ddpjob.plan import budget, reasons
 from tests import links, tables
 from tests import reasons as reason_pages
 from tests.cluster.tiers import ROOT
@@ -39,6 +40,20 @@ def test_every_reason_is_known() -> None:
     assert {"Rendezvous", "Exception"} <= found, "the agent's"
     # Success is no failure: the agent's name for it, and that of an attempt in the history.
     assert found - {reasons.COMPLETED, "Succeeded"} <= FAILURES
+
+
+# What kubelets and container runtimes give where the agent left no reason.
+FOREIGN = {
+    *("Error", "StartError", "ContainerCannotRun", "ContainerStatusUnknown", "Unknown"),
+    *("DeadlineExceeded", "Terminated", "AppArmor", "SysctlForbidden", "UnknownReason"),
+    *("PodLevelResourcesNotSupported", "VolumeAttachmentLimitExceeded"),
+}
+
+
+def test_a_rule_of_failure_policy_may_name_every_reason_of_a_failure() -> None:
+    assert len(set(REASONS)) == len(REASONS)
+    assert set(REASONS) == FAILURES | FOREIGN
+    assert set(budget.START_ERRORS) <= FOREIGN
 
 
 def test_every_reason_of_a_condition_is_in_the_table_once() -> None:

@@ -304,7 +304,7 @@ def test_an_overlay_may_repeat_what_is_ours() -> None:
 
 
 def test_a_mount_needs_its_volume() -> None:
-    with pytest.raises(InvalidJob, match="no volume has the name 'nowhere'"):
+    with pytest.raises(InvalidJob, match="no volume has the name, got 'nowhere'"):
         pod(job(volumeMounts=[{"name": "nowhere", "mountPath": "/x"}]))
 
 

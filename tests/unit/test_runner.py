@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -293,6 +294,56 @@ async def test_a_write_that_meets_another_is_done_again(tmp_path: Path) -> None:
         await machine.run("true")
         await machine.until(is_phase("Succeeded"))
     assert cluster.met == 2
+
+
+LEAVES = 'mkdir "$TMPDIR/torchelastic_x"; echo left > "$TMPDIR/torchelastic_x/log"; '
+
+
+@pytest.fixture
+def system_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What stands in for the system's temporary folder."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+async def test_each_pod_has_a_temporary_folder_that_goes_with_it(
+    machine: Machine, system_folder: Path
+) -> None:
+    for name in ("a", "b"):
+        await machine.run(f"{LEAVES}stat -c %a $TMPDIR; echo $TMPDIR; exit 9", name=name)
+        await machine.until(is_ended, name)
+    (mode, one), (_, two) = ([line for _, line in machine.lines][i : i + 2] for i in (0, 2))
+    assert mode == "700" and {Path(one).parent, Path(two).parent} == {system_folder}
+    assert one != two and list(system_folder.iterdir()) == []
+
+
+async def test_a_killed_pod_leaves_no_temporary_folder_either(
+    machine: Machine, system_folder: Path
+) -> None:
+    pod = await machine.run(f"{LEAVES}trap '' TERM; {SLEEPER}", terminationGracePeriodSeconds=600)
+    await machine.line("up")
+    assert len(list(system_folder.iterdir())) == 1
+    await machine.delete(pod, grace=0)
+    await machine.idle()
+    assert list(system_folder.iterdir()) == []
+
+
+async def test_a_job_may_name_its_temporary_folder(machine: Machine, system_folder: Path) -> None:
+    env = [{"name": "TMPDIR", "value": "/scratch"}]
+    await machine.run("echo $TMPDIR", container={"env": env})
+    await machine.until(is_ended)
+    assert machine.lines == [("0", "/scratch")] and list(system_folder.iterdir()) == []
+
+
+async def test_a_full_temporary_folder_is_said(machine: Machine, system_folder: Path) -> None:
+    system_folder.rmdir()
+    await machine.run("echo up")
+    last = await machine.until(is_ended)
+    assert ended(last)["exitCode"] == 128
+    (line,) = machine.lines
+    assert line[1].startswith(f"ddpjob: cannot make the folder {system_folder}/ddpjob-")
 
 
 async def test_the_deadline_ends_a_pod_and_keeps_it(machine: Machine) -> None:

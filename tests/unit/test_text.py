@@ -233,7 +233,7 @@ PACKAGE = ROOT / "operator" / "ddpjob"
 IN_PODS = ("shim.py",)  # what these print is a pod's log
 PRINTS = {"echo", "secho", "basicConfig", "StreamHandler", "Formatter", "Console", "addHandler"}
 WHERE = {
-    "cli/say.py": {"echo"},
+    "cli/say.py": {"echo", "sys.stdout"},  # of which it asks for the encoding
     "cli/crd.py": {"echo"},  # made of our own models
     "cli/live.py": {"Console"},
     "logs.py": {"basicConfig", "StreamHandler", "Formatter"},

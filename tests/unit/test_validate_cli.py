@@ -52,7 +52,7 @@ def test_one_broken_file_of_two_is_named_and_fails_the_command(good: Path, tmp_p
     broken = tmp_path / "broken.yaml"
     broken.write_text(GOOD + "  nnodes: 0\n")
     ended = validate(broken, good)
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert ended.stdout == f"{good}: ok\n"
     assert ended.stderr == f"{broken}: digits: spec.nnodes: must be at least 1, got 0\n"
 
@@ -103,30 +103,110 @@ def test_an_archive_needs_a_job_that_names_it_and_must_be_there(good: Path) -> N
 
 def test_standard_input_is_read_for_a_dash() -> None:
     assert validate("-", stdin=GOOD).stdout == "-: ok\n"
-    assert validate("-", stdin=GOOD + "  nnodes: 0\n").exit_code == 1
+    assert validate("-", stdin=GOOD + "  nnodes: 0\n").exit_code == 2
 
 
-def test_json_is_read_too(tmp_path: Path) -> None:
-    spec = {"image": "trainer:1", "args": ["train.py"]}
+JSON_JOB = {
+    "apiVersion": "ddpjob.dev/v1alpha1",
+    "kind": "DDPJob",
+    "metadata": {"name": "digits"},
+    "spec": {"image": "trainer:1", "args": ["train.py"]},
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_json_is_read_as_editors_write_it(
+    tmp_path: Path, encoding: str, indent: int | str | None
+) -> None:
     path = tmp_path / "job.json"
-    job = {"apiVersion": "ddpjob.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
-    path.write_text(json.dumps({**job, "spec": spec}))
-    assert validate(path).exit_code == 0
+    path.write_text(json.dumps(JSON_JOB, indent=indent), encoding=encoding)
+    assert validate(path).stdout == f"{path}: ok\n"
+
+
+def test_the_items_of_a_list_are_judged_one_by_one() -> None:
+    other = JSON_JOB | {"metadata": {"name": "faces"}, "spec": {"image": "", "args": ["a"]}}
+    listing = {"apiVersion": "v1", "kind": "List", "items": [JSON_JOB, other]}
+    ended = validate("-", stdin=json.dumps(listing))
+    assert ended.stderr == "-: faces: spec.image: must be ASCII without blanks, got ''\n"
+    ended = validate("-", stdin=json.dumps(listing | {"items": [JSON_JOB, JSON_JOB]}))
+    assert "digits: metadata.name: duplicate in this file, got digits" in ended.stderr
+    assert validate("-", stdin=json.dumps(listing | {"items": []})).exit_code == 2
+
+
+def test_several_json_values_are_several_documents() -> None:
+    faces = JSON_JOB | {"metadata": {"name": "faces"}}
+    text = json.dumps(JSON_JOB) + "\n" + json.dumps(faces)
+    assert validate("-", stdin=text).exit_code == 0
+    ended = validate("-", stdin=text + "\n}")
+    assert ended.stderr == "-: line 3, column 1: not JSON: Expecting value\n"
+
+
+def test_a_file_without_an_end_is_not_read_for_ever() -> None:
+    ended = validate("/dev/zero")
+    assert ended.stderr == "/dev/zero: (file): must be at most 16777216 bytes, is larger\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [("a: b, got 1", "'a: b, got 1'"), ("", "''"), ("x]", "'x]'"), ("$ok/a.b-c", None)],
+)
+def test_a_key_that_could_be_taken_for_more_is_quoted(key: str, shown: str | None) -> None:
+    metadata = {"name": "digits", key: 1, "labels": {key: "?"}}
+    ended = validate("-", stdin=json.dumps(JSON_JOB | {"metadata": metadata}))
+    path = f"[{shown}]" if shown else f".{key}"
+    assert f"-: digits: metadata{path}: unknown field, got 1\n" in ended.stderr
+    assert f"-: digits: metadata.labels{path}: must be at most 63 letters" in ended.stderr
+    listed = JSON_JOB | {"spec": [{key: 1}]}
+    assert f"got [{{{path if shown else key}}}]\n" in validate("-", stdin=json.dumps(listed)).stderr
 
 
 def test_every_broken_rule_is_reported_not_only_the_first() -> None:
     text = GOOD.replace("name: digits", "name: Digits" + "x" * 60).replace("[train.py]", "[-x]")
     text += "  progress: file\n  data: {volume: {emptyDir: {}}, mountPath: /dev/shm}\n"
     text += "  env:\n  - {name: RANK, value: a, valueFrom: {}}\n"
-    fields = [line.split(": ")[2] for line in validate("-", stdin=text).stderr.splitlines()]
-    # Rules over several fields are not judged before the fields themselves are right.
-    assert fields == ["metadata.name", "metadata.name", "spec.env[0].valueFrom"]
+    text += "  template: {spec: {hostNetwork: true, containers: [{name: trainer, command: []}]}}\n"
+    text += "  failurePolicy: {maxRestarts: -1, rules: [{onSignals: [SIGFOO], action: FailJob}]}\n"
+    lines = validate("-", stdin=text).stderr.splitlines()
+    assert [line.split(": ")[2] for line in lines] == [
+        "metadata.name",
+        "metadata.name",
+        "spec.env[0].valueFrom",
+        "spec.failurePolicy.maxRestarts",
+        "spec.args",
+        "spec.shm.enabled",
+        "spec.env[0].name",
+        "spec.failurePolicy.rules[0].onSignals[0]",
+    ]
+    # Rules that read a broken field are judged once it is mended.
     text = text.replace("valueFrom: {}", "valueFrom: {fieldRef: {fieldPath: spec.nodeName}}")
-    fields = [line.split(": ")[2] for line in validate("-", stdin=text).stderr.splitlines()]
-    assert fields[2:] == ["spec.env[0]", "spec.env[0].name"]
-    text = text[: text.index("  env:")]
-    fields = [line.split(": ")[2] for line in validate("-", stdin=text).stderr.splitlines()]
-    assert fields[2:] == ["spec.args", "spec.shm.enabled"]
+    lines = validate("-", stdin=text).stderr.splitlines()
+    assert "spec.env[0]" in [line.split(": ")[2] for line in lines]
+    # What a pod is made of can be judged if its volumes are right.
+    lines = validate("-", stdin=text.replace("/dev/shm", "/data")).stderr.splitlines()
+    assert [line.split(": ")[2] for line in lines][-2:] == [
+        "spec.template.spec.containers[trainer].command",
+        "spec.template.spec.hostNetwork",
+    ]
+
+
+def test_all_that_is_wrong_with_an_overlay_is_reported() -> None:
+    spec = "{hostNetwork: true, hostPID: true, hostname: a, volumes: [{name: v, hostPath: {}}]}"
+    misfit = "spec: {$patch: a, volumes: {}, tolerations: 3}, metadata: {name: a, labels: {b: 1}}"
+    text = GOOD + f"  template: {{spec: {spec}}}\n  master: {{template: {{{misfit}, x: 1}}}}\n"
+    lines = validate("-", stdin=text).stderr.splitlines()
+    assert [line.split(": ")[2] for line in lines] == [
+        "spec.template.spec.hostname",
+        "spec.template.spec.hostNetwork",
+        "spec.template.spec.hostPID",
+        "spec.template.spec.volumes[v]",
+        "spec.master.template.spec.$patch",
+        "spec.master.template.spec.volumes",
+        "spec.master.template.spec.tolerations",
+        "spec.master.template.metadata.name",
+        "spec.master.template.metadata.labels[b]",
+        "spec.master.template.x",
+    ]
 
 
 def test_all_documents_of_a_file_are_judged_and_empty_ones_left_out() -> None:
@@ -139,7 +219,7 @@ def test_a_message_never_shows_what_an_object_holds() -> None:
     text = GOOD + "  env:\n  - {name: TOKEN, value: hunter2, valueFrom: {}}\n"
     text += "  volumes: {password: hunter2}\n  command: {password: hunter2}\n"
     ended = validate("-", stdin=text)
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert "{password}" in ended.stderr
     assert "hunter2" not in ended.stderr
 
@@ -161,7 +241,7 @@ def test_a_key_cannot_print_a_line_of_its_own(tmp_path: Path, key: str) -> None:
     for text in texts:
         path.write_text(text)
         ended = validate(path)
-        assert ended.exit_code == 1 and ended.stdout == ""
+        assert ended.exit_code == 2 and ended.stdout == ""
         (line,) = ended.stderr.splitlines()
         assert line.isprintable() and line.startswith(f"{tmp_path}/a\\nb\\x1b[2J/job.yaml: ")
         assert "x\\" in line and "y" in line.partition("x\\")[2]
@@ -190,7 +270,7 @@ def test_what_cannot_be_read_is_said_in_one_line(
     if content is not None:
         path.write_bytes(content)
     ended = validate(path)
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     (line,) = ended.stderr.splitlines()
     assert line.startswith(f"{path}: {problem}")
 
@@ -202,7 +282,7 @@ def test_a_label_may_be_called_like_a_list_of_the_pod() -> None:
 
 def test_two_jobs_of_one_name_are_one_too_many() -> None:
     ended = validate("-", stdin=f"{GOOD}---\n{GOOD}---\n{GOOD}")
-    assert ended.stderr == "-: digits: metadata.name: duplicate in this file\n"
+    assert ended.stderr == "-: digits: metadata.name: duplicate in this file, got digits\n"
     elsewhere = GOOD.replace("name: digits", "name: digits\n  namespace: other")
     assert elsewhere != GOOD
     assert validate("-", stdin=f"{GOOD}---\n{elsewhere}").exit_code == 0
@@ -259,7 +339,7 @@ def test_the_allow_list_is_the_charts_unless_one_is_given(tmp_path: Path) -> Non
     job = tmp_path / "host.yaml"
     job.write_text(GOOD + "  template:\n    spec:\n      hostNetwork: true\n")
     ended = validate(job)
-    assert ended.exit_code == 1 and "(policy.hostNetwork)" in ended.stderr
+    assert ended.exit_code == 2 and "(policy.hostNetwork)" in ended.stderr
     policy = tmp_path / "policy.json"
     policy.write_text('{"hostNetwork": true}')
     assert validate(job, "--policy", policy).exit_code == 0

@@ -5,9 +5,10 @@ Both stand side by side, so that both refuse the same files.
 """
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -20,21 +21,64 @@ class Rule:
     """A rule over several fields of a model.
 
     The API server runs `cel` on the model, and `holds` is the same rule in Python. `message` is
-    about `field`, or about the whole model if `field` is empty.
+    about `field`, or about the whole model if `field` is empty. `is_for_new` says that `cel` lets
+    pass what is stored: it reads the stored value from `oldSelf`, an optional.
     """
 
     cel: str
     holds: Callable[[Any], bool]
     message: str
     field: str = ""
+    is_for_new: bool = False
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """Return the JSON names of the model's fields that the rule is about."""
+        return frozenset(re.findall(r"\bself\.(\w+)", self.cel))
+
+    def broken_by(self, model: "Model") -> "Broken | None":
+        """Return how `model` breaks the rule, or None if the rule holds."""
+        return (
+            None
+            if self.holds(model)
+            else Broken(self.message, self.field, *_filled_in(model, self.field))
+        )
 
 
-def broken_rules(*broken: tuple[str, str]) -> PydanticCustomError:
-    """Return the error that a validator raises for these (message, field) pairs.
+class Broken(NamedTuple):
+    """A broken rule, as messages need it."""
 
-    The field is a path below the value that is validated.
-    """
+    rule: str
+    field: str = ""
+    """A path below the value that was validated; empty for that value itself."""
+    value: Any = None
+    """The value at `field`. If it is None, the value that was validated has it."""
+    is_default: bool = False
+    """Whether the API server would fill in `value`, because the object does not have it."""
+
+
+def broken_rules(*broken: Broken) -> PydanticCustomError:
+    """Return the error that a validator raises for these broken rules."""
     return PydanticCustomError("rules", "broken rules", {"broken": list(broken)})
+
+
+_PLAIN = re.compile(r"[\w./@$-]{1,253}", re.ASCII)
+
+
+def below(part: str | int) -> str:
+    """Return the path of a field, a key or an item below its parent.
+
+    It is `.name` or `[0]`. A key that could be taken for more than a name is quoted, as in
+    `['a: b']`.
+    """
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _PLAIN.fullmatch(part) else f"[{part!r}]"
+
+
+def called(name: str) -> str:
+    """Return the path of an item that is known by its name: `[name]`, or `['a: b']`."""
+    return f"[{name}]" if _PLAIN.fullmatch(name) else f"[{name!r}]"
 
 
 class Model(BaseModel):
@@ -52,8 +96,7 @@ class Model(BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check_rules(self) -> "Model":
-        broken = [(rule.message, rule.field) for rule in self.checks if not rule.holds(self)]
-        if broken:
+        if broken := list(filter(None, (rule.broken_by(self) for rule in self.checks))):
             raise broken_rules(*broken)
         return self
 
@@ -65,6 +108,7 @@ class Model(BaseModel):
             schema["x-kubernetes-validations"] = [
                 {"rule": rule.cel, "message": rule.message}
                 | ({"fieldPath": f".{rule.field}"} if rule.field else {})
+                | ({"optionalOldSelf": True} if rule.is_for_new else {})
                 for rule in cls.checks
             ]
         return schema
@@ -77,16 +121,29 @@ class Model(BaseModel):
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
+def _filled_in(model: Model, path: str) -> tuple[Any, bool]:
+    """Return (the default at this path, True), or (None, False) if the object has a value."""
+    value: Any = model
+    is_default = False
+    for part in filter(None, path.split(".")):
+        name = next(n for n, field in type(value).model_fields.items() if part == field.alias)
+        is_default |= name not in value.model_fields_set
+        value = getattr(value, name)
+        if not isinstance(value, Model):
+            break
+    return (value, True) if is_default and value is not None else (None, False)
+
+
 # There is no sign, because no amount in a pod is below zero. A float can hold the exponent.
 QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[mkMGTPEnu]|[eE][+-]?[0-9]{1,2})?$"
 
 
 def _quantity(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise broken_rules(("must be an integer or a text such as '500m' or '1Gi'", ""))
+        raise broken_rules(Broken("must be an integer or a text such as '500m' or '1Gi'"))
     text = value if isinstance(value, str) else str(value)
     if not (len(text) <= 32 and re.fullmatch(QUANTITY, text, re.ASCII)):
-        raise broken_rules(("must be a quantity, not negative, such as 2, '500m' or '1Gi'", ""))
+        raise broken_rules(Broken("must be a quantity, not negative, such as 2, '500m' or '1Gi'"))
     return value
 
 
@@ -121,21 +178,23 @@ def quantity_value(quantity: int | str) -> float:
 
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+# Of an object that is not created yet, whose namespace may be empty.
+NAMESPACE = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 ABSOLUTE_PATH = r"^/[^:]*$"
 MOUNT_PATH = r"^(/[^/:]+)+$"
 FILE_PATH = r"^[^/:]+(/[^/:]+)*$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 IMAGE = r"^[!-~]+$"
-CAMEL_CASE = r"^[A-Z][A-Za-z0-9]*$"
 CIDR = r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"
 MANAGER = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 MODULE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 SHA256 = r"^[0-9a-f]{64}$"
-SIGNAL = r"^SIG[A-Z0-9+-]+$"
 # The rule that each pattern of the schema stands for, as messages have it.
+_LABEL_RULE = "must be lower-case letters, digits and '-', and must not begin or end with '-'"
 PATTERNS = {
-    DNS_LABEL: "must be lower-case letters, digits and '-', and must not begin or end with '-'",
+    DNS_LABEL: _LABEL_RULE,
+    NAMESPACE: _LABEL_RULE,
     DNS_SUBDOMAIN: "must be lower-case letters, digits, '-' and '.', and no part between dots may "
     "begin or end with '-'",
     ABSOLUTE_PATH: "must begin with '/' and have no ':'",
@@ -143,12 +202,10 @@ PATTERNS = {
     FILE_PATH: "must have no ':' and no '//', and neither begin nor end with '/'",
     ENV_NAME: "must be letters, digits, '_', '-' and '.', not beginning with a digit",
     IMAGE: "must be ASCII without blanks",
-    CAMEL_CASE: "must be letters and digits, beginning with a capital, such as OOMKilled",
     CIDR: "must be a network such as 10.0.0.0/8",
     MANAGER: "must be <domain>/<name>, such as kueue.x-k8s.io/multikueue",
     MODULE: "must be the name of a Python module, such as transformers",
     SHA256: "must be a SHA-256 as 64 lower-case hexadecimal digits",
-    SIGNAL: "must be a signal's name, such as SIGSEGV",
 }
 
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
@@ -158,40 +215,49 @@ Text = Annotated[str, Field(max_length=32768)]
 Short = Annotated[str, Field(max_length=253)]
 
 
+def duplicates(keys: Sequence[str], values: Iterable[Hashable]) -> list[Broken]:
+    """Return a broken rule for each item of a list that has the values of an earlier item.
+
+    `values` are those of the fields `keys`, item by item.
+    """
+    seen: set[Hashable] = set()
+    twice: list[Broken] = []
+    for position, value in enumerate(values):
+        if value in seen:
+            twice.append(Broken(f"duplicate {' and '.join(keys)}", f"[{position}].{keys[0]}"))
+        seen.add(value)
+    return twice
+
+
 def unique(*keys: str) -> Any:
     """Return the annotation of a list whose items differ in these fields.
 
     In the schema it is `listType: map`.
     """
-
-    def check(items: list[Any]) -> list[Any]:
-        seen: set[Hashable] = set()
-        twice: list[tuple[str, str]] = []
-        for position, item in enumerate(items):
-            key = tuple(getattr(item, _snake(name)) for name in keys)
-            if key in seen:
-                twice.append((f"duplicate {' and '.join(keys)}", f"[{position}].{keys[0]}"))
-            seen.add(key)
-        if twice:
-            raise broken_rules(*twice)
-        return items
-
-    return _Unique(check, list(keys))
+    return Unique(keys)
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-class _Unique:
+@dataclass(frozen=True)
+class Unique:
     """The annotation that `unique` returns: a check, and two keys of the schema."""
 
-    def __init__(self, check: Callable[[list[Any]], list[Any]], names: list[str]) -> None:
-        self.check, self.names = check, names
+    keys: tuple[str, ...]
+
+    def check(self, items: list[Any]) -> list[Any]:
+        """Return `items`. Raises the error of a broken rule if two have equal keys."""
+        names = [_snake(key) for key in self.keys]
+        values = (tuple(getattr(item, name) for name in names) for item in items)
+        if twice := duplicates(self.keys, values):
+            raise broken_rules(*twice)
+        return items
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return pydantic.AfterValidator(self.check).__get_pydantic_core_schema__(source, handler)
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> Any:
-        extra = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": self.names}
+        extra = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [*self.keys]}
         return handler(core_schema) | extra

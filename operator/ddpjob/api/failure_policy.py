@@ -1,11 +1,12 @@
 """The models of `spec.failurePolicy`."""
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from ddpjob.api import expressions
-from ddpjob.api.base import CAMEL_CASE, SIGNAL, Model, Rule
+from ddpjob.api.base import Model, Rule
 from ddpjob.api.messages import show
 from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
@@ -41,7 +42,28 @@ class BackoffSeconds(Model):
     )
 
 
-Reason = Annotated[str, Field(max_length=63, pattern=CAMEL_CASE)]
+# The signals that can end a process, by the names that Python gives them on Linux.
+SIGNALS = (
+    *("SIGABRT", "SIGALRM", "SIGBUS", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGKILL"),
+    *("SIGPIPE", "SIGPROF", "SIGPWR", "SIGQUIT", "SIGRTMAX", "SIGRTMIN", "SIGSEGV", "SIGSTKFLT"),
+    *("SIGSYS", "SIGTERM", "SIGTRAP", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGXCPU", "SIGXFSZ"),
+)
+# The reasons that `status.failure.reason` can have: those of plan/reasons.py, then those of
+# kubelets and of container runtimes, which it has where the agent left none.
+REASONS = (
+    *("Exception", "ExitCode", "Signal", "OOMKilled", "Hang", "Rendezvous", "LaunchFailed"),
+    *("InitContainerFailed", "Preempted", "Evicted", "PodDeleted", "NodeLost", "NodeSilent"),
+    *("NodeRefused", "ResultUnknown", "StartupDeadlineExceeded", "SpecChanged", "AvoidanceOver"),
+    *("Error", "StartError", "ContainerCannotRun", "ContainerStatusUnknown", "Unknown"),
+    *("DeadlineExceeded", "Terminated", "AppArmor", "SysctlForbidden", "UnknownReason"),
+    *("PodLevelResourcesNotSupported", "VolumeAttachmentLimitExceeded"),
+)
+
+
+# A stored job may have other names, from before the schema had these. The operator reads it as it
+# is: such a name fits no failure.
+def _one_of(known: tuple[str, ...]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "enum": list(known)})
 
 
 class FailureRule(Model):
@@ -54,13 +76,15 @@ class FailureRule(Model):
     """`onExitCodes` fits if the worker's own exit code is one of these."""
     on_signals: (
         Annotated[
-            list[Annotated[str, Field(max_length=16, pattern=SIGNAL)]],
+            list[Annotated[str, _one_of(SIGNALS)]],
             Field(min_length=1, max_length=32),
         ]
         | None
     ) = None
     """`onSignals` fits if one of these signals, such as SIGSEGV, ended the worker."""
-    on_reasons: Annotated[list[Reason], Field(min_length=1, max_length=32)] | None = None
+    on_reasons: (
+        Annotated[list[Annotated[str, _one_of(REASONS)]], Field(min_length=1, max_length=32)] | None
+    ) = None
     """`onReasons` fits if `status.failure.reason` is one of these, such as OOMKilled or Evicted."""
     on_ranks: (
         Annotated[
@@ -69,7 +93,8 @@ class FailureRule(Model):
         ]
         | None
     ) = None
-    """`onRanks` fits if the global rank of the worker is one of these."""
+    """`onRanks` fits if the global rank of the worker is one of these. The ranks of a job are 0 to
+    `nnodes` times the processes of a node, less one."""
     on_message_pattern: MessagePattern | None = None
     """`onMessagePattern` is an RE2 expression. It fits if it is found in `status.failure.message`.
     All expressions of a job together may have 2000 instructions and 16 Unicode classes such as
@@ -155,10 +180,31 @@ def broken_expressions(policy: FailurePolicy) -> list[InvalidJob]:
     places = [place for place, rule in enumerate(policy.rules) if rule.on_message_pattern]
     texts = policy.message_patterns()
     return [
-        InvalidJob(
-            f"spec.failurePolicy.rules[{places[position]}].onMessagePattern",
-            f"{rule}, got {show(texts[position])}",
-            texts[position],
-        )
+        _misfit(f"[{places[position]}].onMessagePattern", rule, texts[position])
         for position, rule in expressions.broken(texts)
     ]
+
+
+def fits_nothing(policy: FailurePolicy, world_size: int | None) -> Iterator[InvalidJob]:
+    """Yield an InvalidJob for each signal, reason and rank of the rules that no failure can have.
+
+    Ranks are not judged if `world_size` is None. This is no part of parsing, because a stored job
+    may have such values, from before they were refused or from before its world became smaller.
+    """
+    for place, rule in enumerate(policy.rules):
+        for field, values, known in (
+            ("onSignals", rule.on_signals, SIGNALS),
+            ("onReasons", rule.on_reasons, REASONS),
+        ):
+            for position, value in enumerate(values or ()):
+                if value not in known:
+                    path, words = f"[{place}].{field}[{position}]", ", ".join(known)
+                    yield _misfit(path, f"must be one of {words}", value)
+        for position, rank in enumerate(rule.on_ranks or ()):
+            if world_size is not None and rank >= world_size:
+                path, last = f"[{place}].onRanks[{position}]", world_size - 1
+                yield _misfit(path, f"must be a rank of the job, 0 to {last}", rank)
+
+
+def _misfit(path: str, rule: str, value: object) -> InvalidJob:
+    return InvalidJob(f"spec.failurePolicy.rules{path}", f"{rule}, got {show(value)}", value)

@@ -6,14 +6,15 @@ from itertools import chain
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from ddpjob.api.base import DNS_SUBDOMAIN, Model, Rule, broken_rules
-from ddpjob.api.failure_policy import broken_expressions
-from ddpjob.api.messages import explain, show
+from ddpjob.api.base import DNS_SUBDOMAIN, NAMESPACE, Broken, Model, Rule, below, broken_rules
+from ddpjob.api.messages import MAX_PROBLEMS, explain, show
+from ddpjob.api.new_jobs import problems_beside, problems_of
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, Spec
 from ddpjob.api.status import Status, read_status
+from ddpjob.api.unjudged import unjudged
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import MAX_LEVELS, is_deep
 
@@ -41,30 +42,40 @@ NAME_RULES = (
 
 
 def _name(name: str) -> str:
-    if broken := [(rule.message, "") for rule in NAME_RULES if not rule.holds(name)]:
+    if broken := [Broken(rule.message) for rule in NAME_RULES if not rule.holds(name)]:
         raise broken_rules(*broken)
     return name
 
 
 _LABEL = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
+_KEY_RULE = "the key must be <name> or <domain>/<name>"
 _LABEL_RULE = (
     "must be at most 63 letters, digits, '-', '_' and '.', and must begin and end with a letter or "
     "a digit"
 )
 
 
-def _keys(annotations: dict[str, str]) -> dict[str, str]:
+def _broken_keys(annotations: Mapping[str, str]) -> Iterator[Broken]:
     for key in annotations:
         prefix, slash, name = key.rpartition("/")
         if not re.fullmatch(_LABEL, name) or slash and not re.fullmatch(DNS_SUBDOMAIN, prefix):
-            raise broken_rules((f"the key {key!r} must be <name> or <domain>/<name>", ""))
+            yield Broken(_KEY_RULE, below(key), key)
+
+
+def _keys(annotations: dict[str, str]) -> dict[str, str]:
+    if broken := list(_broken_keys(annotations)):
+        raise broken_rules(*broken)
     return annotations
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
-    for key, value in _keys(labels).items():
-        if not re.fullmatch(f"({_LABEL})?", value):
-            raise broken_rules((f"the value of {key} {_LABEL_RULE}, got {value!r}", ""))
+    values = (
+        Broken(_LABEL_RULE, below(key), value)
+        for key, value in labels.items()
+        if not re.fullmatch(f"({_LABEL})?", value)
+    )
+    if broken := [*_broken_keys(labels), *values]:
+        raise broken_rules(*broken)
     return labels
 
 
@@ -74,7 +85,7 @@ class Metadata(Model):
     model_config = {"extra": "ignore"}
 
     name: Annotated[str, AfterValidator(_name)]
-    namespace: str = ""
+    namespace: Annotated[str, Field(max_length=63, pattern=NAMESPACE)] = ""
     uid: str = ""
     generation: int = 1
     resource_version: str = ""
@@ -137,17 +148,21 @@ def validate(obj: Any) -> list[InvalidJob]:
     if problems := list(oversize(obj)) or list(_too_deep(obj)):
         return problems
     problems = [*_unknown_metadata(obj.get("metadata")), *_unknown_nulls(obj)]
+    read = _read(obj)
     try:
-        job = DDPJob.model_validate(_read(obj))
+        spec = DDPJob.model_validate(read).spec
+        problems += problems_of(spec.failure_policy, spec.world_size)
     except ValidationError as error:
-        return problems + explain(error)
-    return problems + broken_expressions(job.spec.failure_policy)
+        problems += explain(error)
+        problems += unjudged(DDPJob, read, error)
+        problems += problems_beside(error, read.get("spec"))
+    return problems[:MAX_PROBLEMS]
 
 
 def with_defaults(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Return `obj` as the API server would store it. Raises InvalidJob."""
     job = DDPJob.parse(obj)
-    for problem in broken_expressions(job.spec.failure_policy):
+    for problem in problems_of(job.spec.failure_policy, job.spec.world_size):
         raise problem
     return {**obj, "spec": job.spec.to_json()}
 
@@ -166,7 +181,9 @@ def _unknown_metadata(metadata: Any) -> list[InvalidJob]:
     """
     unknown = set(metadata) - _METADATA_FIELDS if isinstance(metadata, Mapping) else set()
     return [
-        InvalidJob(f"metadata.{name}", f"unknown field, got {show(metadata[name])}", metadata[name])
+        InvalidJob(
+            f"metadata{below(name)}", f"unknown field, got {show(metadata[name])}", metadata[name]
+        )
         for name in sorted(map(str, unknown))
     ]
 

@@ -1,14 +1,14 @@
 """Turns pydantic's errors into messages that name the field, the value and the rule."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ddpjob.api.base import PATTERNS
+from ddpjob.api.base import PATTERNS, Broken, below
 from ddpjob.errors import InvalidJob
 
 _RULES = {
@@ -45,18 +45,27 @@ def explain(error: ValidationError, *, most: int = MAX_PROBLEMS) -> list[Invalid
     return list(found.values())
 
 
+def path_of(parts: Iterable[str | int]) -> str:
+    """Return the path of these fields, keys and positions: `spec.env[0].name`."""
+    return "".join(map(below, parts)).removeprefix(".")
+
+
+def broken_problem(path: str, broken: Broken, value: Any) -> InvalidJob:
+    """Return the InvalidJob for a rule that `value`, which is at `path`, breaks."""
+    where = path + (broken.field if broken.field[:1] in ".[" else f".{broken.field}")
+    if broken.value is None:
+        return _problem(where, broken.rule, _at(value, broken.field))
+    note = " (the default)" if broken.is_default else ""
+    return _problem(where, broken.rule, broken.value, note)
+
+
 def _problems(detail: ErrorDetails) -> Iterator[InvalidJob]:
-    path, value = "", detail["input"]
-    for part in detail["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    path, value = path_of(detail["loc"]), detail["input"]
     context = detail.get("ctx") or {}
     if detail["type"] == "missing":
         yield InvalidJob(path, "is required")
     elif detail["type"] == "rules":
-        for rule, field in context["broken"]:
-            yield _problem(
-                path + (field if field[:1] in ".[" else f".{field}"), rule, _at(value, field)
-            )
+        yield from (broken_problem(path, broken, value) for broken in context["broken"])
     elif detail["type"] == "string_pattern_mismatch":
         pattern = context["pattern"]
         yield _problem(path, PATTERNS.get(pattern, f"must match {pattern}"), value)
@@ -65,8 +74,8 @@ def _problems(detail: ErrorDetails) -> Iterator[InvalidJob]:
         yield _problem(path, words.format(**context) if words else detail["msg"], value)
 
 
-def _problem(path: str, rule: str, value: Any) -> InvalidJob:
-    return InvalidJob(path, f"{rule}, got {show(value, path)}", value)
+def _problem(path: str, rule: str, value: Any, note: str = "") -> InvalidJob:
+    return InvalidJob(path, f"{rule}, got {show(value, path)}{note}", value)
 
 
 def _at(value: Any, field: str) -> Any:
@@ -98,13 +107,19 @@ def show(value: Any, path: str = "") -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
+def kind_of(value: Any) -> str:
+    """Return what kind of value this is, for a message about one that may be a secret."""
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list"}
+    return "an object" if isinstance(value, Mapping) else kinds.get(type(value), "nothing")
+
+
 def _words(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return "{" + ", ".join(map(str, islice(value, 80))) + "}"
+        return "{" + ", ".join(below(str(key)).removeprefix(".") for key in islice(value, 80)) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_words, value[:80])) + "]"
     return repr(value)

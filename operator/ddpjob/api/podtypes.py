@@ -16,6 +16,7 @@ from ddpjob.api.base import (
     FILE_PATH,
     MOUNT_PATH,
     AbsolutePath,
+    Broken,
     DnsLabel,
     DnsSubdomain,
     Model,
@@ -35,9 +36,9 @@ _NO_DOTS = "must not have . or .. between slashes"
 def _mount_path(path: str) -> str:
     broken = []
     if path == "/ddpjob" or path.startswith("/ddpjob/"):
-        broken.append((_OWN_PATHS, ""))
+        broken.append(Broken(_OWN_PATHS))
     if re.search(_DOTS, path + "/"):
-        broken.append((_NO_DOTS, ""))
+        broken.append(Broken(_NO_DOTS))
     if broken:
         raise broken_rules(*broken)
     return path
@@ -70,7 +71,7 @@ _ANY_DOTS = "(^|/)[.]{1,2}(/|$)"
 
 def _file_path(path: str) -> str:
     if re.search(_ANY_DOTS, path):
-        raise broken_rules((_NO_DOTS, ""))
+        raise broken_rules(Broken(_NO_DOTS))
     return path
 
 

@@ -14,6 +14,7 @@ from ddpjob.api.base import (
     IMAGE,
     MANAGER,
     MODULE,
+    Broken,
     Model,
     Quantity,
     Rule,
@@ -50,7 +51,7 @@ MAX_SPEC_BYTES = 64 * 1024
 
 def _port(port: int) -> int:
     if port == names.AGENT_PORT:
-        raise broken_rules((f"{port} is the port of ddpjob's agent", ""))
+        raise broken_rules(Broken(f"{port} is the port of ddpjob's agent"))
     return port
 
 
@@ -87,7 +88,7 @@ _NPROC_RULE = f"must be 'auto' or an integer from 1 to {MAX_NPROC}"
 def _nproc(value: Any) -> Any:
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if value != "auto" and not (is_number and 1 <= value <= MAX_NPROC):
-        raise broken_rules((_NPROC_RULE, ""))
+        raise broken_rules(Broken(_NPROC_RULE))
     return value
 
 
@@ -224,6 +225,20 @@ def _gpus_cel(resources: str) -> str:
     limits = f"{resources}.limits"
     count = f"quantity(string({limits}[r])).asInteger()"
     return f"(has({limits}) ? {limits}.filter(r, {names}).map(r, {count}).sum() : 0)"
+
+
+# `[world]` binds the number of ranks to a name, so that it is not counted again for each rank.
+_WORLD_CEL = (
+    "self.nnodes * (type(self.nprocPerNode) != string ? int(self.nprocPerNode) : "
+    f"[1, {_gpus_cel('self.resources')}].max())"
+)
+_RANKS_CEL = (
+    "oldSelf.hasValue() && "
+    "oldSelf.value().failurePolicy.rules == self.failurePolicy.rules || "
+    "self.failurePolicy.rules.all(r, !has(r.onRanks)) || "
+    f"[{_WORLD_CEL}].all(world, self.failurePolicy.rules.all(r, "
+    "!has(r.onRanks) || r.onRanks.all(n, n < world)))"
+)
 
 
 def _own_mounts(spec: "Spec") -> list[str]:
@@ -505,6 +520,13 @@ class Spec(Model):
             f"{_CLAIM_RULE}: mount the one volume in several places, in volumeMounts (that of "
             "checkpoint is named ddpjob-checkpoint, that of data ddpjob-data)",
             "volumes",
+        ),
+        Rule(
+            _RANKS_CEL,
+            lambda self: True,  # see fits_nothing: a stored job may break it
+            "onRanks must have ranks of the job: 0 to nnodes times the processes of a node, less 1",
+            "failurePolicy.rules",
+            is_for_new=True,
         ),
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from ddpjob import names
-from ddpjob.api.base import broken_rules
+from ddpjob.api.base import Broken, broken_rules
 from ddpjob.ranks import MAX_NNODES
 from ddpjob.text import printable, printable_bytes, printable_end
 from ddpjob.times import unix_seconds
@@ -45,7 +45,7 @@ def _whole_number(count: Any) -> Any:
 
 def _time(text: str) -> str:
     if unix_seconds(text) is None:
-        raise broken_rules(("must be a time", ""))
+        raise broken_rules(Broken("must be a time"))
     return text
 
 
@@ -55,7 +55,7 @@ def _point(value: Any) -> list[int | float]:
     # NaN is within no bounds.
     finite = all(type(n) in (int, float) and abs(n) <= float_info.max for n in numbers)
     if not (numbers and finite and 0 <= numbers[0] <= _EXACT and numbers[0] == int(numbers[0])):
-        raise broken_rules(("must be a step, a loss and perhaps samples per second", ""))
+        raise broken_rules(Broken("must be a step, a loss and perhaps samples per second"))
     return [int(numbers[0]), *numbers[1:]]
 
 

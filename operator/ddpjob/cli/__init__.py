@@ -7,6 +7,7 @@ import typer
 
 from ddpjob import __version__, logs
 from ddpjob.cli.crd import crd as crd_command
+from ddpjob.cli.plot import plot as plot_command
 from ddpjob.cli.run import run as run_command
 from ddpjob.cli.say import say
 from ddpjob.cli.uninstall import uninstall as uninstall_command
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("validate")(validate_command)
+app.command("plot")(plot_command)
 app.command("crd")(crd_command)
 app.command("uninstall")(uninstall_command)
 

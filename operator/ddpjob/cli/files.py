@@ -1,5 +1,8 @@
 """Reads job files: YAML or JSON, with one or several documents. Errors name the line."""
 
+import codecs
+import contextlib
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -8,10 +11,20 @@ from typing import Any
 
 import yaml
 
+from ddpjob.cli.json_text import read_value, skip_blanks
 from ddpjob.errors import InvalidJob
 
+# An API server takes 3 MB in one request.
+MAX_BYTES = 16 * 1024 * 1024
 # Nodes of a document, with aliases followed. Nine lines can stand for a billion.
 MAX_NODES = 100_000
+
+# The marks with which a file may begin, and the encoding of what follows.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 
 _BOOLS = {"y": True, "yes": True, "on": True, "true": True}
 _BOOLS |= {"n": False, "no": False, "off": False, "false": False}
@@ -113,20 +126,15 @@ for _name, _pattern, _first in (
 
 
 def documents(path: str) -> Iterator[Any]:
-    """Yield the documents in the file; `-` is standard input. Empty documents are left out.
+    """Yield the objects in the file as kubectl reads them; `-` is standard input.
 
-    Raises InvalidJob if the file cannot be read or is not YAML.
+    Empty documents are left out, and the items of a List are yielded one by one. Raises InvalidJob
+    if the file cannot be read, or is neither YAML nor JSON.
     """
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        loader = _Loader(text)
-        while loader.check_node():
-            node = loader.get_node()
-            assert node is not None
-            _size(node, {})
-            document = loader.construct_document(node)
+        for document in _parsed(_text(path)):
             if document is not None:
-                yield document
+                yield from _items(document)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"
@@ -139,6 +147,70 @@ def documents(path: str) -> Iterator[Any]:
         raise InvalidJob(f"byte {error.start}", "not YAML: must be text in UTF-8") from None
     except RecursionError:
         raise InvalidJob("(file)", "must not be nested so deeply") from None
+
+
+def _text(path: str) -> str:
+    """Return the text of the file. Like kubectl, this takes UTF-16 if it begins with a mark."""
+    with contextlib.ExitStack() as opened:
+        file = sys.stdin.buffer if path == "-" else opened.enter_context(Path(path).open("rb"))
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InvalidJob("(file)", f"must be at most {MAX_BYTES} bytes, is larger")
+    for mark, encoding in _MARKS.items():
+        if content.startswith(mark):
+            return content.removeprefix(mark).decode(encoding)
+    return content.decode()
+
+
+def _parsed(text: str) -> Iterator[Any]:
+    """Yield the documents of a text as kubectl takes it apart.
+
+    If it begins with a brace, it is JSON values one after another, for as long as they can be read.
+    After one value, or none, the rest may be YAML: `{"a": 1,}` is.
+    """
+    count, end, problem = 0, 0, None
+    if text.lstrip().startswith("{"):
+        try:
+            while (start := skip_blanks(text, end)) < len(text):
+                value, end = read_value(text, start)
+                count += 1
+                yield value
+            return
+        except json.JSONDecodeError as error:
+            problem = InvalidJob(
+                f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}"
+            )
+            if count > 1:
+                raise problem from None
+    try:
+        # Blanks in place of what has been read, so that errors name the file's own lines.
+        yield from _documents_of_yaml(re.sub(r"[^\n]", " ", text[:end]) + text[end:])
+    except yaml.MarkedYAMLError:
+        if problem is None:
+            raise
+        raise problem from None
+
+
+def _documents_of_yaml(text: str) -> Iterator[Any]:
+    loader = _Loader(text)
+    while loader.check_node():
+        node = loader.get_node()
+        assert node is not None
+        _size(node, {})
+        yield loader.construct_document(node)
+
+
+def _items(document: Any) -> Iterator[Any]:
+    """Yield the items of a List, such as `kubectl get -o json` prints, or the document itself."""
+    kind = str(document.get("kind")) if isinstance(document, dict) else ""
+    items = document.get("items") if kind.endswith("List") else None
+    if not isinstance(items, list):
+        yield document
+        return
+    inherited = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")}
+    for item in items:
+        is_bare = isinstance(item, dict) and not item.keys() & inherited.keys()
+        yield inherited | item if is_bare else item
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:

@@ -17,7 +17,7 @@ from ddpjob import api, names
 from ddpjob.cli.files import documents
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Screen, Status, display
-from ddpjob.cli.say import say
+from ddpjob.cli.say import BAD_INPUT, say
 from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster
@@ -34,7 +34,6 @@ SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, bac
 IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master")
 # This file is locked while the job runs. A folder that has it is ddpjob's.
 LOCK = ".ddpjob-lock"
-BAD_INPUT = 2
 # In place of the archive of a job that names none. Nobody reads it.
 NO_ARCHIVE = {"configMaps": ["none"], "sha256": "0" * 64}
 
@@ -278,7 +277,7 @@ def _read(file: str, name: str | None, code: Path | None) -> Body:
         rule = "is not unpacked on this machine: name the folder that has the code, --code DIR"
         raise InvalidJob("spec.code", rule)
     kept = ("name", "namespace", "labels", "annotations")
-    meta = {field: job["metadata"][field] for field in kept if field in job["metadata"]}
+    meta = {field: job["metadata"][field] for field in kept if job["metadata"].get(field)}
     # All nodes are this machine. If it was asleep, they have not heard each other.
     spec = {**job["spec"], "nodeTimeoutSeconds": 0}
     return {**job, "metadata": meta, "spec": spec}

@@ -1,14 +1,16 @@
 """`ddpjob validate`: the checks of the API server and of the operator, without a cluster."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ddpjob import api
+from ddpjob import api, names
+from ddpjob.api.base import below
 from ddpjob.cli.files import documents
-from ddpjob.cli.say import say
+from ddpjob.cli.say import BAD_INPUT, say
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy, parse_policy
@@ -40,33 +42,33 @@ def validate(
     """Check job files offline, by the rules of the API server and of the operator.
 
     Each broken rule is printed with its field and value. The exit code is 0 if all files are valid,
-    and 1 if one is not.
+    and 2 if one is not.
     """
     allowed = _read_policy(policy) if policy else Policy()
     archive = _read_archive(code) if code else None
     broken = False
     for file in files:
         problems: list[str] = []
-        names: Counter[str] = Counter()
+        titles: Counter[str] = Counter()
         try:
             for document in documents(file):
                 name = _name(document)
-                names[name] += 1
+                titles[name] += 1
                 title = f"{name}: " if name else ""
                 found = check(document, allowed) or _check_code(document, archive)
                 problems += [f"{title}{problem}" for problem in found]
-                if name and names[name] == 2:
-                    problems.append(f"{title}metadata.name: duplicate in this file")
+                if name and titles[name] == 2:
+                    problems.append(f"{title}metadata.name: duplicate in this file, got {name}")
         except InvalidJob as error:
             problems.append(str(error))
-        if not names and not problems:
+        if not titles and not problems:
             problems.append("no object in the file")
         for problem in problems:
             say(f"{file}: {problem}", err=True)
         if not problems:
             say(f"{file}: ok")
         broken |= bool(problems)
-    raise typer.Exit(1 if broken else 0)
+    raise typer.Exit(BAD_INPUT if broken else 0)
 
 
 def _read_policy(path: Path) -> Policy:
@@ -111,14 +113,30 @@ def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
     `policy` is the installation's allow-list, by default that of the chart.
     """
     problems = api.validate(document)
-    if problems:
-        return problems
-    job = api.DDPJob.parse(document)
     try:
-        render.pods(job, render.Agent(b""), policy or Policy())
-    except InvalidJob as problem:
-        return [problem]
-    return []
+        job = api.DDPJob.parse(_without(document, problems) if problems else document)
+    except InvalidJob:
+        return problems
+    return problems + render.problems(job, policy or Policy())
+
+
+# Without one of these it is not known which volumes and mounts a pod would have.
+_VOLUMES = {"volumes", "volumeMounts", "checkpoint", "data", "template", "master"}
+_ANY = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "any"}}
+
+
+def _without(document: Any, problems: list[InvalidJob]) -> dict[str, Any]:
+    """Return a job with those fields of the spec that no problem is about.
+
+    Its pods can be judged, so that a user reads of what is wrong with them too. It is empty if they
+    cannot be judged.
+    """
+    broken = {match[1] for p in problems if (match := re.match(r"spec[.](\w+)", p.path))}
+    spec = document.get("spec") if isinstance(document, dict) else None
+    if not isinstance(spec, dict) or broken & _VOLUMES:
+        return {}
+    kept = {name: value for name, value in spec.items() if name not in broken}
+    return _ANY | {"spec": {"image": "any", "args": ["any"]} | kept}
 
 
 def _name(document: Any) -> str:
@@ -128,4 +146,4 @@ def _name(document: Any) -> str:
         name = "/".join(str(meta[field]) for field in ("namespace", "name") if meta.get(field))
     except (AttributeError, KeyError, TypeError):
         return ""
-    return printable(name, MAX_TITLE)
+    return printable(below(name).removeprefix("."), MAX_TITLE)

@@ -306,8 +306,8 @@ FAILURES = (
         "`spec.code.sha256`, or something in it is not a plain file or folder ([code](code.md)): "
         "the job fails at once, unless a step of it was seen before. Or a ConfigMap or a file is "
         "missing, or a disk is full (`exception` names the error): the group restarts.",
-        do="Make the archive and the job anew; `ddpjob validate --code FILE` checks an archive. Where "
-        "a ConfigMap is missing, create it, or let `ddpjob submit` do so.",
+        do="Make the archive and the job anew; `ddpjob validate --code FILE` checks an archive. "
+        "Where a ConfigMap is missing, create it, or let `ddpjob submit` do so.",
     ),
     FailureReason(
         INIT_CONTAINER_FAILED,

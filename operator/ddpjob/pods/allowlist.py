@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from ddpjob.api.base import Model
+from ddpjob.api.base import Model, called
 from ddpjob.api.messages import explain, show
 from ddpjob.errors import InvalidJob
 
@@ -98,7 +98,7 @@ def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
             problem
             for kind in ("containers", "initContainers")
             for container in spec.get(kind) or []
-            for problem in _container(container, f"spec.{kind}[{container['name']}]", policy)
+            for problem in _container(container, f"spec.{kind}{called(container['name'])}", policy)
         ),
     ]
 
@@ -115,7 +115,7 @@ def _allowed(value: str, names: list[str]) -> bool:
 def _annotations(metadata: Body, policy: Policy) -> Iterator[InvalidJob]:
     for name, value in (metadata.get("annotations") or {}).items():
         if name.startswith(_APPARMOR) and value == "unconfined" and not policy.privileged:
-            yield _refuse(f"metadata.annotations[{name}]", value, "privileged")
+            yield _refuse(f"metadata.annotations{called(name)}", value, "privileged")
 
 
 def _pod_fields(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
@@ -159,7 +159,7 @@ def _service_account(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
 def _volumes(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
     account = spec.get("serviceAccountName") or "default"
     for volume in spec.get("volumes") or []:
-        path = f"spec.volumes[{volume['name']}]"
+        path = f"spec.volumes{called(volume['name'])}"
         for source in volume:
             if source != "name" and not _allowed(source, policy.volume_types):
                 yield _refuse(path, source, "volumeTypes")

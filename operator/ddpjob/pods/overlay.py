@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ddpjob import names
-from ddpjob.api.messages import show
+from ddpjob.api.base import below, called
+from ddpjob.api.messages import kind_of, show
 from ddpjob.api.podtypes import is_reserved
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
@@ -90,19 +91,21 @@ _POD: Body = {
 }
 
 
-def apply(pod: Body, template: Mapping[str, Any]) -> Body:
-    """Return `pod` with `template` merged into it. Neither of them is changed.
+def apply(pod: Body, template: Mapping[str, Any]) -> tuple[Body, list[InvalidJob]]:
+    """Return `pod` with `template` merged into it, and an InvalidJob for each broken rule.
 
-    Raises InvalidJob, with the path, if the template changes one of the operator's own fields, or
-    is not an overlay of a pod.
+    A template may not change one of the operator's own fields. If it is not an overlay of a pod, it
+    is not merged. Neither argument is changed.
     """
-    for problem in _misfits(template):
-        raise problem
+    if problems := list(misfits(template)):
+        return pod, problems
     merged: Body = merge(pod, template)
-    for path, theirs in _differences(pod, merged):
-        rule = f"is set by ddpjob, cannot be {show(theirs, path)}"
-        raise InvalidJob(f"spec.template.{path}", rule, theirs)
-    return merged
+    return merged, [
+        InvalidJob(
+            f"spec.template.{path}", f"is set by ddpjob, cannot be {show(theirs, path)}", theirs
+        )
+        for path, theirs in _differences(pod, merged)
+    ]
 
 
 def merge(base: Any, patch: Any, field: str = "") -> Any:
@@ -135,39 +138,52 @@ def _merge_list(base: list[Any], patch: list[Any], key: str) -> list[Any]:
     return list(items.values())
 
 
-def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
+def misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
     """Yield an InvalidJob for each part that has not the shape of an overlay.
 
     To merge such a part would fail, or would lose something.
     """
-    allowed: dict[str, tuple[str, ...] | None] = {"metadata": _METADATA, "spec": None}
+    checks = {"metadata": _metadata_misfits, "spec": _spec_misfits}
     for name, value in template.items():
-        if name not in allowed:
-            yield InvalidJob(f"spec.template.{name}", "unknown field, must be metadata or spec")
+        path = f"spec.template{below(name)}"
+        if name not in checks:
+            yield InvalidJob(path, "unknown field, must be metadata or spec")
         elif not isinstance(value, Mapping):
-            rule = f"must be an object, got {show(value)}"
-            yield InvalidJob(f"spec.template.{name}", rule, value)
-    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+            yield InvalidJob(path, f"must be an object, got {kind_of(value)}", value)
+        else:
+            yield from checks[name](value, path)
+
+
+def _metadata_misfits(metadata: Mapping[str, Any], parent: str) -> Iterator[InvalidJob]:
     for name, value in metadata.items():
-        path = f"spec.template.metadata.{name}"
+        path = parent + below(name)
         if name not in _METADATA:
             yield InvalidJob(path, "unknown field, must be labels or annotations")
-        elif not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
-            yield InvalidJob(path, "must be an object whose values are strings", value)
+        elif not isinstance(value, Mapping):
+            yield InvalidJob(path, f"must be an object, got {kind_of(value)}", value)
         else:
-            for label in value:
-                if _is_own(label):
-                    yield InvalidJob(f"{path}[{label}]", "is set by ddpjob", value)
-    yield from _directives(spec, "spec.template.spec")
-    yield from _misshapen(spec, _POD, "spec.template.spec")
+            for key, text in value.items():
+                where = path + called(key)
+                if not isinstance(text, str):
+                    yield InvalidJob(where, f"must be a text, got {kind_of(text)}", text)
+                elif _is_own(key):
+                    yield InvalidJob(where, "is set by ddpjob", text)
+
+
+def _spec_misfits(spec: Mapping[str, Any], path: str) -> Iterator[InvalidJob]:
+    yield from _directives(spec, path)
+    misshapen = list(_misshapen(spec, _POD, path))
+    yield from misshapen
     if spec.get("runtimeClassName") == "":  # the API server answers 500, as if it were overloaded
-        yield InvalidJob("spec.template.spec.runtimeClassName", "must not be empty")
+        yield InvalidJob(f"{path}.runtimeClassName", "must not be empty, got ''", "")
     if "ephemeralContainers" in spec:
-        yield InvalidJob("spec.template.spec.ephemeralContainers", "cannot be set on new pods")
+        yield InvalidJob(f"{path}.ephemeralContainers", "cannot be set on new pods")
+    if misshapen:
+        return
     for position, volume in enumerate(spec.get("volumes") or []):
-        if str(volume["name"]).startswith("ddpjob-"):
-            path = f"spec.template.spec.volumes[{position}].name"
-            yield InvalidJob(path, "names that begin with ddpjob- are reserved", volume["name"])
+        if (name := volume["name"]).startswith("ddpjob-"):
+            rule = f"names that begin with ddpjob- are reserved, got {show(name)}"
+            yield InvalidJob(f"{path}.volumes[{position}].name", rule, name)
 
 
 def _misshapen(value: Any, shape: Any, path: str, key: str = "") -> Iterator[InvalidJob]:
@@ -187,7 +203,7 @@ def _misshapen(value: Any, shape: Any, path: str, key: str = "") -> Iterator[Inv
     elif isinstance(shape, dict):
         for name, part in shape.items():
             if name in value:
-                yield from _misshapen(value[name], part, f"{path}.{name}")
+                yield from _misshapen(value[name], part, path + below(name))
 
 
 def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
@@ -195,11 +211,11 @@ def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
     if isinstance(value, Mapping):
         for name, part in value.items():
             if name.startswith("$"):
-                yield InvalidJob(f"{path}.{name}", "patch directives are not supported")
-            yield from _directives(part, f"{path}.{name}")
+                yield InvalidJob(path + below(name), "patch directives are not supported")
+            yield from _directives(part, path + below(name))
     elif isinstance(value, list):
         for position, item in enumerate(value):
-            yield from _directives(item, f"{path}[{position}]")
+            yield from _directives(item, path + below(position))
 
 
 def _is_own(label: str) -> bool:
@@ -220,7 +236,7 @@ def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
     for variable in theirs["env"]:
         name = variable["name"]
         if is_reserved(name) and variable != known.get(name):
-            yield f"{where}.env[{name}]", variable
+            yield f"{where}.env{called(name)}", variable
     mounts = {mount["mountPath"]: mount for mount in ours["volumeMounts"]}
     for mount in theirs["volumeMounts"]:
         path = mount["mountPath"]
@@ -228,7 +244,7 @@ def _differences(pod: Body, merged: Body) -> Iterator[tuple[str, Any]]:
         ours_too = place in mounts and mounts[place]["name"].startswith("ddpjob-")
         below = place == "/ddpjob" or place.startswith("/ddpjob/")
         if (ours_too or below) and mount != mounts.get(path):
-            yield f"{where}.volumeMounts[{path}]", mount
+            yield f"{where}.volumeMounts{called(path)}", mount
 
 
 def trainer(pod: Body) -> Body:

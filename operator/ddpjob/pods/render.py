@@ -12,7 +12,7 @@ of the template; every part is a function of its own that only this file needs.
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -22,7 +22,8 @@ import orjson
 
 from ddpjob import names
 from ddpjob.api import DDPJob, Master
-from ddpjob.api.base import Model, quantity_value
+from ddpjob.api.base import Model, called, quantity_value
+from ddpjob.api.messages import show
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.pods import code, overlay
@@ -129,14 +130,9 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     that `policy` does not allow.
     """
     mark, proof = _mark(job, "rank"), _mark(job, "proof")
-    rest = _for_others(job)
-    first = others = _pod(rest, agent, policy, mark)
-    if job.spec.master or rest is not job:
-        try:
-            first = _pod(_for_rank_0(job), agent, policy, mark, job.spec.master)
-        except InvalidJob as error:  # the others' pods are in order, so it is in the master's part
-            where = error.path.replace("spec.template", "spec.master.template", 1)
-            raise InvalidJob(where, error.rule, error.value) from None
+    first, others, found = _both(job, agent, policy, mark)
+    for problem in found:
+        raise problem
     spec_hash = hashlib.sha256(orjson.dumps([first, others])).hexdigest()[:16]
     for pod in (first, others):
         own = {names.SPEC_HASH_ANNOTATION: spec_hash, names.PROOF_ANNOTATION: proof}
@@ -150,6 +146,28 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
         return tuple(orjson.dumps(pod).split(mark.encode()))
 
     return PodTemplate(parts(first), parts(others), proof.encode(), spec_hash)
+
+
+def problems(job: DDPJob, policy: Policy) -> list[InvalidJob]:
+    """Return an InvalidJob for each reason why `pods` refuses the job."""
+    return _both(job, Agent(b""), policy, "0")[2]
+
+
+def _both(
+    job: DDPJob, agent: Agent, policy: Policy, mark: str
+) -> tuple[Body, Body, list[InvalidJob]]:
+    """Return the pod of rank 0, that of all others, and what is wrong with them."""
+    rest = _for_others(job)
+    others, found = _pod(rest, agent, policy, mark)
+    if not job.spec.master and rest is job:
+        return others, others, found
+    first, more = _pod(_for_rank_0(job), agent, policy, mark, job.spec.master)
+    common = {str(problem) for problem in found}
+    for problem in more:
+        if str(problem) not in common:  # so it is in the master's part
+            where = problem.path.replace("spec.template", "spec.master.template", 1)
+            found.append(InvalidJob(where, problem.rule, problem.value))
+    return first, others, found
 
 
 def _waits(job: DDPJob) -> bool:
@@ -182,20 +200,26 @@ def _with(job: DDPJob, changes: Body) -> DDPJob:
 
 def _pod(
     job: DDPJob, agent: Agent, policy: Policy, mark: str, master: Master | None = None
-) -> Body:
-    """Return a checked pod with `mark` in place of its rank."""
+) -> tuple[Body, list[InvalidJob]]:
+    """Return a pod with `mark` in place of its rank, and an InvalidJob for each broken rule."""
     pod = _render("pod.json.j2", job, **_pod_values(job, agent, mark))
+    found: list[InvalidJob] = []
     for template in (job.spec.template, master.template if master else None):
         if template:
-            pod = overlay.apply(pod, template)
+            pod, wrong = overlay.apply(pod, template)
+            found += wrong
+    if not found:  # else a volume may be missing because its template was not merged
+        found += _unmounted(pod)
     _secure(pod)
     if job.spec.code:
         code.check_mounts(job.spec.code, overlay.trainer(pod)["volumeMounts"])
     _leave_lost_nodes(pod)
-    _avoid(pod, job.status.avoided_nodes, [node.name for node in job.status.silent_nodes])
-    for problem in refusals(pod, policy):
-        raise _at_its_source(job, problem)
-    return pod
+    try:
+        _avoid(pod, job.status.avoided_nodes, [node.name for node in job.status.silent_nodes])
+    except InvalidJob as problem:
+        found.append(problem)
+    found += [_at_its_source(job, problem) for problem in refusals(pod, policy)]
+    return pod, found
 
 
 def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
@@ -204,7 +228,7 @@ def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
     fields |= {"ddpjob-checkpoint": "spec.checkpoint.volume", "ddpjob-data": "spec.data.volume"}
     fields |= code.FIELDS
     for name, field in fields.items():
-        where = f"spec.template.spec.volumes[{name}]"
+        where = f"spec.template.spec.volumes{called(name)}"
         if problem.path.startswith(where):
             return InvalidJob(field + problem.path[len(where) :], problem.rule, problem.value)
     return problem
@@ -458,19 +482,22 @@ def _avoid(pod: Body, nodes: Sequence[str], silent: Sequence[str]) -> None:
 
 
 def _secure(pod: Body) -> None:
-    """Give sidecars and init containers the trainer's defaults, and check all mounts.
+    """Give sidecars and init containers the trainer's defaults."""
+    for kind in ("containers", "initContainers"):
+        for container in pod["spec"].get(kind) or []:
+            own = container.get("securityContext") or {}
+            container["securityContext"] = overlay.merge(_CONTAINER_SECURITY, own)
 
-    Raises InvalidJob if a mount has no volume.
-    """
+
+def _unmounted(pod: Body) -> Iterator[InvalidJob]:
+    """Yield an InvalidJob for each mount that has no volume."""
     spec = pod["spec"]
     volumes = {volume["name"] for volume in spec["volumes"]}
     for kind in ("containers", "initContainers"):
         for position, container in enumerate(spec.get(kind) or []):
-            own = container.get("securityContext") or {}
-            container["securityContext"] = overlay.merge(_CONTAINER_SECURITY, own)
             for mount in container.get("volumeMounts") or []:
-                if mount.get("name") not in volumes:
-                    path = f"spec.volumeMounts[{mount.get('mountPath')}].name"
+                if (name := mount.get("name")) not in volumes:
+                    path = f"spec.volumeMounts{called(str(mount.get('mountPath')))}.name"
                     if container["name"] != names.TRAINER_CONTAINER:
                         path = f"spec.template.spec.{kind}[{position}].volumeMounts"
-                    raise InvalidJob(path, f"no volume has the name {mount.get('name')!r}")
+                    yield InvalidJob(path, f"no volume has the name, got {show(name)}", name)

@@ -16,7 +16,7 @@ from ddpjob.runner.devices import variables as device_variables
 # libraries are, which devices, the language, the way out. Nothing else, tokens above all: a job
 # must say what it needs, or it works here and not in the cluster.
 INHERITED = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_\w+|VIRTUAL_ENV|CONDA_PREFIX"
+    r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG|LANGUAGE|LC_\w+|VIRTUAL_ENV|CONDA_PREFIX"
     r"|PYTHONPATH|LD_LIBRARY_PATH|DYLD_\w+|CUDA_\w+|NVIDIA_\w+|HIP_\w+|ROCR_\w+"
     r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|(?i:https?_proxy|no_proxy|all_proxy)"
 )

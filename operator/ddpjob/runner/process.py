@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,11 +40,13 @@ class PodProcess:
         control_read, control_write = os.pipe()
         output_read, output_write = os.pipe()
         reader = await _Log.open(output_read, log, on_line)
+        # A job may name a folder of its own.
+        temporary = "" if "TMPDIR" in launch.env else tempfile.gettempdir()
         for note in notes:
             reader.data_received(f"{note}\n".encode())
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(SHIM), *launch.argv),
+                *(sys.executable, "-I", "-S", str(SHIM), temporary, *launch.argv),
                 stdin=control_read,
                 stdout=output_write,
                 stderr=output_write,

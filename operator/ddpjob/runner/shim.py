@@ -1,6 +1,9 @@
 """Between the runner and a pod's main process, as a container's runtime is. A script of its own.
 
-`python shim.py COMMAND [ARGUMENT …]` with a pipe on standard input that nobody writes to:
+`python shim.py FOLDER COMMAND [ARGUMENT …]` with a pipe on standard input that nobody writes to:
+- COMMAND has a temporary folder of its own in FOLDER, as a container has its own /tmp. It is
+  deleted at the end, with all that torchrun and killed ranks have left there. If FOLDER is empty,
+  there is none;
 - COMMAND runs in a session of its own, without input; signals sent to the shim go to it alone;
 - when it has ended, whatever it left running is killed, as the end of a container's first process
   would: torchrun's workers have sessions of their own, so no process group holds them all;
@@ -35,8 +38,9 @@ CANNOT_START = 128
 KILL_SECONDS = 5.0  # for processes that the kernel holds up; then they are left to init
 
 
-def main(argv: list[str]) -> None:
+def main(folder: str, argv: list[str]) -> None:
     """Run `argv` and end as it ends."""
+    temporary = _make_temporary(folder) if folder else ""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -53,7 +57,30 @@ def main(argv: list[str]) -> None:
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     status = _wait(child, wake_read)
+    if temporary:
+        _remove(temporary)
     _end_as(status)
+
+
+def _make_temporary(folder: str) -> str:
+    """Make a folder that nobody else can read, and let TMPDIR name it."""
+    path = os.path.join(folder, f"ddpjob-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        os.mkdir(path, 0o700)
+    except OSError as error:
+        os.write(2, f"ddpjob: cannot make the folder {path}: {error.strerror}\n".encode())
+        os._exit(CANNOT_START)
+    os.environ["TMPDIR"] = path
+    return path
+
+
+def _remove(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:  # it is not empty
+        import shutil  # 10 ms, which the start of a pod need not wait for
+
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(argv: list[str]) -> int:
@@ -166,4 +193,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

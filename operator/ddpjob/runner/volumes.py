@@ -24,7 +24,9 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 def job_folder(root: Path, namespace: str, job: str) -> Path:
     """Return the job's folder: `root/<job>`, or `root/<namespace>.<job>` if not `default`."""
-    return (root / (job if namespace == "default" else f"{namespace}.{job}")).absolute()
+    folder = root / (job if namespace == "default" else f"{namespace}.{job}")
+    assert folder.parent == root, f"{namespace}/{job} leaves {root}"
+    return folder.absolute()
 
 
 class PodFolders:

@@ -1,0 +1,92 @@
+"""`ddpjob plot`: a training's loss by step, in the terminal or as SVG."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from ddpjob import plot as plots
+from ddpjob.cli.say import BAD_INPUT, can_print, say
+
+# What the plots call a metric.
+LABELS: dict[plots.Metric, str] = {"loss": "loss", "samplesPerSecond": "samples/s"}
+# Characters that are read of a line. The trainer writes some hundred.
+MAX_LINE = 65_536
+ROWS = 18
+
+
+def plot(
+    name: Annotated[str | None, typer.Argument(help="Job in the cluster.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            help="history.jsonl of a training, which ddptrain writes into its --log-dir. "
+            "- is standard input."
+        ),
+    ] = None,
+    svg: Annotated[
+        str | None, typer.Option(help="File that gets an SVG instead. - is standard output.")
+    ] = None,
+    metric: Annotated[plots.Metric, typer.Option(help="What is plotted.")] = "loss",
+    log: Annotated[bool, typer.Option("--log", help="With a logarithmic axis.")] = False,
+) -> None:
+    """Plot a training's loss by step, with its restarts.
+
+    The exit code is 2 if there is nothing to plot.
+    """
+    if (name is None) == (file is None):
+        _refuse("give the NAME of a job, or --file, and not both")
+    title = str(name or file)
+    curve = _of_job(title, metric) if file is None else _of_file(title, metric)
+    if not curve.points:
+        _refuse(f"{title}: has no {LABELS[metric]} yet")
+    label = LABELS[metric]
+    if svg is not None:
+        drawn = plots.svg(curve.points, curve.restarts, title, label=label, is_log=log)
+        _write(svg, drawn)
+        return
+    width = shutil.get_terminal_size().columns
+    drawn = plots.text(curve.points, curve.restarts, width, ROWS, label=label, is_log=log)
+    say(*(drawn if can_print(drawn) else drawn.translate(plots.ASCII)).splitlines())
+
+
+def _of_job(name: str, metric: plots.Metric) -> plots.Curve:
+    """Return the curve of a job in the cluster."""
+    _refuse(f"{name}: jobs in a cluster are not plotted yet: use --file")
+
+
+def _of_file(path: str, metric: plots.Metric) -> plots.Curve:
+    try:
+        curve, unread = plots.read_history(_lines(path), metric)
+    except OSError as error:
+        _refuse(f"{path}: cannot be read: {error.strerror}")
+    if unread:
+        say(f"{path}: lines left out that are no JSON object with a step: {unread}", err=True)
+    return curve
+
+
+def _lines(path: str) -> Iterator[str]:
+    """Yield the lines of the file; a too long one in parts."""
+    if path == "-":
+        yield from iter(lambda: sys.stdin.readline(MAX_LINE), "")
+        return
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
+        yield from iter(lambda: file.readline(MAX_LINE), "")
+
+
+def _write(path: str, drawn: str) -> None:
+    if path == "-":
+        say(drawn.rstrip("\n"))
+        return
+    try:
+        Path(path).write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        _refuse(f"--svg: {path} cannot be written: {error.strerror}")
+
+
+def _refuse(problem: str) -> NoReturn:
+    say(problem, err=True)
+    raise typer.Exit(BAD_INPUT)
