@@ -115,12 +115,12 @@ def merge(base: Any, patch: Any, field: str = "") -> Any:
         merged = {name: merge(base.get(name), value, name) for name, value in patch.items()}
         return {**base, **merged}
     key = MERGE_KEYS.get(field)
-    if key and _is_keyed(base, key) and _is_keyed(patch, key):
+    if key and is_keyed(base, key) and is_keyed(patch, key):
         return _merge_list(base, patch, key)
     return patch
 
 
-def _is_keyed(value: Any, key: str) -> bool:
+def is_keyed(value: Any, key: str) -> bool:
     """Return whether the value is a list with this key, and not, say, a label of the same name."""
     return isinstance(value, list) and all(
         isinstance(item, Mapping) and isinstance(item.get(key), str | int) for item in value
@@ -156,7 +156,7 @@ def _misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
             yield InvalidJob(path, "must be an object whose values are strings", value)
         else:
             for label in value:
-                if _is_own(label):
+                if is_own_label(label):
                     yield InvalidJob(f"{path}[{label}]", "is set by ddpjob", value)
     yield from _directives(spec, "spec.template.spec")
     yield from _misshapen(spec, _POD, "spec.template.spec")
@@ -202,7 +202,8 @@ def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
             yield from _directives(item, f"{path}[{position}]")
 
 
-def _is_own(label: str) -> bool:
+def is_own_label(label: str) -> bool:
+    """Return whether the operator sets this label or annotation itself."""
     return label == names.MANAGED_BY_LABEL or label.partition("/")[0] == names.GROUP
 
 
