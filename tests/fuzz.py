@@ -114,15 +114,17 @@ def pod_schemas() -> Body:
 
 def fuzzed_job(number: int) -> Body:
     """Job `number` as JSON would give it."""
-    return _Fuzz(Random(number)).job(f"fuzz-{number}")
+    return Fuzz(Random(number)).job(f"fuzz-{number}")
 
 
 def fuzzed_status(number: int) -> Body:
     """Status `number`, as a namespace's administrator, or an older schema, may leave it."""
-    return _Fuzz(Random(number)).status()
+    return Fuzz(Random(number)).status()
 
 
-class _Fuzz:
+class Fuzz:
+    """Draws values that a schema allows, and others."""
+
     def __init__(self, random: Random) -> None:
         self.random = random
         # How often an optional field is there: some jobs are small, so that they are accepted.

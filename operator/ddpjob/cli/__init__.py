@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ddpjob import __version__, logs
+from ddpjob.cli.convert import convert as convert_command
 from ddpjob.cli.crd import crd as crd_command
 from ddpjob.cli.plot import plot as plot_command
 from ddpjob.cli.run import run as run_command
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command("validate")(validate_command)
 app.command("plot")(plot_command)
+app.command("convert")(convert_command)
 app.command("crd")(crd_command)
 app.command("uninstall")(uninstall_command)
 

@@ -1,4 +1,4 @@
-"""Reads job files: YAML or JSON, with one or several documents. Errors name the line."""
+"""Reads and writes job files: YAML or JSON, with one or several documents. Errors name the line."""
 
 import codecs
 import contextlib
@@ -13,6 +13,7 @@ import yaml
 
 from ddpjob.cli.json_text import read_value, skip_blanks
 from ddpjob.errors import InvalidJob
+from ddpjob.text import printable_lines
 
 # An API server takes 3 MB in one request.
 MAX_BYTES = 16 * 1024 * 1024
@@ -223,3 +224,48 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
         if known[id(node)] > MAX_NODES:
             raise _misread(f"more than {MAX_NODES} items, aliases followed", node)
     return known[id(node)]
+
+
+# What YAML 1.1 takes for something else than a text.
+_YAML_1_1 = yaml.SafeLoader.yaml_implicit_resolvers
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper of what `documents` reads: without anchors, and with long texts as they are."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Return a text: over several lines if it has several, quoted if YAML 1.1 misreads it."""
+        style = "|" if "\n" in text else None
+        if any(pattern.match(text) for _, pattern in _YAML_1_1.get(text[:1], ())):
+            style = "'"
+        return self.represent_scalar(_tag("str"), text, style=style)
+
+    def represent_number(self, number: float) -> yaml.ScalarNode:
+        """Return a number, with the tag that the loader has for all numbers."""
+        return self.represent_scalar(_tag("float"), repr(number))
+
+    def represent_items(self, items: list[Any]) -> yaml.SequenceNode:
+        """Return a list, in one line if it has nothing but numbers."""
+        numbers = bool(items) and all(type(item) is int for item in items)
+        return self.represent_sequence(_tag("seq"), items, flow_style=numbers)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+_Dumper.add_representer(int, _Dumper.represent_number)
+_Dumper.add_representer(float, _Dumper.represent_number)
+_Dumper.add_representer(list, _Dumper.represent_items)
+
+
+def to_yaml(body: dict[str, Any]) -> str:
+    """Return `body` as YAML, from which kubectl and `documents` read the same again.
+
+    It is in ASCII if there are invisible characters in it, which are escaped then.
+    """
+    options: dict[str, Any] = {"Dumper": _Dumper, "sort_keys": False, "width": 100}
+    text: str = yaml.dump(body, allow_unicode=True, **options)
+    return text if printable_lines(text) == text else yaml.dump(body, **options)

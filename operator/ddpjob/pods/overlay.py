@@ -118,12 +118,12 @@ def merge(base: Any, patch: Any, field: str = "") -> Any:
         merged = {name: merge(base.get(name), value, name) for name, value in patch.items()}
         return {**base, **merged}
     key = MERGE_KEYS.get(field)
-    if key and _is_keyed(base, key) and _is_keyed(patch, key):
+    if key and is_keyed(base, key) and is_keyed(patch, key):
         return _merge_list(base, patch, key)
     return patch
 
 
-def _is_keyed(value: Any, key: str) -> bool:
+def is_keyed(value: Any, key: str) -> bool:
     """Return whether the value is a list with this key, and not, say, a label of the same name."""
     return isinstance(value, list) and all(
         isinstance(item, Mapping) and isinstance(item.get(key), str | int) for item in value
@@ -166,7 +166,7 @@ def _metadata_misfits(metadata: Mapping[str, Any], parent: str) -> Iterator[Inva
                 where = path + called(key)
                 if not isinstance(text, str):
                     yield InvalidJob(where, f"must be a text, got {kind_of(text)}", text)
-                elif _is_own(key):
+                elif is_own_label(key):
                     yield InvalidJob(where, "is set by ddpjob", text)
 
 
@@ -218,7 +218,8 @@ def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
             yield from _directives(item, path + below(position))
 
 
-def _is_own(label: str) -> bool:
+def is_own_label(label: str) -> bool:
+    """Return whether the operator sets this label or annotation itself."""
     return label == names.MANAGED_BY_LABEL or label.partition("/")[0] == names.GROUP
 
 

@@ -1,0 +1,111 @@
+"""`ddpjob convert`: PyTorchJobs and TrainJobs as DDPJobs."""
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ddpjob.cli.say import say
+
+BAD_INPUT = 2
+# Characters of a kind, a namespace, a slash and a name of 253.
+MAX_TITLE = 381
+
+
+class Format(StrEnum):
+    """How the DDPJobs are printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def convert(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files with PyTorchJobs (kubeflow.org/v1) and TrainJobs "
+            "(trainer.kubeflow.org/v1alpha1), YAML or JSON. Training runtimes may be in them too. "
+            "- is standard input."
+        ),
+    ],
+    output: Annotated[
+        Format, typer.Option("-o", "--output", help="How the DDPJobs are printed.")
+    ] = Format.YAML,
+) -> None:
+    """Turn PyTorchJobs and TrainJobs into DDPJobs, and print these.
+
+    Standard error names each field that is different in the DDPJob or is not in it, with the
+    reason. The exit code is 0 then too. It is 2 if an object is neither of the two, or if no DDPJob
+    does what it does; the error names the field, the value and the rule. All other objects are
+    converted.
+    """
+    objects, is_whole = _read(files)
+    jobs, is_converted = _converted(objects)
+    if jobs:
+        typer.echo(_text(jobs, output), nl=False)
+    elif is_whole and is_converted:
+        say("no PyTorchJob or TrainJob in the input", err=True)
+    raise typer.Exit(0 if jobs and is_whole and is_converted else BAD_INPUT)
+
+
+def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:
+    """Return the objects with their files, and whether all files could be read."""
+    from ddpjob.cli.files import documents
+    from ddpjob.convert import flattened
+    from ddpjob.errors import InvalidJob
+
+    found, is_whole = [], True
+    for file in files:
+        try:
+            for document in documents(file):
+                found += [(file, body) for body in flattened(document)]
+        except InvalidJob as error:
+            say(f"{file}: {error}", err=True)
+            is_whole = False
+    return found, is_whole
+
+
+def _converted(objects: list[tuple[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the DDPJobs, and whether no object was refused. Print what is to be known of each."""
+    from ddpjob.convert import convert, is_foreign, is_runtime, runtimes_of
+    from ddpjob.errors import InvalidJob
+
+    known = runtimes_of(body for _, body in objects)
+    jobs, is_whole = [], True
+    for file, body in objects:
+        title = f"{file}: {_title(body)}"
+        if is_foreign(body):
+            say(f"{title}: left out, because it is neither a PyTorchJob nor a TrainJob", err=True)
+        elif not is_runtime(body):
+            try:
+                converted = convert(body, known)
+            except InvalidJob as error:
+                say(f"{title}: {error}", err=True)
+                is_whole = False
+            else:
+                jobs.append(converted.job)
+                say(*(f"{title}: {note}" for note in converted.notes), err=True)
+    return jobs, is_whole
+
+
+def _title(body: Any) -> str:
+    """Return the object's kind, namespace and name."""
+    from ddpjob.text import printable
+
+    if not isinstance(body, dict):
+        return "(object)"
+    metadata = body.get("metadata")
+    parts = metadata if isinstance(metadata, dict) else {}
+    name = "/".join(str(parts[part]) for part in ("namespace", "name") if parts.get(part))
+    return printable(f"{body.get('kind') or '(object)'} {name}".strip(), MAX_TITLE)
+
+
+def _text(jobs: list[dict[str, Any]], output: Format) -> str:
+    """Return the jobs as YAML documents, or as JSON: one object, or a list of several."""
+    if output is Format.YAML:
+        from ddpjob.cli.files import to_yaml
+
+        return "---\n".join(map(to_yaml, jobs))
+    several = {"apiVersion": "v1", "kind": "List", "items": jobs}
+    return json.dumps(jobs[0] if len(jobs) == 1 else several, indent=2) + "\n"

@@ -1,0 +1,168 @@
+"""`ddpjob convert`: what it reads, what it prints and how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ddpjob import api
+from ddpjob.cli import app
+from ddpjob.cli.files import documents, to_yaml
+from tests.foreign import pytorch_job, runtime, template, train_job
+
+CLAIM = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
+
+
+def convert(*arguments: Path | str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, ["convert", *map(str, arguments)], input=stdin)
+
+
+def text(*bodies: Any) -> str:
+    return "---\n".join(map(to_yaml, bodies))
+
+
+def named(name: str, body: Any) -> Any:
+    return {**body, "metadata": {"name": name}}
+
+
+def read(output: str, folder: Path) -> list[Any]:
+    file = folder / "out.yaml"
+    file.write_text(output)
+    return list(documents(str(file)))
+
+
+def test_a_job_is_printed_and_its_notes_are_on_standard_error(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text(pytorch_job(elasticPolicy={"minReplicas": 1})))
+    ended = convert(file)
+    assert ended.exit_code == 0
+    (job,) = read(ended.stdout, tmp_path)
+    assert job["kind"] == "DDPJob" and api.validate(job) == []
+    lines = ended.stderr.splitlines()
+    assert all(line.startswith(f"{file}: PyTorchJob digits: spec.") for line in lines)
+    assert f"{file}: PyTorchJob digits: spec.elasticPolicy.minReplicas: not carried over: 1: " in (
+        ended.stderr
+    )
+
+
+def test_several_documents_files_and_standard_input(tmp_path: Path) -> None:
+    files = [tmp_path / "a.yaml", tmp_path / "b.json"]
+    files[0].write_text(text(named("a", pytorch_job()), named("b", pytorch_job())))
+    files[1].write_text(json.dumps(named("c", pytorch_job())))
+    ended = convert(*files, "-", stdin=text(named("d", pytorch_job())))
+    assert ended.exit_code == 0
+    found = [job["metadata"]["name"] for job in read(ended.stdout, tmp_path)]
+    assert found == ["a", "b", "c", "d"]
+
+
+def test_a_list_of_kubectl(tmp_path: Path) -> None:
+    items = [named("a", pytorch_job()), named("b", pytorch_job())]
+    for kind in ("List", "PyTorchJobList"):
+        ended = convert("-", stdin=text({"apiVersion": "v1", "kind": kind, "items": items}))
+        assert ended.exit_code == 0
+        assert [job["metadata"]["name"] for job in read(ended.stdout, tmp_path)] == ["a", "b"]
+
+
+def test_a_runtime_may_stand_in_another_file_and_after_its_job(tmp_path: Path) -> None:
+    files = [tmp_path / "job.yaml", tmp_path / "runtime.yaml"]
+    files[0].write_text(text(train_job("own")))
+    files[1].write_text(text(runtime()))
+    ended = convert(*files)
+    assert ended.exit_code == 0, ended.stderr
+    (job,) = read(ended.stdout, tmp_path)
+    assert job["spec"]["nnodes"] == 2
+
+
+def test_json_is_one_object_or_a_list() -> None:
+    one = json.loads(convert("-", "-o", "json", stdin=text(pytorch_job())).stdout)
+    assert one["kind"] == "DDPJob"
+    several = text(named("a", pytorch_job()), named("b", pytorch_job()))
+    found = json.loads(convert("-", "--output", "json", stdin=several).stdout)
+    assert (found["kind"], len(found["items"])) == ("List", 2)
+    assert convert("-", "-o", "xml", stdin=several).exit_code == 2
+
+
+def test_other_objects_are_left_out_and_named(tmp_path: Path) -> None:
+    ended = convert("-", stdin=text(CLAIM, pytorch_job()))
+    assert ended.exit_code == 0 and len(read(ended.stdout, tmp_path)) == 1
+    assert "-: PersistentVolumeClaim data: left out, because it is neither" in ended.stderr
+
+
+REFUSED = [
+    ("", "no PyTorchJob or TrainJob in the input"),
+    (text(CLAIM), "no PyTorchJob or TrainJob in the input"),
+    (text(runtime()), "no PyTorchJob or TrainJob in the input"),
+    ("[]", "-: (object): (object): must be an object: PyTorchJob of kubeflow.org/v1"),
+    ("a: 1", "-: (object): kind: must be PyTorchJob of kubeflow.org/v1 or TrainJob of trainer"),
+    (text(pytorch_job() | {"kind": "MPIJob"}), "MPIJob digits: kind: must be PyTorchJob of"),
+    (text(pytorch_job(worker={"replicas": -1})), "replicas: must be at least 0, got -1"),
+    ("a: [", "-: line 1, column 5: not YAML: "),
+    ("a: &a [*a]", "-: line 1, column 4: not YAML: more than 100000 items"),
+    ("a: " + "[" * 100_000, "-: (file): must not be nested so deeply"),
+]
+
+
+@pytest.mark.parametrize(("stdin", "said"), REFUSED, ids=lambda x: x[:40])
+def test_what_is_no_such_object_ends_with_2_and_names_the_rule(stdin: str, said: str) -> None:
+    ended = convert("-", stdin=stdin)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert said in ended.stderr and isinstance(ended.exception, SystemExit)
+
+
+def test_one_job_that_is_refused_takes_no_other_with_it(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.yaml"
+    bad = named("bad", pytorch_job(worker={"replicas": "x"}))
+    ended = convert(missing, "-", stdin=text(bad, named("good", pytorch_job())))
+    assert ended.exit_code == 2
+    assert [job["metadata"]["name"] for job in read(ended.stdout, tmp_path)] == ["good"]
+    assert f"{missing}: (file): cannot be read: No such file or directory" in ended.stderr
+    assert "-: PyTorchJob bad: spec.pytorchReplicaSpecs.Worker.replicas: must be" in ended.stderr
+
+
+def test_text_of_others_is_printed_as_text() -> None:
+    hostile = "\x1b[2J\u202e\nfake.yaml: ok"
+    bodies = [
+        {**pytorch_job(), hostile: hostile},
+        named(hostile, pytorch_job()),
+        {**pytorch_job(), "kind": hostile},
+        pytorch_job(worker={"template": template(args=[hostile], env=[{"name": hostile}])}),
+        {"apiVersion": hostile, "kind": hostile, "metadata": hostile},
+        train_job(hostile),
+    ]
+    for body in bodies:
+        for form in ("yaml", "json"):
+            ended = convert("-", "-o", form, stdin=json.dumps(body))
+            assert all(line.isprintable() for line in ended.output.splitlines()), ended.output
+            assert not any(line.startswith("fake.yaml") for line in ended.output.splitlines())
+
+
+def test_what_comes_out_runs(tmp_path: Path) -> None:
+    """A PyTorchJob whose ranks meet in a folder, each with the rank and the world it was told."""
+    script = "echo $WORLD_SIZE > /meet/$RANK; until [ -e /meet/0 ] && [ -e /meet/1 ]; do :; done"
+    volume = {"name": "meet", "persistentVolumeClaim": {"claimName": "meet"}}
+    pod = template(
+        command=["sh", "-c", script],
+        volumeMounts=[{"name": "meet", "mountPath": "/meet"}],
+        pod_volumes=[volume],
+    )
+    role = {"template": pod, "replicas": 1}
+    ended = convert("-", stdin=text(pytorch_job(worker=role, master=role)))
+    assert ended.exit_code == 0
+    (tmp_path / "job.yaml").write_text(ended.stdout)
+    words = ["run", "--local", "job.yaml", "--directory", "out"]
+    run = subprocess.run(
+        [sys.executable, "-m", "ddpjob", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    met = tmp_path / "out" / "digits" / "volumes" / "meet"
+    assert {file.name: file.read_text() for file in met.iterdir()} == {"0": "2\n", "1": "2\n"}

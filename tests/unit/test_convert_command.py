@@ -1,0 +1,302 @@
+"""Which launcher a command line becomes, and what is said of its options."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ddpjob.convert import accelerate, convert, torchrun
+from tests.foreign import note_at, notes_of, pytorch_job, spec_of, template
+
+GPUS = {"limits": {"nvidia.com/gpu": 2}}
+
+
+def with_command(*words: str, args: list[str] | None = None, **fields: Any) -> Any:
+    """A PyTorchJob of three Workers with this command; `spec_…` are fields of the spec."""
+    spec = {name[5:]: fields.pop(name) for name in list(fields) if name.startswith("spec_")}
+    pod = template(command=list(words), args=args, **fields)
+    return pytorch_job(worker={"template": pod}, **spec)
+
+
+def start(job: Any) -> dict[str, Any]:
+    """The fields of the DDPJob that say what is started."""
+    fields = ("launcher", "command", "args", "nprocPerNode")
+    return {name: value for name, value in spec_of(job).items() if name in fields}
+
+
+TORCHRUN = [
+    (["torchrun", "train.py"], {"args": ["train.py"]}),
+    (["/opt/conda/bin/torchrun", "train.py"], {"args": ["train.py"]}),
+    (["python", "-m", "torch.distributed.run", "train.py"], {"args": ["train.py"]}),
+    (["python3.11", "-u", "-m", "torch.distributed.run", "a.py"], {"args": ["a.py"]}),
+    (["torchrun", "-m", "pkg.train", "--lr", "1"], {"args": ["-m", "pkg.train", "--lr", "1"]}),
+    (
+        [
+            "torchrun",
+            "--nnodes=3",
+            "--node_rank",
+            "$(RANK)",
+            "--master-addr=a",
+            "a.py",
+            "--nnodes=9",
+        ],
+        {"args": ["a.py", "--nnodes=9"]},
+    ),
+    (
+        ["torchrun", "--rdzv_backend=c10d", "--rdzv_endpoint=a:1", "--rdzv_id=x", "a.py"],
+        {"args": ["a.py"]},
+    ),
+    (["torchrun", "--nproc_per_node=4", "a.py"], {"args": ["a.py"], "nprocPerNode": 4}),
+    (["torchrun", "--nproc-per-node", "4", "a.py"], {"args": ["a.py"], "nprocPerNode": 4}),
+    (["torchrun", "--nproc", "4", "a.py"], {"args": ["a.py"], "nprocPerNode": 4}),
+    (["torchrun", "--tee=3", "-r3", "--log_dir", "/logs", "a.py"], {"args": ["a.py"]}),
+    (["python", "-m", "torch.distributed.launch", "--use_env", "a.py"], {"args": ["a.py"]}),
+    (
+        ["python", "-m", "torch.distributed.launch", "--nproc_per_node=2", "a.py", "x"],
+        {
+            "command": ["python", "-m", "torch.distributed.launch"],
+            "args": ["a.py", "x"],
+            "nprocPerNode": 2,
+        },
+    ),
+    (
+        ["torchrun", "--nnodes=3", "--no-python", "./run", "x"],
+        {"command": ["torchrun", "--no-python"], "args": ["./run", "x"]},
+    ),
+    (
+        ["torchrun", "--signals-to-handle", "SIGTERM", "a.py"],
+        {"command": ["torchrun", "--signals-to-handle", "SIGTERM"], "args": ["a.py"]},
+    ),
+    (
+        ["tune", "run", "--rdzv_endpoint=a:1", "recipe", "--config", "c"],
+        {"command": ["tune", "run", "--nnodes=$(PET_NNODES)"], "args": ["recipe", "--config", "c"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "expected"), TORCHRUN, ids=lambda x: " ".join(x)[:60])
+def test_torchrun_is_the_launcher_without_its_rendezvous(
+    command: list[str], expected: dict[str, Any]
+) -> None:
+    assert start(with_command(*command)) == expected
+
+
+@pytest.mark.parametrize(("command", "expected"), TORCHRUN, ids=lambda x: " ".join(x)[:60])
+def test_command_and_args_are_one_command_line(
+    command: list[str], expected: dict[str, Any]
+) -> None:
+    assert start(with_command(*command[:1], args=command[1:])) == expected
+
+
+OTHERS = [
+    (["python", "a.py", "--lr", "1"], {"launcher": "python", "args": ["a.py", "--lr", "1"]}),
+    (["python3", "-u", "a.py"], {"launcher": "python", "args": ["a.py"]}),
+    (["/usr/bin/python3.10", "-m", "pkg"], {"launcher": "python", "args": ["-m", "pkg"]}),
+]
+
+
+@pytest.mark.parametrize(("command", "expected"), OTHERS, ids=lambda x: " ".join(x)[:60])
+def test_a_script_of_python_is_one_process_on_each_node(
+    command: list[str], expected: dict[str, Any]
+) -> None:
+    assert start(with_command(*command)) == expected
+    assert start(with_command(*command, resources=GPUS)) == expected | {"nprocPerNode": 1}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python3", "-c", "print()"],
+        ["python3", "-O", "a.py"],
+        ["python3"],
+        ["torchrun"],
+        ["torchrun", "--option-of-tomorrow", "1", "a.py"],
+        ["accelerate", "launch", "--option-of-tomorrow", "1", "a.py"],
+        ["accelerate", "config"],
+        ["bash", "-c", "exec torchrun a.py"],
+        ["deepspeed", "a.py"],
+        ["./train"],
+        [""],
+    ],
+    ids=" ".join,
+)
+def test_every_other_program_is_carried_over_as_it_is(command: list[str]) -> None:
+    expected = {"launcher": "none", "command": command, "args": ["--lr", "1"]}
+    assert start(with_command(*command, args=["--lr", "1"])) == expected
+
+
+def test_without_a_command_the_image_has_it_and_that_is_said() -> None:
+    job = with_command(args=["--lr", "1"])
+    assert start(job) == {"launcher": "none", "args": ["--lr", "1"]}
+    assert "entry point runs, without ddpjob's agent" in note_at(convert(job), ".command")
+
+
+ACCELERATE = [
+    (["accelerate", "launch", "a.py", "x"], {"args": ["a.py", "x"]}),
+    (["accelerate-launch", "-m", "pkg"], {"args": ["-m", "pkg"]}),
+    (["python", "-m", "accelerate.commands.launch", "a.py"], {"args": ["a.py"]}),
+    (
+        [
+            *("accelerate", "launch", "--multi_gpu", "--num_machines=3", "--num-processes", "6"),
+            *("--machine_rank", "$(RANK)", "--main_process_ip=a", "--mixed_precision=no", "a.py"),
+        ],
+        {"args": ["a.py"], "nprocPerNode": 2},
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "expected"), ACCELERATE, ids=lambda x: " ".join(x)[:60])
+def test_accelerate_is_the_launcher_without_its_rendezvous(
+    command: list[str], expected: dict[str, Any]
+) -> None:
+    assert start(with_command(*command)) == {"launcher": "accelerate", **expected}
+
+
+def test_other_options_of_accelerate_need_a_command_with_the_rendezvous_of_ddpjob() -> None:
+    words = ["--num_processes=6", "--mixed_precision", "bf16", "--fsdp_version", "2", "a.py"]
+    found = start(with_command("accelerate", "launch", "--use_fsdp", *words))
+    assert found["launcher"] == "accelerate" and found["args"] == ["a.py"]
+    assert found["command"][:4] == ["python3", "-u", "-m", "accelerate.commands.launch"]
+    options = ["--use_fsdp", "--mixed_precision", "bf16", "--fsdp_version", "2"]
+    assert found["command"][-5:] == options
+    for option in ("--num_machines", "--num_processes", "--main_process_port"):
+        value = found["command"][found["command"].index(option) + 1]
+        assert value.startswith("$("), option
+    assert "--multi_gpu" not in found["command"]  # accelerate refuses it beside --use_fsdp
+
+
+def test_several_processes_of_accelerate_are_said_to_be_several() -> None:
+    job = with_command("accelerate", "launch", "--gpu_ids", "0", "a.py")
+    assert "--multi_gpu" in start(job)["command"]
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 1
+    assert "--multi_gpu" not in start(job)["command"]
+
+
+def test_a_total_that_the_nodes_cannot_share_is_refused() -> None:
+    job = with_command("accelerate", "launch", "--num_processes=4", "a.py")
+    with pytest.raises(ValueError, match="--num_processes: must be a multiple of the 3 nodes, got"):
+        convert(job)
+
+
+PROCESSES: list[tuple[Any, dict[str, Any], int | None, str]] = [
+    ("4", {}, 4, ""),
+    (4, {}, 4, ""),
+    ("1", {}, None, ""),
+    ("auto", GPUS, None, ""),
+    ("gpu", GPUS, None, ""),
+    ("2", GPUS, None, ""),
+    ("1", GPUS, 1, ""),
+    ("cpu", GPUS, 1, "not carried over: cpu: no file has the number"),
+    ("cpu", {}, None, "not carried over: cpu: no file has the number"),
+    ("auto", {}, None, "changed: auto: one process starts"),
+    (None, {}, None, "changed: auto: one process starts"),
+    ("gpu", {}, None, "changed: gpu: one process starts"),
+]
+
+
+@pytest.mark.parametrize(("declared", "resources", "expected", "said"), PROCESSES)
+def test_processes_on_each_node(
+    declared: Any, resources: Any, expected: int | None, said: str
+) -> None:
+    job = with_command("torchrun", "a.py", resources=resources)
+    if declared is not None:
+        job["spec"]["nprocPerNode"] = declared
+    assert spec_of(job).get("nprocPerNode") == expected
+    notes = [note for note in notes_of(job) if note.startswith("spec.nprocPerNode: ")]
+    assert bool(said) == bool(notes) and all(said in note for note in notes)
+
+
+@pytest.mark.parametrize("declared", ["two", "0", 0, -1, 1.5, True, []])
+def test_other_processes_are_refused(declared: Any) -> None:
+    with pytest.raises(ValueError, match="spec.nprocPerNode: must be auto, cpu, gpu or a number"):
+        convert(with_command("torchrun", "a.py", spec_nprocPerNode=declared))
+
+
+def test_the_command_line_outranks_the_field() -> None:
+    job = with_command("torchrun", "--nproc_per_node=2", "a.py", spec_nprocPerNode="4")
+    assert spec_of(job)["nprocPerNode"] == 2
+    job = with_command("torchrun", "--nproc_per_node=$(N)", "a.py", spec_nprocPerNode="4")
+    assert spec_of(job)["nprocPerNode"] == 4
+    assert "not carried over: the command line has" in note_at(convert(job), "spec.nprocPerNode")
+
+
+def test_a_single_process_hears_that_the_world_is_the_nodes() -> None:
+    job = with_command("python", "a.py", spec_nprocPerNode="4")
+    assert "WORLD_SIZE is the number of nodes" in note_at(convert(job), "spec.nprocPerNode")
+    assert "nprocPerNode" not in spec_of(job)
+
+
+SAID = [
+    (["torchrun", "--rdzv_id=secret", "a.py"], "--rdzv_id: left out, because ddpjob sets"),
+    (["torchrun", "--nnodes=1:4", "a.py"], "not carried over: --nnodes MIN:MAX: a DDPJob is not"),
+    (["torchrun", "--standalone", "a.py"], "--standalone: all nodes train together"),
+    (["torchrun", "--tee=3", "--role=x", "a.py"], "not carried over: --tee, --role: ddpjob's"),
+    (["torchrun", "--no-python", "a"], "--no-python: carried over as command"),
+    (["python", "-m", "torch.distributed.launch", "a.py"], "gives the script --local-rank"),
+    (["/opt/bin/python", "a.py"], "ddpjob starts python3 of the image's PATH"),
+    (["/opt/bin/torchrun", "a.py"], "ddpjob starts python3 of the image's PATH"),
+    (["accelerate", "launch", "--num_machines=1", "a.py"], "--num_machines: left out"),
+    (["accelerate", "launch", "--tee=3", "a.py"], "not carried over: --tee: the pod's log"),
+    (["sh", "-c", "secret"], "a shell: carried over as command"),
+    (["sh", "-c", "x --master_addr=secret"], "--master_addr: must agree with ddpjob's variables"),
+    (["python3", "a.py", "tcp://secret-master-0:1"], "names a pod of the other operator"),
+    (["deepspeed", "secret"], "no launcher that ddpjob has"),
+]
+
+
+@pytest.mark.parametrize(("command", "said"), SAID, ids=lambda x: " ".join(x)[:60])
+def test_what_is_different_is_said_without_the_texts_themselves(
+    command: list[str], said: str
+) -> None:
+    notes = [note for note in notes_of(with_command(*command)) if "[pytorch].command: " in note]
+    assert any(said in note for note in notes), notes
+    assert "secret" not in "".join(notes)
+
+
+def test_a_pods_name_in_an_option_that_is_left_out_is_no_matter() -> None:
+    command = ["torchrun", "--rdzv_endpoint=digits-master-0:1", "a.py"]
+    assert not [note for note in notes_of(with_command(*command)) if "names a pod" in note]
+
+
+def test_restarts_of_the_command_line_are_those_of_the_group() -> None:
+    for command in (
+        ["torchrun", "--max_restarts=7"],
+        ["accelerate", "launch", "--max_restarts", "7"],
+    ):
+        assert spec_of(with_command(*command, "a.py"))["failurePolicy"] == {"maxRestarts": 7}
+
+
+def options(program: str) -> dict[str, bool]:
+    """The options of a program's own parser: the long names, and whether each takes a value."""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if ended.returncode:
+        pytest.skip(ended.stderr.strip().splitlines()[-1])
+    found: dict[str, bool] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+DUMP = """
+import json
+names = {o.lstrip("-").replace("-", "_"): a.nargs != 0
+         for a in parser._actions for o in a.option_strings if o.startswith("--")}
+print(json.dumps(names))
+"""
+
+
+def test_torchrun_has_no_option_that_is_unknown_here() -> None:
+    theirs = options("from torch.distributed.run import get_args_parser as p; parser = p()" + DUMP)
+    for name in theirs.keys() - {"help", "print_completion"}:
+        assert torchrun.TABLE.name(f"--{name}") == name
+        assert torchrun.TABLE.takes_value(name) == theirs[name], name
+    assert len(theirs) > 20
+
+
+def test_accelerate_has_no_option_that_is_unknown_here() -> None:
+    program = "from accelerate.commands.launch import launch_command_parser as p; parser = p()"
+    theirs = options(program + DUMP)
+    for name in theirs.keys() - {"help"}:
+        assert accelerate.TABLE.name(f"--{name}") == name
+        assert accelerate.TABLE.takes_value(name) == theirs[name], name
+    assert len(theirs) > 100
