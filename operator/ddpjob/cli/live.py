@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ddpjob.plan.status import duration
 from ddpjob.text import printable
+from ddpjob.times import duration
 
 Status = dict[str, Any]
 COLOURS = {"Running": "green", "Succeeded": "green", "Restarting": "yellow", "Failed": "red"}
