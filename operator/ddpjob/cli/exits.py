@@ -2,8 +2,13 @@
 
 import errno
 import os
+import signal
 import sys
 from enum import IntEnum
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
 
 from ddpjob.cli.say import say
 from ddpjob.errors import (
@@ -55,6 +60,8 @@ CODES: tuple[tuple[type[DDPJobError], Exit], ...] = (
 
 def exit_code(error: DDPJobError) -> Exit:
     """Return the exit code that stands for an error."""
+    if isinstance(error, Refused) and error.code in (400, 422):
+        return Exit.USAGE  # the server has found what is invalid
     return next(code for kind, code in CODES if isinstance(error, kind))
 
 
@@ -82,11 +89,18 @@ def _missing_right(error: Forbidden) -> tuple[str, str]:
     return text, f'ask for the role "{role}" {scope}'
 
 
-def leave_pipe() -> None:
-    """Give standard output to nobody, so that Python's own end of the process writes nothing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+class Commands(TyperGroup):
+    """The group of all commands. An error of ours ends a command as `report` says."""
 
-
-def is_broken_pipe(error: OSError) -> bool:
-    """Return whether nobody reads what is printed (`| head`)."""
-    return error.errno in (errno.EPIPE, errno.ESHUTDOWN)
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that the arguments name."""
+        try:
+            return super().invoke(ctx)
+        except DDPJobError as error:
+            raise typer.Exit(report(error)) from None
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            # Nobody reads any more (`| head`). Python would write what is left at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(128 + signal.SIGPIPE) from None

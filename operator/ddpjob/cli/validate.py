@@ -2,17 +2,16 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddpjob import api
-from ddpjob.cli.files import documents
 from ddpjob.cli.say import say
 from ddpjob.errors import InvalidJob
-from ddpjob.pods import render
-from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.text import printable
+
+if TYPE_CHECKING:
+    from ddpjob.pods.allowlist import Policy
 
 # Characters of a namespace, a slash and a name of 253.
 MAX_TITLE = 317
@@ -35,7 +34,9 @@ def validate(
     Each broken rule is printed with its field and value. The exit code is 0 if all files are valid,
     and 1 if one is not.
     """
-    allowed = _read_policy(policy) if policy else Policy()
+    from ddpjob.cli.files import documents  # slow to import, as are the models
+
+    allowed = _read_policy(policy) if policy else None
     broken = False
     for file in files:
         problems: list[str] = []
@@ -60,18 +61,24 @@ def validate(
     raise typer.Exit(1 if broken else 0)
 
 
-def _read_policy(path: Path) -> Policy:
+def _read_policy(path: Path) -> "Policy":
+    from ddpjob.pods.allowlist import parse_policy
+
     try:
         return parse_policy(path.read_bytes())
     except (OSError, ValueError) as error:
         raise typer.BadParameter(printable(f"{path}: {error}"), param_hint="--policy") from None
 
 
-def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
+def check(document: Any, policy: "Policy | None" = None) -> list[InvalidJob]:
     """Return an InvalidJob for each rule that this object breaks.
 
     `policy` is the installation's allow-list, by default that of the chart.
     """
+    from ddpjob import api
+    from ddpjob.pods import render
+    from ddpjob.pods.allowlist import Policy
+
     problems = api.validate(document)
     if problems:
         return problems

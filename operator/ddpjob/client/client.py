@@ -78,14 +78,11 @@ class Client:
         `state` is one state, or several with commas between. `mine` are those that this user made
         with the client. `labels` is a label selector.
         """
-        states = {word.strip().lower() for word in state.split(",")} if state else None
         me = self.user if mine else None
 
         def keep(body: Body) -> Job | None:
-            job = Job(self.connection, _slim(body))
-            if me is not None and job.user != me:
-                return None
-            return job if states is None or job.state.lower() in states else None
+            job = Job(self.connection, body)
+            return job if is_selected(job, state, me) else None
 
         namespace = None if all_namespaces else self.namespace
         found = self.connection.list(DDPJOBS, namespace=namespace, labels=labels, keep=keep).items
@@ -101,9 +98,8 @@ class Client:
         raise error
 
 
-def _slim(body: Body) -> Body:
-    """Return the object without what Kubernetes alone needs, which may be half of it."""
-    metadata = body.get("metadata")
-    if isinstance(metadata, dict):
-        metadata.pop("managedFields", None)
-    return body
+def is_selected(job: Job, state: str | None, user: str | None) -> bool:
+    """Return whether a job is in one of the states, and the user's; None is any."""
+    states = {word.strip().lower() for word in state.split(",")} if state else None
+    is_users = user is None or job.user == user
+    return is_users and (states is None or job.state.lower() in states)

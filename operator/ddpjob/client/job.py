@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ddpjob import api
     from ddpjob.client.logs import LogLine
 
-FINISHED = ("Succeeded", "Failed")
-
 
 class Job:
     """A snapshot of a job, and verbs. Verbs that return a Job bring this one up to date first.
@@ -26,7 +24,7 @@ class Job:
     """
 
     def __init__(self, connection: Connection, body: Body) -> None:
-        self._connection, self.body = connection, body
+        self._connection, self.body = connection, _slim(body)
 
     def __repr__(self) -> str:
         return f"<Job {self.namespace}/{self.name} {self.state}>"
@@ -64,7 +62,7 @@ class Job:
     @property
     def is_finished(self) -> bool:
         """Return whether the job has succeeded or failed."""
-        return self.state in FINISHED
+        return self.state in why.FINISHED
 
     @property
     def reason(self) -> str:
@@ -232,7 +230,7 @@ class Job:
     def _take(self, body: Body) -> "Job":
         if self.uid and why.text(body, "metadata", "uid") != self.uid:
             raise NotFound(404, "NotFound", f"{self.name} was deleted; another job has its name")
-        self.body = body
+        self.body = _slim(body)
         return self
 
     def _changes(self, deadline: float | None) -> Iterator["Job"]:
@@ -263,3 +261,11 @@ def parse_until(text: str) -> int | None:
     if kind == "step" and digits.isascii() and digits.isdigit() and len(digits) < 17:
         return int(digits)
     raise ValueError(f"must be finished, running or step=N, got {text!r}")
+
+
+def _slim(body: Body) -> Body:
+    """Return the object without what Kubernetes alone needs, which may be half of it."""
+    metadata = body.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
+    return body

@@ -10,6 +10,8 @@ from typing import Any
 
 from ddpjob.text import printable
 
+# The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
+FINISHED = ("Succeeded", "Failed")
 # Characters of the line.
 MAX_LINE = 256
 # Reasons of Running=False that say no more than the state.
