@@ -1,16 +1,14 @@
 """How a command ends: exit codes, and errors as two lines: the error, and the next step."""
 
 import errno
-import os
 import signal
-import sys
 from enum import IntEnum
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from ddpjob.cli.say import say
+from ddpjob.cli.say import close, note
 from ddpjob.errors import (
     Conflict,
     DDPJobError,
@@ -68,9 +66,9 @@ def exit_code(error: DDPJobError) -> Exit:
 def report(error: DDPJobError) -> Exit:
     """Print an error and its next step to standard error, and return the exit code."""
     text, advice = explain(error)
-    say(f"error: {text}", err=True)
+    note(f"error: {text}")
     if advice:
-        say(f"  next: {advice}", err=True)
+        note(f"  next: {advice}")
     return exit_code(error)
 
 
@@ -101,6 +99,5 @@ class Commands(TyperGroup):
         except OSError as error:
             if error.errno != errno.EPIPE:
                 raise
-            # Nobody reads any more (`| head`). Python would write what is left at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            close()  # nobody reads any more (`| head`)
             raise typer.Exit(128 + signal.SIGPIPE) from None

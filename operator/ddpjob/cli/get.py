@@ -13,6 +13,7 @@ from ddpjob.cli.options import (
     complete_names,
     plain_name,
 )
+from ddpjob.text import printable
 
 STATES = ("Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
 SORTS = ("age", "name", "state", "restarts", "step")
@@ -23,13 +24,14 @@ def _states(text: str | None) -> str | None:
     for word in (text or "").split(",") if text else ():
         if word.strip().lower() not in {state.lower() for state in STATES}:
             known = ", ".join(STATES)
-            raise typer.BadParameter(f"must be among {known}, got {word.strip()!r}")
+            raise typer.BadParameter(printable(f"must be among {known}, got {word.strip()!r}"))
     return text
 
 
 def _sort(text: str) -> str:
     if text not in SORTS:
-        raise typer.BadParameter(f"must be one of {', '.join(SORTS)}, got {text!r}")
+        known = ", ".join(SORTS)
+        raise typer.BadParameter(printable(f"must be one of {known}, got {text!r}"))
     return text
 
 

@@ -1,20 +1,18 @@
 """The jobs that `ddpjob get` selects: once, or for as long as somebody looks on."""
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import typer
 from rich.console import Group
 from rich.live import Live
 
 from ddpjob.cli import objects
 from ddpjob.cli.columns import line, show, styled, widths
-from ddpjob.cli.options import Output, note
+from ddpjob.cli.options import Output
 from ddpjob.cli.rows import ORDERS, headings, row
-from ddpjob.cli.say import say
+from ddpjob.cli.say import document, note, say
 from ddpjob.cli.screen import Screen
 from ddpjob.client.client import Client, is_selected
 from ddpjob.client.job import Job
@@ -104,9 +102,9 @@ class Listing:
         if not is_selected(job, self._selection.state, None):
             return
         if self._output is Output.JSON:
-            typer.echo(json.dumps(job.body))
+            document(json.dumps(job.body))
         elif self._output is Output.YAML:
-            typer.echo("---\n" + objects.as_text(job.body, self._output), nl=False)
+            document("---\n" + objects.as_text(job.body, self._output))
         else:
             objects.show([job], self._output, single=True)
 
@@ -127,7 +125,6 @@ class Listing:
             news = cells[:age] + cells[age + 1 :]
             if shown.get(job.uid) != news:
                 say(line(cells, sizes))
-                sys.stdout.flush()
             shown[job.uid] = news
 
     def _live(self, screen: Screen) -> None:

@@ -7,10 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import typer
-
 from ddpjob import names
 from ddpjob.cli.options import Output
+from ddpjob.cli.say import document, say
 from ddpjob.client.job import Job
 
 
@@ -18,11 +17,11 @@ def show(jobs: Sequence[Job], output: Output, *, single: bool) -> None:
     """Print the jobs. A `single` one is printed as itself, others are a List."""
     if output is Output.NAME:
         for job in jobs:
-            typer.echo(f"ddpjob.{names.GROUP}/{job.name}")
+            say(f"ddpjob.{names.GROUP}/{job.name}")
         return
     bodies = [job.body for job in jobs]
     whole = bodies[0] if single else {"apiVersion": "v1", "kind": "List", "items": bodies}
-    typer.echo(as_text(whole, output), nl=False)
+    document(as_text(whole, output))
 
 
 def as_text(value: Any, output: Output) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddpjob.cli.say import say
+from ddpjob.cli.say import note
 
 if TYPE_CHECKING:
     from ddpjob.client.client import Client
@@ -108,11 +108,6 @@ class Place:
             kubeconfig=self.kubeconfig,
             note=note if notes else lambda line: None,
         )
-
-
-def note(line: str) -> None:
-    """Print a line of ddpjob itself to standard error."""
-    say(line, err=True)
 
 
 def find(client: "Client", name: str | None) -> "Job":

@@ -9,7 +9,6 @@ import fcntl
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from ddpjob import api, names
 from ddpjob.cli.files import documents
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Status, display
-from ddpjob.cli.say import say
+from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
 from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, PODS, Resource
@@ -141,7 +140,7 @@ class Session:
         try:
             show(*args, **options)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            close()
             self._interrupt(signal.SIGPIPE)
 
     def _introduction(self) -> str:
