@@ -27,6 +27,7 @@ class Cluster:
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
         self.server, self.namespace = server, namespace
+        self.pods = f"/api/v1/namespaces/{namespace}/pods"
         self.jobs = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
 
     def job(self, name: str, *, user: str = "admin", **spec: Any) -> Any:
@@ -45,6 +46,50 @@ class Cluster:
 
     def delete(self, name: str) -> None:
         self.server.request("DELETE", f"{self.jobs}/{name}")
+
+    def pod(
+        self, job: Any, rank: int, *, attempt: int = 0, state: str = "running", node: str = "gpu-1"
+    ) -> Any:
+        """Create a pod of a job, as the operator does."""
+        meta = job["metadata"]
+        owner = {
+            **{"apiVersion": names.API_VERSION, "kind": names.KIND, "controller": True},
+            **{"name": meta["name"], "uid": meta["uid"]},
+        }
+        labels = {names.JOB_LABEL: meta["name"], names.JOB_UID_LABEL: meta["uid"]}
+        name = names.pod_name(meta["name"], attempt, rank)
+        pod = {
+            "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+            "spec": {
+                "containers": [{"name": names.TRAINER_CONTAINER, "image": "i"}],
+                "terminationGracePeriodSeconds": 0,
+                "nodeName": node,
+            },
+        }
+        self.server.request("POST", self.pods, pod)
+        return self.pod_state(name, state)
+
+    def pod_state(self, name: str, state: str) -> Any:
+        """Write the state of a pod's container: waiting, running or ended."""
+        states = {
+            "waiting": {"waiting": {"reason": "ContainerCreating"}},
+            "running": {"running": {"startedAt": ago(seconds=1)}},
+            "ended": {"terminated": {"exitCode": 1}},
+        }
+        status = {
+            "containerStatuses": [
+                {
+                    **{"name": names.TRAINER_CONTAINER, "image": "i", "imageID": "i"},
+                    **{"ready": state == "running", "restartCount": 0, "state": states[state]},
+                }
+            ]
+        }
+        path = f"{self.pods}/{name}/status"
+        return self.server.request("PATCH", path, {"status": status}, kind="merge-patch+json")
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a pod at once, as its kubelet would in the end."""
+        self.server.request("DELETE", f"{self.pods}/{name}", {"gracePeriodSeconds": 0})
 
     def running(self, name: str, **spec: Any) -> Any:
         """A job that trains."""

@@ -1,6 +1,7 @@
 """What an HTTP answer of the API server means: the object in it, or an error that says why not."""
 
 import json
+import ssl
 from typing import Any
 
 from ddpjob import names
@@ -19,6 +20,8 @@ from ddpjob.json_depth import Body, read_json
 MAX_BYTES, MAX_ERROR = 256 * 2**20, 64 * 1024
 # The reason of an Unavailable if no connection was made, so that trying again at once is no use.
 UNREACHED = "Unreached"
+# That of one in whose answer nothing has come for as long as was allowed.
+IDLE = "Idle"
 _OF_JOBS = f"/apis/{names.GROUP}/"
 
 
@@ -61,13 +64,14 @@ def no_answer(error: Exception, login: Login) -> Unavailable | LoginFailed:
     cause: BaseException = error
     while isinstance(cause, exceptions.MaxRetryError) and cause.reason is not None:
         cause = cause.reason
-    if isinstance(cause, exceptions.SSLError):
+    if isinstance(_root(cause), ssl.SSLCertVerificationError):
         return LoginFailed(
             f"no trust between this machine and {login.server}: {cause}",
             "is the cluster in the kubeconfig still the same one, and no proxy in between?",
         )
     unreached = isinstance(cause, (exceptions.NewConnectionError, exceptions.ConnectTimeoutError))
-    word = UNREACHED if unreached else "NoAnswer"
+    idle = isinstance(cause, exceptions.ReadTimeoutError)
+    word = UNREACHED if unreached else IDLE if idle else "NoAnswer"
     found = Unavailable(0, word, f"no answer from {login.server}: {_in_short(cause)}")
     found.advice = "is the cluster up, and this machine in its network (VPN, proxy)?"
     return found
@@ -102,9 +106,14 @@ def _unauthorized(login: Login) -> LoginFailed:
 
 def _in_short(error: BaseException) -> str:
     """Return the system's own words: the library wraps them in addresses of objects."""
-    found = error
-    while found.__cause__ is not None or found.__context__ is not None:
-        found = found.__cause__ or found.__context__ or found
+    found = _root(error)
     if isinstance(found, OSError) and found.strerror:
         return found.strerror
     return str(found) or type(found).__name__
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return the error with which it began."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error

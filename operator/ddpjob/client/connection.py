@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import urlencode
 
@@ -200,13 +201,15 @@ class Connection:
         keep: Keep | None = None,
         after: Body | None = None,
         deadline: float | None = None,
+        stop: Event | None = None,
     ) -> Iterator[WatchEvent]:
         """Yield ADDED for each object that there is, then each change, for as long as it is read.
 
         It survives expiry, cut connections and a server that is away; changes that it could not see
-        come as the difference. It ends at `deadline`, on the monotonic clock. What `keep` returns
-        must have the object's metadata. With `after`, it yields the changes of that one object
-        since it was read. Raises Refused, NotFound or LoginFailed.
+        come as the difference. It ends at `deadline`, on the monotonic clock, and within a minute
+        after `stop` is set. What `keep` returns must have the object's metadata. With `after`, it
+        yields the changes of that one object since it was read. Raises Refused, NotFound or
+        LoginFailed.
         """
         path, seen, version, pause = resource.path(namespace), Seen(), "", FIRST_PAUSE
         selectors = _selectors(labels, "")
@@ -215,7 +218,7 @@ class Connection:
             selectors["fieldSelector"] = f"metadata.name={metadata['name']}"
             version = str(metadata["resourceVersion"])
             list(seen.listed([after]))
-        while deadline is None or time.monotonic() < deadline:
+        while (deadline is None or time.monotonic() < deadline) and not (stop and stop.is_set()):
             began = time.monotonic()
             try:
                 if not version:
@@ -228,6 +231,8 @@ class Connection:
                     version, pause = event.object["metadata"]["resourceVersion"], FIRST_PAUSE
                     for body in kept([event.object], keep):
                         yield from seen.changed(WatchEvent(event.type, body))
+                    if stop and stop.is_set():
+                        return
                 if time.monotonic() - began > 1.0:
                     continue
             except Expired:

@@ -80,10 +80,23 @@ class Job:
         return why.number(self.body, "status", "attempt") or 0
 
     @property
+    def round(self) -> int:
+        """Return the number of the current round of the attempt, from 0."""
+        return why.number(self.body, "status", "round") or 0
+
+    @property
+    def processes_per_node(self) -> int:
+        """Return the number of ranks in each pod. It is 1 until the job has started once."""
+        status = self.body.get("status")
+        nnodes = why.number(self.body, "spec", "nnodes") or 1
+        nodes = why.number(status, "nodes", "desired") or nnodes
+        return max(1, (why.number(status, "worldSize") or 0) // max(1, nodes))
+
+    @property
     def step(self) -> int | None:
         """Return the last step of the current round that the job has reported, or None."""
         progress = why.part(self.body, "status", "progress")
-        current = (self.attempt, why.number(self.body, "status", "round") or 0)
+        current = (self.attempt, self.round)
         found = (why.number(progress, "attempt") or 0, why.number(progress, "round") or 0)
         return why.number(progress, "step") if found == current else None
 
@@ -116,6 +129,10 @@ class Job:
         """Return the last ten attempts, or rounds of attempts, that are over, oldest first."""
         return list(self.status.history)
 
+    def at(self, body: Body) -> "Job":
+        """Return another snapshot of this job."""
+        return Job(self._connection, body)
+
     def refresh(self) -> "Job":
         """Read the job again. Raises NotFound if it, or this job of the name, is gone."""
         return self._take(self._connection.get(DDPJOBS, self.name, namespace=self.namespace))
@@ -144,7 +161,7 @@ class Job:
         Raises NotFound if it is deleted.
         """
         for job in self._changes(None):
-            yield Job(self._connection, job.body)
+            yield job.at(job.body)
             if job.is_finished:
                 return
 
@@ -157,12 +174,25 @@ class Job:
         tail: int | None = None,
         since: float | None = None,
     ) -> Iterator["LogLine"]:
-        """Yield lines of the ranks' logs: of rank 0, or of `rank`, such as `3` or `0,8-11`.
+        """Yield lines of the ranks' logs: of `rank`, such as `3` or `0,8-11`, else of rank 0.
 
-        `attempt` is a number, `current` or `all`. With `follow` it goes on over restarts until the
-        job is finished. `since` is in seconds before now, `tail` in lines of each rank.
+        Of a job that has failed or restarts, these are the last lines of the rank that failed
+        first. `attempt` is a number, `current` or `all`. With `follow` it goes on over restarts
+        until the job is finished. `since` is in seconds before now, `tail` in lines of each pod.
         """
-        raise NotImplementedError
+        from ddpjob.client.follow import Logs, Query
+        from ddpjob.client.logs import Ranges, Wanted
+        from ddpjob.client.selection import Choice, first_failure, select
+
+        wanted = select(rank=rank, attempt=attempt)
+        if wanted is None:
+            failure = first_failure(self.body.get("status"), self.name, self.processes_per_node)
+            chosen = failure if failure and not follow else Choice(Wanted(Ranges("0")))
+            wanted, tail = chosen.wanted, chosen.tail if tail is None else tail
+        begin = None if since is None else time.time() - since
+        query = Query(wanted, follow=follow, tail=tail, since=begin)
+        for batch in Logs(self._connection, self, query).batches():
+            yield from batch
 
     def events(self) -> list[Body]:
         """Return the Kubernetes events about the job and its pods, oldest first."""

@@ -42,7 +42,7 @@ class Resume:
         # Second and hash of all that was taken from `since` on, in the log's order.
         self._taken: list[Key] = []
         self._newest: Moment = (0, b"")
-        self._clock = _Clock()
+        self._clock = Clock()
         self._is_aligned = True
         # Where in `_taken` the next piece may be, in a stream that is not aligned.
         self._places: list[int] = []
@@ -147,7 +147,7 @@ def _key(piece: Piece, moment: Moment) -> Key:
     return moment[0], hash((piece.time, piece.text, piece.number))
 
 
-class _Clock:
+class Clock:
     """Reads times, of which many in a row have the same second."""
 
     def __init__(self) -> None:
