@@ -9,14 +9,16 @@ from typing import Annotated
 
 import typer
 
-from ddpjob import __version__, logs
+from ddpjob import __version__
 from ddpjob.cli.crd import crd as crd_command
 from ddpjob.cli.exits import Commands
 from ddpjob.cli.get import get as get_command
+from ddpjob.cli.logs import logs as logs_command
 from ddpjob.cli.run import run as run_command
 from ddpjob.cli.say import say
 from ddpjob.cli.uninstall import uninstall as uninstall_command
 from ddpjob.cli.validate import validate as validate_command
+from ddpjob.logs import configure as configure_log
 
 HELP = "Distributed PyTorch on Kubernetes, or on this machine."
 
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("get")(get_command)
+app.command("logs")(logs_command)
 app.command("validate")(validate_command)
 app.command("crd")(crd_command)
 app.command("uninstall")(uninstall_command)
@@ -55,5 +58,5 @@ def options(
 
 def main() -> None:
     """Run the command line: the entry point of the console scripts."""
-    logs.configure(logging.WARNING, "%(message)s")
+    configure_log(logging.WARNING, "%(message)s")
     app(prog_name="ddpjob")
