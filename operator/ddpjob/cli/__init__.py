@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ddpjob import __version__
+from ddpjob.cli.completion import completion as completion_command
 from ddpjob.cli.crd import crd as crd_command
 from ddpjob.cli.exits import Commands
 from ddpjob.cli.get import get as get_command
@@ -18,6 +19,8 @@ from ddpjob.cli.run import run as run_command
 from ddpjob.cli.say import say
 from ddpjob.cli.uninstall import uninstall as uninstall_command
 from ddpjob.cli.validate import validate as validate_command
+from ddpjob.cli.version import version as version_command
+from ddpjob.cli.wait import wait as wait_command
 from ddpjob.logs import configure as configure_log
 
 HELP = "Distributed PyTorch on Kubernetes, or on this machine."
@@ -35,9 +38,12 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command("get")(get_command)
 app.command("logs")(logs_command)
+app.command("wait")(wait_command)
 app.command("validate")(validate_command)
 app.command("crd")(crd_command)
 app.command("uninstall")(uninstall_command)
+app.command("completion")(completion_command)
+app.command("version")(version_command)
 
 
 def _version(asked: bool) -> None:

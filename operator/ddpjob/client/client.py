@@ -1,6 +1,7 @@
 """The jobs of a namespace."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,31 @@ class Client:
         namespace = None if all_namespaces else self.namespace
         found = self.connection.list(DDPJOBS, namespace=namespace, labels=labels, keep=keep).items
         return JobList(sorted(found, key=lambda job: (-(job.created or 0), job.name)))
+
+    def changes(self, jobs: Sequence[Job], *, timeout: float | None = None) -> Iterator[Job]:
+        """Yield these jobs now, then each again when it changes, for `timeout` seconds.
+
+        All are of one namespace. Raises NotFound if one is deleted.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        uids = {job.uid for job in jobs}
+
+        def keep(body: Body) -> Body | None:
+            return body if Job(self.connection, body).uid in uids else None
+
+        yield from jobs
+        watch = self.connection.watch(
+            DDPJOBS,
+            namespace=jobs[0].namespace,
+            known=[job.body for job in jobs],
+            keep=keep,
+            deadline=deadline,
+        )
+        for event in watch:
+            job = Job(self.connection, event.object)
+            if event.type == "DELETED":
+                raise NotFound(404, "NotFound", f"{job.name} was deleted")
+            yield job
 
     def newest(self) -> Job:
         """Return the newest job that this user has made with the client. Raises NotFound."""

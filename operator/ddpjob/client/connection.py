@@ -6,7 +6,7 @@ The import of `kubernetes` waits for the first request. Every error is one of `d
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -200,6 +200,7 @@ class Connection:
         labels: str = "",
         keep: Keep | None = None,
         after: Body | None = None,
+        known: Sequence[Body] = (),
         deadline: float | None = None,
         stop: Event | None = None,
     ) -> Iterator[WatchEvent]:
@@ -208,11 +209,12 @@ class Connection:
         It survives expiry, cut connections and a server that is away; changes that it could not see
         come as the difference. It ends at `deadline`, on the monotonic clock, and within a minute
         after `stop` is set. What `keep` returns must have the object's metadata. With `after`, it
-        yields the changes of that one object since it was read. Raises Refused, NotFound or
-        LoginFailed.
+        yields the changes of that one object since it was read; with `known`, those of many
+        objects since these were. Raises Refused, NotFound or LoginFailed.
         """
         path, seen, version, pause = resource.path(namespace), Seen(), "", FIRST_PAUSE
         selectors = _selectors(labels, "")
+        list(seen.listed(known))
         if after is not None:
             metadata = after["metadata"]
             selectors["fieldSelector"] = f"metadata.name={metadata['name']}"

@@ -149,7 +149,7 @@ class Job:
         wanted = parse_until(until)
         deadline = None if timeout is None else time.monotonic() + timeout
         for job in self._changes(deadline):
-            if job.is_finished or wanted is not None and job._is_at(wanted):
+            if job.is_at(wanted):
                 if check:
                     job.raise_if_failed()
                 return job
@@ -241,6 +241,29 @@ class Job:
                 raise Conflict(409, "Conflict", text) from None
             raise
 
+    def is_at(self, wanted: int | None) -> bool:
+        """Return whether the job is finished, or runs and has reported this step.
+
+        `wanted` is what `parse_until` returns.
+        """
+        if self.is_finished or wanted is None:
+            return self.is_finished
+        return self.state == "Running" and (self.step or 0) >= wanted
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the job in short, as the commands print it with `-o json`."""
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            "uid": self.uid,
+            "state": self.state,
+            "reason": self.reason,
+            "attempt": self.attempt,
+            "round": self.round,
+            "restarts": why.number(self.body, "status", "restarts") or 0,
+            "step": self.step,
+        }
+
     def raise_if_failed(self) -> None:
         """Raise JobFailed, with the primary failure, if the job has failed."""
         if self.state != "Failed":
@@ -273,10 +296,6 @@ class Job:
             if event.type == "DELETED":
                 raise NotFound(404, "NotFound", f"{self.name} was deleted")
             yield self._take(event.object)
-
-    def _is_at(self, step: int) -> bool:
-        """Return whether the job runs, and has reported this step."""
-        return self.state == "Running" and (step <= 0 or (self.step or 0) >= step)
 
 
 def parse_until(text: str) -> int | None:
