@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from threading import Event
 from typing import Any
 from urllib.parse import urlencode
 
@@ -134,7 +133,7 @@ class Connection:
                 longer = (error.retry_after or 0) > LONGEST_PAUSE
                 if number == tries or longer or error.reason in (UNREACHED, CLOSED):
                     raise
-                self._closed.wait(error.retry_after or FIRST_PAUSE * 2 ** (number - 1))
+                self.pause(error.retry_after or FIRST_PAUSE * 2 ** (number - 1))
         raise AssertionError(path)
 
     @contextmanager
@@ -180,6 +179,11 @@ class Connection:
             if answer is not None:
                 self._answers.discard(answer)
                 answer.close()  # of no effect on one that was read to its end
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, or until the connection is closed. Raises Unavailable in that case."""
+        self._closed.wait(seconds)
+        self._check_open()
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -233,15 +237,14 @@ class Connection:
         after: Body | None = None,
         known: Sequence[Body] = (),
         deadline: float | None = None,
-        stop: Event | None = None,
     ) -> Iterator[WatchEvent]:
         """Yield ADDED for each object that there is, then each change, for as long as it is read.
 
         It survives expiry, cut connections and a server that is away; changes that it could not see
-        come as the difference. It ends at `deadline`, on the monotonic clock, and within a minute
-        after `stop` is set. What `keep` returns must have the object's metadata. With `after`, it
-        yields the changes of that one object since it was read; with `known`, those of many
-        objects since these were. Raises Refused, NotFound or LoginFailed.
+        come as the difference. It ends at `deadline`, on the monotonic clock. What `keep` returns
+        must have the object's metadata. With `after`, it yields the changes of that one object
+        since it was read; with `known`, those of many objects since these were. Raises Refused,
+        NotFound or LoginFailed, and Unavailable once the connection is closed.
         """
         path, seen, version, pause = resource.path(namespace), Seen(), "", FIRST_PAUSE
         selectors = _selectors(labels, "")
@@ -251,7 +254,7 @@ class Connection:
             selectors["fieldSelector"] = f"metadata.name={metadata['name']}"
             version = str(metadata["resourceVersion"])
             list(seen.listed([after]))
-        while (deadline is None or time.monotonic() < deadline) and not (stop and stop.is_set()):
+        while deadline is None or time.monotonic() < deadline:
             began = time.monotonic()
             try:
                 if not version:
@@ -264,8 +267,6 @@ class Connection:
                     version, pause = event.object["metadata"]["resourceVersion"], FIRST_PAUSE
                     for body in kept([event.object], keep):
                         yield from seen.changed(WatchEvent(event.type, body))
-                    if stop and stop.is_set():
-                        return
                 if time.monotonic() - began > 1.0:
                     continue
             except Expired:
@@ -276,7 +277,7 @@ class Connection:
                     return
                 self.note(f"{error.message}; trying again")
             left = LONGEST_PAUSE if deadline is None else max(0.0, deadline - time.monotonic())
-            self._closed.wait(min(pause, left))
+            self.pause(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _events(self, path: str, query: Query, deadline: float | None) -> Iterator[WatchEvent]:

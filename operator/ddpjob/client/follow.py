@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Condition, Event, Thread
+from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
 from ddpjob import names
@@ -52,11 +52,11 @@ class Logs:
     """The lines of a job, in batches. After the last one, `job` is how the job ended."""
 
     def __init__(self, connection: Connection, job: "Job", query: Query) -> None:
-        self._connection, self.job, self._query = connection, job, query
+        self._connection, self.job, self._query = connection.apart(), job, query
         self._processes = job.processes_per_node
         self._first_attempt = job.attempt
         self._changed = Condition()
-        self._stop = Event()
+        self._is_closed = False
         self._pods: dict[str, Pod] = {}
         self._begun: dict[str, Pod] = {}
         self._reading: set[str] = set()
@@ -89,7 +89,10 @@ class Logs:
                 self._spawn(self._watch_job)
             yield from self._lines()
         finally:
-            self._stop.set()
+            self._is_closed = True
+            self._connection.close()
+            with self._changed:
+                self._changed.notify_all()
 
     def _lines(self) -> Iterator[list[LogLine]]:
         while True:
@@ -156,7 +159,6 @@ class Logs:
             self.job.namespace,
             pod,
             is_over=lambda: self._has_ended(pod.uid),
-            stop=self._stop,
         )
         clock = Clock()
         try:
@@ -204,7 +206,7 @@ class Logs:
 
     def _put(self, uid: str, lines: list[Timed[LogLine]]) -> None:
         with self._changed:
-            while self._merge.is_full and not self._stop.is_set():
+            while self._merge.is_full and not self._is_closed:
                 self._changed.wait(QUIET)
             self._merge.put(uid, lines, time.monotonic())
             self._changed.notify_all()
@@ -228,7 +230,7 @@ class Logs:
     def _watch_pods(self) -> None:
         """Keep the pods up to date."""
         watch = self._connection.watch(
-            PODS, namespace=self.job.namespace, labels=self._labels, stop=self._stop, keep=_slim
+            PODS, namespace=self.job.namespace, labels=self._labels, keep=_slim
         )
         for event in watch:
             pod = self._pod(event.object)
@@ -242,9 +244,7 @@ class Logs:
 
     def _watch_job(self) -> None:
         """Keep the job up to date, until it is finished."""
-        watch = self._connection.watch(
-            DDPJOBS, namespace=self.job.namespace, after=self.job.body, stop=self._stop
-        )
+        watch = self._connection.watch(DDPJOBS, namespace=self.job.namespace, after=self.job.body)
         if self.job.is_finished:
             return self._finish()
         for event in watch:

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import Enum
-from threading import Event
 from typing import Any
 
 from ddpjob import names
 from ddpjob.client.answers import IDLE
-from ddpjob.client.connection import FIRST_PAUSE, LONGEST_PAUSE, TRIES, Connection
+from ddpjob.client.connection import CLOSED, FIRST_PAUSE, LONGEST_PAUSE, TRIES, Connection
 from ddpjob.client.logs import Pod
 from ddpjob.client.pieces import Piece, Splitter
 from ddpjob.client.resume import Resume
@@ -33,7 +32,6 @@ class End(Enum):
     WAITING = "waiting"
     """The container has not started."""
     GONE = "gone"
-    STOPPED = "stopped"
 
 
 class PodLog:
@@ -46,9 +44,8 @@ class PodLog:
         pod: Pod,
         *,
         is_over: Callable[[], bool],
-        stop: Event,
     ) -> None:
-        self._connection, self._pod, self._is_over, self._stop = connection, pod, is_over, stop
+        self._connection, self._pod, self._is_over = connection, pod, is_over
         self._path = PODS.path(namespace, pod.name, "log")
         self._resume = Resume()
         self._splitter = Splitter()
@@ -75,7 +72,7 @@ class PodLog:
         a last line without an end is left for the next call.
         """
         tries, pause = 0, FIRST_PAUSE
-        while not self._stop.is_set():
+        while True:
             is_over, began = self._is_over(), time.monotonic()
             query: dict[str, Any] = {"follow": "true"} if follow and not is_over else {}
             begin = self._resume.since if self._resume.since is not None else since
@@ -83,7 +80,7 @@ class PodLog:
                 query["sinceTime"] = timestamp(begin)
             last_try = not follow and tries >= TRIES
             end = yield from self._stream(query, last_try=last_try)
-            if end in (End.GONE, End.STOPPED):
+            if end is End.GONE:
                 return
             if end is End.CLEAN and (is_over or not follow):
                 yield self._new(() if goes_on else self._splitter.end()) + self._resume.settle()
@@ -93,7 +90,7 @@ class PodLog:
             tries += 1
             if self._has_new or time.monotonic() - began > 1.0:
                 pause = FIRST_PAUSE
-            self._stop.wait(pause)
+            self._connection.pause(pause)
             # A stream that ends well, and a container that starts, are worth another look soon.
             pause = min(2 * pause, LONGEST_PAUSE if end is End.CUT else 1.0)
 
@@ -106,8 +103,6 @@ class PodLog:
         try:
             with opened as answer:
                 for chunk in answer.stream(CHUNK):
-                    if self._stop.is_set():
-                        return End.STOPPED
                     if new := self._new(self._splitter.feed(chunk)):
                         self._has_new = True
                         yield new
@@ -121,7 +116,7 @@ class PodLog:
                 return End.WAITING
             raise
         except Unavailable as error:
-            if last_try:
+            if last_try or error.reason == CLOSED:
                 raise
             if error.reason == IDLE:
                 yield self._resume.settle()
