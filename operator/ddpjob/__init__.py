@@ -1,6 +1,55 @@
 """Distributed PyTorch on Kubernetes.
 
-One `DDPJob` object, a headless Service and one torchrun pod per node.
+One `DDPJob` object, a headless Service and one torchrun pod per node. The names of the Python SDK
+(`from ddpjob import Client`) are imported when they are first used, because operator and CLI import
+this package too.
 """
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+# Where each public name is.
+_PLACES = {
+    "Client": "ddpjob.client.client",
+    "Job": "ddpjob.client.job",
+    **dict.fromkeys(
+        (
+            *("DDPJobError", "InvalidJob", "LoginFailed", "JobFailed", "JobTimeout"),
+            *("NoResult", "ResultTooLarge"),
+            *("ClusterError", "NotFound", "NotInstalled", "Conflict", "AlreadyExists"),
+            *("Expired", "Refused", "Forbidden", "Unavailable"),
+        ),
+        "ddpjob.errors",
+    ),
+}
+
+__all__ = [*_PLACES, "__version__"]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from ddpjob.client.client import Client as Client
+    from ddpjob.client.job import Job as Job
+    from ddpjob.errors import AlreadyExists as AlreadyExists
+    from ddpjob.errors import ClusterError as ClusterError
+    from ddpjob.errors import Conflict as Conflict
+    from ddpjob.errors import DDPJobError as DDPJobError
+    from ddpjob.errors import Expired as Expired
+    from ddpjob.errors import Forbidden as Forbidden
+    from ddpjob.errors import InvalidJob as InvalidJob
+    from ddpjob.errors import JobFailed as JobFailed
+    from ddpjob.errors import JobTimeout as JobTimeout
+    from ddpjob.errors import LoginFailed as LoginFailed
+    from ddpjob.errors import NoResult as NoResult
+    from ddpjob.errors import NotFound as NotFound
+    from ddpjob.errors import NotInstalled as NotInstalled
+    from ddpjob.errors import Refused as Refused
+    from ddpjob.errors import ResultTooLarge as ResultTooLarge
+    from ddpjob.errors import Unavailable as Unavailable
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PLACES[name]), name)

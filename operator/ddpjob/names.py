@@ -36,6 +36,8 @@ SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"
 RESTART_ANNOTATION = f"{GROUP}/restart"
 # The seconds after which a node that nobody hears counts as silent.
 NODE_TIMEOUT_ANNOTATION = f"{GROUP}/node-timeout"
+# The user's name, on jobs that the client has made. Anybody may write any name: a hint.
+USER_ANNOTATION = f"{GROUP}/user"
 
 TRAINER_CONTAINER = "trainer"
 # torchrun's own default.

@@ -3,6 +3,7 @@
 What is read may be anybody's text: what is no time counts as none.
 """
 
+import math
 from datetime import UTC, datetime
 
 # Characters of a time, with a long fraction.
@@ -43,3 +44,16 @@ def as_timestamp(time: str | None) -> str | None:
     """Return somebody else's time as `timestamp` writes it; None without one."""
     seconds = unix_seconds(time)
     return None if seconds is None else timestamp(seconds)
+
+
+def duration(seconds: float) -> str:
+    """Return two units at most, as kubectl writes an age: `14s`, `3m20s`, `2h5m`, `1d3h`."""
+    whole = math.ceil(seconds)
+    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    for position, (name, size) in enumerate(units):
+        if whole >= size or size == 1:
+            text = f"{whole // size}{name}"
+            if size > 1 and (rest := whole % size // units[position + 1][1]):
+                text += f"{rest}{units[position + 1][0]}"
+            return text
+    raise AssertionError(seconds)

@@ -6,13 +6,7 @@ from ddpjob import api
 from ddpjob.plan.observed import Report
 from ddpjob.plan.reasons import ALL_NODES_RUNNING, STARTING, Reason, because
 from ddpjob.plan.restart import next_attempt
-from ddpjob.plan.status import (
-    duration,
-    with_condition,
-    with_history,
-    with_progress,
-    with_summary,
-)
+from ddpjob.plan.status import with_condition, with_history, with_progress, with_summary
 from tests.builders import NOW, failure, job
 
 REPORT = Report(
@@ -52,22 +46,6 @@ def test_counted_steps_have_no_total() -> None:
 def test_a_report_of_another_attempt_is_no_news() -> None:
     status = api.Status(attempt=1)
     assert with_progress(status, REPORT) is status
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0s"),
-        (0.1, "1s"),
-        (14, "14s"),
-        (60, "1m"),
-        (200, "3m20s"),
-        (7500, "2h5m"),
-        (97200, "1d3h"),
-    ],
-)
-def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_a_conditions_time_changes_with_its_truth_alone() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from ddpjob.times import as_timestamp, seconds_since, timestamp, unix_seconds
+from ddpjob.times import as_timestamp, duration, seconds_since, timestamp, unix_seconds
 
 
 def test_times_are_those_of_the_api() -> None:
@@ -43,3 +43,19 @@ def test_without_a_time_no_time_has_passed() -> None:
     assert seconds_since(None, 5.0) == 0.0 == seconds_since("never", 5.0)
     assert unix_seconds(None) is None and as_timestamp(None) is None
     assert as_timestamp("2026-01-31T13:00:00.25+01:00") == "2026-01-31T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.1, "1s"),
+        (14, "14s"),
+        (60, "1m"),
+        (200, "3m20s"),
+        (7500, "2h5m"),
+        (97200, "1d3h"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

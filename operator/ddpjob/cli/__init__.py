@@ -1,32 +1,53 @@
-"""The command line: `ddpjob …`, also as `kubectl ddpjob …`."""
+"""The command line: `ddpjob …`, also as `kubectl ddpjob …`.
+
+The modules that are imported here hold the commands' options and little else: what a command needs
+beyond them is imported when it runs, because `--help` and each TAB import all of them.
+"""
 
 import logging
 from typing import Annotated
 
 import typer
 
-from ddpjob import __version__, logs
+from ddpjob import __version__
+from ddpjob.cli.completion import completion as completion_command
 from ddpjob.cli.convert import convert as convert_command
 from ddpjob.cli.crd import crd as crd_command
+from ddpjob.cli.exits import Commands
+from ddpjob.cli.get import get as get_command
+from ddpjob.cli.logs import logs as logs_command
 from ddpjob.cli.plot import plot as plot_command
 from ddpjob.cli.run import run as run_command
 from ddpjob.cli.say import say
 from ddpjob.cli.uninstall import uninstall as uninstall_command
 from ddpjob.cli.validate import validate as validate_command
+from ddpjob.cli.version import version as version_command
+from ddpjob.cli.wait import wait as wait_command
+from ddpjob.logs import configure as configure_log
+
+HELP = "Distributed PyTorch on Kubernetes, or on this machine."
 
 app = typer.Typer(
     name="ddpjob",
-    help="Distributed PyTorch on Kubernetes, or on this machine.",
+    cls=Commands,
+    help=HELP,
     no_args_is_help=True,
     add_completion=True,
+    rich_markup_mode=None,  # its import takes as long as all the rest of `--help`
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run_command)
+app.command("get")(get_command)
+app.command("logs")(logs_command)
+app.command("wait")(wait_command)
 app.command("validate")(validate_command)
 app.command("plot")(plot_command)
 app.command("convert")(convert_command)
 app.command("crd")(crd_command)
 app.command("uninstall")(uninstall_command)
+app.command("completion")(completion_command)
+app.command("version")(version_command)
 
 
 def _version(asked: bool) -> None:
@@ -47,5 +68,5 @@ def options(
 
 def main() -> None:
     """Run the command line: the entry point of the console scripts."""
-    logs.configure(logging.WARNING, "%(message)s")
-    app()
+    configure_log(logging.WARNING, "%(message)s")
+    app(prog_name="ddpjob")

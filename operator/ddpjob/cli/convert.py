@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ddpjob.cli.exits import Exit
 from ddpjob.cli.say import say
 
-BAD_INPUT = 2
 # Characters of a kind, a namespace, a slash and a name of 253.
 MAX_TITLE = 381
 
@@ -46,7 +46,7 @@ def convert(
         typer.echo(_text(jobs, output), nl=False)
     elif is_whole and is_converted:
         say("no PyTorchJob or TrainJob in the input", err=True)
-    raise typer.Exit(0 if jobs and is_whole and is_converted else BAD_INPUT)
+    raise typer.Exit(0 if jobs and is_whole and is_converted else Exit.USAGE)
 
 
 def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:

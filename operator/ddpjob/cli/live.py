@@ -10,25 +10,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ddpjob.plan.status import duration
+from ddpjob.cli.screen import COLOURS
 from ddpjob.text import printable
+from ddpjob.times import duration
 
 Status = dict[str, Any]
-COLOURS = {"Running": "green", "Succeeded": "green", "Restarting": "yellow", "Failed": "red"}
 # The reason of a restart or of the end has lines of its own.
 WAITING = ("Pending", "Starting")
 # Between two lines that differ in progress alone.
 PROGRESS_SECONDS = 5.0
 # Refreshes of the table in a second.
 REFRESHES = 4
-
-
-class Screen(Console):
-    """Standard output. Raises BrokenPipeError if nobody reads it, so that the caller can end."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError; rich would exit within the task that prints."""
-        raise BrokenPipeError
 
 
 class Display(Protocol):

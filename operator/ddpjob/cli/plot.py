@@ -9,7 +9,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from ddpjob import plot as plots
-from ddpjob.cli.say import BAD_INPUT, can_print, say
+from ddpjob.cli.exits import Exit
+from ddpjob.cli.say import can_print, say
 
 # What the plots call a metric.
 LABELS: dict[plots.Metric, str] = {"loss": "loss", "samplesPerSecond": "samples/s"}
@@ -89,4 +90,4 @@ def _write(path: str, drawn: str) -> None:
 
 def _refuse(problem: str) -> NoReturn:
     say(problem, err=True)
-    raise typer.Exit(BAD_INPUT)
+    raise typer.Exit(Exit.USAGE)

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from ddpjob import names
-from ddpjob.api import FINISHED
 from ddpjob.cli.say import say
+from ddpjob.client.why import FINISHED
 
 CRD_NAME = f"{names.PLURAL}.{names.GROUP}"
 

@@ -3,19 +3,19 @@
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddpjob import api, names
-from ddpjob.api.base import below
-from ddpjob.cli.files import documents
-from ddpjob.cli.say import BAD_INPUT, say
+from ddpjob import names
+from ddpjob.cli.exits import Exit
+from ddpjob.cli.say import say
 from ddpjob.errors import InvalidJob
-from ddpjob.pods import render
-from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.text import printable
 from ddpjob_agent.archive import ARCHIVE_BYTES
+
+if TYPE_CHECKING:
+    from ddpjob.pods.allowlist import Policy
 
 # Characters of a namespace, a slash and a name of 253.
 MAX_TITLE = 317
@@ -44,7 +44,9 @@ def validate(
     Each broken rule is printed with its field and value. The exit code is 0 if all files are valid,
     and 2 if one is not.
     """
-    allowed = _read_policy(policy) if policy else Policy()
+    from ddpjob.cli.files import documents  # slow to import, as are the models
+
+    allowed = _read_policy(policy) if policy else None
     archive = _read_archive(code) if code else None
     broken = False
     for file in files:
@@ -68,10 +70,12 @@ def validate(
         if not problems:
             say(f"{file}: ok")
         broken |= bool(problems)
-    raise typer.Exit(BAD_INPUT if broken else 0)
+    raise typer.Exit(Exit.USAGE if broken else 0)
 
 
-def _read_policy(path: Path) -> Policy:
+def _read_policy(path: Path) -> "Policy":
+    from ddpjob.pods.allowlist import parse_policy
+
     try:
         return parse_policy(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -107,11 +111,15 @@ def _check_code(document: Any, archive: list[bytes] | None) -> list[InvalidJob]:
     return []
 
 
-def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
+def check(document: Any, policy: "Policy | None" = None) -> list[InvalidJob]:
     """Return an InvalidJob for each rule that this object breaks.
 
     `policy` is the installation's allow-list, by default that of the chart.
     """
+    from ddpjob import api
+    from ddpjob.pods import render
+    from ddpjob.pods.allowlist import Policy
+
     problems = api.validate(document)
     try:
         job = api.DDPJob.parse(_without(document, problems) if problems else document)
@@ -146,4 +154,6 @@ def _name(document: Any) -> str:
         name = "/".join(str(meta[field]) for field in ("namespace", "name") if meta.get(field))
     except (AttributeError, KeyError, TypeError):
         return ""
+    from ddpjob.api.base import below
+
     return printable(below(name).removeprefix("."), MAX_TITLE)

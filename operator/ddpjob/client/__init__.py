@@ -1,1 +1,15 @@
-"""The SDK, and what the command line is made of."""
+"""The Python SDK, which the CLI uses too: `Client`, `Job` and their errors.
+
+Layers: `cli` → `client` → `api`, `cluster` (paths of kinds alone) and leaves such as `errors`.
+The client is another program than the operator: it imports nothing of `controller`, `leader`,
+`plan`, `pods` and `runner`, and no aiohttp. Its library is `kubernetes`, which brings kubeconfigs,
+exec plugins and cloud logins. It is imported only when a request is made, because the import takes
+longer than all the rest of `ddpjob --help`. For the same reason the models of `api` are imported
+when somebody reads them (`Job.status`, `Job.spec`).
+
+    login        kubeconfig, context, in-cluster → an HTTP pool with credentials; what went wrong
+    connection   one request, lists, and watches that survive what ends a watch
+    client       Client: the jobs of a namespace
+    job          Job: a snapshot of one job, and the verbs on it
+    why          why a job is not simply running, in one line
+"""

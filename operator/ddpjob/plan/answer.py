@@ -23,8 +23,8 @@ from ddpjob.plan.reasons import (
 )
 from ddpjob.plan.restart import restart
 from ddpjob.plan.silent import with_silent_nodes
-from ddpjob.plan.status import duration, with_condition, with_history
-from ddpjob.times import seconds_since
+from ddpjob.plan.status import with_condition, with_history
+from ddpjob.times import duration, seconds_since
 
 HOPELESS = (
     "a restart would end the same way; where it would not, a rule of failurePolicy with "

@@ -8,7 +8,7 @@ from ddpjob import api
 from ddpjob.plan.curve import with_point
 from ddpjob.plan.observed import PodRecord, Report
 from ddpjob.plan.reasons import CONDITIONS, Reason
-from ddpjob.times import timestamp
+from ddpjob.times import duration, timestamp
 
 CREATING = "pods are being created"
 OWN_CONDITIONS = tuple(dict.fromkeys(reason.condition for reason in CONDITIONS))
@@ -154,16 +154,3 @@ def with_summary(status: api.Status) -> api.Status:
     if summary == status.summary:
         return status
     return status.model_copy(update={"summary": summary})
-
-
-def duration(seconds: float) -> str:
-    """Return two units at most, as kubectl writes an age: `14s`, `3m20s`, `2h5m`, `1d3h`."""
-    whole = math.ceil(seconds)
-    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-    for position, (name, size) in enumerate(units):
-        if whole >= size or size == 1:
-            text = f"{whole // size}{name}"
-            if size > 1 and (rest := whole % size // units[position + 1][1]):
-                text += f"{rest}{units[position + 1][0]}"
-            return text
-    raise AssertionError(seconds)

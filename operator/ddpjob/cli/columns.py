@@ -1,0 +1,61 @@
+"""Tables in aligned columns, as kubectl has them: without lines, cut at the terminal's width."""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from ddpjob.cli.say import say
+from ddpjob.cli.screen import COLOURS, Screen
+
+GAP = "  "
+Row = Sequence[str]
+
+
+def widths(rows: Sequence[Row]) -> list[int]:
+    """Return the width of each column in cells of a terminal."""
+    return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+
+def lines(headings: Row, rows: Sequence[Row]) -> list[str]:
+    """Return the table as lines without colours. Cells must be printable."""
+    sizes = widths([headings, *rows])
+    return [line(row, sizes) for row in (headings, *rows)]
+
+
+def line(row: Row, sizes: Sequence[int]) -> str:
+    """Return a row whose columns have these widths."""
+    cells = [_padded(cell, size) for cell, size in zip(row, sizes, strict=True)]
+    return GAP.join(cells).rstrip()
+
+
+def _padded(cell: str, size: int) -> str:
+    return cell + " " * (size - cell_len(cell))
+
+
+def styled(headings: Row, rows: Sequence[Row], width: int) -> list[Text]:
+    """Return the table as lines for a terminal: states have colours, and long lines are cut."""
+    heading, *others = lines(headings, rows)
+    found = [Text(_cut(heading, width), style="bold")]
+    sizes = widths([headings, *rows])
+    for full, row in zip(others, rows, strict=True):
+        text = Text(_cut(full, width))
+        for position, cell in enumerate(row):
+            if headings[position] == "STATE" and cell in COLOURS:
+                start = sum(sizes[:position]) + len(GAP) * position
+                text.stylize(COLOURS[cell], start, start + len(cell))
+        found.append(text)
+    return found
+
+
+def _cut(full: str, width: int) -> str:
+    return full if cell_len(full) <= width else set_cell_size(full, width - 1).rstrip() + "…"
+
+
+def show(headings: Row, rows: Sequence[Row], screen: Screen) -> None:
+    """Print the table, with colours on a terminal."""
+    if screen.is_terminal:
+        for text in styled(headings, rows, screen.width):
+            screen.print(text, soft_wrap=True)
+    else:
+        say(*lines(headings, rows))

@@ -1,0 +1,34 @@
+"""How a command that waits ends: with the job, or before it, by Ctrl-C."""
+
+from ddpjob.cli.exits import Exit
+from ddpjob.cli.options import Place
+from ddpjob.cli.say import note
+from ddpjob.client.job import Job
+
+
+def detached(job: Job, place: Place, again: str) -> Exit:
+    """Say that the job runs on, and how to come back. `again` is the command that was left."""
+    if job.is_finished:
+        note(f"{job.name} has {job.state.lower()}")
+        return Exit.DETACHED
+    commands = {
+        f"ddpjob {again}{place.flags}": "come back",
+        f"ddpjob suspend {job.name}{place.flags}": "stop, keep the job",
+        f"ddpjob delete {job.name}{place.flags}": "stop and remove",
+    }
+    width = max(map(len, commands))
+    note("", "detached: the job runs on.")
+    note(*(f"  {command:<{width}}  {means}" for command, means in commands.items()))
+    return Exit.DETACHED
+
+
+def ended(job: Job, place: Place) -> Exit:
+    """Say how the job has ended, and return the exit code that stands for it."""
+    if job.state == "Succeeded":
+        note(f"{job.name} succeeded")
+        return Exit.OK
+    if job.state == "Failed":
+        note(f"{job.name} failed: {job.reason}")
+        note(f"  next: ddpjob describe {job.name}{place.flags}")
+        return Exit.JOB_FAILED
+    return Exit.NOT_FOUND  # it was deleted, as has been said

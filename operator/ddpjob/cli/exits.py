@@ -1,0 +1,103 @@
+"""How a command ends: exit codes, and errors as two lines: the error, and the next step."""
+
+import errno
+import signal
+from enum import IntEnum
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from ddpjob.cli.say import close, note
+from ddpjob.errors import (
+    Conflict,
+    DDPJobError,
+    Forbidden,
+    InvalidJob,
+    JobFailed,
+    JobTimeout,
+    LoginFailed,
+    NotFound,
+    Refused,
+    Unavailable,
+)
+
+
+class Exit(IntEnum):
+    """The exit codes of all commands. docs/cli.md has them too."""
+
+    OK = 0
+    JOB_FAILED = 1
+    USAGE = 2
+    """An option, an argument or a file is invalid."""
+    NOT_FOUND = 3
+    """There is no such job, or the cluster has no DDPJob API."""
+    NO_ACCESS = 4
+    """No login, a missing right, or a server that does not answer."""
+    REFUSED = 5
+    """The API server refuses the request: a conflict, a taken name, a quota, an admission rule."""
+    TIMEOUT = 124
+    DETACHED = 130
+    """Ctrl-C: the job runs on."""
+
+
+# The first class that fits decides.
+CODES: tuple[tuple[type[DDPJobError], Exit], ...] = (
+    (JobFailed, Exit.JOB_FAILED),
+    (InvalidJob, Exit.USAGE),
+    (NotFound, Exit.NOT_FOUND),
+    (LoginFailed, Exit.NO_ACCESS),
+    (Forbidden, Exit.NO_ACCESS),
+    (Unavailable, Exit.NO_ACCESS),
+    (JobTimeout, Exit.TIMEOUT),
+    (Conflict, Exit.REFUSED),
+    (Refused, Exit.REFUSED),
+    (DDPJobError, Exit.REFUSED),
+)
+
+
+def exit_code(error: DDPJobError) -> Exit:
+    """Return the exit code that stands for an error."""
+    if isinstance(error, Refused) and error.code in (400, 422):
+        return Exit.USAGE  # the server has found what is invalid
+    return next(code for kind, code in CODES if isinstance(error, kind))
+
+
+def report(error: DDPJobError) -> Exit:
+    """Print an error and its next step to standard error, and return the exit code."""
+    text, advice = explain(error)
+    note(f"error: {text}")
+    if advice:
+        note(f"  next: {advice}")
+    return exit_code(error)
+
+
+def explain(error: DDPJobError) -> tuple[str, str]:
+    """Return what went wrong, and the next step, which may be empty."""
+    if isinstance(error, Forbidden):
+        return _missing_right(error)
+    return getattr(error, "message", "") or str(error), error.advice
+
+
+def _missing_right(error: Forbidden) -> tuple[str, str]:
+    where = f"in namespace {error.namespace}" if error.namespace else "in the whole cluster"
+    text = f"you may not {error.verb} {error.resource} {where} (you are {error.user})"
+    role = "view" if error.verb in ("get", "list", "watch") else "edit"
+    scope = "there" if error.namespace else "in every namespace"
+    return text, f'ask for the role "{role}" {scope}'
+
+
+class Commands(TyperGroup):
+    """The group of all commands. An error of ours ends a command as `report` says."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that the arguments name."""
+        try:
+            return super().invoke(ctx)
+        except DDPJobError as error:
+            raise typer.Exit(report(error)) from None
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            close()  # nobody reads any more (`| head`)
+            raise typer.Exit(128 + signal.SIGPIPE) from None

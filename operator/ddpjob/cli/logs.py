@@ -1,0 +1,78 @@
+"""`ddpjob logs`: what the ranks have printed, and go on printing."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place
+from ddpjob.cli.values import seconds
+
+
+class Format(StrEnum):
+    """How lines are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    RAW = "raw"
+
+
+def logs(
+    name: Name = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends, over restarts.")
+    ] = False,
+    rank: Annotated[
+        str | None, typer.Option(help="Global ranks, such as 13 or 0,8-11. By default rank 0.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Pods by node rank, such as 1 or 0-3: all their lines.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All ranks.")] = False,
+    attempt: Annotated[str, typer.Option(help="Number of an attempt, current or all.")] = "current",
+    since: Annotated[
+        float | None,
+        typer.Option(parser=seconds, metavar="TIME", help="Only lines of the last time: 10m."),
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Only the last lines of each pod.")
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option(help="Only lines in which this RE2 expression is found.")
+    ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", "-t", help="Begin each line with its time.")
+    ] = False,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="raw: as printed, escape sequences included.")
+    ] = Format.TEXT,
+    max_streams: Annotated[
+        int, typer.Option(min=1, max=1024, help="The most pods that are read at once.")
+    ] = 64,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print what the ranks have printed: rank 0, or the one that failed first.
+
+    Of a job that has failed or restarts, these are the last 50 lines of the rank that failed first.
+    A line begins with aN, the attempt, and rN, the rank. Lines of the pod's agent, or of torchrun,
+    have nN, the node rank, instead. With --follow the exit code is 0 if the job succeeds and 1 if
+    it fails. Ctrl-C ends the command (130), and the job runs on.
+    """
+    from ddpjob.cli.logstream import Options, print_logs
+
+    options = Options(
+        follow=follow,
+        rank=rank,
+        node=node,
+        everything=everything,
+        attempt=attempt,
+        since=since,
+        tail=tail,
+        grep=grep,
+        timestamps=timestamps,
+        output=output,
+        max_streams=max_streams,
+    )
+    raise typer.Exit(print_logs(Place(namespace, context, kubeconfig), name, options))

@@ -1,0 +1,159 @@
+"""Prints the logs of a job, and says how it ended: the work of `ddpjob logs`."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ddpjob.cli.detach import detached, ended
+from ddpjob.cli.exits import Exit
+from ddpjob.cli.loglines import Printer
+from ddpjob.cli.logs import Format
+from ddpjob.cli.options import Place, find
+from ddpjob.cli.say import note
+from ddpjob.cli.values import bad
+from ddpjob.client.client import Client
+from ddpjob.client.follow import Logs, Query
+from ddpjob.client.job import Job
+from ddpjob.client.logs import LogLine, Ranges, Wanted
+from ddpjob.client.selection import Choice, after_failure, first_failure, select
+from ddpjob.errors import NotFound
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `ddpjob logs`."""
+
+    follow: bool = False
+    rank: str | None = None
+    node: str | None = None
+    everything: bool = False
+    attempt: str = "current"
+    since: float | None = None
+    """Seconds before now."""
+    tail: int | None = None
+    grep: str | None = None
+    timestamps: bool = False
+    output: Format = Format.TEXT
+    max_streams: int = 64
+
+
+def print_logs(place: Place, name: str | None, options: Options) -> Exit:
+    """Print the lines, and return the exit code. Raises ClusterError or LoginFailed."""
+    shows = _search(options.grep)
+    wanted = _wanted(options)
+    client = place.client()
+    job = find(client, name)
+    printer = Printer(options.output, timestamps=options.timestamps)
+    try:
+        for choice, follow in choices(job, wanted, follow=options.follow):
+            job = _print(client, job, _query(choice, options, shows, follow=follow), printer)
+    except KeyboardInterrupt:
+        return detached(job, place, f"logs -f {job.name}")
+    return ended(job, place) if options.follow else Exit.OK
+
+
+def choices(job: Job, wanted: Wanted | None, *, follow: bool) -> list[tuple[Choice, bool]]:
+    """Return which lines to print, one choice after the other, and whether to follow each."""
+    if wanted is not None:
+        return [(Choice(wanted), follow)]
+    status = job.body.get("status") or {}
+    failure = first_failure(status, job.name, job.processes_per_node)
+    if failure is None:
+        return [(Choice(Wanted(Ranges("0"))), follow)]
+    if not follow or job.is_finished:
+        return [(failure, False)]
+    return [(failure, False), (after_failure(status), True)]
+
+
+def _query(
+    choice: Choice,
+    options: Options,
+    shows: Callable[[LogLine], bool] | None,
+    *,
+    follow: bool,
+) -> Query:
+    if choice.why:
+        note(f"{choice.why} (--all has all)")
+    since = choice.since if options.since is None else time.time() - options.since
+    # Who searches wants all that there is.
+    tail = choice.tail if options.tail is None and shows is None else options.tail
+    return Query(
+        choice.wanted,
+        follow=follow,
+        tail=tail,
+        since=since,
+        shows=shows,
+        max_streams=options.max_streams,
+    )
+
+
+def _print(client: Client, job: Job, query: Query, printer: Printer) -> Job:
+    """Print the lines, and return the job as it was at their end."""
+    logs = Logs(client.connection, job, query)
+    count = 0
+    for batch in logs.batches():
+        count += printer.print(batch)
+    for pod in logs.incomplete:
+        note(f"{pod}: lines are missing, which nobody has any more")
+    if not count:
+        _say_why(logs, query)
+    return logs.job
+
+
+def _say_why(logs: Logs, query: Query) -> None:
+    """Say why there is no line. Raises NotFound if an attempt has no pods."""
+    job, attempt = logs.job, query.wanted.attempt
+    known = sorted({pod.attempt for pod in logs.pods})
+    if isinstance(attempt, int) and attempt not in known:
+        there = f"there are pods of attempt {', '.join(map(str, known))}" if known else "none is"
+        text = f"attempt {attempt} of {job.name} has no pods any more; {there}"
+        error = NotFound(404, "NotFound", text)
+        error.advice = f"ddpjob describe {job.name} has what is known of earlier attempts"
+        raise error
+    waiting = [pod for pod in logs.read if pod.state == "waiting"]
+    if waiting:
+        pod = waiting[0]
+        why = f" ({pod.reason})" if pod.reason else ""
+        note(f"no line yet: {pod.name} has not started{why}{_because(job)}")
+    elif logs.read:
+        note("no such line" if query.shows or query.since else "no line yet")
+    else:
+        note(f"no pod of attempt {job.attempt}: {job.name} is {job.state}{_because(job)}")
+
+
+def _because(job: Job) -> str:
+    return f"; {job.reason}" if job.reason else ""
+
+
+def _wanted(options: Options) -> Wanted | None:
+    try:
+        return select(
+            rank=options.rank,
+            node=options.node,
+            everything=options.everything,
+            attempt=options.attempt,
+        )
+    except ValueError as error:
+        raise bad(
+            str(error), "--attempt" if "attempt" in str(error) else "--rank, --node"
+        ) from None
+
+
+def _search(expression: str | None) -> Callable[[LogLine], bool] | None:
+    """Return whether the expression is found in a line. RE2 needs no more than linear time."""
+    if expression is None:
+        return None
+    import re2
+
+    library: Any = re2
+    try:
+        found = library.compile(expression)
+    except library.error as error:
+        raise bad(f"no RE2 expression: {_words(error.args)}", "--grep") from None
+    return lambda line: line.part == 0 and found.search(line.text) is not None
+
+
+def _words(parts: Iterable[object]) -> str:
+    texts = (part.decode(errors="replace") if isinstance(part, bytes) else part for part in parts)
+    return " ".join(map(str, texts))

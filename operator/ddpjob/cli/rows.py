@@ -1,0 +1,80 @@
+"""A job as a row of `ddpjob get`. Pure: `now` comes in."""
+
+from collections.abc import Callable
+
+from ddpjob.client import why
+from ddpjob.client.job import Job
+from ddpjob.times import duration, unix_seconds
+
+HEADINGS = ("NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE", "REASON")
+WIDE = ("ATTEMPT", "POD", "NODE", "IMAGE", "USER")
+NONE = "-"
+# Characters of a cell, but for the last ones.
+MAX_CELL = 64
+
+# By which `--sort` puts jobs into order.
+ORDERS: dict[str, Callable[[Job], tuple[float | str, ...]]] = {
+    "age": lambda job: (-(job.created or 0.0), job.namespace, job.name),
+    "name": lambda job: (job.namespace, job.name),
+    "state": lambda job: (job.state, job.namespace, job.name),
+    "restarts": lambda job: (-restarts(job), job.namespace, job.name),
+    "step": lambda job: (-(why.number(job.body, "status", "progress", "step") or 0), job.name),
+}
+
+
+def headings(*, wide: bool = False, namespaces: bool = False) -> tuple[str, ...]:
+    """Return the headings of the columns."""
+    return (*(["NAMESPACE"] if namespaces else []), *HEADINGS, *(WIDE if wide else ()))
+
+
+def row(job: Job, now: float, *, wide: bool = False, namespaces: bool = False) -> tuple[str, ...]:
+    """Return the cells of a job, all of them printable."""
+    age = NONE if job.created is None else duration(max(0.0, now - job.created))
+    cells = [
+        *([job.namespace] if namespaces else []),
+        job.name,
+        job.state,
+        *(_summary(job, name) for name in ("nodes", "step", "loss", "eta")),
+        str(restarts(job)),
+        age,
+        reason(job, now),
+    ]
+    if wide:
+        image = why.text(job.body, "spec", "image") or NONE
+        cells += [_attempt(job), *_place(job), image, job.user or NONE]
+    return tuple(cells)
+
+
+def restarts(job: Job) -> int:
+    """Return the number of the job's restarts."""
+    return why.number(job.body, "status", "restarts") or 0
+
+
+def reason(job: Job, now: float) -> str:
+    """Return the job's reason, with the time for which it has held: `Unschedulable 12m: 0/9 …`."""
+    line = job.reason
+    word, colon, rest = line.partition(":")
+    status = job.body.get("status")
+    began = unix_seconds(why.since(status))
+    if began is None or word != why.text(why.condition(status, "Running"), "reason"):
+        return line
+    return f"{word} {duration(max(0.0, now - began))}{colon}{rest}"
+
+
+def _summary(job: Job, name: str) -> str:
+    return why.text(job.body, "status", "summary", name, limit=MAX_CELL) or NONE
+
+
+def _attempt(job: Job) -> str:
+    told = why.text(job.body, "status", "summary", "attempt", limit=MAX_CELL)
+    return told or f"{job.attempt}.{why.number(job.body, 'status', 'round') or 0}"
+
+
+def _place(job: Job) -> list[str]:
+    """Return pod and node: of an older operator's job, those of the primary failure."""
+    places = []
+    for name in ("pod", "node"):
+        told = why.text(job.body, "status", "summary", name, limit=253)
+        failed = "" if job.state == "Running" else why.text(job.body, "status", "failure", name)
+        places.append(told or failed or NONE)
+    return places

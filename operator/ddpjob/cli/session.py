@@ -1,0 +1,299 @@
+"""A run of a job on this machine: the operator's controller on an embedded cluster, with processes.
+
+`ddpjob run --local` is in run.py, which `--help` and completion import; this module is heavy.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec, TextIO
+
+import typer
+
+from ddpjob import api, names
+from ddpjob.cli.exits import Exit
+from ddpjob.cli.files import documents
+from ddpjob.cli.gpus import describe, shares
+from ddpjob.cli.live import Display, Status, display
+from ddpjob.cli.say import close, say
+from ddpjob.cli.screen import Screen
+from ddpjob.cli.validate import check
+from ddpjob.cluster import DDPJOBS, Resource
+from ddpjob.cluster.local import LocalCluster
+from ddpjob.controller.controller import Controller
+from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import Body
+from ddpjob.ranks import rank_of_line
+from ddpjob.runner import Runner
+from ddpjob.runner.volumes import LOGS, SHARED, job_folder
+from ddpjob.settings import Settings
+
+# There is one job and no network, so progress can be polled and written often.
+SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
+IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master")
+# This file is locked while the job runs. A folder that has it is ddpjob's.
+LOCK = ".ddpjob-lock"
+# In place of the archive of a job that names none. Nobody reads it.
+NO_ARCHIVE = {"configMaps": ["none"], "sha256": "0" * 64}
+
+P = ParamSpec("P")
+
+
+def start(
+    file: str,
+    name: str | None,
+    *,
+    logs: bool,
+    directory: Path,
+    grace: float,
+    keep: bool,
+    code: Path | None,
+) -> int:
+    """Run the one job in `file`, and return the exit code of `ddpjob run --local`."""
+    with contextlib.ExitStack() as held:
+        try:
+            job = _read(file, name, code)
+            session = Session(job, directory, logs=logs, grace=grace, code=code)
+            held.enter_context(_alone(session.folder))
+        except InvalidJob as error:
+            _refuse(file, error)
+        except OSError as error:
+            _refuse(file, InvalidJob("--directory", f"{error.filename}: {error.strerror}"))
+        _clear(session.folder, but={SHARED})
+        ended_with = asyncio.run(session.run())
+        if not keep:
+            _clear(session.folder, but={SHARED, LOGS})
+    return ended_with
+
+
+def _refuse(file: str, *problems: Exception) -> NoReturn:
+    for problem in problems:
+        say(f"{file}: {problem}", err=True)
+    raise typer.Exit(Exit.USAGE) from None
+
+
+class Session:
+    """One run of a job, from its creation to its end, on a cluster of its own."""
+
+    def __init__(
+        self, job: Body, directory: Path, *, logs: bool, grace: float, code: Path | None = None
+    ) -> None:
+        """`code` is the folder that a job with `spec.code` uses as it is."""
+        self._job, self._logs, self._code = job, logs, code
+        meta = job["metadata"]
+        self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
+        self.folder = job_folder(directory, self.namespace, self.name)
+        parsed = api.DDPJob.parse(job)
+        self._shares = shares(parsed, os.environ)
+        self._is_one_rank_a_pod = parsed.spec.processes_per_node == 1
+        self._cluster = LocalCluster(admit=_admit)
+        self._runner = Runner(
+            self._cluster,
+            directory=directory,
+            shares=self._shares,
+            waits_for_config_maps=False,
+            on_line=self._line,
+            shutdown_seconds=grace,
+            code=code,
+        )
+        self._controller = Controller(self._cluster, settings=SETTINGS)
+        self._signals: list[int] = []
+        self._stop = asyncio.Event()
+        self._display: Display
+        self._status: Status = {}
+
+    async def run(self) -> int:
+        """Run the job, and return the exit code once no process of it runs any more."""
+        with self._signal_handlers() as stop, display(self.name, Screen()) as self._display:
+            self._show(self._display.note, self._introduction())
+            follow = asyncio.create_task(self._follow())
+            play = asyncio.create_task(self._runner.run())
+            control = asyncio.create_task(self._controller.run())
+            wait = asyncio.create_task(stop.wait())
+            tasks = (wait, control, follow, play)  # the controller first, or it would start anew
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                broken = [task for task in (control, follow, play) if task.done()]
+            finally:
+                for task in tasks:
+                    task.cancel()
+                    await asyncio.wait({task})
+        for task in broken:
+            task.result()
+        return self._end()
+
+    async def _follow(self) -> None:
+        """Create the job, and show its changes until it is finished or cannot go on."""
+        await self._cluster.create(DDPJOBS, self.namespace, self._job)
+        async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
+            before, self._status = self._status, event.object.get("status") or {}
+            if self._status.get("restarts", 0) > before.get("restarts", 0):
+                self._show(self._display.note, *self._restart())
+            self._show(self._display.status, self._status)
+            if self._status.get("state") in (*api.FINISHED, "Suspended") or self._refusal():
+                return
+
+    def _line(self, labels: Mapping[str, str], line: str) -> None:
+        rank, text = (None, line) if self._is_one_rank_a_pod else rank_of_line(line)
+        if self._logs and labels.get(names.RANK_LABEL) == "0" and not rank:
+            self._show(self._display.line, "0", text)
+
+    def _show(self, show: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
+        """Call `show`; if nobody reads any more (`| head`), end as after SIGPIPE."""
+        try:
+            show(*args, **options)
+        except BrokenPipeError:
+            close()
+            self._interrupt(signal.SIGPIPE)
+
+    def _introduction(self) -> str:
+        lines = [f"logs in {self.folder / LOGS}"]
+        if self._code:
+            lines.append(f"code in {self._code}")
+        ignored = [field for field in IGNORED if field in self._job["spec"]]
+        if ignored:
+            lines.append(f"of no effect on this machine: {', '.join(ignored)}")
+        if "resources" in self._job["spec"]:
+            lines.append("resources set the number of threads, and are not enforced")
+        gpus = describe(self._shares)
+        return "; ".join([*lines, gpus] if gpus else lines)
+
+    @contextlib.contextmanager
+    def _signal_handlers(self) -> Iterator[asyncio.Event]:
+        """Yield the event that stops the session. SIGINT and SIGTERM set it."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt, number)
+        try:
+            yield self._stop
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _interrupt(self, number: int) -> None:
+        """Stop the session; at the second signal, kill its processes."""
+        self._signals.append(number)
+        self._stop.set()
+        if len(self._signals) > 1:
+            self._runner.kill()
+        else:
+            self._show(self._display.note, "stopping; a second signal kills at once")
+
+    def _end(self) -> int:
+        """Print how the job ended, and return the exit code."""
+        if self._signals[:1] == [signal.SIGPIPE]:
+            return 128 + signal.SIGPIPE  # nobody reads
+        if self._signals:
+            step = (self._status.get("summary") or {}).get("step")
+            where = f" at step {step}" if step else ""
+            say(f"{self.name} interrupted{where}; logs in {self.folder / LOGS}", err=True)
+            return 128 + self._signals[0]
+        state = self._status.get("state")
+        if state == "Succeeded":
+            return 0
+        end, *details = self._failure() if state == "Failed" else [self._refusal() or f"is {state}"]
+        say(f"{self.name} {end}", *details, err=True)
+        return 1
+
+    def _failure(self) -> list[str]:
+        """Return lines with the reason why the job failed, and with the primary failure."""
+        conditions = {c["type"]: c for c in self._status.get("conditions") or []}
+        end = f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")
+        if not self._status.get("failure"):  # a deadline, and no rank that has failed
+            return [end, f"  logs: {self.folder / LOGS}"]
+        cause, *details = self._first_cause()
+        return [end, f"  first cause: {cause}", *details]
+
+    def _first_cause(self) -> list[str]:
+        """Return lines with the rank, the reason, the log and the traceback of the last failure."""
+        failure = self._status.get("failure") or {}
+        rank, reason = failure.get("rank", "?"), failure.get("reason", "unknown")
+        log = f"{self.folder / LOGS / str(failure.get('pod'))}.log"
+        cause = f"rank {rank}, {reason}: {failure.get('message', '')}"
+        traceback = str(failure.get("traceback") or "").splitlines()
+        return [cause, f"  log: {log}", *(f"    {line}" for line in traceback)]
+
+    def _restart(self) -> list[str]:
+        """Return lines with the reason of a restart. A traceback just printed is not repeated."""
+        number = self._status.get("round", 0)
+        where = f" in place, as round {number}" if number else ""
+        cause, log, *traceback = self._first_cause()
+        pod = str((self._status.get("failure") or {}).get("pod"))
+        # Rank 0's lines are printed, and its pod may have other ranks.
+        is_shown = self._logs and pod.endswith("-0") and self._is_one_rank_a_pod
+        return [f"{self.name} restarts{where}: {cause}", log, *([] if is_shown else traceback)]
+
+    def _refusal(self) -> str | None:
+        for condition in self._status.get("conditions") or []:
+            if condition["type"] == "Accepted" and condition["status"] == "False":
+                return f"was not accepted: {condition['message']}"
+        return None
+
+
+def _read(file: str, name: str | None, code: Path | None) -> Body:
+    """Return the one job in `file`, checked; `code` is the folder with its own code."""
+    found = list(documents(file))
+    if len(found) != 1:
+        raise InvalidJob("(file)", f"must have exactly one object, got {len(found)}")
+    job = found[0]
+    if name is not None and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
+        job["metadata"]["name"] = name
+    if code is not None and not code.is_dir():
+        raise InvalidJob("--code", f"there is no folder {str(code)!r}")
+    if code is not None and isinstance(job, dict) and isinstance(job.get("spec"), dict):
+        job["spec"]["code"] = job["spec"].get("code") or NO_ARCHIVE
+    if problems := check(job):
+        _refuse(file, *problems)
+    if code is None and job["spec"].get("code"):
+        rule = "is not unpacked on this machine: name the folder that has the code, --code DIR"
+        raise InvalidJob("spec.code", rule)
+    kept = ("name", "namespace", "labels", "annotations")
+    meta = {field: job["metadata"][field] for field in kept if job["metadata"].get(field)}
+    # All nodes are this machine. If it was asleep, they have not heard each other.
+    spec = {**job["spec"], "nodeTimeoutSeconds": 0}
+    return {**job, "metadata": meta, "spec": spec}
+
+
+def _admit(resource: Resource, body: Body) -> Body:
+    """Check a DDPJob and fill in its defaults, as the API server does by the schema."""
+    if resource != DDPJOBS:
+        return body
+    for problem in api.validate(body):
+        raise problem
+    return dict[str, Any](api.with_defaults(body))
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the job's folder for this process alone.
+
+    The folder is cleared later, so it must be empty, ddpjob's own, or have nothing but volumes.
+    Volumes stay, because they may have the user's data.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {path.name for path in folder.iterdir()}
+    if not found <= {SHARED} and LOCK not in found:
+        raise InvalidJob("--directory", f"{folder} has files that ddpjob did not create")
+    with (folder / LOCK).open("w") as lock:
+        if not _lock(lock):
+            raise InvalidJob("metadata.name", f"a job of this name is running in {folder.parent}")
+        yield
+
+
+def _lock(file: TextIO) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _clear(folder: Path, *, but: set[str]) -> None:
+    """Remove what earlier pods have left in the job's folder."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in but:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""The jobs of a namespace."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddpjob.client.connection import Connection
+from ddpjob.client.job import Job
+from ddpjob.cluster import DDPJOBS
+from ddpjob.errors import NotFound
+from ddpjob.json_depth import Body
+
+if TYPE_CHECKING:
+    from ddpjob import api
+
+
+class JobList(list[Job]):
+    """Jobs, newest first."""
+
+
+class Client:
+    """The jobs of one namespace, by default that of the kubeconfig's context.
+
+    Within a pod it is the namespace, and the service account, of the pod.
+    """
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        *,
+        context: str | None = None,
+        kubeconfig: str | Path | None = None,
+        note: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`note` is called with a line for people when the server does not answer at once."""
+        self.connection = Connection(namespace, context=context, kubeconfig=kubeconfig, note=note)
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace whose jobs these are."""
+        return self.connection.namespace
+
+    @property
+    def user(self) -> str:
+        """Return the user's name, as it stands in the annotation of her jobs."""
+        return self.connection.user
+
+    def submit(
+        self,
+        job: "api.DDPJob | Mapping[str, Any] | Path",
+        *,
+        code: Path | None = None,
+        dry_run: bool = False,
+    ) -> Job:
+        """Create a job, with the folder `code` if there is one, and return it.
+
+        Raises InvalidJob, AlreadyExists, Forbidden or another ClusterError. With `dry_run` the API
+        server checks the job and stores nothing.
+        """
+        from ddpjob.client.submit import submit
+
+        return submit(self, job, code=code, dry_run=dry_run)
+
+    def job(self, name: str) -> Job:
+        """Return the job of this name. Raises NotFound."""
+        return Job(self.connection, self.connection.get(DDPJOBS, name))
+
+    def jobs(
+        self,
+        *,
+        state: str | None = None,
+        mine: bool = False,
+        labels: str = "",
+        all_namespaces: bool = False,
+    ) -> JobList:
+        """Return jobs, newest first.
+
+        `state` is one state, or several with commas between. `mine` are those that this user made
+        with the client. `labels` is a label selector.
+        """
+        me = self.user if mine else None
+
+        def keep(body: Body) -> Job | None:
+            job = Job(self.connection, body)
+            return job if is_selected(job, state, me) else None
+
+        namespace = None if all_namespaces else self.namespace
+        found = self.connection.list(DDPJOBS, namespace=namespace, labels=labels, keep=keep).items
+        return JobList(sorted(found, key=lambda job: (-(job.created or 0), job.name)))
+
+    def changes(self, jobs: Sequence[Job], *, timeout: float | None = None) -> Iterator[Job]:
+        """Yield these jobs now, then each again when it changes, for `timeout` seconds.
+
+        All are of one namespace. Raises NotFound if one is deleted.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        uids = {job.uid for job in jobs}
+
+        def keep(body: Body) -> Body | None:
+            return body if Job(self.connection, body).uid in uids else None
+
+        yield from jobs
+        watch = self.connection.watch(
+            DDPJOBS,
+            namespace=jobs[0].namespace,
+            known=[job.body for job in jobs],
+            keep=keep,
+            deadline=deadline,
+        )
+        for event in watch:
+            job = Job(self.connection, event.object)
+            if event.type == "DELETED":
+                raise NotFound(404, "NotFound", f"{job.name} was deleted")
+            yield job
+
+    def newest(self) -> Job:
+        """Return the newest job that this user has made with the client. Raises NotFound."""
+        for job in self.jobs(mine=True):
+            return job.refresh()
+        text = f"no job of {self.user} in namespace {self.namespace}"
+        error = NotFound(404, "NotFound", text)
+        error.advice = "name one; ddpjob get has all jobs of the namespace"
+        raise error
+
+
+def is_selected(job: Job, state: str | None, user: str | None) -> bool:
+    """Return whether a job is in one of the states, and the user's; None is any."""
+    states = {word.strip().lower() for word in state.split(",")} if state else None
+    is_users = user is None or job.user == user
+    return is_users and (states is None or job.state.lower() in states)

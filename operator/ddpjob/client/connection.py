@@ -1,0 +1,298 @@
+"""Requests to the API server, lists, and watches that survive what ends a watch.
+
+The import of `kubernetes` waits for the first request. Every error is one of `ddpjob.errors`.
+"""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from ddpjob.client.answers import UNREACHED, no_answer, read_object, refusal
+from ddpjob.client.login import Login, log_in
+from ddpjob.client.watching import Seen, read_event, whole_lines
+from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
+from ddpjob.errors import ClusterError, Expired, Unavailable
+from ddpjob.json_depth import Body
+
+# The reason of an Unavailable when the connection was closed.
+CLOSED = "Closed"
+MERGE = "application/merge-patch+json"
+CONNECT_SECONDS, READ_SECONDS = 10.0, 60.0
+# A watch ends after so long and goes on at once. So a dead connection is found in this time.
+WATCH_SECONDS = 60.0
+# Tries of a GET: a server may be starting or overloaded, and a kept connection may be closed.
+TRIES = 4
+# Seconds between two tries. They double.
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
+# Objects of a page. Later pages have so many that they have about so many bytes.
+FIRST_PAGE, MAX_PAGE, PAGE_BYTES = 100, 500, 8 * 2**20
+
+Query = Mapping[str, str | int]
+
+
+class Connection:
+    """A login, and requests with it. Threads may share it.
+
+    `namespace` is None for that of the context. `note` is called with a line for people when
+    something takes longer because the server does not answer.
+    """
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        *,
+        context: str | None = None,
+        kubeconfig: str | Path | None = None,
+        note: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._namespace, self._context, self._kubeconfig = namespace, context, kubeconfig
+        self.note = note
+        self._origin: Connection | None = None
+        self._closed = threading.Event()
+        self._answers: set[Any] = set()  # those that are being read
+
+    @cached_property
+    def login(self) -> Login:
+        """Return the login, which is made when it is first needed. Raises LoginFailed."""
+        return self._origin.login if self._origin else log_in(self._context, self._kubeconfig)
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace that was asked for, or that of the context."""
+        return self._namespace or self.login.namespace
+
+    @cached_property
+    def user(self) -> str:
+        """Return the user's name as the API server has it, else as the kubeconfig has it."""
+        if self._origin:
+            return self._origin.user
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        with suppress(ClusterError, KeyError, TypeError):  # before Kubernetes 1.28; or no right
+            return str(self.request("POST", path, body)["status"]["userInfo"]["username"])
+        return self.login.user
+
+    def apart(self) -> "Connection":
+        """Return a connection with the same login that can be closed by itself."""
+        other = Connection(self._namespace, note=self.note)
+        other._origin = self
+        return other
+
+    def close(self) -> None:
+        """End the requests under way, in other threads too, and allow no more of them.
+
+        They raise Unavailable with the reason `Closed`.
+        """
+        self._closed.set()
+        for answer in list(self._answers):
+            # A thread that is blocked in a read does not notice that a socket is closed.
+            with suppress(AttributeError, OSError, RuntimeError, ValueError):
+                answer.shutdown()
+        if "login" in self.__dict__ and not self._origin:
+            self.login.pool.clear()
+
+    def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Body:
+        """Return one object, by default of the connection's namespace. Raises ClusterError."""
+        return self.request("GET", resource.path(namespace or self.namespace, name))
+
+    def request(
+        self,
+        verb: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Query | None = None,
+        content_type: str = "application/json",
+    ) -> Body:
+        """Return the object in the answer to one request. Raises ClusterError or LoginFailed."""
+        return self._ask(verb, path, body, query=query, content_type=content_type)[0]
+
+    def _ask(
+        self,
+        verb: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Query | None = None,
+        content_type: str = "application/json",
+    ) -> tuple[Body, int]:
+        """Return the object in an answer, and its size in bytes."""
+        tries = TRIES if verb == "GET" else 1
+        for number in range(1, tries + 1):
+            try:
+                with self.open(verb, path, body, query=query, content_type=content_type) as answer:
+                    return read_object(answer, f"{verb} {path}")
+            except Unavailable as error:
+                longer = (error.retry_after or 0) > LONGEST_PAUSE
+                if number == tries or longer or error.reason in (UNREACHED, CLOSED):
+                    raise
+                self.pause(error.retry_after or FIRST_PAUSE * 2 ** (number - 1))
+        raise AssertionError(path)
+
+    @contextmanager
+    def open(
+        self,
+        verb: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Query | None = None,
+        content_type: str = "application/json",
+        read_seconds: float = READ_SECONDS,
+    ) -> Iterator[Any]:
+        """Yield the `urllib3.HTTPResponse` to a request, before its body is read.
+
+        Raises ClusterError or LoginFailed, also for what breaks within the block.
+        """
+        import urllib3
+
+        self._check_open()
+        login, answer = self.login, None
+        headers = {**login.headers(), "Accept": "application/json", "Content-Type": content_type}
+        try:
+            answer = login.pool.urlopen(
+                verb,
+                f"{login.server}{path}{'?' + urlencode(query) if query else ''}",
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+            )
+            self._answers.add(answer)
+            self._check_open()
+            if answer.status >= 300:
+                raise refusal(answer, login, path)
+            yield answer
+        except urllib3.exceptions.HTTPError as error:
+            self._check_open()
+            raise no_answer(error, login) from error
+        finally:
+            if answer is not None:
+                self._answers.discard(answer)
+                answer.close()  # of no effect on one that was read to its end
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, or until the connection is closed. Raises Unavailable in that case."""
+        self._closed.wait(seconds)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Unavailable(0, CLOSED, "the connection was closed")
+
+    def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        keep: Keep | None = None,
+    ) -> Listing:
+        """Return all objects, and the version from which a watch goes on.
+
+        `namespace` is None for all namespaces. With `keep`, only one page of whole objects is in
+        memory at a time. Raises ClusterError or LoginFailed.
+        """
+        path = resource.path(namespace)
+        for last in (False, False, True):
+            try:
+                return self._pages(path, _selectors(labels, fields), keep)
+            except Expired:  # the list took longer than the server keeps its history
+                if last:
+                    raise
+        raise AssertionError(path)
+
+    def _pages(self, path: str, query: Query, keep: Keep | None) -> Listing:
+        found: list[Any] = []
+        limit, mark = FIRST_PAGE, ""
+        while True:
+            asked = {**query, "limit": limit, **({"continue": mark} if mark else {})}
+            page, size = self._ask("GET", path, query=asked)
+            items, metadata = page.get("items"), page.get("metadata")
+            if not isinstance(items, list) or not isinstance(metadata, dict):
+                raise Unavailable(200, "Garbled", f"LIST {path}: the answer is no list")
+            found += kept(items, keep)
+            mark = str(metadata.get("continue") or "")
+            if not mark:
+                return Listing(found, str(metadata.get("resourceVersion") or ""))
+            limit = max(1, min(MAX_PAGE, PAGE_BYTES * max(1, len(items)) // max(1, size)))
+
+    def watch(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        keep: Keep | None = None,
+        after: Body | None = None,
+        known: Sequence[Body] = (),
+        deadline: float | None = None,
+    ) -> Iterator[WatchEvent]:
+        """Yield ADDED for each object that there is, then each change, for as long as it is read.
+
+        It survives expiry, cut connections and a server that is away; changes that it could not see
+        come as the difference. It ends at `deadline`, on the monotonic clock. What `keep` returns
+        must have the object's metadata. With `after`, it yields the changes of that one object
+        since it was read; with `known`, those of many objects since these were. Raises Refused,
+        NotFound or LoginFailed, and Unavailable once the connection is closed.
+        """
+        path, seen, version, pause = resource.path(namespace), Seen(), "", FIRST_PAUSE
+        selectors = _selectors(labels, "")
+        list(seen.listed(known))
+        if after is not None:
+            metadata = after["metadata"]
+            selectors["fieldSelector"] = f"metadata.name={metadata['name']}"
+            version = str(metadata["resourceVersion"])
+            list(seen.listed([after]))
+        while deadline is None or time.monotonic() < deadline:
+            began = time.monotonic()
+            try:
+                if not version:
+                    listing = self._pages(path, selectors, keep)
+                    yield from seen.listed(listing.items)
+                    version = listing.resource_version
+                for event in self._events(
+                    path, {**selectors, "resourceVersion": version}, deadline
+                ):
+                    version, pause = event.object["metadata"]["resourceVersion"], FIRST_PAUSE
+                    for body in kept([event.object], keep):
+                        yield from seen.changed(WatchEvent(event.type, body))
+                if time.monotonic() - began > 1.0:
+                    continue
+            except Expired:
+                version = ""
+            except Unavailable as error:
+                self._check_open()
+                if deadline is not None and time.monotonic() >= deadline:
+                    return
+                self.note(f"{error.message}; trying again")
+            left = LONGEST_PAUSE if deadline is None else max(0.0, deadline - time.monotonic())
+            self.pause(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _events(self, path: str, query: Query, deadline: float | None) -> Iterator[WatchEvent]:
+        """Yield the events of one watch until the server ends it, or `deadline` does."""
+        seconds = WATCH_SECONDS
+        if deadline is not None:
+            seconds = max(0.1, min(seconds, deadline - time.monotonic()))
+        asked = {**query, "watch": "1", "allowWatchBookmarks": "true"}
+        asked["timeoutSeconds"] = math.ceil(seconds)
+        grace = 15.0 if seconds == WATCH_SECONDS else 0.0
+        with self.open("GET", path, query=asked, read_seconds=seconds + grace) as answer:
+            for line in whole_lines(answer.stream(64 * 1024)):
+                yield read_event(line)
+
+
+def _selectors(labels: str, fields: str) -> dict[str, str | int]:
+    found = {"labelSelector": labels, "fieldSelector": fields}
+    return {name: text for name, text in found.items() if text}

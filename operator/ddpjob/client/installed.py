@@ -1,0 +1,102 @@
+"""What of ddpjob a cluster has: its API, and operators. A user need not be an admin to ask."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ddpjob import names
+from ddpjob.client import why
+from ddpjob.client.connection import Connection
+from ddpjob.cluster import Resource
+from ddpjob.errors import Forbidden, NotFound
+
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+LABELS = "app.kubernetes.io/name=ddpjob,app.kubernetes.io/component=operator"
+# Fields that are named if the definition has others than this client.
+MAX_FIELDS = 12
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator's Deployment."""
+
+    version: str
+    namespace: str
+    ready: int
+    replicas: int
+
+    def __str__(self) -> str:
+        state = "ready" if self.ready else "not ready"
+        return f"{self.version} {state} ({self.ready} of {self.replicas}) in {self.namespace}"
+
+    def record(self) -> dict[str, Any]:
+        """Return the operator as JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What of ddpjob a cluster has."""
+
+    server: str
+    """The version of Kubernetes."""
+    versions: tuple[str, ...]
+    """The versions of the DDPJob API that are served; none if there is no definition."""
+    missing: tuple[str, ...] = ()
+    """Fields of this client that the definition does not have: it is older."""
+    unknown: tuple[str, ...] = ()
+    """Fields of the definition that this client does not know: it is newer."""
+    operators: tuple[Operator, ...] = ()
+    operators_hidden: str = ""
+    """Why the operators cannot be seen, or an empty text."""
+
+
+def look(connection: Connection) -> Installed:
+    """Return what there is. Raises ClusterError or LoginFailed."""
+    server = why.text(connection.request("GET", "/version"), "gitVersion") or "unknown"
+    versions = _versions(connection)
+    missing, unknown = _differences(connection) if names.VERSION in versions else ((), ())
+    try:
+        found = connection.list(DEPLOYMENTS, labels=LABELS).items
+    except Forbidden as error:
+        hidden = f"you may not {error.verb} {error.resource} in the whole cluster"
+        return Installed(server, versions, missing, unknown, (), hidden)
+    return Installed(server, versions, missing, unknown, tuple(map(_operator, found)))
+
+
+def _versions(connection: Connection) -> tuple[str, ...]:
+    try:
+        group = connection.request("GET", f"/apis/{names.GROUP}")
+    except NotFound:
+        return ()
+    found = why.part(group, "versions")
+    texts = (why.text(each, "version") for each in (found if isinstance(found, list) else ()))
+    return tuple(filter(None, texts))
+
+
+def _differences(connection: Connection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields of spec and status that only this client has, and only the definition."""
+    from ddpjob import api
+
+    schemas = why.part(
+        connection.request("GET", f"/openapi/v3/apis/{names.API_VERSION}"), "components", "schemas"
+    )
+    name = ".".join([*reversed(names.GROUP.split(".")), names.VERSION, names.KIND])
+    kind = why.part(schemas, name, "properties")
+    missing, unknown = list[str](), list[str]()
+    for part, model in (("spec", api.Spec), ("status", api.Status)):
+        ours = {field.alias or name for name, field in model.model_fields.items()}
+        theirs = why.part(kind, part, "properties")
+        if isinstance(theirs, dict):
+            missing += [f"{part}.{field}" for field in sorted(ours - set(theirs))]
+            unknown += [f"{part}.{field}" for field in sorted(set(theirs) - ours)]
+    return tuple(missing[:MAX_FIELDS]), tuple(unknown[:MAX_FIELDS])
+
+
+def _operator(body: Any) -> Operator:
+    labels = why.part(body, "metadata", "labels")
+    return Operator(
+        version=why.text(labels, "app.kubernetes.io/version") or "unknown",
+        namespace=why.text(body, "metadata", "namespace"),
+        ready=why.number(body, "status", "readyReplicas") or 0,
+        replicas=why.number(body, "spec", "replicas") or 0,
+    )

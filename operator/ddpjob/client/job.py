@@ -1,0 +1,179 @@
+"""A DDPJob, and the verbs on it."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ddpjob import names
+from ddpjob.client import why
+from ddpjob.client.connection import MERGE, Connection
+from ddpjob.client.snapshot import Snapshot, slim
+from ddpjob.cluster import DDPJOBS, EVENTS
+from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
+from ddpjob.json_depth import Body
+
+if TYPE_CHECKING:
+    from ddpjob.client.logs import LogLine
+
+
+class Job(Snapshot):
+    """A snapshot of a job, and verbs. Verbs that return a Job bring this one up to date first."""
+
+    def __init__(self, connection: Connection, body: Body) -> None:
+        super().__init__(body)
+        self._connection = connection
+
+    def at(self, body: Body) -> "Job":
+        """Return another snapshot of this job."""
+        return Job(self._connection, body)
+
+    def refresh(self) -> "Job":
+        """Read the job again. Raises NotFound if it, or this job of the name, is gone."""
+        return self._take(self._connection.get(DDPJOBS, self.name, namespace=self.namespace))
+
+    def wait(
+        self, until: str = "finished", *, timeout: float | None = None, check: bool = True
+    ) -> "Job":
+        """Return the job once it is `finished`, `running`, or at `step=N` at least.
+
+        A finished job is never waited for. With `check`, a failed one raises JobFailed. Raises
+        JobTimeout after `timeout` seconds, NotFound if the job is deleted, and ValueError for
+        another `until`. The job runs on in all of these cases.
+        """
+        wanted = parse_until(until)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for job in self._changes(deadline):
+            if job.is_at(wanted):
+                if check:
+                    job.raise_if_failed()
+                return job
+        raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s, not {until}")
+
+    def watch(self) -> Iterator["Job"]:
+        """Yield a snapshot now and at each change, until the job is finished.
+
+        Raises NotFound if it is deleted.
+        """
+        for job in self._changes(None):
+            yield job.at(job.body)
+            if job.is_finished:
+                return
+
+    def logs(
+        self,
+        *,
+        rank: int | str | None = None,
+        attempt: int | str = "current",
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+    ) -> Iterator["LogLine"]:
+        """Yield lines of the ranks' logs: of `rank`, such as `3` or `0,8-11`, else of rank 0.
+
+        Of a job that has failed or restarts, these are the last lines of the rank that failed
+        first. `attempt` is a number, `current` or `all`. With `follow` it goes on over restarts
+        until the job is finished. `since` is in seconds before now, `tail` in lines of each pod.
+        """
+        from ddpjob.client.follow import Logs, Query
+        from ddpjob.client.logs import Ranges, Wanted
+        from ddpjob.client.selection import Choice, first_failure, select
+
+        wanted = select(rank=rank, attempt=attempt)
+        if wanted is None:
+            failure = first_failure(self.body.get("status"), self.name, self.processes_per_node)
+            chosen = failure if failure and not follow else Choice(Wanted(Ranges("0")))
+            wanted, tail = chosen.wanted, chosen.tail if tail is None else tail
+        begin = None if since is None else time.time() - since
+        query = Query(wanted, follow=follow, tail=tail, since=begin)
+        for batch in Logs(self._connection, self, query).batches():
+            yield from batch
+
+    def events(self) -> list[Body]:
+        """Return the Kubernetes events about the job and its pods, oldest first."""
+        selector = f"involvedObject.kind={names.KIND},involvedObject.name={self.name}"
+        found = self._connection.list(EVENTS, namespace=self.namespace, fields=selector).items
+        return [event for event in found if why.text(event, "involvedObject", "uid") == self.uid]
+
+    def stacks(self) -> dict[int, str]:
+        """Return the Python stacks of the ranks of each node, by node rank."""
+        raise NotImplementedError
+
+    def suspend(self) -> "Job":
+        """End the pods, and keep the job. Its ranks have their grace period to save."""
+        return self.patch({"spec": {"suspend": True}})
+
+    def resume(self) -> "Job":
+        """Start the suspended job again, with a new attempt."""
+        return self.patch({"spec": {"suspend": False}})
+
+    def rerun(self, **set: Any) -> "Job":
+        """Create a new job of the same spec, with fields of `set` changed."""
+        raise NotImplementedError
+
+    def delete(self) -> None:
+        """Delete the job, and with it all that it owns."""
+        body = {"preconditions": {"uid": self.uid}, "propagationPolicy": "Background"}
+        path = DDPJOBS.path(self.namespace, self.name)
+        self._connection.request("DELETE", path, body)
+
+    def patch(self, changes: Mapping[str, Any]) -> "Job":
+        """Change the job by a JSON merge patch, and return it. Raises Conflict for another uid."""
+        metadata = {**changes.get("metadata", {}), "uid": self.uid}
+        path = DDPJOBS.path(self.namespace, self.name)
+        body = {**changes, "metadata": metadata}
+        try:
+            return self._take(self._connection.request("PATCH", path, body, content_type=MERGE))
+        except Refused as error:
+            if error.code == 422 and "metadata.uid" in error.message:
+                text = f"{self.name} was deleted; another job has its name"
+                raise Conflict(409, "Conflict", text) from None
+            raise
+
+    def raise_if_failed(self) -> None:
+        """Raise JobFailed, with the primary failure, if the job has failed."""
+        if self.state != "Failed":
+            return
+        failure = part if isinstance(part := why.part(self.body, "status", "failure"), dict) else {}
+        texts = ("node", "signal", "exception")
+        error = JobFailed(
+            self.name,
+            why.text(why.condition(self.body.get("status"), "Failed"), "reason") or "Failed",
+            rank=why.number(failure, "rank"),
+            exit_code=why.number(failure, "exitCode"),
+            **{name: why.text(failure, name) or None for name in texts},
+            message=str(failure.get("message") or ""),
+            traceback=str(failure.get("traceback") or ""),
+        )
+        error.job = self
+        raise error
+
+    def _take(self, body: Body) -> "Job":
+        if self.uid and why.text(body, "metadata", "uid") != self.uid:
+            raise NotFound(404, "NotFound", f"{self.name} was deleted; another job has its name")
+        self.body = slim(body)
+        return self
+
+    def _changes(self, deadline: float | None) -> Iterator["Job"]:
+        """Yield this job now and after each change, until `deadline`. Raises NotFound."""
+        yield self.refresh()
+        watch = self._connection.watch(
+            DDPJOBS, namespace=self.namespace, after=self.body, deadline=deadline
+        )
+        for event in watch:
+            if event.type == "DELETED":
+                raise NotFound(404, "NotFound", f"{self.name} was deleted")
+            yield self._take(event.object)
+
+
+def parse_until(text: str) -> int | None:
+    """Return the step that `until` stands for: None is `finished`, 0 is `running`.
+
+    Raises ValueError.
+    """
+    named = {"finished": None, "running": 0}
+    if text in named:
+        return named[text]
+    kind, _, digits = text.partition("=")
+    if kind == "step" and digits.isascii() and digits.isdigit() and len(digits) < 17:
+        return int(digits)
+    raise ValueError(f"must be finished, running or step=N, got {text!r}")

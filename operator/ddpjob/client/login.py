@@ -1,0 +1,204 @@
+"""The way into a cluster: kubeconfig and context, or the service account of a pod.
+
+What can go wrong is explained here: no kubeconfig, an unknown context, a plugin that fails.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddpjob import __version__
+from ddpjob.errors import LoginFailed
+
+DEFAULT_KUBECONFIG = "~/.kube/config"
+# In a pod, the namespace of its service account.
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+# Connections that are kept open; following many pods takes one for each.
+_POOL = 80
+
+
+@dataclass(frozen=True)
+class Login:
+    """An API server, and the credentials of whoever talks to it."""
+
+    configuration: Any
+    """The `kubernetes.client.Configuration`: its hook renews a token that has expired."""
+    pool: Any
+    """The `urllib3.PoolManager`, with the certificates of server and user."""
+    context: str
+    """The context's name; empty in a pod."""
+    namespace: str
+    user: str
+    """The user's name in the kubeconfig; empty in a pod."""
+    plugin: str
+    """The command of the exec plugin, or empty."""
+
+    @property
+    def server(self) -> str:
+        """Return the URL of the API server."""
+        return str(self.configuration.host)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers with the credentials of now. Raises LoginFailed."""
+        with _complaints() as complaints:
+            bearer = self.configuration.auth_settings().get("BearerToken")
+        if complaints and self.plugin:
+            raise _plugin_failed(self.plugin, complaints)
+        headers = {"User-Agent": f"ddpjob/{__version__}"}
+        return {**headers, "Authorization": bearer["value"]} if bearer else headers
+
+
+def log_in(context: str | None = None, kubeconfig: str | Path | None = None) -> Login:
+    """Return the login of a context, by default the current one; in a pod, that of its account.
+
+    `kubeconfig` is a file; by default $KUBECONFIG, which may name several, or ~/.kube/config.
+    Raises LoginFailed.
+    """
+    from kubernetes.config import ConfigException
+    from yaml import YAMLError
+
+    text = str(kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG)
+    try:
+        if any(os.path.exists(os.path.expanduser(path)) for path in text.split(os.pathsep) if path):
+            return _from_kubeconfig(text, context)
+        if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            return _from_pod()
+    except ConfigException as error:
+        raise LoginFailed(f"kubeconfig {text}: {error}") from None
+    except (YAMLError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        # The library reads the file as if it were well-formed.
+        raise LoginFailed(f"kubeconfig {text}: cannot be read: {error}") from None
+    raise LoginFailed(
+        f"no kubeconfig: {text} does not exist",
+        "set KUBECONFIG or --kubeconfig; your cluster's provider or admin has the file",
+    )
+
+
+def _from_kubeconfig(paths: str, context: str | None) -> Login:
+    from kubernetes.config import kube_config
+
+    library: Any = kube_config  # no two releases of its types agree
+    merger = library.KubeConfigMerger(paths)
+    if merger.config is None:
+        raise LoginFailed(f"kubeconfig {paths}: the file is empty")
+    chosen = _context(merger.config.value, paths, context)
+    loader = library.KubeConfigLoader(
+        config_dict=merger.config,
+        active_context=chosen,
+        config_base_path=None,
+        config_persister=merger.save_changes,
+    )
+    details = loader.current_context["context"]
+    plugin = _plugin(merger.config.value, details.get("user"))
+    configuration = _configuration()
+    with _complaints() as complaints:
+        loader.load_and_set(configuration)
+    if complaints and plugin:
+        raise _plugin_failed(plugin, complaints)
+    return Login(
+        configuration,
+        _pool(configuration),
+        context=chosen,
+        namespace=str(details.get("namespace") or "default"),
+        user=str(details.get("user") or ""),
+        plugin=plugin,
+    )
+
+
+def _context(config: dict[str, Any], paths: str, wanted: str | None) -> str:
+    """Return the name of the context to use. Raises LoginFailed if there is none of that name."""
+    known = [str(_value(each).get("name")) for each in config.get("contexts") or ()]
+    name = wanted if wanted is not None else str(config.get("current-context") or "")
+    if name in known:
+        return name
+    has = f"it has {', '.join(known[:20])}" if known else "it has none"
+    if not name:
+        raise LoginFailed(
+            f"kubeconfig {paths} has no current context; {has}",
+            "--context NAME, or: kubectl config use-context NAME",
+        )
+    raise LoginFailed(f"kubeconfig {paths} has no context {name}; {has}", "--context NAME")
+
+
+def _value(node: Any) -> dict[str, Any]:
+    """Return the mapping in an entry: the library wraps those of merged files."""
+    found = getattr(node, "value", node)
+    return found if isinstance(found, dict) else {}
+
+
+def _plugin(config: dict[str, Any], user: str | None) -> str:
+    """Return the command of the user's exec plugin, or an empty text."""
+    for each in config.get("users") or ():
+        entry = _value(each)
+        if entry.get("name") == user:
+            return str(((entry.get("user") or {}).get("exec") or {}).get("command") or "")
+    return ""
+
+
+def _plugin_failed(plugin: str, complaints: list[str]) -> LoginFailed:
+    return LoginFailed(
+        f"the login plugin {plugin} of the kubeconfig failed: {'; '.join(complaints)}",
+        f"log in again with your provider's tool, or install {plugin}",
+    )
+
+
+def _from_pod() -> Login:
+    from kubernetes.config import load_incluster_config
+
+    configuration = _configuration()
+    load: Any = load_incluster_config
+    load(client_configuration=configuration)
+    namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else "default"
+    return Login(
+        configuration, _pool(configuration), context="", namespace=namespace, user="", plugin=""
+    )
+
+
+def _configuration() -> Any:
+    from kubernetes.client import Configuration
+
+    new: Any = Configuration
+    configuration = new()
+    configuration.connection_pool_maxsize = _POOL
+    return configuration
+
+
+def _pool(configuration: Any) -> Any:
+    import urllib3
+    from kubernetes.client import ApiClient
+
+    if not configuration.verify_ssl:  # the kubeconfig says so; nobody can act on the warning
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    client: Any = ApiClient
+    return client(configuration).rest_client.pool_manager
+
+
+class _Collector(logging.Filter):
+    """A filter that takes what the library logs out of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.module != "kube_config":
+            return True
+        self.found.append(record.getMessage())
+        return False
+
+
+@contextmanager
+def _complaints() -> Iterator[list[str]]:
+    """Yield what the library logs within the block: it does not raise when a plugin fails."""
+    root, collector, sink = logging.getLogger(), _Collector(), logging.NullHandler()
+    root.addFilter(collector)
+    root.addHandler(sink)  # without any handler, logging would install one for good
+    try:
+        yield collector.found
+    finally:
+        root.removeFilter(collector)
+        root.removeHandler(sink)

@@ -1,0 +1,108 @@
+"""Why a job is not simply running, in one line: read from the status as it was stored. Pure.
+
+An operator of this version writes the line into `status.summary.reason`. Of an older one it is made
+from conditions and the failure. Everything in a status may be anybody's text, and of any type where
+no definition has checked it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ddpjob.text import printable
+
+# The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
+FINISHED = ("Succeeded", "Failed")
+# Characters of the line.
+MAX_LINE = 256
+# Reasons of Running=False that say no more than the state.
+_PLAIN = ("Starting", "Suspended", "Finished", "AllNodesRunning", "")
+
+
+def part(body: Any, *path: str) -> Any:
+    """Return the value at a path of keys, or None where a part of it is missing."""
+    for name in path:
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body
+
+
+def text(body: Any, *path: str, limit: int = MAX_LINE) -> str:
+    """Return the text at a path of keys, printable; empty where there is none."""
+    found = part(body, *path)
+    if isinstance(found, str):
+        return printable(found, limit)
+    # True is an int, and no number of anything.
+    return str(found) if isinstance(found, int) and not isinstance(found, bool) else ""
+
+
+def number(body: Any, *path: str) -> int | None:
+    """Return the integer at a path of keys, or None."""
+    found = part(body, *path)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def condition(status: Any, kind: str) -> Mapping[str, Any]:
+    """Return the condition of this type; an empty one if there is none."""
+    found = part(status, "conditions")
+    for each in found if isinstance(found, list) else ():
+        if isinstance(each, Mapping) and each.get("type") == kind:
+            return each
+    return {}
+
+
+def state(status: Any) -> str:
+    """Return the job's state in one word."""
+    return text(status, "state", limit=63) or "Pending"
+
+
+def reason(status: Any) -> str:
+    """Return why the job is not simply running, in one line; empty while all is well."""
+    told = text(status, "summary", "reason")
+    if told:
+        return told
+    accepted, running = condition(status, "Accepted"), condition(status, "Running")
+    if accepted.get("status") == "False":
+        return _of(accepted)
+    match state(status):
+        case "Failed":
+            return _joined(text(condition(status, "Failed"), "reason"), cause(status))
+        case "Pending" | "Starting" | "Restarting" if running.get("status") != "True":
+            word = text(running, "reason")
+            if word == text(status, "failure", "reason") and word:
+                return cause(status)
+            return "" if word in _PLAIN else _of(running)
+        case _:
+            return ""
+
+
+def since(status: Any) -> str | None:
+    """Return the time since which the job does not run, if that is why it is worth a line."""
+    running = condition(status, "Running")
+    if running.get("status") == "True" or text(running, "reason") in _PLAIN:
+        return None
+    return text(running, "lastTransitionTime", limit=64) or None
+
+
+def message(status: Any) -> str:
+    """Return the words of the condition that decides; of a finished job, those of its end."""
+    order = {"Failed": "Failed", "Succeeded": "Complete", "Suspended": "Suspended"}
+    kinds = ("Accepted",) if condition(status, "Accepted").get("status") == "False" else ()
+    for kind in (*kinds, order.get(state(status), "Running")):
+        if found := text(condition(status, kind), "message", limit=4096):
+            return found
+    return ""
+
+
+def cause(status: Any) -> str:
+    """Return the primary failure in short: `ExitCode r13 gpu-17: CUDA error`."""
+    rank = number(status, "failure", "rank")
+    where = [text(status, "failure", "reason"), "" if rank is None else f"r{rank}"]
+    where.append(text(status, "failure", "node"))
+    return _joined(" ".join(filter(None, where)), text(status, "failure", "message"))
+
+
+def _of(found: Mapping[str, Any]) -> str:
+    return _joined(text(found, "reason"), text(found, "message"))
+
+
+def _joined(word: str, words: str) -> str:
+    return printable(": ".join(filter(None, (word, words))), MAX_LINE)

@@ -1,0 +1,250 @@
+"""The SDK's client against a real API server: requests, lists, watches, waiting, and rights."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob import Client, names
+from ddpjob.cluster import DDPJOBS
+from ddpjob.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    JobFailed,
+    JobTimeout,
+    LoginFailed,
+    NotFound,
+    NotInstalled,
+    Refused,
+    Unavailable,
+)
+from tests.builders import job_object
+from tests.cluster.apiserver import ApiServer
+
+JOB: dict[str, Any] = job_object("digits", nnodes=2)
+
+
+@pytest.fixture
+def client(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Client]:
+    """A client of the administrator, in the test's namespace."""
+    made = Client(namespace, kubeconfig=api_server.kubeconfig)
+    yield made
+    made.connection.close()
+
+
+@pytest.fixture
+def write_status(api_server: ApiServer, namespace: str) -> Callable[..., None]:
+    """Write parts of a job's status, as an operator does."""
+
+    def write(name: str = "digits", **status: Any) -> None:
+        path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/status"
+        api_server.request("PATCH", path, {"status": status}, kind="merge-patch+json")
+
+    return write
+
+
+def later(act: Callable[[], None], seconds: float = 0.3) -> None:
+    threading.Timer(seconds, act).start()
+
+
+def test_a_job_is_created_read_listed_and_deleted(client: Client, namespace: str) -> None:
+    job = client.submit(JOB)
+    assert (job.name, job.namespace, job.state, job.user) == (
+        "digits",
+        namespace,
+        "Pending",
+        "admin",
+    )
+    assert client.job("digits").uid == job.uid
+    assert [each.name for each in client.jobs(mine=True)] == ["digits"]
+    assert client.jobs(state="Running") == [] and len(client.jobs(state="running,PENDING")) == 1
+    assert client.newest().uid == job.uid
+    with pytest.raises(AlreadyExists):
+        client.submit(JOB)
+    job.delete()
+    with pytest.raises(NotFound):
+        job.refresh()
+
+
+def test_a_dry_run_stores_nothing(client: Client) -> None:
+    assert client.submit(JOB, dry_run=True).name == "digits"
+    assert client.jobs() == []
+    with pytest.raises(Refused, match="nnodes"):
+        client.submit(job_object("digits", nnodes=0), dry_run=True)
+
+
+def test_lists_of_many_pages_have_each_job_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(7):
+        client.submit(job_object(f"job-{number}"))
+    monkeypatch.setattr("ddpjob.client.connection.FIRST_PAGE", 2)
+    monkeypatch.setattr("ddpjob.client.connection.PAGE_BYTES", 4000)
+    found = sorted(job.name for job in client.jobs())
+    assert found == [f"job-{number}" for number in range(7)]
+
+
+def test_wait_ends_with_the_job(client: Client, write_status: Callable[..., None]) -> None:
+    job = client.submit(JOB)
+    later(lambda: write_status(state="Running", attempt=0))
+    assert job.wait("running", timeout=30).state == "Running"
+    later(lambda: write_status(progress={"attempt": 0, "round": 0, "step": 20}))
+    assert job.wait("step=20", timeout=30).step == 20
+    with pytest.raises(JobTimeout, match="digits is Running after 0.3 s, not finished") as ended:
+        job.wait(timeout=0.3)
+    assert ended.value.job is job
+    failure = {"attempt": 0, "rank": 5, "node": "gpu-1", "exitCode": 3, "reason": "ExitCode"}
+    condition = {
+        **{"type": "Failed", "status": "True", "reason": "MaxRestartsExceeded", "message": "m"},
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    failure["message"] = "bad\x1b[31m"
+    later(lambda: write_status(state="Failed", failure=failure, conditions=[condition]))
+    with pytest.raises(JobFailed) as failed:
+        job.wait(timeout=30)
+    cause = failed.value
+    assert (cause.rank, cause.node, cause.exit_code) == (5, "gpu-1", 3)
+    assert "\x1b" not in str(cause) and "MaxRestartsExceeded" in str(cause)
+    assert job.wait(check=False).state == "Failed"
+
+
+def test_wait_for_a_job_that_is_deleted_does_not_hang(client: Client) -> None:
+    job = client.submit(JOB)
+    later(job.delete)
+    with pytest.raises(NotFound, match="digits was deleted"):
+        job.wait(timeout=30)
+
+
+def test_another_job_of_the_name_is_not_this_one(client: Client) -> None:
+    job = client.submit(JOB)
+    client.job("digits").delete()
+    client.submit(JOB)
+    for act in (job.refresh, job.wait):
+        with pytest.raises(NotFound, match="another job has its name"):
+            act()
+    with pytest.raises(Conflict):
+        job.suspend()
+    with pytest.raises(Conflict):
+        job.delete()
+
+
+def test_suspend_and_resume_edit_the_spec(client: Client) -> None:
+    job = client.submit(JOB)
+    assert job.suspend().body["spec"]["suspend"] is True
+    assert job.resume().body["spec"]["suspend"] is False
+
+
+def test_a_watch_survives_a_restart_of_the_api_server(
+    api_server: ApiServer, client: Client, write_status: Callable[..., None]
+) -> None:
+    job = client.submit(JOB)
+    lines: list[str] = []
+    client.connection.note = lines.append
+    write_status(state="Starting")
+    changes = job.watch()
+    assert next(changes).state in ("Pending", "Starting")
+    api_server.restart_apiserver()
+    write_status(state="Running")
+    assert any(each.state == "Running" for each in changes)
+
+
+def test_a_watch_whose_history_has_expired_goes_on_from_a_list(
+    client: Client, write_status: Callable[..., None]
+) -> None:
+    job = client.submit(JOB)
+    body = {**job.body, "metadata": {**job.body["metadata"], "resourceVersion": "1"}}
+    write_status(state="Running")
+    deadline = time.monotonic() + 30
+    watch = client.connection.watch(
+        DDPJOBS, namespace=client.namespace, after=body, deadline=deadline
+    )
+    assert next(watch).object["status"]["state"] == "Running"
+
+
+def test_a_missing_right_is_named(
+    api_server: ApiServer, crd: None, namespace: str, tmp_path: Path
+) -> None:
+    token = api_server.service_account_token(namespace, "nobody")
+    path = api_server.write_kubeconfig(tmp_path / "config", token=token, namespace=namespace)
+    with pytest.raises(Forbidden) as refused:
+        Client(kubeconfig=path).jobs()
+    error = refused.value
+    assert (error.verb, error.resource, error.namespace) == ("list", "ddpjobs", namespace)
+    assert error.user == f"system:serviceaccount:{namespace}:nobody"
+    assert Client(kubeconfig=path).user == error.user
+
+
+def test_wrong_credentials_are_told_from_missing_rights(
+    api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    path = api_server.write_kubeconfig(tmp_path / "config", token="wrong")
+    with pytest.raises(LoginFailed, match=r"context tests, user tests \(401\)"):
+        Client(kubeconfig=path).jobs()
+
+
+def test_a_server_that_nobody_answers_is_named(api_server: ApiServer, tmp_path: Path) -> None:
+    url = "https://127.0.0.1:9"
+    path = api_server.write_kubeconfig(tmp_path / "config", token="t", url=url)
+    with pytest.raises(Unavailable, match=f"{url}: Connection refused"):
+        Client(kubeconfig=path).jobs()
+
+
+def test_a_cluster_without_the_definition_says_so(api_server: ApiServer, namespace: str) -> None:
+    connection = Client(namespace, kubeconfig=api_server.kubeconfig).connection
+    with pytest.raises(NotInstalled, match="no DDPJob API"):
+        connection.request("GET", f"/apis/{names.GROUP}/v9/namespaces/{namespace}/ddpjobs")
+    with pytest.raises(NotFound) as absent:
+        connection.get(DDPJOBS, "nobody")
+    assert not isinstance(absent.value, NotInstalled)
+
+
+def test_closing_ends_the_requests_under_way_and_leaves_other_connections_alone(
+    client: Client,
+) -> None:
+    job = client.submit(JOB)
+    apart = client.connection.apart()
+    ended: list[Exception] = []
+
+    def read() -> None:
+        try:
+            for event in apart.watch(DDPJOBS, namespace=client.namespace):
+                seen.put(event.type)
+        except Unavailable as error:
+            ended.append(error)
+
+    seen, thread = queue.Queue[str](), threading.Thread(target=read)
+    thread.start()
+    assert seen.get(timeout=30) == "ADDED"
+    job.suspend()
+    assert seen.get(timeout=30) == "MODIFIED"  # so it comes from the watch, in which it is now
+    apart.close()
+    thread.join(30)
+    assert [getattr(error, "reason", "") for error in ended] == ["Closed"]
+    with pytest.raises(Unavailable, match="the connection was closed"):
+        apart.get(DDPJOBS, "digits")
+    assert job.refresh().name == "digits"
+    assert apart.user == client.user
+
+
+def test_closing_ends_a_pause_between_two_tries(
+    api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):
+        monkeypatch.setattr(f"ddpjob.client.connection.{name}", 3600.0)
+    url = "https://127.0.0.1:9"
+    path = api_server.write_kubeconfig(tmp_path / "config", token="t", url=url)
+    noted = threading.Event()
+    client = Client("any", kubeconfig=path, note=lambda line: noted.set())
+
+    def close() -> None:
+        noted.wait(30)
+        client.connection.close()
+
+    threading.Thread(target=close).start()
+    with pytest.raises(Unavailable, match="the connection was closed"):
+        list(client.connection.watch(DDPJOBS))

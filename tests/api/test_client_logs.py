@@ -1,0 +1,279 @@
+"""Following logs over real HTTP: cut streams, restarts, pods that come and go."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob import Client
+from ddpjob.client.job import Job
+from ddpjob.errors import Forbidden
+from ddpjob.names import pod_name
+from tests.api.reading import Cluster
+from tests.cluster.apiserver import ApiServer
+from tests.logproxy import PodLog, Proxy, random_cuts, seconds
+
+
+@pytest.fixture
+def proxy(api_server: ApiServer) -> Iterator[Proxy]:
+    with Proxy(api_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
+    return Cluster(api_server, namespace)
+
+
+@pytest.fixture
+def client(api_server: ApiServer, proxy: Proxy, namespace: str, tmp_path: Path) -> Client:
+    path = api_server.write_kubeconfig(
+        tmp_path / "kubeconfig", token=api_server.token, namespace=namespace, url=proxy.url
+    )
+    return Client(kubeconfig=path)
+
+
+def pod_log(
+    cluster: Cluster, proxy: Proxy, job: Any, rank: int = 0, *, attempt: int = 0, **options: str
+) -> PodLog:
+    """A running pod of the job, and its log."""
+    log = proxy.logs.setdefault(pod_name(job["metadata"]["name"], attempt, rank), PodLog())
+    cluster.pod(job, rank, attempt=attempt, **options)
+    return log
+
+
+class Following:
+    """The lines of a job while somebody follows them."""
+
+    def __init__(self, job: Job, **options: object) -> None:
+        self.lines: list[str] = []
+        self.error: BaseException | None = None
+        self._logs = job.logs(follow=True, **options)  # type: ignore[arg-type]
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        try:
+            for line in self._logs:
+                self.lines.append(line.text)
+        except Exception as error:
+            self.error = error
+
+    def until(self, line: str) -> None:
+        deadline = time.monotonic() + 60
+        while line not in self.lines[-50:]:
+            assert time.monotonic() < deadline and not self.error, (self.lines[-5:], self.error)
+            time.sleep(0.01)
+
+    def end(self) -> list[str]:
+        self._thread.join(timeout=60)
+        assert not self._thread.is_alive() and not self.error, (self.lines[-5:], self.error)
+        return self.lines
+
+
+def test_the_log_of_rank_0_is_read_once(cluster: Cluster, proxy: Proxy, client: Client) -> None:
+    job = cluster.running("digits")
+    pod_log(cluster, proxy, job, 0).write(b"one", b"two")
+    pod_log(cluster, proxy, job, 1).write(b"of rank 1")
+    lines = list(client.job("digits").logs())
+    assert [line.text for line in lines] == ["one", "two"]
+    assert {(line.attempt, line.rank, line.node, line.pod) for line in lines} == {
+        (0, 0, "gpu-1", "digits-0-0")
+    }
+    assert [line.text for line in client.job("digits").logs(rank="0-1")] == [
+        *("one", "two", "of rank 1")
+    ]
+    assert [line.text for line in client.job("digits").logs(rank=0, tail=1)] == ["two"]
+
+
+def test_no_line_is_lost_or_repeated_at_10_000_a_second_over_cuts(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job)
+    log.cuts = random_cuts(7, 12, 400_000)
+    following = Following(client.job("digits"))
+    count = 30_000
+    for first in range(0, count, 100):
+        log.write(
+            *(b"line %d of many, with some text in it" % n for n in range(first, first + 100))
+        )
+        time.sleep(0.01)
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == [f"line {n} of many, with some text in it" for n in range(count)]
+    assert len(log.requests) > 12 and "sinceTime" in log.requests[-1]
+
+
+def test_it_follows_into_the_next_attempt_and_ends_with_the_job(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    notes: list[str] = []
+    client.connection.note = notes.append
+    first = pod_log(cluster, proxy, job)
+    first.write(b"a0 begins")
+    following = Following(client.job("digits"))
+    following.until("a0 begins")
+    first.write(b"a0 ends")
+    first.end()
+    failure = {"attempt": 0, "rank": 1, "node": "gpu-2", "reason": "ExitCode", "message": "exit 3"}
+    cluster.pod_state("digits-0-0", "ended")
+    summary = {"nodes": "0/2"}
+    cluster.status("digits", state="Restarting", attempt=1, failure=failure, summary=summary)
+    second = pod_log(cluster, proxy, job, attempt=1, state="waiting")
+    second.write(b"a1 begins")
+    time.sleep(0.3)
+    assert following.lines == ["a0 begins", "a0 ends"], "its container has not started"
+    cluster.pod_state("digits-1-0", "running")
+    following.until("a1 begins")
+    second.write(b"last words")
+    second.end()
+    cluster.pod_state("digits-1-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == ["a0 begins", "a0 ends", "a1 begins", "last words"]
+    assert notes == [
+        "-- attempt 0 ended: ExitCode r1 gpu-2: exit 3; waiting for attempt 1 (0/2 pods) --"
+    ]
+
+
+def test_it_waits_for_a_pod_that_is_not_there_yet(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.pending("digits")
+    following = Following(client.job("digits"))
+    time.sleep(0.3)
+    log = pod_log(cluster, proxy, job)
+    log.write(b"hello")
+    following.until("hello")
+    log.end()
+    cluster.delete_pod("digits-0-0")
+    cluster.delete("digits")
+    assert following.end() == ["hello"]
+
+
+def test_a_pod_that_is_deleted_while_its_stream_is_cut_is_told(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job)
+    log.write(b"one", b"two", b"three")
+    log.cuts = [60]
+    following = Following(client.job("digits"))
+    following.until("one")
+    cluster.delete_pod("digits-0-0")
+    del proxy.logs["digits-0-0"]
+    cluster.status("digits", state="Failed")
+    assert following.end()[:1] == ["one"]
+
+
+def test_a_restart_in_place_is_followed_in_the_same_log(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job)
+    log.write(b"step 1", b"ddpjob-agent: round 1 of attempt 0 begins", b"step 1 again")
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded", round=1)
+    lines = list(client.job("digits").logs(follow=True))
+    assert [(line.round, line.rank) for line in lines] == [(0, 0), (1, None), (1, 0)]
+
+
+def test_ranks_of_one_pod_are_told_apart(cluster: Cluster, proxy: Proxy, client: Client) -> None:
+    job = cluster.running("digits")
+    job = cluster.status("digits", worldSize=4)
+    pod_log(cluster, proxy, job, 0).write(b"[rank 0] zero", b"[rank 1] one", b"ddpjob-agent: agent")
+    log = pod_log(cluster, proxy, job, 1)
+    log.write(b"[rank 3] [rank 2] three", b"[rank 2] two", b"[rank 9] nobody's")
+    got = [(line.rank, line.text) for line in client.job("digits").logs(rank=3)]
+    assert got == [(3, "[rank 2] three"), (None, "[rank 9] nobody's")]
+    assert [line.text for line in client.job("digits").logs()] == ["zero", "ddpjob-agent: agent"]
+    last = [line.text for line in client.job("digits").logs(rank=2, tail=1, attempt=0)]
+    assert last == ["[rank 9] nobody's"]
+
+
+def test_a_failed_job_shows_the_end_of_the_rank_that_failed_first(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.failed("bert")
+    log = pod_log(cluster, proxy, job, 2, attempt=2, state="ended")
+    log.write(*(b"[rank 5] line %d" % n for n in range(100)), b"[rank 4] of another")
+    log.end()
+    lines = [line.text for line in client.job("bert").logs()]
+    assert lines == [f"line {n}" for n in range(50, 100)]
+
+
+def test_lines_of_many_pods_come_in_the_order_of_their_times(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    for rank in (0, 1):
+        log = pod_log(cluster, proxy, job, rank)
+        for number in range(50):
+            log.write(b"%d" % (2 * number + rank), time_ns=seconds(2 * number + rank))
+    lines = [int(line.text) for line in client.job("digits").logs(rank="0-1")]
+    assert lines == list(range(100))
+
+
+def test_a_pod_that_only_bears_the_labels_is_not_read(
+    api_server: ApiServer, cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    pod_log(cluster, proxy, job).write(b"mine")
+    proxy.logs["digits-0-1"] = PodLog()
+    proxy.logs["digits-0-1"].write(b"not mine")
+    labels = {"ddpjob.dev/job": "digits", "ddpjob.dev/job-uid": job["metadata"]["uid"]}
+    spec = {"containers": [{"name": "trainer", "image": "i"}], "nodeName": "gpu-1"}
+    meta = {"name": "digits-0-1", "labels": labels}
+    api_server.request("POST", cluster.pods, {"metadata": meta, "spec": spec})
+    assert [line.text for line in client.job("digits").logs(rank="0-1")] == ["mine"]
+
+
+def test_the_server_may_be_away_for_a_while(cluster: Cluster, proxy: Proxy, client: Client) -> None:
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job)
+    log.write(b"before")
+    following = Following(client.job("digits"))
+    following.until("before")
+    proxy.down = True
+    log.cuts = [0]
+    log.write(b"meanwhile")
+    time.sleep(0.5)
+    proxy.down = False
+    log.write(b"after")
+    following.until("after")
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == ["before", "meanwhile", "after"]
+
+
+def test_a_missing_right_to_read_logs_is_named(
+    api_server: ApiServer, cluster: Cluster, proxy: Proxy, namespace: str, tmp_path: Path
+) -> None:
+    token = api_server.service_account_token(namespace, "reader")
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    rules = [
+        {"apiGroups": ["ddpjob.dev"], "resources": ["ddpjobs"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    ]
+    api_server.request("POST", f"{rbac}/roles", {"metadata": {"name": "r"}, "rules": rules})
+    binding = {
+        "metadata": {"name": "r"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": namespace}],
+    }
+    api_server.request("POST", f"{rbac}/rolebindings", binding)
+    job = cluster.running("digits")
+    cluster.pod(job, 0)
+    path = api_server.write_kubeconfig(
+        tmp_path / "k", token=token, namespace=namespace, url=proxy.url
+    )
+    with pytest.raises(Forbidden) as refused:
+        list(Client(kubeconfig=path).job("digits").logs())
+    assert (refused.value.verb, refused.value.resource) == ("get", "pods/log")

@@ -1,0 +1,178 @@
+"""Stands before a real API server, and answers for the kubelets, which it has none of: their logs.
+
+All other requests go on to the API server, watches too. So a client's whole way is real HTTP.
+"""
+
+import http.client
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from ddpjob.times import unix_seconds
+from tests.cluster.apiserver import ApiServer
+from tests.kubeletlog import BILLION, Chunk, render
+
+LOG = re.compile(r"/api/v1/namespaces/[^/]+/pods/([^/]+)/log")
+
+
+class PodLog:
+    """The log of one container, which grows. `cuts` are bytes after which a stream breaks off."""
+
+    def __init__(self, cuts: Sequence[int] = ()) -> None:
+        self.chunks: list[Chunk] = []
+        self.begin = 0
+        """The chunks before it have been rotated away."""
+        self.cuts = list(cuts)
+        self.requests: list[dict[str, str]] = []
+        self.changed = threading.Condition()
+        self.ended = False
+
+    def write(self, *texts: bytes, time_ns: int | None = None) -> None:
+        """Write lines, now or at a time."""
+        with self.changed:
+            stamp = time.time_ns() if time_ns is None else time_ns
+            self.chunks += [Chunk(stamp + number, text) for number, text in enumerate(texts)]
+            self.changed.notify_all()
+
+    def end(self) -> None:
+        """The container exits."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+
+class Proxy:
+    """The server, as a context manager."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.api, self.logs = server, dict[str, PodLog]()
+        self.down = False
+        """Whether all requests are refused for now."""
+        proxy = self
+
+        class Handler(_Handler):
+            owner = proxy
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.context = ssl.create_default_context(cafile=server.ca_file)
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for log in self.logs.values():
+            log.end()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    owner: Proxy
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        found = LOG.fullmatch(parts.path)
+        if self.owner.down:
+            self.close_connection = True
+        elif found and found[1] in self.owner.logs:
+            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+            self._log(self.owner.logs[found[1]], query)
+        else:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Ask the API server, and hand on what it answers as it comes."""
+        size = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(size) if size else None
+        host = urlsplit(self.owner.api.url).netloc
+        upstream = http.client.HTTPSConnection(host, context=self.owner.context, timeout=120)
+        kept = ("Authorization", "Accept", "Content-Type")
+        headers = {name: self.headers[name] for name in kept if name in self.headers}
+        try:
+            upstream.request(self.command, self.path, body, headers)
+            answer = upstream.getresponse()
+            self._begin(answer.status, answer.headers.get("Content-Type", ""))
+            while part := answer.read1(65536):
+                self._chunk(part)
+            self._chunk(b"")
+        except (OSError, http.client.HTTPException):
+            self.close_connection = True
+        finally:
+            upstream.close()
+
+    do_POST = do_PATCH = do_PUT = do_DELETE = _pass_on
+
+    def _begin(self, status: int, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def _chunk(self, part: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+        self.wfile.flush()
+
+    def _log(self, log: PodLog, query: dict[str, str]) -> None:
+        """Answer as a kubelet does, or break off."""
+        with log.changed:
+            log.requests.append(query)
+            left = log.cuts.pop(0) if log.cuts else None
+        self._begin(200, "text/plain")
+        since = unix_seconds(query.get("sinceTime"))
+        tail = int(query["tailLines"]) if "tailLines" in query else None
+        at = 0
+        try:
+            while True:
+                with log.changed:
+                    at = max(at, log.begin)
+                    new, at = log.chunks[at:], len(log.chunks)
+                    ended = log.ended or query.get("follow") != "true"
+                    if not new and not ended:
+                        log.changed.wait(1.0)
+                        continue
+                part = render(new, None if since is None else int(since), tail)
+                tail = None
+                sent = part if left is None else part[:left]
+                if sent:
+                    self._chunk(sent)
+                if left is not None:
+                    left -= len(sent)
+                    if left <= 0:
+                        self.close_connection = True
+                        return
+                if ended:
+                    self._chunk(b"")
+                    return
+        except OSError:
+            self.close_connection = True
+
+
+def random_cuts(seed: int, count: int, most: int) -> list[int]:
+    """So many places to break off, in bytes of a stream."""
+    draw = random.Random(seed)
+    return [draw.randrange(most) for _ in range(count)]
+
+
+def seconds(number: float) -> int:
+    """A time, so many seconds after a fixed one, in nanoseconds."""
+    return 1_700_000_000 * BILLION + int(number * BILLION)

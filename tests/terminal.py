@@ -1,0 +1,208 @@
+"""Runs `ddpjob …` as people do: in a terminal of a given size, or with its output in pipes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.cluster.tiers import ROOT
+
+COMMAND = (sys.executable, "-m", "ddpjob")
+# What moves a cursor, sets a colour or a title.
+ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-_])")
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def environment(kubeconfig: Path | None = None, **more: str) -> dict[str, str]:
+    """The environment of a user whose only cluster is that of the kubeconfig."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    paths = f"{ROOT / 'operator'}:{ROOT / 'images' / 'trainer'}"
+    return {
+        **kept,
+        "PYTHONPATH": paths,
+        "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig"),
+        "TERM": "xterm-256color",
+        **more,
+    }
+
+
+def ddpjob(*arguments: str, env: Mapping[str, str], stdin: str | None = None) -> Ended:
+    """Run the command with its output in pipes."""
+    ended = subprocess.run(
+        [*COMMAND, *arguments],
+        env=dict(env),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        encoding="utf-8",
+        errors="replace",
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+class Running:
+    """`ddpjob …` while it runs, with its output in pipes. A context manager."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._parts: dict[str, list[bytes]] = {"out": [], "err": []}
+        assert self.process.stdout and self.process.stderr
+        streams = {"out": self.process.stdout, "err": self.process.stderr}
+        self._threads = [
+            threading.Thread(target=self._read, args=(name, stream.fileno()), daemon=True)
+            for name, stream in streams.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        for thread in self._threads:
+            thread.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()
+
+    @property
+    def out(self) -> str:
+        return b"".join(self._parts["out"]).decode(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return b"".join(self._parts["err"]).decode(errors="replace")
+
+    def until(self, text: str) -> None:
+        """Wait until this text is in what it has printed. Raises AssertionError."""
+        _until(lambda: text in self.out + self.err, lambda: f"{text!r} in {self.out}{self.err}")
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> Ended:
+        """Wait for its end."""
+        code = self.process.wait(timeout=SECONDS)
+        for thread in self._threads:
+            thread.join(timeout=SECONDS)
+        return Ended(code, self.out, self.err)
+
+    def _read(self, name: str, descriptor: int) -> None:
+        while part := os.read(descriptor, 65536):
+            self._parts[name].append(part)
+
+
+class Terminal:
+    """`ddpjob …` in a pseudo-terminal. A context manager."""
+
+    def __init__(
+        self, *arguments: str, env: Mapping[str, str], columns: int = 110, rows: int = 30
+    ) -> None:
+        self._descriptor, other = os.openpty()
+        termios.tcsetwinsize(other, (rows, columns))
+        # A session's leader gets the terminal that it opens first, and so what Ctrl-C sends.
+        script = 'exec <"$0" >"$0" 2>&1; exec "$@"'
+        self.process = subprocess.Popen(
+            ["/bin/sh", "-c", script, os.ttyname(other), *COMMAND, *arguments],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._other = other
+        self._parts: list[bytes] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._close()
+
+    @property
+    def raw(self) -> str:
+        """All that was printed, escape sequences included."""
+        return b"".join(self._parts).decode(errors="replace")
+
+    @property
+    def text(self) -> str:
+        """All that was printed, in its order, without escape sequences."""
+        return ESCAPES.sub("", self.raw).replace("\r\n", "\n")
+
+    def until(self, text: str) -> None:
+        """Wait until this text is in what it has printed. Raises AssertionError."""
+        _until(lambda: text in self.text, lambda: f"{text!r} in {self.text}")
+
+    def type(self, text: str) -> None:
+        """Press keys; `\\x03` is Ctrl-C."""
+        os.write(self._descriptor, text.encode())
+
+    def end(self) -> Ended:
+        """Wait for its end. A terminal has one stream, so `err` is empty."""
+        code = self.process.wait(timeout=SECONDS)
+        self._close()
+        return Ended(code, self.text, "")
+
+    def _close(self) -> None:
+        """Close both sides, once all that was printed is read."""
+        if self._other >= 0:
+            os.close(self._other)
+            self._other = -1
+            self._thread.join(timeout=SECONDS)
+            os.close(self._descriptor)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                part = os.read(self._descriptor, 65536)
+            except OSError:  # so Linux ends it: nobody has the other side open
+                return
+            if not part:
+                return
+            self._parts.append(part)
+
+
+def _until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what()}"
+        time.sleep(0.02)

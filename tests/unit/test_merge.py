@@ -1,0 +1,82 @@
+"""Lines of several logs in the order of their times."""
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpjob.client import merge as module
+from ddpjob.client.merge import Merge, Timed
+
+
+def line(time: int, text: str) -> Timed[str]:
+    return Timed((time, b""), len(text), text)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.lists(st.integers(0, 20), max_size=12), min_size=1, max_size=5), st.data())
+def test_nothing_is_lost_and_the_order_is_that_of_the_times(
+    logs: list[list[int]], data: st.DataObject
+) -> None:
+    merge = Merge[str](quiet=math.inf)
+    for log, _ in enumerate(logs):
+        merge.open(log, 0.0)
+    found: list[str] = []
+    left = {log: sorted(times) for log, times in enumerate(logs)}
+    while left:
+        log = data.draw(st.sampled_from(sorted(left)))
+        if not left[log]:
+            merge.close(log)
+            del left[log]
+        else:
+            count = data.draw(st.integers(1, len(left[log])))
+            lines = [line(time, f"{time} {log}") for time in left[log][:count]]
+            merge.put(log, lines, 0.0)
+            left[log] = left[log][count:]
+        found += merge.take(0.0)
+    assert merge.is_empty and merge._size == 0
+    times = [int(text.split()[0]) for text in found]
+    assert times == sorted(times) and len(times) == sum(map(len, logs))
+    for log, of_log in enumerate(logs):
+        assert [t for t in found if t.endswith(f" {log}")] == [f"{t} {log}" for t in sorted(of_log)]
+
+
+def test_the_order_of_a_log_is_kept_even_against_its_times() -> None:
+    merge = Merge[str]()
+    merge.open("a", 0.0)
+    merge.put("a", [line(2, "first"), line(1, "second")], 0.0)
+    assert merge.take(1.0) == ["first", "second"]
+
+
+def test_a_quiet_log_is_waited_for_only_for_a_while() -> None:
+    merge = Merge[str]()
+    merge.open("a", 0.0)
+    merge.open("b", 0.0)
+    merge.put("a", [line(5, "late")], 0.1)
+    assert merge.take(0.2) == [], "b may bring an earlier one"
+    merge.put("b", [line(4, "early")], 0.25)
+    assert merge.take(0.25) == ["early"], "b may bring one between them"
+    assert merge.take(0.25 + module.QUIET) == ["late"]
+
+
+def test_the_lines_of_a_log_that_has_ended_go_out() -> None:
+    merge = Merge[str]()
+    merge.open("a", 0.0)
+    merge.open("b", 0.0)
+    merge.put("a", [line(1, "one")], 0.0)
+    merge.close("a")
+    assert merge.take(0.1) == []
+    merge.close("b")
+    assert merge.take(0.1) == ["one"] and merge.is_empty
+
+
+def test_long_lines_fill_it_sooner_than_short_ones() -> None:
+    merge = Merge[str]()
+    merge.open("a", 0.0)
+    merge.open("b", 0.0)
+    merge.put("a", [Timed((1, b""), 65536, "x")] * 200, 0.0)
+    assert not merge.is_full
+    merge.put("a", [Timed((1, b""), 65536, "x")] * 100, 0.0)
+    assert merge.is_full
+    merge.close("b")
+    assert len(merge.take(0.0)) == 300 and not merge.is_full
