@@ -7,6 +7,8 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "DDPJob"
 PLURAL = "ddpjobs"
+# Where people read the documentation.
+DOCS = "https://github.com/ddpjob/ddpjob/blob/main/docs"
 
 # What is kept of an object's metadata wherever a part of the object is kept.
 METADATA = (
@@ -38,6 +40,9 @@ RESTART_ANNOTATION = f"{GROUP}/restart"
 NODE_TIMEOUT_ANNOTATION = f"{GROUP}/node-timeout"
 # The user's name, on jobs that the client has made. Anybody may write any name: a hint.
 USER_ANNOTATION = f"{GROUP}/user"
+
+# The commit of the code that was sent with the job.
+REVISION_ANNOTATION = f"{GROUP}/code-revision"
 
 TRAINER_CONTAINER = "trainer"
 # torchrun's own default.

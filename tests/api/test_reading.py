@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.api.reading import Cluster
+from ddpjob import __version__, names
+from tests.api.reading import Cluster, ago
+from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
+from tests.cluster.tiers import ROOT, skipping_where_unavailable
 from tests.terminal import Running, Terminal, ddpjob, environment
 
 
@@ -178,3 +181,200 @@ def test_a_plugin_that_fails_is_named(api_server: ApiServer, tmp_path: Path) -> 
     script.write_text(f"#!/bin/sh\necho '{json.dumps(good)}'\n")
     assert ddpjob("get", env=environment(path)).code == 0
     assert os.access(script, os.X_OK)
+
+
+# describe
+
+
+def test_describe_tells_the_first_cause_and_the_next_command(
+    cluster: Cluster, namespace: str, env: Mapping[str, str]
+) -> None:
+    cluster.failed("bert")
+    ended = ddpjob("describe", "bert", "-n", namespace, env=env)
+    lines = ended.out.splitlines()
+    assert (ended.code, ended.err) == (0, "")
+    assert lines[0].startswith(f"bert  {namespace}  Failed  image trainer:1")
+    assert "rank 5 (node 2, bert-2-2 on gpu-17) exit 1: RuntimeError: CUDA error" in ended.out
+    assert f"next      ddpjob logs bert -n {namespace} --attempt 2 --rank 5" in lines
+    assert lines[-1].endswith("/docs/reasons.md#exitcode")
+    record = json.loads(ddpjob("describe", "bert", "-o", "json", env=env).out)
+    assert record["cause"]["rank"] == 5 and record["state"] == "Failed"
+
+
+def test_describe_has_the_jobs_events(
+    api_server: ApiServer, cluster: Cluster, namespace: str, env: Mapping[str, str]
+) -> None:
+    job = cluster.pending("sweep")
+    of = {"kind": "DDPJob", "name": "sweep", "namespace": namespace, "uid": job["metadata"]["uid"]}
+    event = {"metadata": {"name": "e1"}, "involvedObject": of, "type": "Warning", "count": 1}
+    event |= {
+        "reason": "Unschedulable",
+        "message": "no \x1b[2J room",
+        "lastTimestamp": ago(minutes=5),
+    }
+    api_server.request("POST", f"/api/v1/namespaces/{namespace}/events", event)
+    other = {**event, "metadata": {"name": "e2"}, "involvedObject": {**of, "uid": "an-earlier-one"}}
+    api_server.request("POST", f"/api/v1/namespaces/{namespace}/events", other)
+    out = ddpjob("describe", env=env).out
+    assert [line for line in out.splitlines() if line.startswith("event")] == [
+        next(
+            line
+            for line in out.splitlines()
+            if "ago" in line and "Unschedulable: no \\x1b[2J" in line
+        )
+    ]
+    assert "why now   Unschedulable: 0/9 nodes are available" in out
+
+
+def test_describe_in_a_terminal_is_the_same(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.failed("bert", message="\x1b]0;owned\x07", node="\x1b[2J")
+    with Terminal("describe", "bert", env=env) as terminal:
+        assert terminal.end().code == 0
+    assert not {"\x1b", "\x07"} & set(terminal.raw) and r"\x1b]0;owned" in terminal.text
+
+
+# wait
+
+
+def test_wait_ends_with_the_result_of_all(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("one")
+    cluster.pending("two")
+    with Running("wait", "one", "two", env=env) as running:
+        running.until("0/2 nodes  Unschedulable 12m")
+        cluster.status("one", state="Succeeded")
+        running.until("one Succeeded")
+        cluster.status("two", state="Failed")
+        ended = running.end()
+    assert ended.code == 1 and ended.out == "one Succeeded\ntwo Failed\n"
+
+
+def test_wait_for_a_step_and_for_any(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("one")
+    cluster.pending("two")
+    cluster.status("one", progress={"attempt": 0, "round": 0, "step": 1840})
+    there = ddpjob("wait", "one", "--for", "step=1000", "-o", "json", env=env)
+    assert there.code == 0 and json.loads(there.out)["step"] == 1840
+    any_ = ddpjob("wait", "one", "two", "--for", "running", "--any", env=env)
+    assert (any_.code, any_.out) == (0, "one Running\n")
+
+
+def test_wait_gives_up_after_the_timeout(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("one")
+    ended = ddpjob("wait", "one", "--timeout", "1s", env=env)
+    assert ended.code == 124 and ended.out == ""
+    assert ended.err.endswith("error: one is Running after 1s, not finished\n")
+    wrong = ddpjob("wait", "one", "--for", "done", env=env)
+    assert wrong.code == 2 and "must be finished, running or step=N, got 'done'" in wrong.err
+
+
+def test_wait_for_a_job_that_is_deleted(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("one")
+    with Running("wait", env=env) as running:
+        running.until("one  Running")
+        cluster.delete("one")
+        ended = running.end()
+    assert ended.code == 3 and "error: one was deleted" in ended.err
+
+
+def test_ctrl_c_leaves_the_job_alone(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("one")
+    with Terminal("wait", "one", env=env) as terminal:
+        terminal.until("one  Running")
+        terminal.type("\x03")
+        ended = terminal.end()
+    assert ended.code == 130
+    assert "detached: the job runs on.\n  ddpjob wait one     come back\n" in ended.out
+
+
+def test_no_job_of_mine(cluster: Cluster, namespace: str, env: Mapping[str, str]) -> None:
+    cluster.job("hers", user="ana")
+    for verb in ("wait", "logs", "describe"):
+        ended = ddpjob(verb, env=env)
+        assert ended.code == 3
+        assert f"error: no job of admin in namespace {namespace}\n  next: name one" in ended.err
+
+
+# completion, and version
+
+
+def test_completion_prints_a_script_and_completes_names(
+    cluster: Cluster, env: Mapping[str, str]
+) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        ended = ddpjob("completion", shell, env=env)
+        assert ended.code == 0 and "_DDPJOB_COMPLETE" in ended.out
+    assert ddpjob("completion", env={**env, "SHELL": "/bin/zsh"}).out.startswith("#compdef ddpjob")
+    assert ddpjob("completion", env={**env, "SHELL": "/bin/tcsh"}).code == 2
+    cluster.job("train-1")
+    cluster.job("other")
+    words = {"_DDPJOB_COMPLETE": "complete_bash", "COMP_WORDS": "ddpjob logs tr", "COMP_CWORD": "2"}
+    assert ddpjob(env={**env, **words}).out.split() == ["train-1"]
+    words |= {"COMP_WORDS": "ddpjob des", "COMP_CWORD": "1"}
+    assert ddpjob(env={**env, **words}).out.split() == ["describe"]
+
+
+def test_version_tells_what_the_cluster_has(
+    api_server: ApiServer, cluster: Cluster, namespace: str, env: Mapping[str, str]
+) -> None:
+    alone = ddpjob("version", "--client", env=env)
+    assert (alone.code, alone.out) == (0, f"client    {__version__}\n")
+    away = ddpjob("version", env=environment())
+    assert away.code == 0 and "server    unknown: no kubeconfig" in away.out
+    labels = {"app.kubernetes.io/name": "ddpjob", "app.kubernetes.io/component": "operator"}
+    pods = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "o", "image": "i"}]}}
+    deployment = {
+        "metadata": {"name": "op", "labels": {**labels, "app.kubernetes.io/version": "1.4.0"}},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": pods},
+    }
+    api_server.request("POST", f"/apis/apps/v1/namespaces/{namespace}/deployments", deployment)
+    there = ddpjob("version", env=env)
+    assert f"1.4.0 not ready (0 of 0) in {namespace}" in there.out
+    assert "API       ddpjobs.ddpjob.dev v1alpha1\n" in there.out
+    record = json.loads(ddpjob("version", "-o", "json", env=env).out)
+    assert record["client"] == __version__ and record["api"]["versions"] == ["v1alpha1"]
+    operators = [each for each in record["operators"] if each["namespace"] == namespace]
+    assert operators == [{"version": "1.4.0", "namespace": namespace, "ready": 0, "replicas": 0}]
+    token = api_server.service_account_token(namespace, "nobody")
+    path = api_server.write_kubeconfig(Path(env["KUBECONFIG"]).with_name("n"), token=token)
+    plain = ddpjob("version", env=environment(path))
+    assert "unknown: you may not list deployments in the whole cluster" in plain.out
+
+
+def test_a_cluster_without_ddpjob_and_one_with_another_version(tmp_path: Path) -> None:
+    with skipping_where_unavailable():
+        server = ApiServer(scheduler=False, controller_manager=False)
+    with server:
+        env = environment(server.kubeconfig)
+        for verb in ("get", "logs", "describe", "wait"):
+            ended = ddpjob(verb, *(() if verb == "get" else ("digits",)), env=env)
+            assert ended.code == 3, ended.err
+            assert "error: this cluster has no DDPJob API (ddpjobs.ddpjob.dev)\n" in ended.err
+            assert "  next: ask your admin to install ddpjob" in ended.err
+        assert "ddpjob is not installed in this cluster" in ddpjob("version", env=env).out
+        crd = yaml.safe_load((ROOT / "charts/ddpjob/files/crd.yaml").read_text())
+        schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        removed = schema["spec"]["properties"].pop("ttlSecondsAfterFinished")
+        goodput = schema["status"]["properties"].pop("goodput")
+        (tmp_path / "crd.yaml").write_text(yaml.safe_dump(crd))
+        server.install_crd(tmp_path / "crd.yaml")
+        older = ddpjob("version", env=env).out
+        assert (
+            "older than this client, without spec.ttlSecondsAfterFinished, status.goodput" in older
+        )
+        assert "operator  none in this cluster: jobs stay Pending" in older
+        schema["spec"]["properties"] |= {
+            "ttlSecondsAfterFinished": removed,
+            "wings": {"type": "string"},
+        }
+        schema["status"]["properties"]["goodput"] = goodput
+        (tmp_path / "crd.yaml").write_text(yaml.safe_dump(crd))
+        server.install_crd(tmp_path / "crd.yaml")
+
+        def newer() -> bool:
+            return "does not know spec.wings" in ddpjob("version", env=env).out
+
+        assert any(newer() for _ in range(20)), "its schema takes a moment to be explained"
+        jobs = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL}"
+        server.request("POST", jobs, job_object("digits"))
+        described = ddpjob("describe", "digits", env=env)
+        assert described.code == 0 and "digits  default  Pending for" in described.out

@@ -13,6 +13,7 @@ from ddpjob import __version__
 from ddpjob.cli.completion import completion as completion_command
 from ddpjob.cli.convert import convert as convert_command
 from ddpjob.cli.crd import crd as crd_command
+from ddpjob.cli.describe import describe as describe_command
 from ddpjob.cli.exits import Commands
 from ddpjob.cli.get import get as get_command
 from ddpjob.cli.logs import logs as logs_command
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("get")(get_command)
+app.command("describe")(describe_command)
 app.command("logs")(logs_command)
 app.command("wait")(wait_command)
 app.command("validate")(validate_command)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ddpjob.cli.detach import detached, ended
+from ddpjob.cli.endings import detached, ended
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.loglines import Printer
 from ddpjob.cli.logs import Format

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -96,7 +97,9 @@ class Place:
     def flags(self) -> str:
         """Return the options that lead to this place again, with a space before each."""
         named = {"-n": self.namespace, "--context": self.context, "--kubeconfig": self.kubeconfig}
-        return "".join(f" {flag} {value}" for flag, value in named.items() if value is not None)
+        return "".join(
+            f" {flag} {quote(str(value))}" for flag, value in named.items() if value is not None
+        )
 
     def client(self, *, notes: bool = True) -> "Client":
         """Return the client. It says on standard error that the server does not answer."""

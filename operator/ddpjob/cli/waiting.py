@@ -3,7 +3,7 @@
 import json
 import time
 
-from ddpjob.cli.detach import detached
+from ddpjob.cli.endings import detached
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.options import Place, Record, find
 from ddpjob.cli.rows import reason

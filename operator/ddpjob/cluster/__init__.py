@@ -44,8 +44,13 @@ class Resource:
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
+def is_name(text: str) -> bool:
+    """Return whether an object may be named so."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
+    if not is_name(text):
         raise cluster_error(400, "BadRequest", f"{text[:80]!r} is no name of an object")
     return text
 

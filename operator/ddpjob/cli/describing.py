@@ -1,0 +1,169 @@
+"""Prints the description of a job: the work of `ddpjob describe`."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ddpjob.cli.columns import lines
+from ddpjob.cli.options import Place, Record, find
+from ddpjob.cli.say import document, note, say
+from ddpjob.client.description import describe
+from ddpjob.client.job import Job
+from ddpjob.errors import Forbidden
+from ddpjob.json_depth import Body
+from ddpjob.times import duration, unix_seconds
+
+HEADINGS = ("ATTEMPT", "FROM", "RAN", "STEPS", "CHARGED", "REASON", "WHERE", "MESSAGE")
+NONE = "-"
+# Characters of a message in a table.
+MAX_MESSAGE = 100
+LABEL = 10
+
+Found = Mapping[str, Any]
+
+
+def print_description(place: Place, name: str | None, output: Record) -> None:
+    """Print the description. Raises ClusterError or LoginFailed."""
+    job = find(place.client(), name)
+    found = describe(job, _events(job), now=time.time(), flags=place.flags)
+    if output is Record.JSON:
+        document(json.dumps(found, indent=2))
+    else:
+        say(*text(found, time.time()))
+
+
+def _events(job: Job) -> list[Body]:
+    """Return the job's events; none for who may not read them."""
+    try:
+        return job.events()
+    except Forbidden as error:
+        note(f"without events: you may not {error.verb} {error.resource} (role view)")
+        return []
+
+
+def text(found: Found, now: float) -> Iterator[str]:
+    """Yield the lines of a description. `now` is Unix time."""
+    yield _title(found, now)
+    yield _numbers(found)
+    yield from _progress(found, now)
+    yield from _why(found, now)
+    yield from _attempts(found)
+    yield from _events_of(found, now)
+    for label in ("hint", "next"):
+        for line in found["hints" if label == "hint" else "next"]:
+            yield f"{label:<{LABEL}}{line}"
+    if found["docs"]:
+        yield f"{'docs':<{LABEL}}{found['docs']}"
+
+
+def _title(found: Found, now: float) -> str:
+    began = unix_seconds(found["since"])
+    ago = "" if began is None else duration(max(0.0, now - began))
+    finished = found["state"] in ("Succeeded", "Failed")
+    state = found["state"] + (f" {ago} ago" if finished else f" for {ago}") * bool(ago)
+    code = found["code"]
+    revision = f" (git {code['revision']})" if code and code["revision"] else ""
+    parts = [found["name"], found["namespace"], state, f"image {found['image'] or NONE}"]
+    return "  ".join([*parts, f"code {code['sha256'][:7]}{revision}"] if code else parts)
+
+
+def _numbers(found: Found) -> str:
+    gpus, ranks = found["gpusPerNode"], found["processesPerNode"]
+    each = f"{gpus} GPUs" if gpus else f"{ranks} ranks" if ranks > 1 else "1 rank"
+    restarts, budget = found["restarts"], found["budget"]
+    many = "restart" if restarts == 1 else "restarts"
+    charged = f"{budget['charged']} of {budget['max']} charged since new progress"
+    parts = [f"{found['nodes']} nodes x {each}", f"{restarts} {many}, {charged}"]
+    if found["usefulTime"] is not None:
+        parts.append(f"useful time {found['usefulTime']:.0%}")
+    return "  ".join(parts)
+
+
+def _progress(found: Found, now: float) -> Iterator[str]:
+    progress = found["progress"]
+    if progress is None or progress["step"] is None:
+        return
+    total = f"/{progress['totalSteps']}" if progress["totalSteps"] else ""
+    parts = [f"{progress['step']}{total}"]
+    parts += [f"loss {progress['loss']}"] * bool(progress["loss"])
+    parts += [f"{progress['samplesPerSecond']} samples/s"] * bool(progress["samplesPerSecond"])
+    if found["state"] == "Running" and progress["etaSeconds"] is not None:
+        parts.append(f"eta {duration(progress['etaSeconds'])}")
+    if (told := unix_seconds(progress["updatedAt"])) is not None:
+        parts.append(f"reported {duration(max(0.0, now - told))} ago")
+    yield f"{'step':<{LABEL}}{'  '.join(parts)}"
+
+
+def _why(found: Found, now: float) -> Iterator[str]:
+    """Yield why the job is as it is; of one that goes on, what failed last."""
+    cause, state = found["cause"], found["state"]
+    if found["unseen"]:
+        text = "no operator has seen this job: does one run, and does it watch this namespace?"
+        yield f"{'why now':<{LABEL}}{text}"
+    elif state not in ("Failed", "Restarting") or cause is None:
+        words = found["reason"]
+        if found["message"] and found["message"] not in words and words:
+            words = f"{words}: {found['message']}" if len(words) < 64 else words
+        if words:
+            yield f"{'why now':<{LABEL}}{words}"
+    if cause is not None:
+        label = "why now" if state in ("Failed", "Restarting") else "before"
+        yield from _cause(found, cause, label)
+
+
+def _cause(found: Found, cause: Found, label: str) -> Iterator[str]:
+    rank = cause["rank"]
+    who = "a pod" if rank is None else f"rank {rank}"
+    node = f"node {cause['nodeRank']}, " if cause["nodeRank"] is not None else ""
+    where = cause["pod"] or "no pod"
+    where += f" on {cause['node']}" if cause["node"] else ""
+    yield f"{label:<{LABEL}}{who} ({node}{where}) {how(cause)}: {cause['message'] or NONE}"
+    others = found["nodes"] * found["processesPerNode"] - 1
+    in_round = f", round {cause['round']}" if cause["round"] else ""
+    text = f"the first cause of attempt {cause['attempt']}{in_round}"
+    if others > 0 and rank is not None:
+        text += f"; the {others} other ranks were stopped after it"
+    yield f"{'':<{LABEL}}{text}"
+    if found["state"] == "Failed" and found["reason"]:
+        yield f"{'':<{LABEL}}{found['reason'].partition(':')[0]}: the job has failed for good"
+    yield from (f"  {line}" for line in cause["traceback"].splitlines())
+
+
+def how(failure: Found) -> str:
+    """Return how a process has ended: `exit 1`, `SIGKILL`, `OOMKilled`."""
+    reason = str(failure["reason"])
+    if failure["exitCode"] is not None and reason in ("ExitCode", "Exception"):
+        return f"exit {failure['exitCode']}"
+    return str(failure["signal"] or reason) if reason == "Signal" else reason
+
+
+def _attempts(found: Found) -> Iterator[str]:
+    """Yield the table of the rounds that are over."""
+    if found["attempts"]:
+        yield from lines(HEADINGS, [_row(each) for each in found["attempts"]])
+
+
+def _row(each: Found) -> tuple[str, ...]:
+    began = unix_seconds(each["startTime"])
+    steps = "-".join(str(step) for step in (each["firstStep"], each["step"]) if step is not None)
+    rank = "" if each["rank"] is None else f"r{each['rank']}"
+    detail = {"ExitCode": each["exitCode"], "Signal": each["signal"]}.get(each["reason"])
+    message = each["message"] or NONE
+    return (
+        f"{each['attempt']}.{each['round']}" if each["round"] else str(each["attempt"]),
+        NONE if began is None else time.strftime("%b%d %H:%M", time.localtime(began)),
+        NONE if each["seconds"] is None else duration(each["seconds"]),
+        steps or NONE,
+        "yes" if each["charged"] else "no",
+        each["reason"] if detail is None else f"{each['reason']} {detail}",
+        " ".join(filter(None, (rank, each["node"]))) or NONE,
+        message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
+    )
+
+
+def _events_of(found: Found, now: float) -> Iterator[str]:
+    for event in found["events"][-5:]:
+        told = unix_seconds(event["time"])
+        ago = NONE if told is None else f"{duration(max(0.0, now - told))} ago"
+        yield f"{'event':<{LABEL}}{ago:<9} {event['reason']}: {event['message']}"

@@ -1,0 +1,187 @@
+"""All that there is to say of a job, as `ddpjob describe -o json` has it. Pure.
+
+It is read from the object as it is stored, since an older operator, or anybody with the right to
+write a status, may have left out or added anything. All texts are printable.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpjob import names
+from ddpjob.client import advice, why
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.json_depth import Body
+from ddpjob.text import printable_lines
+from ddpjob.times import unix_seconds
+
+# Characters of a message, and of a traceback.
+MAX_MESSAGE, MAX_TRACEBACK = 1024, 4096
+# Entries of `status.history`, and events, that are read.
+MAX_ENTRIES = 10
+# Ends of a round that are no failures.
+NO_FAILURES = ("Succeeded", "Suspended", "SpecChanged", "AvoidanceOver")
+# `failurePolicy.maxRestarts` of a job without a policy; a test compares it with the model.
+DEFAULT_RESTARTS = 3
+# Seconds after which a job that has no status has no operator.
+UNSEEN_SECONDS = 15.0
+
+
+def describe(job: Snapshot, events: Sequence[Body], *, now: float, flags: str = "") -> Body:
+    """Return the description. `flags` are the options that lead to the job's cluster."""
+    status = job.body.get("status") or {}
+    attempts = history(status)
+    return {
+        **job.to_record(),
+        "since": since(job),
+        "message": job.message,
+        "unseen": is_unseen(job, now),
+        "user": job.user or None,
+        "image": why.text(job.body, "spec", "image", limit=MAX_MESSAGE) or None,
+        "code": _code(job.body),
+        "nodes": why.number(job.body, "spec", "nnodes") or 1,
+        "processesPerNode": job.processes_per_node,
+        "gpusPerNode": _gpus(job.body),
+        "ready": why.text(status, "summary", "nodes", limit=33) or None,
+        "budget": _budget(job.body),
+        "usefulTime": _ratio(status),
+        "progress": _progress(status),
+        "cause": _cause(job),
+        "attempts": attempts,
+        "events": [_event(event) for event in events[-MAX_ENTRIES:]],
+        "hints": advice.hints(job.name, flags, status, attempts),
+        "next": advice.commands(job.name, flags, status),
+        "docs": advice.docs(status),
+    }
+
+
+def since(job: Snapshot) -> str | None:
+    """Return the time at which the job's state began, as far as it is known."""
+    status = job.body.get("status")
+    if job.is_finished:
+        return why.text(status, "completionTime", limit=64) or None
+    kind = "Suspended" if job.state == "Suspended" else "Running"
+    found = why.text(why.condition(status, kind), "lastTransitionTime", limit=64)
+    return found or why.text(job.body, "metadata", "creationTimestamp", limit=64) or None
+
+
+def is_unseen(job: Snapshot, now: float) -> bool:
+    """Return whether no operator has written a status, though there was time for it."""
+    return not job.body.get("status") and now - (job.created or now) > UNSEEN_SECONDS
+
+
+def history(status: Any) -> list[dict[str, Any]]:
+    """Return the rounds that are over, oldest first."""
+    found = why.part(status, "history")
+    entries = found[-MAX_ENTRIES:] if isinstance(found, list) else []
+    return [_attempt(entry, status) for entry in entries if isinstance(entry, Mapping)]
+
+
+def _attempt(entry: Mapping[str, Any], status: Any) -> dict[str, Any]:
+    number, round_ = why.number(entry, "attempt") or 0, why.number(entry, "round") or 0
+    last = why.part(status, "failure")
+    place = (why.number(last, "attempt"), why.number(last, "round") or 0)
+    # An older operator writes these of the last failure alone.
+    source = [entry, last] if place == (number, round_) else [entry]
+    began, ended = (unix_seconds(why.text(entry, key)) for key in ("startTime", "endTime"))
+    reason = why.text(entry, "reason", limit=63)
+    return {
+        "attempt": number,
+        "round": round_,
+        "startTime": why.text(entry, "startTime", limit=64) or None,
+        "endTime": why.text(entry, "endTime", limit=64) or None,
+        "seconds": None if began is None or ended is None else max(0, int(ended - began)),
+        "firstStep": why.number(entry, "firstStep"),
+        "step": why.number(entry, "step"),
+        "charged": why.part(entry, "charged") is True,
+        "failed": reason not in NO_FAILURES,
+        "reason": reason,
+        **_details(source),
+    }
+
+
+def _details(source: Sequence[Any]) -> dict[str, Any]:
+    """Return what is known of a failure: the first of these that has it."""
+    texts = {"pod": 253, "node": 253, "signal": 63, "exception": 253, "message": MAX_MESSAGE}
+    found: dict[str, Any] = {
+        name: next(filter(None, (why.text(each, name, limit=limit) for each in source)), None)
+        for name, limit in texts.items()
+    }
+    for name in ("rank", "exitCode"):
+        numbers = (why.number(each, name) for each in source)
+        found[name] = next((number for number in numbers if number is not None), None)
+    return found
+
+
+def _cause(job: Snapshot) -> dict[str, Any] | None:
+    failure = why.part(job.body, "status", "failure")
+    if not isinstance(failure, Mapping):
+        return None
+    traceback = why.part(failure, "traceback")
+    rank = why.number(failure, "rank")
+    pod = names.parse_pod_name(job.name, why.text(failure, "pod", limit=253))
+    of_rank = None if rank is None else rank // job.processes_per_node
+    return {
+        "attempt": why.number(failure, "attempt") or 0,
+        "round": why.number(failure, "round") or 0,
+        "reason": why.text(failure, "reason", limit=63),
+        "nodeRank": pod[1] if pod else of_rank,
+        **_details([failure]),
+        "time": why.text(failure, "time", limit=64) or None,
+        "traceback": printable_lines(traceback, MAX_TRACEBACK)
+        if isinstance(traceback, str)
+        else "",
+    }
+
+
+def _code(body: Body) -> dict[str, Any] | None:
+    sum_ = why.text(body, "spec", "code", "sha256", limit=64)
+    revision = why.text(body, "metadata", "annotations", names.REVISION_ANNOTATION, limit=128)
+    return {"sha256": sum_, "revision": revision or None} if sum_ else None
+
+
+def _gpus(body: Body) -> int:
+    """Return the GPUs of each node, by the limits: whatever is called so."""
+    limits = why.part(body, "spec", "resources", "limits")
+    found = 0
+    for name, count in limits.items() if isinstance(limits, Mapping) else ():
+        text = str(count)
+        if "/" in str(name) and "gpu" in str(name) and text.isascii() and text.isdigit():
+            found += int(text[:6])
+    return found
+
+
+def _budget(body: Body) -> dict[str, int | None]:
+    policy = why.part(body, "spec", "failurePolicy")
+    most = why.number(policy, "maxRestarts")
+    charged = why.number(body, "status", "budget", "charged") or 0
+    return {"charged": charged, "max": DEFAULT_RESTARTS if most is None else most}
+
+
+def _ratio(status: Any) -> float | None:
+    text = why.text(status, "goodput", "ratio", limit=8)
+    return float(text) if text.replace(".", "", 1).isdigit() and text.isascii() else None
+
+
+def _progress(status: Any) -> dict[str, Any] | None:
+    progress = why.part(status, "progress")
+    if not isinstance(progress, Mapping):
+        return None
+    return {
+        "step": why.number(progress, "step"),
+        "totalSteps": why.number(progress, "totalSteps"),
+        "loss": why.text(progress, "loss", limit=32) or None,
+        "samplesPerSecond": why.text(progress, "samplesPerSecond", limit=32) or None,
+        "etaSeconds": why.number(progress, "etaSeconds"),
+        "updatedAt": why.text(progress, "updatedAt", limit=64) or None,
+    }
+
+
+def _event(body: Body) -> dict[str, Any]:
+    times = (why.text(body, key, limit=64) for key in ("lastTimestamp", "eventTime"))
+    return {
+        "time": next(filter(None, times), None),
+        "type": why.text(body, "type", limit=32),
+        "reason": why.text(body, "reason", limit=128),
+        "message": why.text(body, "message", limit=MAX_MESSAGE),
+        "count": why.number(body, "count") or 1,
+    }

@@ -1,0 +1,202 @@
+"""What `ddpjob describe` says of a job, by its object alone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ddpjob import api
+from ddpjob.cli.describing import text
+from ddpjob.client import advice, why
+from ddpjob.client.description import DEFAULT_RESTARTS, describe
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.plan import reasons
+from ddpjob.times import timestamp
+from tests.builders import NOW, job_object
+
+GPUS = {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
+
+
+def ago(seconds: float) -> str:
+    return timestamp(NOW - seconds)
+
+
+def condition(kind: str, status: str, reason: str, message: str = "", since: float = 40) -> Any:
+    return {
+        **{"type": kind, "status": status, "reason": reason, "message": message},
+        "lastTransitionTime": ago(since),
+    }
+
+
+def described(status: dict[str, Any], *, flags: str = "", **spec: Any) -> dict[str, Any]:
+    body = job_object("llama", **{"nnodes": 4, **spec})
+    body["metadata"] |= {"namespace": "team-a", "uid": "u", "creationTimestamp": ago(9 * 3600)}
+    return describe(Snapshot({**body, "status": status}), [], now=NOW, flags=flags)
+
+
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 88, in step\n    loss.back()'
+)
+RESTARTING: dict[str, Any] = {
+    "state": "Restarting",
+    "attempt": 3,
+    "restarts": 3,
+    "worldSize": 32,
+    "summary": {"nodes": "0/4"},
+    "conditions": [condition("Running", "False", "Exception", "rank 13")],
+    "budget": {"charged": 1},
+    "goodput": {"ratio": "0.910"},
+    "progress": {"attempt": 2, "step": 9100, "totalSteps": 50000, "loss": "2.207"},
+    "failure": {
+        **{"attempt": 2, "round": 0, "rank": 13, "pod": "llama-2-1", "node": "gpu-17"},
+        **{"reason": "Exception", "exitCode": 1, "exception": "RuntimeError", "message": ECC},
+        "traceback": TRACEBACK,
+    },
+    "history": [
+        {
+            **{"attempt": 0, "startTime": ago(30000), "endTime": ago(22200), "charged": False},
+            **{"reason": "NodeLost", "rank": 5, "node": "gpu-09", "firstStep": 0, "step": 3100},
+        },
+        {
+            **{"attempt": 1, "startTime": ago(22000), "endTime": ago(7480), "charged": True},
+            **{"reason": "ExitCode", "exitCode": 1, "rank": 13, "node": "gpu-17", "step": 7400},
+            "message": "CUDA error",
+        },
+        {
+            **{"attempt": 2, "startTime": ago(7000), "endTime": ago(40), "charged": True},
+            **{"reason": "Exception", "rank": 13, "node": "gpu-17", "firstStep": 7400},
+            "step": 9100,
+        },
+    ],
+}
+
+
+def test_a_restart_is_told_with_its_first_cause_and_the_attempts_before() -> None:
+    found = described(RESTARTING, image="REG/llama:1", resources=GPUS)
+    lines = list(text(found, NOW))
+    assert lines[:6] == [
+        "llama  team-a  Restarting for 40s  image REG/llama:1",
+        "4 nodes x 8 GPUs  3 restarts, 1 of 3 charged since new progress  useful time 91%",
+        "step      9100/50000  loss 2.207",
+        f"why now   rank 13 (node 1, llama-2-1 on gpu-17) exit 1: {ECC}",
+        "          the first cause of attempt 2; the 31 other ranks were stopped after it",
+        "  Traceback (most recent call last):",
+    ]
+    assert '    File "train.py", line 88, in step' in lines
+    table = [" ".join(line.split()) for line in lines[8:12]]
+    assert table[0] == "ATTEMPT FROM RAN STEPS CHARGED REASON WHERE MESSAGE"
+    assert table[1].endswith("2h10m 0-3100 no NodeLost r5 gpu-09 -")
+    assert table[2].endswith("4h2m 7400 yes ExitCode 1 r13 gpu-17 CUDA error")
+    assert table[3].endswith(f"1h56m 7400-9100 yes Exception r13 gpu-17 {ECC}")
+    assert lines[12:] == [
+        "hint      2 failures on gpu-17: ddpjob suspend llama, then resume --exclude-node gpu-17",
+        "next      ddpjob logs llama --attempt 2 --rank 13",
+        "docs      https://github.com/ddpjob/ddpjob/blob/main/docs/reasons.md#exception",
+    ]
+
+
+def test_the_record_is_json_with_all_of_its_keys() -> None:
+    found = described(RESTARTING)
+    assert json.loads(json.dumps(found)) == found
+    assert set(found) == {
+        *("name", "namespace", "uid", "state", "reason", "attempt", "round", "restarts", "step"),
+        *("since", "message", "unseen", "user", "image", "code", "nodes", "processesPerNode"),
+        *("gpusPerNode", "ready", "budget", "usefulTime", "progress", "cause", "attempts"),
+        *("events", "hints", "next", "docs"),
+    }
+    assert set(found) == set(described({})), "the keys are always the same"
+    assert set(found["attempts"][0]) == {
+        *("attempt", "round", "startTime", "endTime", "seconds", "firstStep", "step", "charged"),
+        *("failed", "reason", "pod", "node", "signal", "exception", "message", "rank", "exitCode"),
+    }
+
+
+def test_a_pending_job_says_why() -> None:
+    why_not = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu."
+    status = {
+        "state": "Starting",
+        "conditions": [condition("Running", "False", "Unschedulable", why_not, 720)],
+    }
+    lines = list(text(described(status), NOW))
+    assert lines[0] == "llama  team-a  Starting for 12m  image trainer:1"
+    assert f"why now   Unschedulable: {why_not}" in lines
+    assert "next      ddpjob get -w llama" in lines
+    assert lines[-1].endswith("reasons.md#unschedulable")
+
+
+def test_the_operators_own_line_comes_with_the_conditions_words() -> None:
+    status = {
+        "state": "Starting",
+        "summary": {"reason": "Pulling: image REG/x, pod llama-0-1"},
+        "conditions": [condition("Running", "False", "Pulling", "pod llama-0-1 pulls REG/x")],
+    }
+    [line] = [line for line in text(described(status), NOW) if line.startswith("why now")]
+    assert line == "why now   Pulling: image REG/x, pod llama-0-1: pod llama-0-1 pulls REG/x"
+
+
+def test_a_job_that_no_operator_has_seen_says_so() -> None:
+    found = described({}, flags=" -n team-a")
+    assert found["unseen"] and found["next"] == ["ddpjob get -w llama -n team-a"]
+    assert any("no operator has seen this job" in line for line in text(found, NOW))
+
+
+def test_a_job_that_goes_on_tells_what_failed_before() -> None:
+    status = {**RESTARTING, "state": "Running", "conditions": [condition("Running", "True", "R")]}
+    found = described(status)
+    lines = list(text(found, NOW))
+    assert any(line.startswith("before    rank 13 (node 1, ") for line in lines)
+    assert not any(line.startswith("why now") for line in lines)
+    assert found["next"] == ["ddpjob logs -f llama"] and found["docs"] is None
+
+
+def test_rounds_are_told_apart() -> None:
+    entry = {"attempt": 0, "round": 2, "endTime": ago(1), "reason": "Signal", "signal": "SIGKILL"}
+    failure = {**RESTARTING["failure"], "attempt": 0, "round": 2}
+    lines = list(text(described({**RESTARTING, "history": [entry], "failure": failure}), NOW))
+    assert any(line.startswith("0.2 ") and "Signal SIGKILL" in line for line in lines)
+    assert any("the first cause of attempt 0, round 2" in line for line in lines)
+
+
+HOSTILE: list[Any] = [
+    *(None, 7, "x" * 100_000, "\x1b]0;owned\x07\u202e\n", [], [[]] * 50, {"a": {}}, True, 1e308),
+    *(-1, 2**70, "nan", "2026-99-99T00:00:00Z"),
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
+def test_a_status_may_have_anything(value: Any) -> None:
+    fields = (
+        "state",
+        "summary",
+        "conditions",
+        "failure",
+        "history",
+        "progress",
+        "goodput",
+        "budget",
+    )
+    for field in fields:
+        inside: list[Any] = [value, [value], {key: value for key in RESTARTING["failure"]}]
+        for found in (*inside, [inside[2]], {"reason": value}, {"ratio": value, "charged": value}):
+            record = described({**RESTARTING, field: found})
+            lines = list(text(record, NOW))
+            assert all(line.isprintable() or "\t" in line for line in lines)
+            assert sum(map(len, lines)) < 40_000
+    described({}, image=value, resources={"limits": {"nvidia.com/gpu": value}}, nnodes=value)
+
+
+def test_no_name_of_a_node_can_become_a_command() -> None:
+    evil = "x; rm -rf ~"
+    history = [{**RESTARTING["history"][1], "node": evil}] * 3
+    assert described({**RESTARTING, "history": history})["hints"] == []
+
+
+def test_the_reasons_with_a_section_are_those_of_the_operator() -> None:
+    known = {reason.name for reason in (*reasons.CONDITIONS, *reasons.FAILURES)}
+    assert known >= advice.DOCUMENTED
+
+
+def test_what_the_client_knows_by_heart_is_what_the_models_say() -> None:
+    assert api.FailurePolicy().max_restarts == DEFAULT_RESTARTS
+    assert why.FINISHED == api.FINISHED

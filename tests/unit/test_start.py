@@ -1,0 +1,90 @@
+"""The start of the command line, by what it imports: time depends on the machine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.terminal import environment
+
+# Each takes longer to import than all of `ddpjob --help`, or is of no use to a cluster command.
+HEAVY = {
+    *("aiohttp", "asyncio", "jinja2", "kubernetes", "orjson", "re2", "rich", "urllib3", "yaml"),
+    *("ddpjob.api", "ddpjob.cluster", "ddpjob.controller", "ddpjob.plan", "ddpjob.pods"),
+    *("ddpjob.runner", "ddpjob.settings", "ddpjob.leader"),
+}
+OPERATOR = {
+    *("aiohttp", "jinja2", "kopf", "prometheus_client"),
+    *("ddpjob.api", "ddpjob.controller", "ddpjob.plan", "ddpjob.pods", "ddpjob.runner"),
+    *("ddpjob.settings", "ddpjob.leader", "ddpjob.cluster.kube"),
+}
+PROGRAM = """
+import json, sys
+sys.argv = ["ddpjob", *sys.argv[1:]]
+from ddpjob.cli import main
+try:
+    main()
+finally:
+    sys.stderr.write("\\n" + json.dumps(sorted(sys.modules)))
+"""
+
+
+def imported(*arguments: str, **environ: str) -> set[str]:
+    """The modules that a command has imported at its end."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env={**environment(), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return set(json.loads(ended.stderr.splitlines()[-1]))
+
+
+VERBS = ("get", "describe", "logs", "wait", "run", "validate", "crd", "uninstall", "version")
+TAB = {"_DDPJOB_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "ddpjob d"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--version",), ("--help",), *((v, "--help") for v in VERBS)]
+)
+def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    found = imported(*arguments)
+    assert not found & HEAVY
+    assert len(found) < 330, "typer with its own imports has 280"
+
+
+@pytest.mark.parametrize("words", ["ddpjob d", "ddpjob get --st", "ddpjob logs -o j"])
+def test_completion_imports_nothing_heavy(words: str) -> None:
+    count = str(len(words.split()) - 1)
+    found = imported(**{**TAB, "COMP_WORDS": words, "COMP_CWORD": count})
+    assert not found & HEAVY and len(found) < 330
+
+
+@pytest.mark.parametrize("arguments", [("get",), ("logs", "x"), ("wait", "x"), ("describe", "x")])
+def test_the_first_request_needs_nothing_of_the_operator(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    server = {"server": "http://127.0.0.1:9"}
+    config = {
+        "clusters": [{"name": "c", "cluster": server}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "current-context": "c",
+    }
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    found = imported(*arguments, KUBECONFIG=str(path))
+    assert "kubernetes" in found, "it has made a request"
+    assert not found & OPERATOR
+
+
+def test_the_sdk_is_imported_when_it_is_used() -> None:
+    program = "import sys, ddpjob; print(len(sys.modules)); ddpjob.Client; print(len(sys.modules))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True
+    )
+    before, after = map(int, ended.stdout.split())
+    assert before < 60 < after, ended.stderr
