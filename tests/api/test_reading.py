@@ -378,3 +378,26 @@ def test_a_cluster_without_ddpjob_and_one_with_another_version(tmp_path: Path) -
         server.request("POST", jobs, job_object("digits"))
         described = ddpjob("describe", "digits", env=env)
         assert described.code == 0 and "digits  default  Pending for" in described.out
+
+
+def test_plot_draws_the_curve_of_the_status_with_its_restarts(
+    cluster: Cluster, env: Mapping[str, str]
+) -> None:
+    cluster.running("train-k7x2p")
+    curve = [[step, 100 / step, 400.5] for step in range(10, 200, 10)]
+    ended_at = {"attempt": 0, "endTime": ago(minutes=5), "reason": "Exception", "step": 90}
+    cluster.status("train-k7x2p", curve=curve, history=[ended_at])
+    ended = ddpjob("plot", "train-k7x2p", env=env)
+    assert ended.code == 0 and ended.err == ""
+    assert ended.out.splitlines()[0].split() == ["loss", "┊", "restart"]
+    newest = ddpjob("plot", "--metric", "samplesPerSecond", "--svg", "-", env=env)
+    assert newest.code == 0 and "train-k7x2p: your newest job" in newest.err
+    assert "<svg" in newest.out and "train-k7x2p" in newest.out and "1 restart<" in newest.out
+
+
+def test_plot_of_a_job_without_a_curve_says_so(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.job("sweep-lr3")
+    ended = ddpjob("plot", "sweep-lr3", env=env)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "sweep-lr3: has no loss yet\n"
+    assert ddpjob("plot", "no-such-job", env=env).code == 3

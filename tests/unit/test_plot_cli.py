@@ -80,8 +80,7 @@ def test_a_terminal_without_unicode_gets_ascii(history: Path) -> None:
         (("--file", "/none"), "/none: cannot be read: No such file or directory"),
         (("--file", "/"), "/: cannot be read: Is a directory"),
         (("--file", "/dev/null"), "/dev/null: has no loss yet"),
-        ((), "give the NAME of a job, or --file, and not both"),
-        (("a", "--file", "b"), "give the NAME of a job, or --file, and not both"),
+        (("a", "--file", "b"), "give the NAME of a job or --file, not both"),
     ],
 )
 def test_what_cannot_be_plotted_is_said_in_one_line(options: tuple[str, ...], problem: str) -> None:

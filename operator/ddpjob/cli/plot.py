@@ -10,6 +10,7 @@ import typer
 
 from ddpjob import plot as plots
 from ddpjob.cli.exits import Exit
+from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
 from ddpjob.cli.say import can_print, say
 
 # What the plots call a metric.
@@ -20,7 +21,7 @@ ROWS = 18
 
 
 def plot(
-    name: Annotated[str | None, typer.Argument(help="Job in the cluster.")] = None,
+    name: Name = None,
     file: Annotated[
         str | None,
         typer.Option(
@@ -33,15 +34,21 @@ def plot(
     ] = None,
     metric: Annotated[plots.Metric, typer.Option(help="What is plotted.")] = "loss",
     log: Annotated[bool, typer.Option("--log", help="With a logarithmic axis.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Plot a training's loss by step, with its restarts.
 
-    The exit code is 2 if there is nothing to plot.
+    The points are those of the job's status, 64 at most, or all of a history.jsonl. The exit code
+    is 2 if there is nothing to plot.
     """
-    if (name is None) == (file is None):
-        _refuse("give the NAME of a job, or --file, and not both")
-    title = str(name or file)
-    curve = _of_job(title, metric) if file is None else _of_file(title, metric)
+    if name is not None and file is not None:
+        _refuse("give the NAME of a job or --file, not both")
+    if file is not None:
+        title, curve = file, _of_file(file, metric)
+    else:
+        title, curve = _of_job(Place(namespace, context, kubeconfig), name, metric)
     if not curve.points:
         _refuse(f"{title}: has no {LABELS[metric]} yet")
     label = LABELS[metric]
@@ -54,9 +61,10 @@ def plot(
     say(*(drawn if can_print(drawn) else drawn.translate(plots.ASCII)).splitlines())
 
 
-def _of_job(name: str, metric: plots.Metric) -> plots.Curve:
-    """Return the curve of a job in the cluster."""
-    _refuse(f"{name}: jobs in a cluster are not plotted yet: use --file")
+def _of_job(place: Place, name: str | None, metric: plots.Metric) -> tuple[str, plots.Curve]:
+    """Return the name and the curve of a job in the cluster. Raises DDPJobError."""
+    job = find(place.client(), name)
+    return job.name, plots.points_of(job.body.get("status") or {}, metric)
 
 
 def _of_file(path: str, metric: plots.Metric) -> plots.Curve:
