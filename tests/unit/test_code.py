@@ -294,6 +294,17 @@ def test_a_link_to_a_folder_that_is_sent_becomes_a_copy(folder: Path) -> None:
     assert {"a/__init__.py", "pack/link.py"} <= set(found)
 
 
+def test_links_that_lead_to_ever_more_files_are_not_followed_to_their_end(folder: Path) -> None:
+    write(folder, **{"d00/file": ""})
+    for number in range(1, 40):
+        (folder / f"d{number:02}").mkdir()
+        for name in "ab":
+            (folder / f"d{number:02}/{name}").symlink_to(f"../d{number - 1:02}")
+    begin = time.process_time()
+    assert refusal(folder).startswith("more than 10,000 files")
+    assert time.process_time() - begin < 10  # s; there would be 2 to the 39th of them
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [
