@@ -89,6 +89,13 @@ def test_folders_of_no_use_elsewhere_are_left_out(folder: Path) -> None:
     assert pack(folder).files == ("pack/__init__.py", "pack/net.py", "train.py")
 
 
+def test_an_environment_that_git_would_track_is_left_out(repository: Path) -> None:
+    write(repository, **{"env/pyvenv.cfg": "", "env/lib/torch.py": "x", "environment.py": ""})
+    assert {path.partition("/")[0] for path in pack(repository).files} == {
+        *("environment.py", "pack", "train.py")
+    }
+
+
 def test_the_folder_itself_may_be_an_environment(folder: Path) -> None:
     write(folder, **{"pyvenv.cfg": ""})
     assert "train.py" in pack(folder).files
@@ -198,7 +205,9 @@ def test_git_asks_no_other_repository_and_starts_no_program_of_this_one(
     run(repository, "config", "core.fsmonitor", str(hook))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
-    assert pack(repository).files == ("pack/__init__.py", "pack/net.py", "train.py")
+    found = pack(repository)
+    assert found.files == ("pack/__init__.py", "pack/net.py", "train.py")
+    assert found.revision and not found.note
     assert not (tmp_path / "started").exists()
 
 
@@ -283,6 +292,17 @@ def test_a_link_to_a_folder_that_is_sent_becomes_a_copy(folder: Path) -> None:
     found = contents(pack(folder))
     assert found["a/net.py"] == found["a/link.py"] == b"SIZE = 4\n"
     assert {"a/__init__.py", "pack/link.py"} <= set(found)
+
+
+def test_links_that_lead_to_ever_more_files_are_not_followed_to_their_end(folder: Path) -> None:
+    write(folder, **{"d00/file": ""})
+    for number in range(1, 40):
+        (folder / f"d{number:02}").mkdir()
+        for name in "ab":
+            (folder / f"d{number:02}/{name}").symlink_to(f"../d{number - 1:02}")
+    begin = time.process_time()
+    assert refusal(folder).startswith("more than 10,000 files")
+    assert time.process_time() - begin < 10  # s; there would be 2 to the 39th of them
 
 
 @pytest.mark.parametrize(
@@ -393,6 +413,13 @@ def test_more_files_than_an_archive_may_have_are_refused_before_all_are_listed(
     rule = refusal(folder)
     assert rule.startswith("more than 10,000 files. Of the first, most are in 'images/' (")
     assert rule.endswith("Next: add 'images/' to .ddpjobignore")
+
+
+def test_more_folders_than_an_archive_may_have_are_refused(folder: Path) -> None:
+    for number in range(500):
+        write(folder, **{"/".join([str(number), *"abcdefghijklmnopqrstuvwxyz"]): ""})
+    rule = "the archive is refused: it has more than 10,000 files and folders"
+    assert refusal(folder) == rule
 
 
 def test_a_claim_takes_more(folder: Path) -> None:

@@ -76,6 +76,8 @@ def select(folder: Path, names: Collection[str] = ()) -> Selection:
     _refuse_secrets(files, named)
     for path in links:
         _follow(folder, path, files, is_named=path in named)
+        if len(files) > MOST_MEMBERS:  # each of them may double the number
+            raise _too_many(files)
     for path in files:
         try:
             check_path(path)

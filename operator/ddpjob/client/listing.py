@@ -54,7 +54,7 @@ class Listing:
         if not listed:  # git may ignore the folder
             yield from self._walk(below)
             return
-        self._is_of_git |= not below
+        self._is_of_git = True
         marks = [path for path in listed if path.endswith(f"/{ENVIRONMENT_FILE}")]
         environments = tuple(path.removesuffix(ENVIRONMENT_FILE) for path in marks)
         for path in listed:

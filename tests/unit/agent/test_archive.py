@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob_agent import archive as module
-from ddpjob_agent.archive import MOST_BYTES, MOST_MEMBERS, CodeError, members, unpack
+from ddpjob_agent.archive import MOST_BYTES, MOST_MEMBERS, PIECE, CodeError, members, unpack
 from tests.unit.agent.archives import FILES, HOSTILE, member, packed, tar
 
 
@@ -119,6 +119,15 @@ def test_what_is_not_one_gzip_stream_is_refused() -> None:
     assert refusal(good + packed({"more.py": b""})) == "it goes on after its end"
     for size in range(len(good)):
         assert refusal(good[:size]) == "it is cut off"
+
+
+def test_what_follows_is_seen_wherever_the_stream_ends() -> None:
+    """The header may have a name of any length, so that it ends with a piece that is read."""
+    good = packed()
+    name = b"n" * (PIECE - len(good) - 1) + b"\0"
+    whole = good[:3] + b"\x08" + good[4:10] + name + good[10:]
+    assert len(whole) == PIECE and len([*members(whole)]) == len(FILES)
+    assert refusal(whole + b"x") == "it goes on after its end"
 
 
 def bomb(size: int, head: bytes = b"") -> bytes:

@@ -190,6 +190,7 @@ def test_the_folder_is_emptied_whatever_a_round_has_left(tmp_path: Path) -> None
     folder, outside = tmp_path / "src", tmp_path / "outside"
     (folder / "a/b").mkdir(parents=True)
     outside.mkdir()
+    outside.chmod(0o750)
     (outside / "data").write_text("kept")
     (folder / "file").touch()
     (folder / "a/b/file").touch(0o000)
@@ -203,7 +204,7 @@ def test_the_folder_is_emptied_whatever_a_round_has_left(tmp_path: Path) -> None
     empty(str(folder))
     assert [*folder.iterdir()] == []
     assert (outside / "data").read_text() == "kept"
-    assert outside.stat().st_mode & 0o700 == 0o700
+    assert outside.stat().st_mode & 0o777 == 0o750
 
 
 def test_nothing_is_deleted_where_a_volume_is_mounted_below(tmp_path: Path) -> None:
