@@ -185,7 +185,7 @@ while True:
 # By design; and torchrun's own temporary folder.
 OTHERS = {
     *("DDPJOB_ROUND", "MASTER_PORT", "PET_MASTER_PORT", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID"),
-    *("DDPJOB_WARM_START", "TORCHELASTIC_ERROR_FILE"),
+    *("DDPJOB_WARM_START", "DDPJOB_OUTPUT", "TORCHELASTIC_ERROR_FILE"),
 }
 
 

@@ -105,7 +105,7 @@ def test_a_training_over_three_rounds_equals_one_that_nothing_disturbed(
     (output,) = fork_ranks(
         nnodes * nproc, (module, *OPTIONS, str(whole)), ACCELERATE_USE_CPU="true"
     )
-    log = pods.started[0].log
+    log = "\n".join(pods.started[0].lines)
     resumed = re.findall(r"resuming from \S+/(\S+)", log)
     of_round_1 = f"step-000000{40 if leaves else 50}-attempt-0-round-1.pt"
     assert resumed == ["step-00000030-attempt-0.pt", of_round_1]
