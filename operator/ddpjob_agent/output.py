@@ -218,8 +218,11 @@ def write(number: int, text: bytes) -> None:
 def make_output(config: Config) -> Output | None:
     """The output of this pod's ranks, which is copied from now on; None where it cannot be.
 
-    The hooks find it by DDPJOB_OUTPUT. Without it the ranks write to the pod's streams.
+    The hooks find it by DDPJOB_OUTPUT. Without it the ranks write to the pod's streams. To a
+    terminal they always do, as scripts write to one in other ways than to a pipe.
     """
+    if os.isatty(1) or os.isatty(2):
+        return None
     nproc = config.nproc_per_node
     first = config.node_rank * nproc
     try:

@@ -1,6 +1,8 @@
 """The lines of several ranks in one pod, under real launchers, warm and cold, round by round."""
 
+import os
 import re
+import signal
 
 import psutil
 import pytest
@@ -105,15 +107,18 @@ def rounds_of(pod: Pod) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("nnodes", "nproc"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("nnodes", "nproc"), [(1, 1), (2, 1), (2, 2)])
 def test_a_line_of_the_agents_parts_the_rounds_of_a_log(
     pods: Pods, nnodes: int, nproc: int
 ) -> None:
-    """A rank is killed in the middle of a line, twice; the other pod's ranks are stopped for it."""
+    """Rank 0 is ended in the middle of a line, after the last rank was killed."""
     operator = train(pods, nnodes=nnodes, nproc=nproc)
     for number in range(2):
-        text = "os.write(1, b'half a line'); os.kill(os.getpid(), 9)"
-        act(pods, number, nnodes * nproc - 1, text)
+        act(pods, number, 0, "os.write(1, b'half a line'); open('begun', 'w'); time.sleep(1000)")
+        head = pods.started[0]
+        head.until(lambda head=head: (head.folder / "begun").exists())  # type: ignore[misc]
+        (head.folder / "begun").unlink()
+        os.kill(pid_of(pods.started[-1], number, nnodes * nproc - 1), signal.SIGKILL)
         operator.until_failed()
         operator.go_on()
         all_step(pods, number + 1, nnodes * nproc)

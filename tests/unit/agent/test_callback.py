@@ -64,12 +64,16 @@ def test_what_is_no_report_is_refused(content: Any) -> None:
         parse_status(content)
 
 
+NO_NAMES: list[Any] = [None, 7, [], "", "x" * 64]
+NO_VALUES: list[Any] = ["", "x", "9" * 41, [], {}, True, 10**400]
+
+
 @pytest.mark.parametrize(
     "metrics",
     [
         *(None, 7, "x", {}, [None, 7, [], {}], [{"name": "loss"}], [{"value": "1"}]),
-        [{"name": name, "value": "1"} for name in (None, 7, [], "", "x" * 64)],
-        [{"name": "loss", "value": value} for value in ("", "x", "9" * 41, [], {}, True, 10**400)],
+        [{"name": name, "value": "1"} for name in NO_NAMES],
+        [{"name": "loss", "value": value} for value in NO_VALUES],
     ],
 )
 def test_what_is_no_figure_is_left_out(metrics: Any) -> None:
@@ -78,7 +82,8 @@ def test_what_is_no_figure_is_left_out(metrics: Any) -> None:
 
 
 def test_there_are_no_more_figures_than_a_progress_file_may_have() -> None:
-    report, _, _ = parse_status(status(**{f"m{n}": n for n in range(1000)}))
+    figures = {f"m{n}": n for n in range(1000)}
+    report, _, _ = parse_status(status(40, **figures))
     assert len(report["metrics"]) == 32
 
 

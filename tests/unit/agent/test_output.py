@@ -1,5 +1,6 @@
 """The lines of a pod's ranks: told apart, whole, all of them, and at a bounded cost."""
 
+import contextlib
 import os
 import re
 import select
@@ -299,6 +300,18 @@ def test_streams_that_are_one_keep_their_order(pods: Pods) -> None:
     for rank in (0, 1):
         lines = [f"{name} {n}" for n in range(500) for name in ("out", "err")]
         assert said(told.decode(), rank) == lines
+
+
+def test_a_terminal_stays_one(pods: Pods) -> None:
+    ours, theirs = os.openpty()
+    process = start_apart(pods, "print(sys.stdout.isatty())", theirs, theirs).process
+    os.close(theirs)
+    told = b""
+    with contextlib.suppress(OSError):  # EIO: nobody has it open any more
+        while data := os.read(ours, 1000):
+            told += data
+    os.close(ours)
+    assert process.wait(agentpod.DEADLINE) == 0 and told.split() == [b"True", b"True"]
 
 
 MEGABYTES = 64
