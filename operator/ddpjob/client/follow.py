@@ -287,7 +287,7 @@ class Logs:
                     self._error = self._error or error
                     self._changed.notify_all()
 
-        Thread(target=run, daemon=True).start()
+        Thread(target=run, name="ddpjob-logs", daemon=True).start()
 
 
 def restarted(before: "Job", now: "Job") -> str:
