@@ -88,6 +88,18 @@ RESERVED_ENV = (
 )
 RESERVED_ENV_PREFIXES = ("PET_", "DDPJOB_")
 
+# Extended resources that count as GPUs: these names, and all names that begin with one that ends in
+# - or /.
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
+
+
+def is_gpu(resource: str) -> bool:
+    """Return whether this extended resource counts as a GPU."""
+    return any(
+        resource.startswith(name) if name[-1] in "-/" else resource == name
+        for name in GPU_RESOURCES
+    )
+
 
 def pod_name(job: str, attempt: int, rank: int | str) -> str:
     """Return the name, and hostname, of the pod of node rank `rank` in attempt `attempt`."""

@@ -277,3 +277,128 @@ def test_a_missing_right_to_read_logs_is_named(
     with pytest.raises(Forbidden) as refused:
         list(Client(kubeconfig=path).job("digits").logs())
     assert (refused.value.verb, refused.value.resource) == ("get", "pods/log")
+
+
+def test_ranks_of_a_job_that_has_not_started_are_those_of_its_spec(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.job("digits", nprocPerNode=2)
+    following = Following(client.job("digits"), rank=3)
+    cluster.status("digits", state="Starting", worldSize=4)
+    log = pod_log(cluster, proxy, job, 1)
+    log.write(b"[rank 3] mine", b"[rank 2] not mine")
+    following.until("mine")
+    log.end()
+    cluster.pod_state("digits-0-1", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == ["mine"]
+
+
+def test_an_attempt_that_is_over_is_followed_to_its_end_alone(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    cluster.status("digits", attempt=2)
+    log = pod_log(cluster, proxy, job, attempt=1, state="ended")
+    log.write(b"of attempt 1")
+    log.end()
+    assert Following(client.job("digits"), attempt=1).end() == ["of attempt 1"]
+
+
+def test_the_last_lines_are_followed_by_all_new_ones(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job)
+    log.write(*(b"old %d" % number for number in range(20)))
+    log.cuts = [70, 100, 0, 150]
+    following = Following(client.job("digits"), tail=2)
+    following.until("old 19")
+    for number in range(20):
+        log.write(b"new %d" % number)
+        time.sleep(0.01)
+    following.until("new 19")
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == ["old 18", "old 19", *(f"new {number}" for number in range(20))]
+
+
+def test_a_restart_in_place_goes_on_in_the_same_stream(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    notes: list[str] = []
+    client.connection.note = notes.append
+    log = pod_log(cluster, proxy, job)
+    log.write(b"round 0")
+    following = Following(client.job("digits"))
+    following.until("round 0")
+    failure = {"attempt": 0, "round": 0, "rank": 1, "reason": "Exception", "message": "bad"}
+    cluster.status("digits", state="Restarting", round=1, failure=failure)
+    log.write(b"ddpjob-agent: round 1 of attempt 0 begins", b"again")
+    following.until("again")
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == ["round 0", "ddpjob-agent: round 1 of attempt 0 begins", "again"]
+    assert len(log.requests) == 2, "the second one makes sure that this is the end"
+    assert notes == ["-- round 0 of attempt 0 ended: Exception r1: bad; round 1 follows --"]
+
+
+def test_an_idle_stream_is_opened_anew_without_a_word(
+    cluster: Cluster, proxy: Proxy, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpjob.client.podlog.IDLE_SECONDS", 0.3)
+    notes: list[str] = []
+    client.connection.note = notes.append
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job)
+    log.write(b"one")
+    following = Following(client.job("digits"))
+    following.until("one")
+    while len(log.requests) < 3:
+        time.sleep(0.05)
+    log.write(b"two")
+    following.until("two")
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == ["one", "two"] and notes == []
+
+
+def reading() -> bool:
+    return any(thread.name == "ddpjob-logs" for thread in threading.enumerate())
+
+
+def test_who_stops_reading_leaves_no_thread(cluster: Cluster, proxy: Proxy, client: Client) -> None:
+    job = cluster.running("digits")
+    for rank in (0, 1):
+        pod_log(cluster, proxy, job, rank).write(b"hello")
+    lines = client.job("digits").logs(rank="0-1", follow=True)
+    next(lines)
+    assert reading()
+    lines.close()  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 30
+    while reading():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_log_that_was_rotated_away_is_told(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job)
+    log.cuts = [200]
+    for second in range(30):
+        log.write(b"line %d" % second, time_ns=seconds(second))
+    following = Following(client.job("digits"))
+    following.until("line 3")
+    log.begin = 20
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    lines = following.end()
+    assert lines[:4] == [f"line {n}" for n in range(4)] and lines[-1] == "line 29"
+    assert len(lines) == len(set(lines))

@@ -27,7 +27,9 @@ class Exit(IntEnum):
     """The exit codes of all commands. docs/cli.md has them too."""
 
     OK = 0
+    """All went well."""
     JOB_FAILED = 1
+    """The job has failed."""
     USAGE = 2
     """An option, an argument or a file is invalid."""
     NOT_FOUND = 3
@@ -37,6 +39,7 @@ class Exit(IntEnum):
     REFUSED = 5
     """The API server refuses the request: a conflict, a taken name, a quota, an admission rule."""
     TIMEOUT = 124
+    """The time that was allowed is over. The job runs on."""
     DETACHED = 130
     """Ctrl-C: the job runs on."""
 

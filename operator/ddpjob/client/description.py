@@ -40,7 +40,7 @@ def describe(job: Snapshot, events: Sequence[Body], *, now: float, flags: str = 
         "code": _code(job.body),
         "nodes": why.number(job.body, "spec", "nnodes") or 1,
         "processesPerNode": job.processes_per_node,
-        "gpusPerNode": _gpus(job.body),
+        "gpusPerNode": job.gpus_per_node,
         "ready": why.text(status, "summary", "nodes", limit=33) or None,
         "budget": _budget(job.body),
         "usefulTime": _ratio(status),
@@ -137,17 +137,6 @@ def _code(body: Body) -> dict[str, Any] | None:
     sum_ = why.text(body, "spec", "code", "sha256", limit=64)
     revision = why.text(body, "metadata", "annotations", names.REVISION_ANNOTATION, limit=128)
     return {"sha256": sum_, "revision": revision or None} if sum_ else None
-
-
-def _gpus(body: Body) -> int:
-    """Return the GPUs of each node, by the limits: whatever is called so."""
-    limits = why.part(body, "spec", "resources", "limits")
-    found = 0
-    for name, count in limits.items() if isinstance(limits, Mapping) else ():
-        text = str(count)
-        if "/" in str(name) and "gpu" in str(name) and text.isascii() and text.isdigit():
-            found += int(text[:6])
-    return found
 
 
 def _budget(body: Body) -> dict[str, int | None]:

@@ -53,7 +53,6 @@ class Logs:
 
     def __init__(self, connection: Connection, job: "Job", query: Query) -> None:
         self._connection, self.job, self._query = connection.apart(), job, query
-        self._processes = job.processes_per_node
         self._first_attempt = job.attempt
         self._changed = Condition()
         self._is_closed = False
@@ -71,6 +70,11 @@ class Logs:
     def pods(self) -> list[Pod]:
         """Return the job's pods that exist."""
         return list(self._pods.values())
+
+    @property
+    def _processes(self) -> int:
+        """Return the ranks of a pod. A job that has not started may still be edited."""
+        return self.job.processes_per_node
 
     @property
     def read(self) -> list[Pod]:
@@ -115,6 +119,9 @@ class Logs:
         """Return whether no line will come any more."""
         if not self._query.follow:
             return not self._reading
+        attempt = self._query.wanted.attempt
+        if isinstance(attempt, int) and attempt < self.job.attempt:
+            return not self._reading  # it is over, though the job is not
         if self._finished_at is None:
             return False
         # Pods that still run, which `cleanPodPolicy` allows, need not end with the job.
@@ -280,7 +287,7 @@ class Logs:
                     self._error = self._error or error
                     self._changed.notify_all()
 
-        Thread(target=run, daemon=True).start()
+        Thread(target=run, name="ddpjob-logs", daemon=True).start()
 
 
 def restarted(before: "Job", now: "Job") -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from ddpjob import names
 from ddpjob.client import why
 from ddpjob.json_depth import Body
+from ddpjob.ranks import MAX_NPROC
 from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
@@ -83,12 +84,26 @@ class Snapshot:
         return why.number(self.body, "status", "round") or 0
 
     @property
+    def gpus_per_node(self) -> int:
+        """Return the GPUs in the limits of each pod."""
+        limits = why.part(self.body, "spec", "resources", "limits")
+        counts = [
+            str(count)
+            for name, count in (limits.items() if isinstance(limits, dict) else ())
+            if names.is_gpu(str(name))
+        ]
+        return sum(int(text[:6]) for text in counts if text.isascii() and text.isdigit())
+
+    @property
     def processes_per_node(self) -> int:
-        """Return the number of ranks in each pod. It is 1 until the job has started once."""
+        """Return the number of ranks in each pod: as the job has started, else as the spec says."""
         status = self.body.get("status")
         nnodes = why.number(self.body, "spec", "nnodes") or 1
         nodes = why.number(status, "nodes", "desired") or nnodes
-        return max(1, (why.number(status, "worldSize") or 0) // max(1, nodes))
+        if world := why.number(status, "worldSize"):
+            return max(1, world // max(1, nodes))
+        asked = why.number(self.body, "spec", "nprocPerNode")
+        return max(1, min(MAX_NPROC, self.gpus_per_node if asked is None else asked))
 
     @property
     def step(self) -> int | None:

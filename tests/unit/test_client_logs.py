@@ -1,0 +1,185 @@
+"""Whose a line is, and which lines are wanted."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpjob import names
+from ddpjob.client.logs import LastLines, LineMaker, LogLine, Pod, Ranges, Wanted, read_pod
+from ddpjob.client.pieces import Piece
+from ddpjob.client.selection import after_failure, first_failure, select
+
+POD = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "")
+
+
+def line(text: str, *, rank: int | None = 0, part: int = 0, is_last: bool = True) -> LogLine:
+    return LogLine("t", 0, 0, rank, 0, "n", "p", text.encode(), part, is_last)
+
+
+def made(*texts: bytes, processes: int = 2, beginning: bool = True) -> list[LogLine]:
+    maker = LineMaker(POD, processes, from_the_beginning=beginning)
+    return list(maker.lines(Piece(b"2026-01-01T00:00:00Z", text, 0, True) for text in texts))
+
+
+def test_a_rank_is_known_by_the_agents_prefix() -> None:
+    lines = made(b"[rank 2] two", b"[rank 3] [rank 2] three", b"torchrun's", b"[rank 0] not here")
+    assert [(each.rank, each.text) for each in lines] == [
+        (2, "two"),
+        (3, "[rank 2] three"),
+        (None, "torchrun's"),
+        (None, "[rank 0] not here"),
+    ]
+
+
+def test_the_only_rank_of_a_pod_has_all_lines_but_the_agents() -> None:
+    lines = made(b"[rank 7] my words", b"ddpjob-agent: x", processes=1)
+    assert [(each.rank, each.text) for each in lines] == [
+        (1, "[rank 7] my words"),
+        (None, "ddpjob-agent: x"),
+    ]
+
+
+def test_rounds_are_counted_by_the_agents_lines() -> None:
+    begins = b"ddpjob-agent: round 2 of attempt 3 begins"
+    assert [each.round for each in made(b"a", begins, b"b")] == [0, 2, 2]
+    assert [each.round for each in made(b"a", begins, b"b", beginning=False)] == [None, 2, 2]
+    # A rank's own words are behind its prefix.
+    assert [each.round for each in made(b"[rank 2] " + begins, b"b")] == [0, 0]
+
+
+def test_the_parts_of_a_long_line_have_one_rank() -> None:
+    maker = LineMaker(POD, 2, from_the_beginning=True)
+    parts = [Piece(b"t", b"[rank 3] a", 0, False), Piece(b"t", b"[rank 2] b", 1, True)]
+    assert [(each.rank, each.content) for each in maker.lines(parts)] == [
+        (3, b"a"),
+        (3, b"[rank 2] b"),
+    ]
+
+
+def pod(**fields: Any) -> dict[str, Any]:
+    owner = {"kind": names.KIND, "name": "digits", "uid": "job-uid", "controller": True}
+    status = {"name": "trainer", "state": {"running": {}}}
+    found: dict[str, Any] = {
+        "metadata": {"name": "digits-0-1", "uid": "u", "ownerReferences": [owner]},
+        "spec": {"nodeName": "gpu-1"},
+        "status": {"phase": "Running", "containerStatuses": [status]},
+    }
+    return found | fields
+
+
+@pytest.mark.parametrize(
+    ("container", "state"),
+    [
+        ({"running": {}}, ("running", "")),
+        ({"terminated": {"exitCode": 1}}, ("ended", "")),
+        ({"waiting": {"reason": "ImagePullBackOff"}}, ("waiting", "ImagePullBackOff")),
+        ({}, ("waiting", "")),
+        (7, ("waiting", "")),
+    ],
+)
+def test_the_state_of_a_pod_is_that_of_its_trainer(container: Any, state: tuple[str, str]) -> None:
+    sidecar = {"name": "sidecar", "state": {"terminated": {}}}
+    statuses = [sidecar, {"name": "trainer", "state": container}]
+    found = read_pod(pod(status={"containerStatuses": statuses}), "digits", "job-uid")
+    assert found is not None and (found.state, found.reason) == state
+
+
+def test_an_evicted_pod_has_ended() -> None:
+    found = read_pod(pod(status={"phase": "Failed"}), "digits", "job-uid")
+    assert found is not None and found.state == "ended"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"name": "digits-0-1", "uid": "u"},
+        {"name": "digits-0-1", "ownerReferences": [{"uid": "job-uid"}]},
+        {"name": "digits-0-1", "ownerReferences": [{"uid": "another", "controller": True}]},
+        {"name": "other-0-1", "ownerReferences": [{"uid": "job-uid", "controller": True}]},
+        {"name": "digits-0-1-x", "ownerReferences": [{"uid": "job-uid", "controller": True}]},
+        {"name": 3, "ownerReferences": {"uid": "job-uid"}},
+        "nothing",
+    ],
+)
+def test_a_pod_of_somebody_else_is_none_of_the_jobs(metadata: Any) -> None:
+    assert read_pod(pod(metadata=metadata), "digits", "job-uid") is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), min_size=1, max_size=4))
+def test_ranges_are_sets_of_numbers(spans: list[tuple[int, int]]) -> None:
+    text = ",".join(f"{first}-{first + more}" if more else f"{first}" for first, more in spans)
+    ranks = Ranges(text)
+    members = {n for first, more in spans for n in range(first, first + more + 1)}
+    assert {number for number in range(120) if number in ranks} == members
+    for start in range(0, 110, 7):
+        numbers = range(start, start + 3)
+        assert ranks.meets(numbers) is bool(members & set(numbers))
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "2-1", "1,,2", "1.5", "9999999", "٣"])
+def test_another_text_is_no_set(text: str) -> None:
+    with pytest.raises(ValueError, match="must be numbers such as 0,8-11"):
+        _ = Ranges(text).spans
+
+
+def test_pods_are_wanted_by_rank_node_and_attempt() -> None:
+    assert Wanted(Ranges("2-3")).has_pod(POD, 2, 3) and not Wanted(Ranges("0-1")).has_pod(POD, 2, 3)
+    assert Wanted(nodes=Ranges("1")).has_pod(POD, 2, 3)
+    assert not Wanted(nodes=Ranges("0")).has_pod(POD, 2, 3)
+    assert not Wanted().has_pod(POD, 2, 4), "of an earlier attempt"
+    assert Wanted().has_pod(POD, 2, 2), "of a later one"
+    assert Wanted(attempt="all").has_pod(POD, 2, 4) and not Wanted(attempt=2).has_pod(POD, 2, 2)
+
+
+def test_lines_of_no_rank_come_with_those_of_their_pod() -> None:
+    wanted = Wanted(Ranges("3"))
+    assert wanted.has_line(line("", rank=3)) and wanted.has_line(line("", rank=None))
+    assert not wanted.has_line(line("", rank=2))
+
+
+def test_the_last_lines_are_bounded_in_number_and_bytes() -> None:
+    last = LastLines(2)
+    last.add([line("a"), line("b"), line("c", is_last=False), line("d", part=1)])
+    assert [each.text for each in last.lines] == ["b", "c", "d"]
+    last.add([line("e"), line("f")])
+    assert [each.text for each in last.lines] == ["e", "f"], "a line goes with all of its parts"
+    small = LastLines(100, most_bytes=10)
+    small.add(line("x" * 4) for _ in range(9))
+    assert len(small.lines) == 2
+    none = LastLines(0)
+    none.add([line("a")])
+    assert none.lines == []
+
+
+# Which lines, if nobody says
+
+
+def test_what_somebody_asks_for_is_taken() -> None:
+    assert select() is None
+    assert select(rank=3) == Wanted(Ranges("3"))
+    assert select(everything=True) == Wanted()
+    assert select(attempt="2") == Wanted(Ranges("0"), attempt=2)
+    assert select(attempt="all") == Wanted(attempt="all")
+    for attempt in ("-1", "last", "1" * 10, "²"):
+        with pytest.raises(ValueError, match="attempt: must be a number, current or all"):
+            select(attempt=attempt)
+
+
+def test_a_failed_job_shows_the_rank_that_failed_first() -> None:
+    status: dict[str, Any] = {
+        "state": "Failed",
+        "failure": {"attempt": 2, "rank": 5, "pod": "digits-2-2", "time": "2026-01-01T00:00:00Z"},
+    }
+    choice = first_failure(status, "digits", 2)
+    assert choice and choice.wanted == Wanted(Ranges("5"), attempt=2) and choice.tail == 50
+    assert first_failure({**status, "state": "Running"}, "digits", 2) is None
+    assert first_failure({"state": "Failed"}, "digits", 2) is None
+    assert after_failure(status).since == 1767225600
+
+
+def test_a_pod_whose_process_is_not_known_is_shown_as_a_whole() -> None:
+    failure = {"attempt": 0, "rank": 3, "pod": "digits-0-3"}
+    choice = first_failure({"state": "Failed", "failure": failure}, "digits", 2)
+    assert choice and choice.wanted == Wanted(nodes=Ranges("3"), attempt=0)

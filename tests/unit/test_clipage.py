@@ -1,0 +1,45 @@
+"""docs/cli.md says what the command line does."""
+
+import re
+
+import pytest
+
+from ddpjob.cli.loglines import record
+from ddpjob.client.description import describe
+from ddpjob.client.logs import LogLine
+from ddpjob.client.snapshot import Snapshot
+from tests.builders import NOW, job_object
+from tests.clipage import meanings, with_tables
+from tests.cluster.tiers import ROOT
+
+PAGE = (ROOT / "docs" / "cli.md").read_text()
+
+
+def test_the_page_is_that_of_these_commands() -> None:
+    assert with_tables(PAGE) == PAGE, "make generate"
+
+
+def test_each_exit_code_has_a_meaning() -> None:
+    assert all(text.endswith(".") for text in meanings().values()) and len(meanings()) == 8
+
+
+def test_a_page_without_a_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="commands: its comments must stand there once, not 0"):
+        with_tables(PAGE.replace("<!-- commands -->", ""))
+
+
+def documented(title: str) -> set[str]:
+    """The fields in the table with this title."""
+    part = PAGE[PAGE.index(f"| {title}") :].split("\n\n")[0]
+    cells = [line.split(" | ")[0] for line in part.splitlines()[2:]]
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
+def test_the_fields_of_json_are_documented() -> None:
+    body = job_object()
+    short = Snapshot(body).to_record()
+    assert documented("`wait`") == set(short)
+    whole = describe(Snapshot(body), [], now=NOW)
+    assert documented("`describe`") == set(whole) - set(short)
+    line = LogLine("", 0, 0, 0, 0, "", "", b"", is_last=False)
+    assert documented("`logs`") == set(record(line))

@@ -1,0 +1,107 @@
+"""How commands end."""
+
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ddpjob.cli.exits import CODES, Commands, Exit, exit_code, explain, report
+from ddpjob.errors import (
+    Conflict,
+    DDPJobError,
+    Expired,
+    Forbidden,
+    InvalidJob,
+    JobFailed,
+    JobTimeout,
+    LoginFailed,
+    NotFound,
+    NotInstalled,
+    Refused,
+    Unavailable,
+    cluster_error,
+)
+
+RBAC = (
+    'pods "llama-3-1" is forbidden: User "ana" cannot get resource "pods/log" in API group "" '
+    'in the namespace "team-a"'
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (JobFailed("a", "MaxRestartsExceeded"), 1),
+        (InvalidJob("spec", "is wrong"), 2),
+        (cluster_error(422, "Invalid", "spec.nnodes"), 2),
+        (cluster_error(400, "BadRequest", "no selector"), 2),
+        (cluster_error(404, "NotFound", "x"), 3),
+        (NotInstalled(404, "NotFound", "x"), 3),
+        (LoginFailed("x"), 4),
+        (cluster_error(403, "Forbidden", RBAC), 4),
+        (cluster_error(403, "Forbidden", "exceeded quota: gpus"), 5),
+        (cluster_error(503, "", ""), 4),
+        (cluster_error(409, "AlreadyExists", "x"), 5),
+        (cluster_error(410, "Expired", "x"), 5),
+        (JobTimeout(None, "x"), 124),
+    ],
+)
+def test_each_error_has_its_code(error: DDPJobError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_every_error_has_a_code() -> None:
+    def all_of(kind: type[DDPJobError]) -> set[type[DDPJobError]]:
+        return {kind}.union(*map(all_of, kind.__subclasses__()))
+
+    assert {Expired, Conflict, NotFound, Refused, Unavailable} <= all_of(DDPJobError)
+    for kind in all_of(DDPJobError):
+        assert any(issubclass(kind, known) for known, _ in CODES)
+
+
+def test_a_missing_right_is_named_by_the_servers_own_words() -> None:
+    error = cluster_error(403, "Forbidden", RBAC)
+    assert isinstance(error, Forbidden)
+    assert (error.user, error.verb, error.resource, error.namespace) == (
+        *("ana", "get", "pods/log"),
+        "team-a",
+    )
+    assert explain(error) == (
+        "you may not get pods/log in namespace team-a (you are ana)",
+        'ask for the role "view" there',
+    )
+    everywhere = RBAC.replace('in the namespace "team-a"', "at the cluster scope")
+    text, advice = explain(
+        cluster_error(403, "", everywhere.replace("cannot get", "cannot create"))
+    )
+    assert text.endswith("in the whole cluster (you are ana)")
+    assert advice == 'ask for the role "edit" in every namespace'
+
+
+def test_an_error_is_two_lines_that_nobody_can_forge(capsys: pytest.CaptureFixture[str]) -> None:
+    error = LoginFailed("bad\nerror: FAKE\x1b[2J", "do\nthis")
+    assert report(error) is Exit.NO_ACCESS
+    assert capsys.readouterr() == ("", "error: bad\\nerror: FAKE\\x1b[2J\n  next: do\\nthis\n")
+
+
+def app(raises: BaseException) -> Any:
+    made = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None)
+
+    @made.command()
+    def fail() -> None:
+        raise raises
+
+    @made.command()
+    def other() -> None:
+        pass
+
+    return made
+
+
+def test_the_group_of_commands_ends_with_the_code() -> None:
+    ended = CliRunner().invoke(app(NotFound(404, "NotFound", "gone")), ["fail"])
+    assert (ended.exit_code, ended.stderr) == (3, "error: gone\n")
+    assert CliRunner().invoke(app(KeyboardInterrupt()), ["fail"]).exit_code == 130
+    mistake = CliRunner().invoke(app(ZeroDivisionError()), ["fail"])
+    assert isinstance(mistake.exception, ZeroDivisionError), "a mistake of ours is no error"

@@ -1,0 +1,48 @@
+"""How lines are shown, and values of options."""
+
+import pytest
+import typer
+
+from ddpjob.cli.loglines import SHOWN, record, shown
+from ddpjob.cli.values import seconds
+from ddpjob.client.logs import LogLine
+
+
+def line(content: bytes, *, is_last: bool = True) -> LogLine:
+    return LogLine("t", 0, 0, 0, 0, "n", "p", content, is_last=is_last)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"plain", "plain"),
+        (b"\x1b[1;31mred\x1b[0m", "red"),
+        (b"a\r\rb\r", "b"),
+        (b"\r", ""),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"windows\r", "windows"),
+    ],
+)
+def test_a_line_is_shown_as_a_terminal_would_be_left_by_it(content: bytes, text: str) -> None:
+    assert shown(line(content)) == text
+
+
+def test_a_long_line_is_cut_and_says_so() -> None:
+    whole = shown(line(b"x" * SHOWN))
+    assert len(whole) == SHOWN
+    assert shown(line(b"x" * (SHOWN + 1))).endswith("x … (the line goes on)")
+    assert shown(line(b"x", is_last=False)) == "x … (the line goes on)"
+    assert record(line(b"x", is_last=False))["cut"] is True and "cut" not in record(line(b"x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("90", 90), ("1.5", 1.5), ("8h", 28800), ("1h30m", 5400), ("1d2s", 86402)]
+)
+def test_times_are_read(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "h", "1x", "1h 30m", "-5", "1e3", "nan", "٣s", "1h30"])
+def test_another_text_is_no_time(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="must be a time such as"):
+        seconds(text)

@@ -1,0 +1,95 @@
+"""Rows of `ddpjob get`, and how they are put into columns."""
+
+from typing import Any, get_args
+
+import pytest
+from rich.cells import cell_len
+
+from ddpjob import api
+from ddpjob.cli.columns import lines, styled
+from ddpjob.cli.get import SORTS, STATES
+from ddpjob.cli.rows import HEADINGS, ORDERS, WIDE, headings, row
+from ddpjob.client.connection import Connection
+from ddpjob.client.job import Job
+from ddpjob.times import timestamp
+from tests.builders import NOW, job_object
+
+
+def job(status: dict[str, Any] | None = None, **metadata: Any) -> Job:
+    body = job_object("llama")
+    body["metadata"] |= {"creationTimestamp": timestamp(NOW - 7200), **metadata}
+    return Job(Connection("team"), {**body, "status": status} if status else body)
+
+
+def running_false(reason: str, message: str, since: float) -> dict[str, Any]:
+    found = {"type": "Running", "status": "False", "reason": reason, "message": message}
+    return {**found, "lastTransitionTime": timestamp(NOW - since)}
+
+
+def test_a_job_without_a_status_is_pending() -> None:
+    assert row(job(), NOW) == ("llama", "Pending", "-", "-", "-", "-", "0", "2h", "")
+
+
+def test_the_operators_line_gets_the_time_for_which_it_holds() -> None:
+    status = {
+        "state": "Starting",
+        "summary": {"nodes": "0/2", "reason": "Pulling: image REG/x, pod llama-0-1"},
+        "conditions": [running_false("Pulling", "…", 90)],
+    }
+    assert row(job(status), NOW)[-1] == "Pulling 1m30s: image REG/x, pod llama-0-1"
+    failed = {"state": "Failed", "summary": {"reason": "RestartsExhausted: ExitCode r0: bad"}}
+    assert row(job(failed), NOW)[-1] == "RestartsExhausted: ExitCode r0: bad"
+
+
+def test_of_an_older_operator_the_reason_is_made_of_its_conditions() -> None:
+    status = {"state": "Starting", "conditions": [running_false("Unschedulable", "no GPU", 720)]}
+    assert row(job(status), NOW)[-1] == "Unschedulable 12m: no GPU"
+    refused = {"conditions": [{"type": "Accepted", "status": "False", "reason": "Invalid"}]}
+    assert row(job(refused), NOW)[-1] == "Invalid"
+    failure = {"rank": 13, "node": "gpu-17", "reason": "ExitCode", "message": "CUDA error"}
+    restarting: dict[str, Any] = {"state": "Restarting", "failure": failure}
+    restarting["conditions"] = [running_false("ExitCode", "r13", 3)]
+    assert row(job(restarting), NOW)[-1] == "ExitCode r13 gpu-17: CUDA error"
+    plain = {"state": "Starting", "conditions": [running_false("Starting", "pods", 3)]}
+    assert row(job(plain), NOW)[-1] == ""
+
+
+def test_wide_rows_have_as_many_cells_as_headings() -> None:
+    status = {"attempt": 2, "round": 1, "failure": {"pod": "llama-2-0", "node": "gpu-1"}}
+    status["state"] = "Restarting"
+    cells = row(job(status), NOW, wide=True, namespaces=True)
+    named = dict(zip(headings(wide=True, namespaces=True), cells, strict=True))
+    assert named["ATTEMPT"] == "2.1" and named["POD"] == "llama-2-0" and named["USER"] == "-"
+    assert headings(wide=True) == (*HEADINGS, *WIDE)
+    summary = {"attempt": "3.0", "pod": "llama-3-0", "node": "gpu-2"}
+    assert row(job({"summary": summary}), NOW, wide=True)[9:12] == ("3.0", "llama-3-0", "gpu-2")
+
+
+@pytest.mark.parametrize("value", [None, 7, [], {}, "x" * 10_000, "\x1b[2J\n", True, 2**80])
+def test_a_status_may_have_anything(value: Any) -> None:
+    for field in ("state", "summary", "conditions", "failure", "restarts", "attempt", "progress"):
+        for status in (
+            {field: value},
+            {field: [value]},
+            {field: {"reason": value, "nodes": value}},
+        ):
+            cells = row(job(status), NOW, wide=True)
+            assert all(cell.isprintable() and len(cell) < 300 for cell in cells)
+            for order in ORDERS.values():
+                sorted([job(status), job()], key=order)
+
+
+def test_orders_and_states_are_those_of_the_options() -> None:
+    assert tuple(ORDERS) == SORTS and get_args(api.State) == STATES
+
+
+def test_columns_are_as_wide_as_their_cells_on_a_terminal() -> None:
+    rows = [("日本", "x"), ("a", "yy")]
+    shown = lines(("NAME", "B"), rows)
+    assert shown == ["NAME  B", "日本  x", "a     yy"]
+
+
+def test_lines_are_cut_at_the_width_and_states_have_colours() -> None:
+    found = styled(("NAME", "STATE", "REASON"), [("a", "Failed", "日" * 50)], 20)
+    assert all(cell_len(text.plain) <= 20 for text in found)
+    assert found[1].plain.endswith("…") and [str(span.style) for span in found[1].spans] == ["red"]
