@@ -40,6 +40,8 @@ NODE_TIMEOUT_ANNOTATION = f"{GROUP}/node-timeout"
 USER_ANNOTATION = f"{GROUP}/user"
 # The commit that a job's code comes from, `8c1e2f4` or `8c1e2f4-dirty`: a hint too.
 REVISION_ANNOTATION = f"{GROUP}/code-revision"
+# The name of the first job, on those that `ddpjob rerun` has made of it.
+RERUN_ANNOTATION = f"{GROUP}/rerun-of"
 
 TRAINER_CONTAINER = "trainer"
 # torchrun's own default.

@@ -65,7 +65,7 @@ def test_a_sweep_shares_one_and_leaves_none_behind(client: Client) -> None:
     names = [f"sweep-{number:02}" for number in range(20)]
     jobs = [submitted(client, name) for name in names]
     with ThreadPoolExecutor(10) as pool:
-        list(pool.map(lambda j: code_maps.provide(client.connection, j, [config_map()]), jobs))
+        list(pool.map(lambda j: code_maps.provide(client.connection, j.body, [config_map()]), jobs))
     assert owners(client) == names
     for job in jobs[1:]:
         job.delete()
@@ -78,7 +78,7 @@ def test_one_that_is_about_to_go_is_made_anew(client: Client) -> None:
     first, second = submitted(client, "first"), submitted(client, "second")
     body = config_map()
     body["metadata"]["finalizers"] = ["tests.ddpjob.dev/hold"]
-    code_maps.provide(client.connection, first, [body])
+    code_maps.provide(client.connection, first.body, [body])
     before = stored(client)
     assert before is not None
     path = CONFIGMAPS.path(client.namespace, NAME)
@@ -90,7 +90,7 @@ def test_one_that_is_about_to_go_is_made_anew(client: Client) -> None:
         client.connection.request("PATCH", path, change, content_type=kind)
 
     threading.Timer(1.0, let_go).start()
-    code_maps.provide(client.connection, second, [config_map()])
+    code_maps.provide(client.connection, second.body, [config_map()])
     after = stored(client)
     assert after is not None and after["metadata"]["uid"] != before["metadata"]["uid"]
     assert owners(client) == ["second"]
@@ -102,13 +102,13 @@ def test_one_that_is_kept_while_it_is_deleted_is_not_waited_for_for_ever(
     first, second = submitted(client, "first"), submitted(client, "second")
     body = config_map()
     body["metadata"]["finalizers"] = ["tests.ddpjob.dev/hold"]
-    code_maps.provide(client.connection, first, [body])
+    code_maps.provide(client.connection, first.body, [body])
     path = CONFIGMAPS.path(client.namespace, NAME)
     client.connection.request("DELETE", path)
     monkeypatch.setattr(code_maps, "WAIT_SECONDS", 0.2)
     for act in (
-        lambda: code_maps.provide(client.connection, second, [config_map()]),
-        lambda: code_maps.adopt(client.connection, with_code(second)),
+        lambda: code_maps.provide(client.connection, second.body, [config_map()]),
+        lambda: code_maps.adopt(client.connection, with_code(second).body),
     ):
         with pytest.raises(Conflict, match="is being deleted") as refused:
             act()
@@ -119,9 +119,9 @@ def test_one_that_is_kept_while_it_is_deleted_is_not_waited_for_for_ever(
 
 def test_other_content_under_the_name_is_refused(client: Client) -> None:
     first, second = submitted(client, "first"), submitted(client, "second")
-    code_maps.provide(client.connection, first, [config_map(b"other")])
+    code_maps.provide(client.connection, first.body, [config_map(b"other")])
     for act in (
-        lambda: code_maps.provide(client.connection, second, [config_map()]),
+        lambda: code_maps.provide(client.connection, second.body, [config_map()]),
         lambda: code_maps.rehearse(client.connection, client.namespace, [config_map()]),
     ):
         with pytest.raises(Conflict, match="with other content"):
@@ -132,8 +132,8 @@ def test_other_content_under_the_name_is_refused(client: Client) -> None:
 def test_one_that_no_job_owns_stays_as_it_is(client: Client) -> None:
     client.connection.request("POST", CONFIGMAPS.path(client.namespace), config_map())
     job = submitted(client, "digits")
-    code_maps.provide(client.connection, job, [config_map()])
-    code_maps.adopt(client.connection, with_code(job))
+    code_maps.provide(client.connection, job.body, [config_map()])
+    code_maps.adopt(client.connection, with_code(job).body)
     assert owners(client) == []
 
 
@@ -146,15 +146,15 @@ def with_code(job: Job) -> Job:
 def test_a_job_joins_the_owners_of_the_code_that_its_spec_names(client: Client) -> None:
     first, second = submitted(client, "first"), with_code(submitted(client, "second"))
     with pytest.raises(InvalidJob, match=f"ConfigMap {NAME} does not exist") as refused:
-        code_maps.adopt(client.connection, second)
+        code_maps.adopt(client.connection, second.body)
     assert refused.value.path == "spec.code.configMaps[0]"
     with pytest.raises(InvalidJob, match=f"ConfigMap {NAME} does not exist"):
         code_maps.check(client.connection, second.body, client.namespace)
-    code_maps.provide(client.connection, first, [config_map()])
+    code_maps.provide(client.connection, first.body, [config_map()])
     code_maps.check(client.connection, second.body, client.namespace)
-    code_maps.adopt(client.connection, second)
+    code_maps.adopt(client.connection, second.body)
     assert owners(client) == ["first", "second"]
-    code_maps.adopt(client.connection, second)
+    code_maps.adopt(client.connection, second.body)
     assert owners(client) == ["first", "second"]
 
 

@@ -1,11 +1,38 @@
-"""Prints the lines of the commands, which may quote anybody. live.py prints logs of pods."""
+"""Prints what the commands have to say, which may quote anybody. Nothing else prints.
+
+live.py, which prints the logs of a local run, is the one exception.
+"""
+
+import os
+import sys
 
 import typer
 
-from ddpjob.text import printable
+from ddpjob.text import printable, printable_lines
 
 
 def say(*lines: str, err: bool = False) -> None:
     """Print each of these as one printable line."""
-    for line in lines:
-        typer.echo(printable(line), err=err)
+    if lines:
+        typer.echo("\n".join(map(printable, lines)), err=err)
+
+
+def note(*lines: str) -> None:
+    """Print lines of ddpjob itself to standard error, so that they are not among the data."""
+    say(*lines, err=True)
+
+
+def document(text: str) -> None:
+    """Print a text of several lines, such as an object in JSON, as printable lines."""
+    typer.echo(printable_lines(text.removesuffix("\n")))
+
+
+def raw(content: bytes) -> None:
+    """Print bytes as they are. Only for somebody who has asked for that."""
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def close() -> None:
+    """Give up standard output, which nobody reads. Python would write what is left at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

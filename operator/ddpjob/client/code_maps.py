@@ -11,7 +11,6 @@ from typing import Any
 from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import Connection
-from ddpjob.client.job import Job
 from ddpjob.cluster import CONFIGMAPS
 from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound
 from ddpjob.json_depth import Body
@@ -44,37 +43,39 @@ def rehearse(connection: Connection, namespace: str, config_maps: Sequence[Body]
                 raise _other_content(name, namespace)
 
 
-def provide(connection: Connection, job: Job, config_maps: Sequence[Body]) -> None:
+def provide(connection: Connection, job: Body, config_maps: Sequence[Body]) -> None:
     """Create these ConfigMaps for the job, or make it one more owner of those that exist.
 
     Raises Conflict if one exists with other content, Forbidden or another ClusterError.
     """
+    namespace = job["metadata"]["namespace"]
     for wanted in config_maps:
         name = str(wanted["metadata"]["name"])
         body = {**wanted, "metadata": {**wanted["metadata"], "ownerReferences": [_owner(job)]}}
         deadline = time.monotonic() + WAIT_SECONDS
-        while not _create(connection, job.namespace, body):
-            found = _read(connection, job.namespace, name)
+        while not _create(connection, namespace, body):
+            found = _read(connection, namespace, name)
             if found is not None and not _is_same(found, wanted):
-                raise _other_content(name, job.namespace)
+                raise _other_content(name, namespace)
             if found is not None and _join(connection, job, found):
                 break
             _pause(name, deadline)
 
 
-def adopt(connection: Connection, job: Job) -> None:
+def adopt(connection: Connection, job: Body) -> None:
     """Make the job an owner of the ConfigMaps that its spec names. Raises InvalidJob without one.
 
     That one may just have been deleted with the last of its owners.
     """
-    for position, name in enumerate(names_of(job.body)):
+    namespace = job["metadata"]["namespace"]
+    for position, name in enumerate(names_of(job)):
         deadline = time.monotonic() + WAIT_SECONDS
-        while (found := _read(connection, job.namespace, name)) is not None:
+        while (found := _read(connection, namespace, name)) is not None:
             if _join(connection, job, found):
                 break
             _pause(name, deadline)
         else:
-            raise _absent(position, name, job.namespace)
+            raise _absent(position, name, namespace)
 
 
 def _create(connection: Connection, namespace: str, body: Body, *, dry_run: bool = False) -> bool:
@@ -94,7 +95,7 @@ def _read(connection: Connection, namespace: str, name: str) -> Body | None:
         return None
 
 
-def _join(connection: Connection, job: Job, found: Body) -> bool:
+def _join(connection: Connection, job: Body, found: Body) -> bool:
     """Make the job an owner of a ConfigMap. Return whether it stays, as far as it depends on us.
 
     The list of owners is merged by uid, so jobs that join at once keep each other's entries. The
@@ -104,7 +105,7 @@ def _join(connection: Connection, job: Job, found: Body) -> bool:
     if _is_shared(found):
         metadata = found["metadata"]
         owners = {"uid": metadata["uid"], "ownerReferences": [_owner(job)]}
-        path = CONFIGMAPS.path(job.namespace, metadata["name"])
+        path = CONFIGMAPS.path(metadata["namespace"], metadata["name"])
         try:
             body = {"metadata": owners}
             found = connection.request("PATCH", path, body, content_type=STRATEGIC)
@@ -113,10 +114,10 @@ def _join(connection: Connection, job: Job, found: Body) -> bool:
     return not why.text(found, "metadata", "deletionTimestamp")
 
 
-def _owner(job: Job) -> Body:
+def _owner(job: Body) -> Body:
     """Return the reference to the job. It blocks nothing, so it needs no right on the job."""
     head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
-    return {**head, "name": job.name, "uid": job.uid}
+    return {**head, "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
 
 
 def _is_shared(found: Body) -> bool:

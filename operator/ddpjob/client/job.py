@@ -5,16 +5,19 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
-from ddpjob.client import why
+from ddpjob.client import creation, edits, why
 from ddpjob.client.connection import MERGE, Connection
 from ddpjob.cluster import DDPJOBS, EVENTS
-from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
+from ddpjob.errors import AlreadyExists, Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
     from ddpjob import api
     from ddpjob.client.logs import LogLine
+
+# Names that a rerun tries.
+MAX_RERUNS = 100
 
 
 class Job:
@@ -188,9 +191,33 @@ class Job:
         """Start the suspended job again, with a new attempt."""
         return self.patch({"spec": {"suspend": False}})
 
-    def rerun(self, **set: Any) -> "Job":
-        """Create a new job of the same spec, with fields of `set` changed."""
-        raise NotImplementedError
+    def rerun(self, *, name: str | None = None, **set: Any) -> "Job":
+        """Create a new job of the same spec and code, with fields of `set` changed, and return it.
+
+        `set` is merged into the spec: `nnodes=4`, `failurePolicy={"maxRestarts": 0}`; None removes
+        a field. By default the name is this one's with -2, or the next number that is free. Raises
+        InvalidJob if its code does not exist any more, Forbidden or another ClusterError.
+        """
+        self.refresh()
+        return self.rerun_with(edits.merged(self.body["spec"], set), name=name)
+
+    def rerun_with(self, spec: Mapping[str, Any], *, name: str | None = None) -> "Job":
+        """Create a new job like this one, with another spec; see `rerun`."""
+        body = edits.rerun(self.body, spec)
+        annotations = {**body["metadata"]["annotations"]}
+        annotations[names.USER_ANNOTATION] = self._connection.user
+        first = edits.origin(self.body)
+        numbers = range(2, MAX_RERUNS + 2)
+        for taken in [name] if name else [edits.rerun_name(first, n) for n in numbers]:
+            metadata = {**body["metadata"], "name": taken, "annotations": annotations}
+            try:
+                made = creation.create(self._connection, {**body, "metadata": metadata})
+            except AlreadyExists:
+                if name:
+                    raise
+            else:
+                return Job(self._connection, made)
+        raise Conflict(409, "Conflict", f"{first} has {MAX_RERUNS} reruns; name the new one")
 
     def delete(self) -> None:
         """Delete the job, and with it all that it owns."""
