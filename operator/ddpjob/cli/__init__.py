@@ -11,10 +11,14 @@ import typer
 
 from ddpjob import __version__, logs
 from ddpjob.cli.crd import crd as crd_command
+from ddpjob.cli.delete import delete as delete_command
 from ddpjob.cli.exits import Commands
 from ddpjob.cli.get import get as get_command
+from ddpjob.cli.rerun import rerun as rerun_command
+from ddpjob.cli.resume import resume as resume_command
 from ddpjob.cli.run import run as run_command
 from ddpjob.cli.say import say
+from ddpjob.cli.suspend import suspend as suspend_command
 from ddpjob.cli.uninstall import uninstall as uninstall_command
 from ddpjob.cli.validate import validate as validate_command
 
@@ -32,6 +36,10 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("get")(get_command)
+app.command("suspend")(suspend_command)
+app.command("resume")(resume_command)
+app.command("rerun")(rerun_command)
+app.command("delete")(delete_command)
 app.command("validate")(validate_command)
 app.command("crd")(crd_command)
 app.command("uninstall")(uninstall_command)

@@ -1,13 +1,14 @@
 """A DDPJob as it was read, and the verbs on it."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
 from ddpjob.client import creation, edits, why
 from ddpjob.client.connection import MERGE, Connection
-from ddpjob.cluster import DDPJOBS, EVENTS
+from ddpjob.cluster import DDPJOBS, EVENTS, PODS
 from ddpjob.errors import AlreadyExists, Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ddpjob import api
     from ddpjob.client.logs import LogLine
 
+# Between two looks at the pods that are left of a deleted job.
+POLL_SECONDS = 1.0
 # Names that a rerun tries.
 MAX_RERUNS = 100
 
@@ -141,6 +144,13 @@ class Job:
                 return job
         raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s, not {until}")
 
+    def until(self, holds: Callable[["Job"], bool]) -> "Job":
+        """Return the job once something holds of it. Raises NotFound if it is deleted."""
+        for job in self._changes(None):
+            if holds(job):
+                return job
+        raise AssertionError
+
     def watch(self) -> Iterator["Job"]:
         """Yield a snapshot now and at each change, until the job is finished.
 
@@ -224,6 +234,14 @@ class Job:
         body = {"preconditions": {"uid": self.uid}, "propagationPolicy": "Background"}
         path = DDPJOBS.path(self.namespace, self.name)
         self._connection.request("DELETE", path, body)
+
+    def wait_until_gone(self) -> None:
+        """Return once neither the job nor a pod of it exists any more."""
+        with suppress(NotFound):
+            self.until(lambda job: False)
+        labels = f"{names.JOB_UID_LABEL}={self.uid}"
+        while self._connection.list(PODS, namespace=self.namespace, labels=labels).items:
+            time.sleep(POLL_SECONDS)
 
     def patch(self, changes: Mapping[str, Any]) -> "Job":
         """Change the job by a JSON merge patch, and return it. Raises Conflict for another uid."""
