@@ -14,10 +14,12 @@ from ddpjob.cli.crd import crd as crd_command
 from ddpjob.cli.delete import delete as delete_command
 from ddpjob.cli.exits import Commands
 from ddpjob.cli.get import get as get_command
+from ddpjob.cli.program import ProgramCommand
 from ddpjob.cli.rerun import rerun as rerun_command
 from ddpjob.cli.resume import resume as resume_command
 from ddpjob.cli.run import run as run_command
 from ddpjob.cli.say import say
+from ddpjob.cli.submit import submit as submit_command
 from ddpjob.cli.suspend import suspend as suspend_command
 from ddpjob.cli.uninstall import uninstall as uninstall_command
 from ddpjob.cli.validate import validate as validate_command
@@ -34,7 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run_command)
+app.command("submit", cls=ProgramCommand)(submit_command)
+app.command("run", cls=ProgramCommand)(run_command)
 app.command("get")(get_command)
 app.command("suspend")(suspend_command)
 app.command("resume")(resume_command)

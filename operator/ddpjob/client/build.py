@@ -54,7 +54,7 @@ def build_job(options: JobOptions, base: Mapping[str, Any] | None = None) -> Bod
     type; `problems` finds what else is wrong with the job.
     """
     head = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": None, "spec": None}
-    job: Body = {**head, **deepcopy(dict(base or {}))}
+    job: Body = head if base is None else deepcopy(dict(base))
     job.pop("status", None)
     spec = job["spec"] = _object(job, "spec")
     _set_program(spec, options)

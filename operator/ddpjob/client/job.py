@@ -144,12 +144,16 @@ class Job:
                 return job
         raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s, not {until}")
 
-    def until(self, holds: Callable[["Job"], bool]) -> "Job":
-        """Return the job once something holds of it. Raises NotFound if it is deleted."""
-        for job in self._changes(None):
+    def until(self, holds: Callable[["Job"], bool], *, timeout: float | None = None) -> "Job":
+        """Return the job once something holds of it.
+
+        Raises JobTimeout after `timeout` seconds, and NotFound if the job is deleted.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for job in self._changes(deadline):
             if holds(job):
                 return job
-        raise AssertionError
+        raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s")
 
     def watch(self) -> Iterator["Job"]:
         """Yield a snapshot now and at each change, until the job is finished.
