@@ -137,8 +137,8 @@ class Asked:
 def read_env_file(file: str) -> dict[str, str]:
     """Return the variables in a file of lines `NAME=VALUE`. Raises InvalidJob.
 
-    Empty lines and those that begin with # are left out, and so is `export` before a name. Quotes
-    around a whole value are removed.
+    Empty lines and those that begin with # are left out, and so are `export` before a name, blanks
+    around a value, and quotes around a whole value.
     """
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
@@ -151,6 +151,7 @@ def read_env_file(file: str) -> dict[str, str]:
         text = line.strip().removeprefix("export ").strip()
         if text and not text.startswith("#"):
             name, value = _variable(text, f"--env-file {file}, line {number}")
+            value = value.strip()
             if len(value) > 1 and value[0] == value[-1] and value[0] in ("'", '"'):
                 value = value[1:-1]
             found[name] = value

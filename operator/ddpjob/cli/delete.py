@@ -1,6 +1,6 @@
 """`ddpjob delete`: deletes jobs, and with each of them all that it owns."""
 
-import sys
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +11,8 @@ from ddpjob.cli.say import note, say
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
+
+STDIN, STDERR = 0, 2
 
 
 def delete(
@@ -46,7 +48,7 @@ def delete(
 
 def _ask(jobs: "list[Job]") -> None:
     """Ask on the terminal whether these jobs are to be deleted, and end if not."""
-    if not sys.stdin.isatty() or not sys.stderr.isatty():
+    if not (os.isatty(STDIN) and os.isatty(STDERR)):
         raise typer.BadParameter("nobody can be asked here: -y", param_hint="--yes")
     for job in jobs:
         note(f"{job.name}  {job.state}  in namespace {job.namespace}")

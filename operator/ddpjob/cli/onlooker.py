@@ -32,10 +32,11 @@ class Onlooker:
             if job.state == "Suspended":
                 note(f"it starts with: ddpjob resume {job.name}{self._place.flags}")
                 return
-            for line in job.logs(rank=0, follow=True):
-                say(f"a{line.attempt} r{line.rank} | {line.text}")
-            job = job.wait(check=False)
-            self._show(job)
+            if not job.is_finished:
+                for line in job.logs(rank=0, follow=True):
+                    say(f"a{line.attempt} r{line.rank} | {line.text}")
+                job = job.wait(check=False)
+                self._show(job)
             job.raise_if_failed()
 
     def _until_taken(self) -> None:

@@ -21,7 +21,13 @@ class ProgramCommand(TyperCommand):
         own, script = split(args)
         ctx.meta[SCRIPT_ARGS] = script
         words = [f"{DRY_RUN}=client" if word == DRY_RUN else word for word in own]
-        return super().parse_args(ctx, words)
+        try:
+            return super().parse_args(ctx, words)
+        except Exception as error:
+            # Its class is typer's own in one version, and click's in another.
+            if script is None and type(error).__name__ == "NoSuchOption":
+                error.message += " (the script's own arguments stand after --)"  # type: ignore[attr-defined]
+            raise
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the usage line, with the words that this class takes away."""

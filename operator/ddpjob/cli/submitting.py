@@ -1,6 +1,6 @@
 """Creates the job that the options of `submit` ask for, or says what it would create."""
 
-import sys
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,9 @@ from ddpjob.json_depth import Body
 if TYPE_CHECKING:
     from ddpjob.client.code import CodeArchive
 
+STDOUT = 1
 # Characters of a Base64 text on a terminal, where nobody reads more of it.
-SHOWN = 64
+SHOWN = 40
 
 
 def step(label: str, text: str) -> None:
@@ -44,7 +45,7 @@ class Submission:
             whole = {"apiVersion": "v1", "kind": "List", "items": found}
             document(objects.as_text(whole, Output.JSON))
         else:
-            shown = map(_shortened, found) if sys.stdout.isatty() else found
+            shown = map(_shortened, found) if os.isatty(STDOUT) else found
             document("---\n".join(objects.as_text(body, Output.YAML) for body in shown))
         self._tell_code(created=False)
 
@@ -75,7 +76,7 @@ class Submission:
         step("job", f"{job.namespace}/{job.name} created: {_size(self._job)}")
         if self._output is not None:
             objects.show([job], self._output, single=True)
-        if watch if watch is not None else self._output is None and sys.stdout.isatty():
+        if watch if watch is not None else self._output is None and os.isatty(STDOUT):
             from ddpjob.cli.onlooker import Onlooker
 
             Onlooker(job, self._place).look_on()
@@ -166,7 +167,7 @@ def _shortened(body: Body) -> Body:
     if "binaryData" not in body:
         return body
     data = {
-        key: f"{text[:SHOWN]}… ({len(text)} characters, cut for the terminal)"
+        key: f"{text[:SHOWN]}... (of {len(text)} characters)"
         for key, text in body["binaryData"].items()
     }
     return {**body, "binaryData": data}
