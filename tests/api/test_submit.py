@@ -304,7 +304,7 @@ def test_a_terminal_shows_the_start_and_ctrl_c_detaches(
     assert ended.code == 130
     assert ended.out.endswith(
         "detached: the job runs on.\n"
-        "  ddpjob logs -f digits  follow again\n"
+        "  ddpjob logs -f digits  come back\n"
         "  ddpjob suspend digits  stop, keep the job\n"
         "  ddpjob delete digits   stop and remove\n"
     )
@@ -323,7 +323,7 @@ def test_a_job_that_no_operator_takes_is_noted(
             conditions=[{**condition("x", "y", "z"), **ended_with, "message": "too late"}],
         )
         ended = running.end()
-    assert ended.code == 1 and "error: digits failed: DeadlineExceeded" in ended.err
+    assert ended.code == 1 and "digits failed: DeadlineExceeded" in ended.err
 
 
 async def test_a_script_trains_with_its_package_and_is_restarted_from_the_cluster_alone(

@@ -19,8 +19,10 @@ from ddpjob.cli.rerun import rerun as rerun_command
 from ddpjob.cli.resume import resume as resume_command
 from ddpjob.cli.run import run as run_command
 from ddpjob.cli.say import say
+from ddpjob.cli.stacks import stacks as stacks_command
 from ddpjob.cli.submit import submit as submit_command
 from ddpjob.cli.suspend import suspend as suspend_command
+from ddpjob.cli.top import top as top_command
 from ddpjob.cli.uninstall import uninstall as uninstall_command
 from ddpjob.cli.validate import validate as validate_command
 
@@ -39,6 +41,8 @@ app = typer.Typer(
 app.command("submit", cls=ProgramCommand)(submit_command)
 app.command("run", cls=ProgramCommand)(run_command)
 app.command("get")(get_command)
+app.command("top")(top_command)
+app.command("stacks")(stacks_command)
 app.command("suspend")(suspend_command)
 app.command("resume")(resume_command)
 app.command("rerun")(rerun_command)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpjob.cli.changing import Exclusions, Format, Settings, Target, tell
-from ddpjob.cli.detach import detaching
+from ddpjob.cli.interrupt import detaching
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
 from ddpjob.cli.say import note
 

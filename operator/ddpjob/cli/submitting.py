@@ -79,7 +79,7 @@ class Submission:
         if watch if watch is not None else self._output is None and os.isatty(STDOUT):
             from ddpjob.cli.onlooker import Onlooker
 
-            Onlooker(job, self._place).look_on()
+            raise typer.Exit(Onlooker(client, job, self._place).look_on())
 
     @cached_property
     def _archive(self) -> "CodeArchive | None":

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
-from ddpjob.client import creation, edits, why
+from ddpjob.client import agents, creation, edits, why
 from ddpjob.client.connection import MERGE, Connection
 from ddpjob.cluster import DDPJOBS, EVENTS, PODS
 from ddpjob.errors import AlreadyExists, Conflict, JobFailed, JobTimeout, NotFound, Refused
@@ -188,8 +188,12 @@ class Job:
         return [event for event in found if why.text(event, "involvedObject", "uid") == self.uid]
 
     def stacks(self) -> dict[int, str]:
-        """Return the Python stacks of the ranks of each node, by node rank."""
-        raise NotImplementedError
+        """Return the Python stacks of the ranks that answer, by global rank.
+
+        Raises Forbidden without the right to `pods/portforward`, or another ClusterError.
+        """
+        answers = agents.ask(self._connection, self.body, "/stacks")
+        return agents.read_stacks(answers, self.processes_per_node)
 
     def curve(self) -> list[tuple[float, ...]]:
         """Return the points `(step, loss)` or `(step, loss, samples per second)` of the status."""
