@@ -106,10 +106,11 @@ def test_one_that_is_kept_while_it_is_deleted_is_not_waited_for_for_ever(
     path = CONFIGMAPS.path(client.namespace, NAME)
     client.connection.request("DELETE", path)
     monkeypatch.setattr(code_maps, "WAIT_SECONDS", 0.2)
-    for act in (
+    acts: list[Callable[[], None]] = [
         lambda: code_maps.provide(client.connection, second.body, [config_map()]),
         lambda: code_maps.adopt(client.connection, with_code(second).body),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(Conflict, match="is being deleted") as refused:
             act()
         assert NAME in refused.value.advice
@@ -120,10 +121,11 @@ def test_one_that_is_kept_while_it_is_deleted_is_not_waited_for_for_ever(
 def test_other_content_under_the_name_is_refused(client: Client) -> None:
     first, second = submitted(client, "first"), submitted(client, "second")
     code_maps.provide(client.connection, first.body, [config_map(b"other")])
-    for act in (
+    acts: list[Callable[[], None]] = [
         lambda: code_maps.provide(client.connection, second.body, [config_map()]),
         lambda: code_maps.rehearse(client.connection, client.namespace, [config_map()]),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(Conflict, match="with other content"):
             act()
     assert owners(client) == ["first"]

@@ -120,7 +120,8 @@ def test_what_is_no_name_of_a_node_is_refused(node: str) -> None:
 
 
 def test_an_overlay_of_another_type_does_not_matter() -> None:
-    for template in (3, {"spec": []}, {"spec": {"affinity": {"nodeAffinity": "x"}}}):
+    templates: list[Any] = [3, {"spec": []}, {"spec": {"affinity": {"nodeAffinity": "x"}}}]
+    for template in templates:
         found = without_nodes({**SPEC, "template": template}, ["gpu-17"])
         assert terms(found["template"]) == [{"matchFields": off("gpu-17")}]
 

@@ -115,7 +115,7 @@ class View:
 
 
 def head(job: Job, nodes: Sequence[NodeProgress]) -> list[str]:
-    """Return the lines above the table: state, steps, ETA, useful time; loss, samples per second."""
+    """Return the lines above the table: state, steps, useful time, and the loss as a curve."""
     status = job.body.get("status")
     summary = {
         name: why.text(status, "summary", name, limit=64) for name in ("nodes", "step", "eta")

@@ -48,10 +48,11 @@ def by_rank(text: str, ranks: Iterable[int]) -> dict[int, str]:
     """
     known, found = set(ranks), dict[int, str]()
     marks = [*_TITLE.finditer(text)]
-    for mark, after in zip(marks, [*marks[1:], None], strict=True):
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    for mark, end in zip(marks, ends, strict=False):
         rank = int(mark[1]) if mark[1] else -1
         if rank in known and rank not in found:
-            found[rank] = text[mark.start() : after.start() if after else len(text)]
+            found[rank] = text[mark.start() : end]
     return found
 
 
