@@ -12,6 +12,7 @@ import typer
 from ddpjob import __version__, logs
 from ddpjob.cli.crd import crd as crd_command
 from ddpjob.cli.delete import delete as delete_command
+from ddpjob.cli.doctor import doctor as doctor_command
 from ddpjob.cli.exits import Commands
 from ddpjob.cli.get import get as get_command
 from ddpjob.cli.program import ProgramCommand
@@ -48,6 +49,7 @@ app.command("resume")(resume_command)
 app.command("rerun")(rerun_command)
 app.command("delete")(delete_command)
 app.command("validate")(validate_command)
+app.command("doctor")(doctor_command)
 app.command("crd")(crd_command)
 app.command("uninstall")(uninstall_command)
 
