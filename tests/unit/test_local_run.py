@@ -411,11 +411,38 @@ def test_what_is_wrong_with_the_file_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1 and "shell is Suspended" in done.stderr
 
 
-def test_without_local_kubectl_is_named(tmp_path: Path) -> None:
+def test_a_job_runs_here_with_or_without_local(tmp_path: Path) -> None:
     done = subprocess.run(
-        command(tmp_path, job("true")), env=environment(), capture_output=True, text=True
+        command(tmp_path, job("echo up")),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
     )
-    assert done.returncode == 2 and "kubectl apply -f" in done.stderr
+    assert done.returncode == 0 and "[node 0] up" in done.stdout
+
+
+def test_a_script_runs_in_its_folder_with_the_options_of_submit(tmp_path: Path) -> None:
+    (tmp_path / "lib.py").write_text("def hello():\n    return 'hello'\n")
+    (tmp_path / "train.py").write_text(
+        "import os, sys\nfrom lib import hello\n"
+        "print(hello(), sys.argv[1:], os.environ['LR'], os.environ['WORLD_SIZE'])\n"
+    )
+    for words in (["run", "train.py"], ["submit", "--local", "train.py"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ddpjob", *words, "--env", "LR=3", "--nproc-per-node", "1"]
+            + ["--", "--epochs", "2"],
+            env=environment(),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "[node 0] hello ['--epochs', '2'] 3 1" in done.stdout
+        first = done.stdout.splitlines()[0]
+        assert "train/logs; code in ." in first and "image" not in first
+    assert (tmp_path / ".ddpjob" / "train" / "logs").is_dir()
 
 
 def test_a_terminal_shows_the_columns_of_kubectl_and_lines_above_them() -> None:

@@ -85,7 +85,8 @@ def explain(error: DDPJobError) -> tuple[str, str]:
 def _missing_right(error: Forbidden) -> tuple[str, str]:
     where = f"in namespace {error.namespace}" if error.namespace else "in the whole cluster"
     text = f"you may not {error.verb} {error.resource} {where} (you are {error.user})"
-    role = "view" if error.verb in ("get", "list", "watch") else "edit"
+    reads = error.verb in ("get", "list", "watch") and error.resource != "pods/portforward"
+    role = "view" if reads else "edit"
     scope = "there" if error.namespace else "in every namespace"
     return text, f'ask for the role "{role}" {scope}'
 

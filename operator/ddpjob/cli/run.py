@@ -1,20 +1,28 @@
-"""`ddpjob run --local`: the operator's controller on an embedded cluster, with local processes."""
+"""`ddpjob run`: a job on this machine, with the restarts and the progress of a cluster."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ddpjob.cli.exits import Exit
-from ddpjob.cli.say import say
+from ddpjob.cli import program
+
+# A file with another ending is a job file.
+SCRIPT = ".py"
 
 
 def run(
-    file: Annotated[str, typer.Argument(help="Job file, YAML or JSON. - is standard input.")],
-    local: Annotated[
-        bool, typer.Option("--local", help="Run the pods as processes of this machine.")
-    ] = False,
-    name: Annotated[str | None, typer.Option(help="Run the job under this name.")] = None,
+    ctx: typer.Context,
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE]", help="Script to train with, or job file. - is standard input."
+        ),
+    ] = None,
+    module: program.Module = None,
+    filename: program.JobFile = None,
+    local: Annotated[bool, typer.Option("--local", help="The default: on this machine.")] = True,
+    name: program.Name = None,
     logs: Annotated[
         bool, typer.Option("--logs/--quiet", help="Print the output of rank 0, or do not.")
     ] = True,
@@ -31,25 +39,32 @@ def run(
         bool,
         typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
     ] = False,
-    code: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with the job's own code, which is used as it is. The ranks start in it, "
-            "and find its modules.",
-        ),
-    ] = None,
+    nnodes: program.Nnodes = None,
+    gpus: program.Gpus = None,
+    nproc_per_node: program.NprocPerNode = None,
+    image: program.Image = None,
+    image_pull_secret: program.PullSecret = None,
+    cpu: program.Cpu = None,
+    memory: program.Memory = None,
+    code: program.Code = None,
+    checkpoint: program.Checkpoint = None,
+    env: program.Env = None,
+    env_file: program.EnvFile = None,
+    env_from_secret: program.EnvFromSecret = None,
+    hang_timeout: program.HangTimeout = None,
+    max_restarts: program.MaxRestarts = None,
 ) -> None:
     """Run a job on this machine, with the restarts and the progress that it has on a cluster.
 
-    The exit code is 0 if the job succeeded, and 1 if it failed. It is 2 if the file is invalid, or
-    asks for GPUs that this machine does not have. It is 130 after Ctrl-C, and 143 after SIGTERM. A
-    second Ctrl-C kills all processes at once.
+    The options are those of `ddpjob submit`. The exit code is 0 if the job succeeded, and 1 if it
+    failed. It is 2 if the file is invalid, or asks for GPUs that this machine does not have. It is
+    130 after Ctrl-C, and 143 after SIGTERM. A second Ctrl-C kills all processes at once.
     """
-    if not local:
-        say(f"--local is missing; to run the job on a cluster: kubectl apply -f {file}", err=True)
-        raise typer.Exit(Exit.USAGE)
-    from ddpjob.cli.session import start  # the controller takes longer to import than `--help` may
+    from ddpjob.cli.asked import Asked  # the controller takes longer to import than `--help` may
+    from ddpjob.cli.here import run_here
 
-    raise typer.Exit(
-        start(file, name, logs=logs, directory=directory, grace=grace, keep=keep, code=code)
-    )
+    if file is not None and not file.endswith(SCRIPT):
+        if filename is not None:
+            raise typer.BadParameter("name one job file", param_hint="-f")
+        ctx.params |= {"file": None, "filename": file}
+    run_here(Asked.of(ctx), directory=directory, logs=logs, grace=grace, keep=keep)

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TextIO
 
@@ -17,7 +18,6 @@ import typer
 
 from ddpjob import api, names
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.files import documents
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Status, display
 from ddpjob.cli.say import close, say
@@ -38,37 +38,45 @@ SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, bac
 IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master")
 # This file is locked while the job runs. A folder that has it is ddpjob's.
 LOCK = ".ddpjob-lock"
+# No image is looked at, but every job names one.
+NO_IMAGE = "none"
 # In place of the archive of a job that names none. Nobody reads it.
 NO_ARCHIVE = {"configMaps": ["none"], "sha256": "0" * 64}
 
 P = ParamSpec("P")
 
 
-def start(
-    file: str,
-    name: str | None,
-    *,
-    logs: bool,
-    directory: Path,
-    grace: float,
-    keep: bool,
-    code: Path | None,
-) -> int:
-    """Run the one job in `file`, and return the exit code of `ddpjob run --local`."""
+@dataclass(frozen=True)
+class Local:
+    """How a job runs on this machine."""
+
+    directory: Path = Path(".ddpjob")
+    """For logs, and for the folders that stand in for volumes."""
+    logs: bool = True
+    """Whether the output of rank 0 is printed."""
+    grace: float = 10.0
+    """Seconds in which the ranks may save and exit."""
+    keep: bool = False
+    """Whether the pods' own folders are kept."""
+    code: Path | None = None
+    """The folder with the job's own code, which is used as it is."""
+
+
+def start(job: Any, title: str, local: Local) -> int:
+    """Run the job, and return the exit code of `ddpjob run`. Errors begin with `title`."""
     with contextlib.ExitStack() as held:
         try:
-            job = _read(file, name, code)
-            session = Session(job, directory, logs=logs, grace=grace, code=code)
+            session = Session(_checked(job, title, local.code), local)
             held.enter_context(_alone(session.folder))
         except InvalidJob as error:
-            _refuse(file, error)
+            _refuse(title, error)
         except OSError as error:
-            _refuse(file, InvalidJob("--directory", f"{error.filename}: {error.strerror}"))
+            _refuse(title, InvalidJob("--directory", f"{error.filename}: {error.strerror}"))
         _clear(session.folder, but={SHARED})
-        ended_with = asyncio.run(session.run())
-        if not keep:
+        code = asyncio.run(session.run())
+        if not local.keep:
             _clear(session.folder, but={SHARED, LOGS})
-    return ended_with
+    return code
 
 
 def _refuse(file: str, *problems: Exception) -> NoReturn:
@@ -80,26 +88,23 @@ def _refuse(file: str, *problems: Exception) -> NoReturn:
 class Session:
     """One run of a job, from its creation to its end, on a cluster of its own."""
 
-    def __init__(
-        self, job: Body, directory: Path, *, logs: bool, grace: float, code: Path | None = None
-    ) -> None:
-        """`code` is the folder that a job with `spec.code` uses as it is."""
-        self._job, self._logs, self._code = job, logs, code
+    def __init__(self, job: Body, local: Local) -> None:
+        self._job, self._logs, self._code = job, local.logs, local.code
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
-        self.folder = job_folder(directory, self.namespace, self.name)
+        self.folder = job_folder(local.directory, self.namespace, self.name)
         parsed = api.DDPJob.parse(job)
         self._shares = shares(parsed, os.environ)
         self._is_one_rank_a_pod = parsed.spec.processes_per_node == 1
         self._cluster = LocalCluster(admit=_admit)
         self._runner = Runner(
             self._cluster,
-            directory=directory,
+            directory=local.directory,
             shares=self._shares,
             waits_for_config_maps=False,
             on_line=self._line,
-            shutdown_seconds=grace,
-            code=code,
+            shutdown_seconds=local.grace,
+            code=local.code,
         )
         self._controller = Controller(self._cluster, settings=SETTINGS)
         self._signals: list[int] = []
@@ -155,7 +160,8 @@ class Session:
         lines = [f"logs in {self.folder / LOGS}"]
         if self._code:
             lines.append(f"code in {self._code}")
-        ignored = [field for field in IGNORED if field in self._job["spec"]]
+        spec = self._job["spec"]
+        ignored = [name for name in IGNORED if name in spec and spec[name] != NO_IMAGE]
         if ignored:
             lines.append(f"of no effect on this machine: {', '.join(ignored)}")
         if "resources" in self._job["spec"]:
@@ -235,20 +241,14 @@ class Session:
         return None
 
 
-def _read(file: str, name: str | None, code: Path | None) -> Body:
-    """Return the one job in `file`, checked; `code` is the folder with its own code."""
-    found = list(documents(file))
-    if len(found) != 1:
-        raise InvalidJob("(file)", f"must have exactly one object, got {len(found)}")
-    job = found[0]
-    if name is not None and isinstance(job, dict) and isinstance(job.get("metadata"), dict):
-        job["metadata"]["name"] = name
+def _checked(job: Any, title: str, code: Path | None) -> Body:
+    """Return the job as it is run here, checked; `code` is the folder with its own code."""
     if code is not None and not code.is_dir():
         raise InvalidJob("--code", f"there is no folder {str(code)!r}")
     if code is not None and isinstance(job, dict) and isinstance(job.get("spec"), dict):
-        job["spec"]["code"] = job["spec"].get("code") or NO_ARCHIVE
+        job = {**job, "spec": {**job["spec"], "code": job["spec"].get("code") or NO_ARCHIVE}}
     if problems := check(job):
-        _refuse(file, *problems)
+        _refuse(title, *problems)
     if code is None and job["spec"].get("code"):
         rule = "is not unpacked on this machine: name the folder that has the code, --code DIR"
         raise InvalidJob("spec.code", rule)

@@ -11,5 +11,8 @@ when somebody reads them (`Job.status`, `Job.spec`).
     connection   one request, lists, and watches that survive what ends a watch
     client       Client: the jobs of a namespace
     job          Job: a snapshot of one job, and the verbs on it
+    submit       creates a job, and the ConfigMaps with its code
+    code_maps    these ConfigMaps: who owns them, and when they go
+    build        what a command line says → the object of a job
     why          why a job is not simply running, in one line
 """

@@ -13,6 +13,7 @@ from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
     from ddpjob import api
+    from ddpjob.client.code import CodeArchive
 
 
 class JobList(list[Job]):
@@ -50,13 +51,14 @@ class Client:
         self,
         job: "api.DDPJob | Mapping[str, Any] | Path",
         *,
-        code: Path | None = None,
+        code: "Path | CodeArchive | None" = None,
         dry_run: bool = False,
     ) -> Job:
         """Create a job, with the folder `code` if there is one, and return it.
 
-        Raises InvalidJob, AlreadyExists, Forbidden or another ClusterError. With `dry_run` the API
-        server checks the job and stores nothing.
+        `code` may be packed already. Jobs with the same code share its ConfigMaps, which go with
+        the last of them. Raises InvalidJob, AlreadyExists, Forbidden or another ClusterError; then
+        the job does not exist. With `dry_run` the API server checks all objects and stores none.
         """
         from ddpjob.client.submit import submit
 

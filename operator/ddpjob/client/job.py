@@ -1,19 +1,25 @@
 """A DDPJob, and the verbs on it."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
-from ddpjob.client import why
+from ddpjob.client import agents, creation, edits, why
 from ddpjob.client.connection import MERGE, Connection
 from ddpjob.client.snapshot import Snapshot, slim
-from ddpjob.cluster import DDPJOBS, EVENTS
-from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
+from ddpjob.cluster import DDPJOBS, EVENTS, PODS
+from ddpjob.errors import AlreadyExists, Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
     from ddpjob.client.logs import LogLine
+
+# Between two looks at the pods that are left of a deleted job.
+POLL_SECONDS = 1.0
+# Names that a rerun tries.
+MAX_RERUNS = 100
 
 
 class Job(Snapshot):
@@ -48,6 +54,17 @@ class Job(Snapshot):
                     job.raise_if_failed()
                 return job
         raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s, not {until}")
+
+    def until(self, holds: Callable[["Job"], bool], *, timeout: float | None = None) -> "Job":
+        """Return the job once something holds of it.
+
+        Raises JobTimeout after `timeout` seconds, and NotFound if the job is deleted.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for job in self._changes(deadline):
+            if holds(job):
+                return job
+        raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s")
 
     def watch(self) -> Iterator["Job"]:
         """Yield a snapshot now and at each change, until the job is finished.
@@ -95,8 +112,12 @@ class Job(Snapshot):
         return [event for event in found if why.text(event, "involvedObject", "uid") == self.uid]
 
     def stacks(self) -> dict[int, str]:
-        """Return the Python stacks of the ranks of each node, by node rank."""
-        raise NotImplementedError
+        """Return the Python stacks of the ranks that answer, by global rank.
+
+        Raises Forbidden without the right to `pods/portforward`, or another ClusterError.
+        """
+        answers = agents.ask(self._connection, self.body, "/stacks")
+        return agents.read_stacks(answers, self.processes_per_node)
 
     def suspend(self) -> "Job":
         """End the pods, and keep the job. Its ranks have their grace period to save."""
@@ -106,15 +127,47 @@ class Job(Snapshot):
         """Start the suspended job again, with a new attempt."""
         return self.patch({"spec": {"suspend": False}})
 
-    def rerun(self, **set: Any) -> "Job":
-        """Create a new job of the same spec, with fields of `set` changed."""
-        raise NotImplementedError
+    def rerun(self, *, name: str | None = None, **set: Any) -> "Job":
+        """Create a new job of the same spec and code, with fields of `set` changed, and return it.
+
+        `set` is merged into the spec: `nnodes=4`, `failurePolicy={"maxRestarts": 0}`; None removes
+        a field. By default the name is this one's with -2, or the next number that is free. Raises
+        InvalidJob if its code does not exist any more, Forbidden or another ClusterError.
+        """
+        self.refresh()
+        return self.rerun_with(edits.merged(self.body["spec"], set), name=name)
+
+    def rerun_with(self, spec: Mapping[str, Any], *, name: str | None = None) -> "Job":
+        """Create a new job like this one, with another spec; see `rerun`."""
+        body = edits.rerun(self.body, spec)
+        annotations = {**body["metadata"]["annotations"]}
+        annotations[names.USER_ANNOTATION] = self._connection.user
+        first = edits.origin(self.body)
+        numbers = range(2, MAX_RERUNS + 2)
+        for taken in [name] if name else [edits.rerun_name(first, n) for n in numbers]:
+            metadata = {**body["metadata"], "name": taken, "annotations": annotations}
+            try:
+                made = creation.create(self._connection, {**body, "metadata": metadata})
+            except AlreadyExists:
+                if name:
+                    raise
+            else:
+                return Job(self._connection, made)
+        raise Conflict(409, "Conflict", f"{first} has {MAX_RERUNS} reruns; name the new one")
 
     def delete(self) -> None:
         """Delete the job, and with it all that it owns."""
         body = {"preconditions": {"uid": self.uid}, "propagationPolicy": "Background"}
         path = DDPJOBS.path(self.namespace, self.name)
         self._connection.request("DELETE", path, body)
+
+    def wait_until_gone(self) -> None:
+        """Return once neither the job nor a pod of it exists any more."""
+        with suppress(NotFound):
+            self.until(lambda job: False)
+        labels = f"{names.JOB_UID_LABEL}={self.uid}"
+        while self._connection.list(PODS, namespace=self.namespace, labels=labels).items:
+            time.sleep(POLL_SECONDS)
 
     def patch(self, changes: Mapping[str, Any]) -> "Job":
         """Change the job by a JSON merge patch, and return it. Raises Conflict for another uid."""

@@ -1,38 +1,43 @@
-"""Creates a job from a model, a mapping or a file."""
+"""Makes a job of the SDK's of a model or a mapping, and has it created."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
+from ddpjob.client import creation
 from ddpjob.client.job import Job
-from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
     from ddpjob import api
     from ddpjob.client.client import Client
+    from ddpjob.client.code import CodeArchive
 
 
 def submit(
     client: "Client",
     job: "api.DDPJob | Mapping[str, Any] | Path",
     *,
-    code: Path | None = None,
+    code: "Path | CodeArchive | None" = None,
     dry_run: bool = False,
 ) -> Job:
     """Create the job, as `Client.submit` describes it."""
-    if code is not None:
-        raise InvalidJob("code", "this version cannot send a folder")
+    archive = _pack(code) if isinstance(code, Path) else code
     body = _body(job)
     metadata = dict(body.get("metadata") or {})
     annotations = {names.USER_ANNOTATION: client.user, **(metadata.get("annotations") or {})}
     namespace = str(metadata.get("namespace") or client.namespace)
     body["metadata"] = {**metadata, "namespace": namespace, "annotations": annotations}
-    query = {"dryRun": "All"} if dry_run else None
-    path = DDPJOBS.path(namespace)
-    return Job(client.connection, client.connection.request("POST", path, body, query=query))
+    make = creation.rehearse if dry_run else creation.create
+    return Job(client.connection, make(client.connection, body, archive))
+
+
+def _pack(folder: Path) -> "CodeArchive":
+    from ddpjob.client.code import pack
+
+    return pack(folder)
 
 
 def _body(job: "api.DDPJob | Mapping[str, Any] | Path") -> Body:

@@ -1,0 +1,192 @@
+"""What the options of `submit` and `run` ask for: the object of a job, and the code to send."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ddpjob.cli.files import documents
+from ddpjob.cli.program import SCRIPT_ARGS
+from ddpjob.client.build import JobOptions, build_job
+from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import Body
+
+# The value of --code that sends nothing.
+NO_CODE = "none"
+_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of one command, by their names."""
+
+    given: Mapping[str, Any]
+    script_args: Sequence[str] | None
+
+    @classmethod
+    def of(cls, ctx: Any) -> "Asked":
+        """Return what a command's context asks for. Raises InvalidJob for too many programs."""
+        asked = cls(ctx.params, ctx.meta.get(SCRIPT_ARGS))
+        if asked.given["file"] and asked.given["module"]:
+            raise InvalidJob("-m", f"give a script or a module, not both: {asked.given['file']!r}")
+        if not (asked.given["file"] or asked.given["module"] or asked.given["filename"]):
+            raise InvalidJob("FILE.py", "is required, or -m MODULE, or -f job.yaml")
+        return asked
+
+    @property
+    def title(self) -> str:
+        """Return the file, script or module as it was given."""
+        return str(self.given["filename"] or self.given["file"] or self.given["module"])
+
+    @cached_property
+    def base(self) -> Any:
+        """Return the object in the job file, or None without a file. Raises InvalidJob."""
+        file = self.given["filename"]
+        if file is None:
+            return None
+        found = list(documents(file))
+        if len(found) != 1:
+            raise InvalidJob("(file)", f"must have exactly one object, got {len(found)}")
+        return found[0]
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """Return the folder with the code that goes with the job, or None.
+
+        By default it is the current folder if the script or module is there. Raises InvalidJob.
+        """
+        asked, module = self.given["code"], self.given["module"]
+        if asked == NO_CODE or asked is None and not (self.given["file"] or module):
+            return None
+        if asked is None and module and not _is_here(module):
+            return None  # a module of the image
+        folder = Path(asked or ".")
+        if not folder.is_dir():
+            raise InvalidJob("--code", f"there is no folder {str(folder)!r}")
+        return folder
+
+    @property
+    def script(self) -> str | None:
+        """Return the script's path from the folder of the code, with slashes; None without one.
+
+        Raises InvalidJob for a script that does not exist, or is elsewhere.
+        """
+        file = self.given["file"]
+        if file is None or self.folder is None:
+            return None if file is None else str(file)
+        if not Path(file).is_file():
+            raise InvalidJob("FILE.py", f"there is no file {file!r} in {os.getcwd()!r}", file)
+        path = os.path.relpath(os.path.realpath(file), os.path.realpath(self.folder))
+        if path.split(os.sep)[0] == os.pardir:
+            rule = (
+                f"{file!r} is not in the folder {str(self.folder)!r}; name its folder: --code DIR"
+            )
+            raise InvalidJob("FILE.py", rule, file)
+        return Path(path).as_posix()
+
+    def job(self, **more: Any) -> Any:
+        """Return the object of the job. Raises InvalidJob.
+
+        `more` are options of JobOptions that are used where nothing is said.
+        """
+        if self.base is not None and not isinstance(self.base, dict):
+            return self.base  # the check says what is wrong with it
+        return build_job(self._options(more), self.base)
+
+    def _options(self, more: Mapping[str, Any]) -> JobOptions:
+        given = self.given
+        program = ["-m", given["module"]] if given["module"] else None
+        if script := self.script:
+            program = [script]
+        args = None if program is None else [*program, *(self.script_args or ())]
+        nproc = given["nproc_per_node"]
+        options: dict[str, Any] = {
+            "args": args,
+            "script_args": self.script_args if program is None else None,
+            "name": given["name"],
+            "image": given["image"],
+            "nnodes": given["nnodes"],
+            "nproc_per_node": int(nproc) if nproc and nproc.isdecimal() else nproc,
+            "gpus": given["gpus"],
+            "cpu": given["cpu"],
+            "memory": given["memory"],
+            "checkpoint": given["checkpoint"],
+            "env": self._env(),
+            "env_from_secret": given["env_from_secret"] or (),
+            "image_pull_secrets": given["image_pull_secret"] or (),
+            "hang_timeout_seconds": given["hang_timeout"],
+            "max_restarts": given["max_restarts"],
+        }
+        options |= {name: value for name, value in more.items() if options[name] is None}
+        return JobOptions(**options)
+
+    def _env(self) -> dict[str, str]:
+        """Return the variables of the files, then those of the options, which win."""
+        found: dict[str, str] = {}
+        for file in self.given["env_file"] or ():
+            found |= read_env_file(file)
+        for text in self.given["env"] or ():
+            name, value = _variable(text, "--env")
+            found[name] = value
+        return found
+
+
+def read_env_file(file: str) -> dict[str, str]:
+    """Return the variables in a file of lines `NAME=VALUE`. Raises InvalidJob.
+
+    Empty lines and those that begin with # are left out, and so are `export` before a name, blanks
+    around a value, and quotes around a whole value.
+    """
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InvalidJob("--env-file", f"{file}: {error.strerror}", file) from None
+    except UnicodeDecodeError:
+        raise InvalidJob("--env-file", f"{file}: must be text in UTF-8", file) from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip().removeprefix("export ").strip()
+        if text and not text.startswith("#"):
+            name, value = _variable(text, f"--env-file {file}, line {number}")
+            value = value.strip()
+            if len(value) > 1 and value[0] == value[-1] and value[0] in ("'", '"'):
+                value = value[1:-1]
+            found[name] = value
+    return found
+
+
+def _variable(text: str, where: str) -> tuple[str, str]:
+    """Return name and value. The error does not have the value, which may be a secret."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidJob(where, "must be NAME=VALUE, got a text without '='")
+    if not _NAME.fullmatch(name.strip()):
+        rule = "the name must be letters, digits, '_', '-' and '.', not beginning with a digit"
+        raise InvalidJob(where, f"{rule}, got {name[:80]!r}")
+    return name.strip(), value
+
+
+def _is_here(module: str) -> bool:
+    """Return whether the module, or its package, is in the current folder."""
+    top = module.partition(".")[0]
+    return bool(top) and (Path(top).is_dir() or Path(f"{top}.py").is_file())
+
+
+def check_is_sent(files: Sequence[str], script: str | None) -> None:
+    """Raise InvalidJob if the script is not among the files that are sent."""
+    if script is not None and script not in files:
+        rule = f"{script!r} is not sent: .gitignore or .ddpjobignore leaves it out"
+        error = InvalidJob("FILE.py", rule, script)
+        error.advice = f"--code-include {script}"
+        raise error
+
+
+def in_namespace(job: Body, namespace: str | None) -> None:
+    """Raise InvalidJob if the file has another namespace than the option."""
+    metadata = job.get("metadata")
+    own = metadata.get("namespace") if isinstance(metadata, dict) else None
+    if namespace and own and own != namespace:
+        raise InvalidJob("metadata.namespace", f"must be {namespace}, as -n says, got {own!r}", own)

@@ -1,0 +1,55 @@
+"""What the commands that change a job share: their options, what they refuse, what they print."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpjob.cli.options import Output, complete_names
+
+if TYPE_CHECKING:
+    from ddpjob.client.job import Job
+
+# NAME is no default here: a change is made to the job that is named, and to no other.
+Target = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_names)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a field of the spec, such as nnodes=4 or env.LR=0.1. May be repeated.",
+    ),
+]
+Exclusions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude-node",
+        metavar="NODE",
+        help="Keep the pods off this node from now on. May be repeated.",
+    ),
+]
+Format = Annotated[
+    Output | None,
+    typer.Option("--output", "-o", help="Print the job as json, yaml or name instead of words."),
+]
+
+
+def tell(job: "Job", words: str, output: Output | None) -> None:
+    """Print what has become of the job: in words, or the job itself."""
+    from ddpjob.cli import objects
+    from ddpjob.cli.say import say
+
+    if output in (None, Output.TABLE, Output.WIDE):
+        say(f"{job.name} {words}")
+    else:
+        objects.show([job], output, single=True)
+
+
+def refuse_finished(job: "Job", advice: str) -> None:
+    """Raise Conflict if the job has finished: it never starts again."""
+    from ddpjob.errors import Conflict
+
+    if job.is_finished:
+        text = f"{job.name} has {job.state.lower()}; a finished job never starts again"
+        error = Conflict(409, "Finished", text)
+        error.advice = advice
+        raise error

@@ -1,0 +1,57 @@
+"""`ddpjob delete`: deletes jobs, and with each of them all that it owns."""
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpjob.cli.interrupt import detaching
+from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, complete_names, plain_name
+from ddpjob.cli.say import note, say
+
+if TYPE_CHECKING:
+    from ddpjob.client.job import Job
+
+STDIN, STDERR = 0, 2
+
+
+def delete(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Jobs.", autocompletion=complete_names),
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal it is needed.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until their pods are gone.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Delete jobs, with their pods and logs. Checkpoints in volumes stay.
+
+    No job is deleted unless all of them exist.
+    """
+    client = Place(namespace, context, kubeconfig).client()
+    jobs = [client.job(plain_name(name)) for name in dict.fromkeys(names)]
+    if not yes:
+        _ask(jobs)
+    for job in jobs:
+        job.delete()
+        say(f"{job.name} deleted")
+    if wait:
+        for job in jobs:
+            note(f"waiting until the pods of {job.name} are gone")
+            with detaching("detached: the deletion goes on"):
+                job.wait_until_gone()
+
+
+def _ask(jobs: "list[Job]") -> None:
+    """Ask on the terminal whether these jobs are to be deleted, and end if not."""
+    if not (os.isatty(STDIN) and os.isatty(STDERR)):
+        raise typer.BadParameter("nobody can be asked here: -y", param_hint="--yes")
+    for job in jobs:
+        note(f"{job.name}  {job.state}  in namespace {job.namespace}")
+    what = "this job, its pods and their logs" if len(jobs) == 1 else f"these {len(jobs)} jobs"
+    if not typer.confirm(f"delete {what}?", err=True):
+        raise typer.Exit(1)

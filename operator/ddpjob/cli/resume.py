@@ -1,0 +1,65 @@
+"""`ddpjob resume`: starts a suspended job again, perhaps changed."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpjob.cli.changing import Exclusions, Format, Settings, Target, refuse_finished, tell
+from ddpjob.cli.interrupt import detaching
+from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
+from ddpjob.cli.say import note
+
+if TYPE_CHECKING:
+    from ddpjob.client.job import Job
+
+
+def resume(
+    name: Target,
+    exclude_node: Exclusions = None,
+    set_: Settings = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until all its nodes run.")] = False,
+    namespace: Namespace = None,
+    output: Format = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Start a suspended job again, with a new attempt.
+
+    Changes are made while it is suspended, in the same request. The exit code is 1 if the job fails
+    while it is waited for.
+    """
+    from ddpjob.client import edits
+
+    settings = [edits.Setting.parse(text) for text in set_ or ()]
+    place = Place(namespace, context, kubeconfig)
+    job = place.client().job(plain_name(name))
+    refuse_finished(job, f"ddpjob rerun {job.name}{place.flags}")
+    if settings or exclude_node:
+        job = _when_suspended(job, place)
+    spec = job.body["spec"]
+    new = edits.without_nodes(edits.with_settings(spec, settings), exclude_node or ())
+    runs = not spec.get("suspend")
+    job = job.patch({"spec": edits.merge_patch(spec, {**new, "suspend": False})})
+    if wait:
+        with detaching(f"detached: {job.name} goes on starting"):
+            job = job.wait("running")
+    elif runs:
+        note(f"{job.name} was not suspended")
+    tell(job, f"is {job.state.lower()}" if wait else "resumes", output)
+
+
+def _when_suspended(job: "Job", place: Place) -> "Job":
+    """Return the job once it is suspended, when all of its spec may change. Raises Conflict."""
+    from ddpjob.errors import Conflict
+
+    if not job.body["spec"].get("suspend") and job.state != "Pending":
+        text = f"{job.name} is {job.state}; its spec can change only while it is suspended"
+        error = Conflict(409, "NotSuspended", text)
+        error.advice = f"ddpjob suspend {job.name}{place.flags} --wait"
+        raise error
+    if job.state not in ("Suspended", "Pending"):
+        note(f"{job.name} is {job.state}: waiting until its pods have ended")
+        with detaching(f"nothing is changed: {job.name} stays suspended"):
+            job = job.until(lambda now: now.state == "Suspended" or now.is_finished)
+        refuse_finished(job, f"ddpjob rerun {job.name}{place.flags}")
+    return job

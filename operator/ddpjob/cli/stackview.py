@@ -1,0 +1,98 @@
+"""Prints the stacks of a job's ranks."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ddpjob.cli.options import Place, Record, find
+from ddpjob.cli.say import document, note, say
+from ddpjob.client import agents
+from ddpjob.client.agents import Answer
+from ddpjob.client.job import Job
+from ddpjob.client.stacks import Group, group
+from ddpjob.errors import NotFound
+from ddpjob.ranks import format_ranks
+from ddpjob.text import printable
+
+
+def show(place: Place, name: str | None, output: Record) -> None:
+    """Print the groups of ranks with equal stacks. Raises NotFound if no rank answers."""
+    job, answers, found = _ask(place, name)
+    groups = group(found)
+    if output is Record.JSON:
+        document(json.dumps(_record(job, groups, answers), indent=2))
+        return
+    _tell_absent(answers)
+    if not groups:
+        raise _nothing(job, answers)
+    counts = [f"{len(each.ranks)} rank{'s' if len(each.ranks) > 1 else ' '}" for each in groups]
+    ranks = [f"({_ranks(each)})" for each in groups]
+    for count, which, each in zip(counts, ranks, groups, strict=True):
+        mark = "    <- differs" if each.differs else ""
+        width = max(map(len, ranks))
+        say(f"{count:>{max(map(len, counts))}}  {which:<{width}}  {each.place}{mark}")
+    note(f"ddpjob stacks {job.name}{place.flags} --rank {groups[-1].ranks[0]} has all of a rank")
+
+
+def show_rank(place: Place, name: str | None, rank: int, output: Record) -> None:
+    """Print all that is known of one rank. Raises NotFound if it does not answer."""
+    job, answers, found = _ask(place, name)
+    if rank not in found:
+        _tell_absent(answers)
+        raise _nothing(job, answers, rank)
+    text = found[rank].rstrip("\n")
+    document(json.dumps({"rank": rank, "stacks": text}) if output is Record.JSON else text)
+
+
+def _ask(place: Place, name: str | None) -> tuple[Job, list[Answer], dict[int, str]]:
+    client = place.client()
+    job = find(client, name)
+    answers = agents.ask(client.connection, job.body, "/stacks")
+    return job, answers, agents.read_stacks(answers, job.processes_per_node)
+
+
+def _tell_absent(answers: Sequence[Answer]) -> None:
+    for answer in answers:
+        if answer.problem:
+            note(f"{answer.pod.name} on {answer.pod.node or 'no node'}: {answer.problem}")
+
+
+def _nothing(job: Job, answers: Sequence[Answer], rank: int | None = None) -> NotFound:
+    who = "no rank" if rank is None else f"rank {rank}"
+    why = f"{job.name} is {job.state}" + ("" if answers else ", and has no pods")
+    error = NotFound(404, "NotFound", f"{who} has answered: {why}")
+    error.advice = f"ddpjob describe {job.name}"
+    return error
+
+
+def _ranks(each: Group) -> str:
+    return ",".join(f"r{part}" for part in format_ranks(each.ranks).split(","))
+
+
+def _record(job: Job, groups: Sequence[Group], answers: Sequence[Answer]) -> dict[str, Any]:
+    return {
+        "job": job.name,
+        "namespace": job.namespace,
+        "attempt": job.attempt,
+        "groups": [
+            {
+                "ranks": list(each.ranks),
+                "differs": each.differs,
+                "state": each.state,
+                "frames": [
+                    {
+                        "file": printable(frame.file, 512),
+                        "line": frame.line,
+                        "function": printable(frame.function, 512),
+                    }
+                    for frame in each.frames
+                ],
+            }
+            for each in groups
+        ],
+        "unreached": [
+            {"pod": answer.pod.name, "node": answer.pod.node, "problem": answer.problem}
+            for answer in answers
+            if answer.problem
+        ],
+    }

@@ -1,0 +1,173 @@
+"""Creates the job that the options of `submit` ask for, or says what it would create."""
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ddpjob import names
+from ddpjob.cli import objects
+from ddpjob.cli.asked import Asked, check_is_sent, in_namespace
+from ddpjob.cli.exits import Exit
+from ddpjob.cli.options import Output, Place
+from ddpjob.cli.say import document, note, say
+from ddpjob.client import why
+from ddpjob.client.build import problems
+from ddpjob.client.creation import with_code
+from ddpjob.json_depth import Body
+
+if TYPE_CHECKING:
+    from ddpjob.client.code import CodeArchive
+
+STDOUT = 1
+# Characters of a Base64 text on a terminal, where nobody reads more of it.
+SHOWN = 40
+
+
+def step(label: str, text: str) -> None:
+    """Print how far a submission is: `job       team-a/train-k7x2p created: …`."""
+    note(f"{label:<9} {text}")
+
+
+class Submission:
+    """One job to create."""
+
+    def __init__(self, asked: Asked, place: Place, output: Output | None) -> None:
+        self._asked, self._place, self._output = asked, place, output
+
+    def print(self) -> None:
+        """Print the objects that would be created."""
+        found = self._objects()
+        if self._output is Output.NAME:
+            say(*map(_title, found))
+        elif self._output is Output.JSON:
+            whole = {"apiVersion": "v1", "kind": "List", "items": found}
+            document(objects.as_text(whole, Output.JSON))
+        else:
+            shown = map(_shortened, found) if os.isatty(STDOUT) else found
+            document("---\n".join(objects.as_text(body, Output.YAML) for body in shown))
+        self._tell_code(created=False)
+
+    def print_here(self) -> None:
+        """Print the job as `ddpjob run` would run it."""
+        from ddpjob.cli.here import job_here
+
+        form = Output.JSON if self._output is Output.JSON else Output.YAML
+        document(objects.as_text(job_here(self._asked), form))
+
+    def rehearse(self) -> None:
+        """Have the API server check the objects, and print what it says of the job."""
+        job = self._place.client().submit(self._job, code=self._archive, dry_run=True)
+        self._tell_code(created=False)
+        step("job", f"{job.namespace}/{job.name} would be created: {_size(self._job)}")
+        if self._output is not None:
+            objects.show([job], self._output, single=True)
+
+    def create(self, watch: bool | None) -> None:
+        """Create the job, and look on or not."""
+        client = self._place.client()
+        self._tell_code(created=True)
+        try:
+            job = client.submit(self._job, code=self._archive)
+        except KeyboardInterrupt:
+            note("", "stopped: no job was created")
+            raise typer.Exit(Exit.DETACHED) from None
+        step("job", f"{job.namespace}/{job.name} created: {_size(self._job)}")
+        if self._output is not None:
+            objects.show([job], self._output, single=True)
+        if watch if watch is not None else self._output is None and os.isatty(STDOUT):
+            from ddpjob.cli.onlooker import Onlooker
+
+            raise typer.Exit(Onlooker(client, job, self._place).look_on())
+
+    @cached_property
+    def _archive(self) -> "CodeArchive | None":
+        """Return the archive of the folder to send, if there is one. Raises InvalidJob."""
+        folder = self._asked.folder
+        if folder is None:
+            return None
+        from ddpjob.client.code import pack
+
+        archive = pack(folder, names=self._asked.given["code_include"] or ())
+        if archive.note:
+            note(archive.note)
+        check_is_sent(archive.files, self._asked.script)
+        return archive
+
+    @cached_property
+    def _job(self) -> Body:
+        """Return the object of the job, checked. Prints what is wrong with it, and ends then."""
+        job = self._asked.job()
+        found = problems(with_code(job, self._archive) if _has_spec(job) else job)
+        for problem in found:
+            note(f"error: {problem}")
+        if any(problem.path == "spec.image" for problem in found):
+            note("  next: --image IMAGE, any with python3 and torch")
+        if found:
+            raise typer.Exit(Exit.USAGE)
+        in_namespace(job, self._place.namespace)
+        return dict(job)
+
+    def _objects(self) -> list[Body]:
+        """Return the ConfigMaps and the job, in the namespace that was named."""
+        maps = self._archive.config_maps() if self._archive else []
+        job = with_code(self._job, self._archive)
+        namespace = why.text(job, "metadata", "namespace") or self._place.namespace
+        where = {"namespace": namespace} if namespace else {}
+        return [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]
+
+    def _tell_code(self, *, created: bool) -> None:
+        archive = self._archive
+        if archive is None:
+            if created and self._asked.given["module"]:
+                step("code", f"none sent: {self._asked.given['module']} is not in this folder")
+            return
+        parts = [config_map["metadata"]["name"] for config_map in archive.config_maps()]
+        more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+        files = f"{len(archive.files)} file{'s' if len(archive.files) > 1 else ''}"
+        sizes = f"{in_bytes(archive.size)} -> {in_bytes(len(archive.data))}"
+        state = ", dirty" if archive.is_dirty else ""
+        commit = f" (git {archive.revision[:7]}{state})" if archive.revision else ""
+        step("code", f"{files}, {sizes}, ConfigMap {parts[0]}{more}{commit}")
+
+
+def in_bytes(size: int) -> str:
+    """Return a size as people read it: `812 B`, `61 KiB`, `1.4 MiB`."""
+    if size < 1024:
+        return f"{size} B"
+    if size < 2**20:
+        return f"{size / 1024:.0f} KiB"
+    return f"{size / 2**20:.1f} MiB"
+
+
+def _has_spec(job: Any) -> bool:
+    return isinstance(job, dict) and isinstance(job.get("spec"), dict)
+
+
+def _size(job: Body) -> str:
+    """Return how large the job is: `2 nodes x 8 GPUs`."""
+    from ddpjob import api
+
+    spec = api.DDPJob.parse({**job, "metadata": {"name": "any"}}).spec
+    nodes = f"{spec.nnodes} node{'s' if spec.nnodes > 1 else ''}"
+    count, what = (spec.gpus, "GPU") if spec.gpus else (spec.processes_per_node, "process")
+    plural = "" if count == 1 else "es" if what == "process" else "s"
+    return f"{nodes} x {count} {what}{plural}"
+
+
+def _title(body: Body) -> str:
+    metadata = body["metadata"]
+    kind = f"ddpjob.{names.GROUP}" if body["kind"] == names.KIND else body["kind"].lower()
+    return f"{kind}/{metadata.get('name') or metadata['generateName']}"
+
+
+def _shortened(body: Body) -> Body:
+    """Return the object with its binary data cut for a terminal."""
+    if "binaryData" not in body:
+        return body
+    data = {
+        key: f"{text[:SHOWN]}... (of {len(text)} characters)"
+        for key, text in body["binaryData"].items()
+    }
+    return {**body, "binaryData": data}

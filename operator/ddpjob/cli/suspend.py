@@ -1,0 +1,37 @@
+"""`ddpjob suspend`: ends the pods of a job, and keeps the job."""
+
+from typing import Annotated
+
+import typer
+
+from ddpjob.cli.changing import Format, Target, refuse_finished, tell
+from ddpjob.cli.interrupt import detaching
+from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
+from ddpjob.cli.say import note
+
+
+def suspend(
+    name: Target,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until no pod runs any more.")] = False,
+    namespace: Namespace = None,
+    output: Format = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """End the pods of a job, and keep the job: its ranks have their grace period to save.
+
+    `ddpjob resume` starts it again. In between any field of its spec may be changed.
+    """
+    place = Place(namespace, context, kubeconfig)
+    job = place.client().job(plain_name(name))
+    refuse_finished(job, f"ddpjob delete {job.name}{place.flags} removes it, and its pods")
+    job = job.suspend()
+    if wait and job.state != "Suspended":
+        note(f"{job.name} is {job.state}: waiting until its pods have ended")
+        with detaching(f"detached: {job.name} goes on suspending"):
+            job = job.until(lambda now: now.state == "Suspended" or now.is_finished)
+        refuse_finished(job, "")
+    ended = job.state == "Suspended"
+    tell(
+        job, "is suspended" if ended else "suspends: its ranks may save, then its pods end", output
+    )

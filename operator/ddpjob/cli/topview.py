@@ -1,0 +1,214 @@
+"""The table of `ddpjob top`: a job's status, and what each node's agent says."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from ddpjob.cli.columns import show, styled
+from ddpjob.cli.exits import Exit
+from ddpjob.cli.options import Place, find
+from ddpjob.cli.say import document, note, say
+from ddpjob.cli.screen import COLOURS, Screen
+from ddpjob.client import agents, why
+from ddpjob.client.agents import NodeProgress
+from ddpjob.client.job import Job
+from ddpjob.errors import Forbidden
+from ddpjob.times import duration
+
+HEADINGS = ("NODE", "POD", "ON", "STEP", "STEPS/S", "IDLE", "LOSS")
+NONE = "-"
+# Characters of the bar, and of the curve.
+BAR, CURVE = 20, 32
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class View:
+    """One job, and its nodes as they were last seen."""
+
+    def __init__(self, place: Place, name: str | None) -> None:
+        self._client = place.client()
+        self._job = find(self._client, name)
+        self._nodes: list[NodeProgress] = []
+        self._rates: dict[str, float] = {}  # steps per second, by pod
+        self._seen_at = 0.0
+        self._problem = ""
+
+    def print_record(self) -> None:
+        """Print all that is known, once, as JSON."""
+        self._look()
+        document(json.dumps(_record(self._job, self._nodes, self._problem), indent=2))
+
+    def show(self, interval: float, *, once: bool) -> None:
+        """Print the table once, or keep it on the terminal until the job ends or Ctrl-C."""
+        screen = Screen()
+        self._look()
+        if once or not screen.is_terminal:
+            say(*head(self._job, self._nodes))
+            if self._nodes:
+                show(HEADINGS, self._rows(), screen)
+            if self._problem:
+                note(self._problem)
+            return
+        try:
+            self._live(screen, interval)
+        except KeyboardInterrupt:
+            raise typer.Exit(Exit.DETACHED) from None
+
+    def _live(self, screen: Screen, interval: float) -> None:
+        with Live(
+            get_renderable=lambda: self._table(screen), console=screen, auto_refresh=False
+        ) as live:
+            while True:
+                live.refresh()
+                if self._job.is_finished:
+                    return
+                time.sleep(interval)
+                self._job.refresh()
+                self._look()
+
+    def _look(self) -> None:
+        """Ask the agents, unless the job has no pods or its user may not."""
+        if self._job.is_finished or self._job.state in ("Pending", "Suspended") or self._problem:
+            self._nodes = []
+            return
+        try:
+            answers = agents.ask(self._client.connection, self._job.body, "/progress")
+        except Forbidden as error:
+            self._nodes = []
+            self._problem = (
+                f"you may not {error.verb} {error.resource} in namespace {error.namespace}, "
+                "so this is the job's status alone"
+            )
+            return
+        now, before = time.monotonic(), {node.pod.uid: node.step for node in self._nodes}
+        self._nodes = [agents.read_progress(answer) for answer in answers]
+        for node in self._nodes:
+            last = before.get(node.pod.uid)
+            if node.step is not None and last is not None and node.step >= last:
+                self._rates[node.pod.uid] = (node.step - last) / max(0.001, now - self._seen_at)
+        self._seen_at = now
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [row(node, self._rates.get(node.pod.uid)) for node in self._nodes]
+
+    def _table(self, screen: Screen) -> Group:
+        """Return all, cut at the height of the terminal."""
+        lines = [Text(line) for line in head(self._job, self._nodes)]
+        lines[0].highlight_words([self._job.state], COLOURS.get(self._job.state, ""))
+        rows = self._rows()
+        room = max(1, screen.height - len(lines) - 3)
+        if rows:
+            lines += styled(HEADINGS, rows[:room], screen.width)
+        if len(rows) > room:
+            lines.append(Text(f"… and {len(rows) - room} more"))
+        if self._problem:
+            lines.append(Text(self._problem, style="yellow"))
+        for line in lines:
+            line.truncate(screen.width, overflow="ellipsis")
+        return Group(*lines)
+
+
+def head(job: Job, nodes: Sequence[NodeProgress]) -> list[str]:
+    """Return the lines above the table: state, steps, useful time, and the loss as a curve."""
+    status = job.body.get("status")
+    summary = {
+        name: why.text(status, "summary", name, limit=64) for name in ("nodes", "step", "eta")
+    }
+    parts = [f"{job.name}  {job.state} {summary['nodes']}".rstrip()]
+    if summary["step"]:
+        parts.append(bar(summary["step"]))
+    if summary["eta"] and summary["eta"] != NONE:
+        parts.append(f"eta {summary['eta']}")
+    if useful := _percent(why.text(status, "goodput", "ratio", limit=16)):
+        parts.append(f"useful {useful}")
+    lines = ["  ".join(parts)]
+    if job.reason:
+        lines.append(job.reason)
+    losses = [point[1] for point in job.curve() if len(point) > 1]
+    samples = next((n.samples_per_second for n in nodes if n.samples_per_second), None)
+    figures = [why.text(status, "summary", "loss", limit=64), curve(losses)]
+    if figures[0]:
+        figures[0] = f"loss {figures[0]}"
+    figures.append(f"{samples:.4g} samples/s" if samples else "")
+    if any(figures):
+        lines.append("  ".join(filter(None, figures)))
+    return lines
+
+
+def bar(step: str) -> str:
+    """Return the steps as a bar, if the total is known: `[#####.....] 50/100 50%`."""
+    done, slash, total = step.partition("/")
+    if not (
+        slash and done.isdecimal() and total.isdecimal() and 0 < len(total) < 17 and int(total)
+    ):
+        return f"step {step}"
+    part = min(1.0, int(done[:17]) / int(total))
+    full = int(part * BAR)
+    return f"[{'#' * full}{'.' * (BAR - full)}] {step} {int(part * 100)}%"
+
+
+def curve(losses: Sequence[float]) -> str:
+    """Return the losses as a line of blocks, the highest as the largest."""
+    finite = [loss for loss in losses if abs(loss) < 1e300][-CURVE:]
+    if len(finite) < 2:
+        return ""
+    low, high = min(finite), max(finite)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BLOCKS[round((loss - low) * scale)] for loss in finite)
+
+
+def row(node: NodeProgress, rate: float | None) -> tuple[str, ...]:
+    """Return the cells of a node, all of them printable."""
+    pod = node.pod
+    if node.problem:
+        return (str(pod.node_rank), pod.name, pod.node or NONE, node.problem, "", "", "")
+    return (
+        str(pod.node_rank),
+        pod.name,
+        pod.node or NONE,
+        NONE if node.step is None else str(node.step),
+        NONE if rate is None else f"{rate:.3g}",
+        NONE if node.idle_seconds is None else duration(node.idle_seconds),
+        NONE if node.loss is None else f"{node.loss:.4g}",
+    )
+
+
+def _percent(ratio: str) -> str:
+    try:
+        return f"{100 * float(ratio):.0f}%"
+    except ValueError:
+        return ""
+
+
+def _record(job: Job, nodes: Sequence[NodeProgress], problem: str) -> dict[str, Any]:
+    status = job.body.get("status")
+    return {
+        "job": job.name,
+        "namespace": job.namespace,
+        "state": job.state,
+        "attempt": job.attempt,
+        "step": job.step,
+        "curve": [list(point) for point in job.curve()],
+        "goodput": why.text(status, "goodput", "ratio", limit=16) or None,
+        "problem": problem or None,
+        "nodes": [
+            {
+                "nodeRank": node.pod.node_rank,
+                "pod": node.pod.name,
+                "node": node.pod.node,
+                "state": node.state or None,
+                "step": node.step,
+                "loss": node.loss,
+                "samplesPerSecond": node.samples_per_second,
+                "idleSeconds": node.idle_seconds,
+                "problem": node.problem or None,
+            }
+            for node in nodes
+        ],
+    }

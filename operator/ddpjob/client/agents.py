@@ -1,0 +1,172 @@
+"""What the agents of a job's pods answer at their port, which port-forward reaches."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from ddpjob import names
+from ddpjob.client import stacks, why
+from ddpjob.client.connection import Connection
+from ddpjob.client.forward import Page, fetch
+from ddpjob.client.logs import Pod, read_pod
+from ddpjob.cluster import PODS
+from ddpjob.errors import ClusterError, Forbidden, LoginFailed
+from ddpjob.json_depth import Body
+
+# Pods that are asked at the same time.
+WORKERS = 16
+# Pods that are asked at all. Each takes a connection of the API server's to a kubelet.
+MAX_PODS = 512
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the agent of one pod has answered, or why it has not."""
+
+    pod: Pod
+    page: Page | None
+    problem: str
+    """Printable; empty with a page."""
+
+
+@dataclass(frozen=True)
+class NodeProgress:
+    """How far one node is, by its own agent. None is what it does not know."""
+
+    pod: Pod
+    state: str = ""
+    step: int | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    """Of all ranks together, where the script says it."""
+    idle_seconds: float | None = None
+    """Since the last step, by the pod's own clock."""
+    problem: str = ""
+
+
+def ask(connection: Connection, job: Body, path: str) -> list[Answer]:
+    """Return the answers to a GET of `path` of all pods of the current attempt, by node rank.
+
+    Raises Forbidden without the right to `pods/portforward`, ClusterError or LoginFailed.
+    """
+    namespace = job["metadata"]["namespace"]
+    pods = _pods(connection, job)
+
+    def answer(found: tuple[Pod, int]) -> Answer:
+        pod, port = found
+        if pod.state != "running":
+            return Answer(pod, None, f"its container is {pod.state}")
+        try:
+            page = fetch(connection, namespace, pod.name, port, path)
+        except Forbidden:
+            raise
+        except ClusterError as error:
+            return Answer(pod, None, error.message)
+        if page.status != 200:
+            return Answer(pod, None, f"its agent has no {path} (HTTP {page.status})")
+        return Answer(pod, page, "")
+
+    return _in_parallel(answer, pods[:MAX_PODS])
+
+
+def read_progress(answer: Answer) -> NodeProgress:
+    """Return what an answer of /progress says. It may be anything."""
+    if answer.page is None:
+        return NodeProgress(answer.pod, problem=answer.problem)
+    try:
+        found = json.loads(answer.page.content)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, Mapping):
+        return NodeProgress(answer.pod, problem="its agent has sent no JSON object")
+    updated, now = _number(found, "updated_at"), _time(answer.page.date)
+    idle = None if updated is None or now is None else max(0.0, now - updated)
+    return NodeProgress(
+        answer.pod,
+        state=why.text(found, "state", limit=32),
+        step=why.number(found, "step"),
+        loss=_number(found, "loss"),
+        samples_per_second=_number(found, "samples_per_second"),
+        idle_seconds=idle,
+    )
+
+
+def read_stacks(answers: Iterable[Answer], processes: int) -> dict[int, str]:
+    """Return the stacks in answers of /stacks, by global rank, of `processes` ranks in each pod."""
+    found: dict[int, str] = {}
+    for answer in answers:
+        if answer.page is not None:
+            first = answer.pod.node_rank * processes
+            text = answer.page.content.decode(errors="replace")
+            found |= stacks.by_rank(text, range(first, first + processes))
+    return found
+
+
+def _pods(connection: Connection, job: Body) -> list[tuple[Pod, int]]:
+    """Return the pods of the current attempt, and the ports of their agents."""
+    metadata = job["metadata"]
+    attempt = why.number(job, "status", "attempt") or 0
+
+    def keep(body: Body) -> tuple[Pod, int] | None:
+        pod = read_pod(body, metadata["name"], metadata["uid"])
+        return (pod, _port(body)) if pod is not None and pod.attempt == attempt else None
+
+    labels = f"{names.JOB_LABEL}={metadata['name']},{names.ATTEMPT_LABEL}={attempt}"
+    found = connection.list(PODS, namespace=metadata["namespace"], labels=labels, keep=keep)
+    return sorted(found.items, key=lambda each: each[0].node_rank)
+
+
+def _port(pod: Body) -> int:
+    """Return the port of a pod's agent: pods that share an address have it in an annotation."""
+    text = why.text(pod, "metadata", "annotations", names.AGENT_PORT_ANNOTATION, limit=8)
+    is_port = text.isascii() and text.isdigit() and 0 < int(text) < 2**16
+    return int(text) if is_port else names.AGENT_PORT
+
+
+def _in_parallel(
+    act: Callable[[tuple[Pod, int]], Answer], pods: Sequence[tuple[Pod, int]]
+) -> list[Answer]:
+    """Return the results in the order of the pods. Raises the first error of one."""
+    todo: SimpleQueue[int] = SimpleQueue()
+    done: SimpleQueue[tuple[int, Answer | Exception]] = SimpleQueue()
+    for number in range(len(pods)):
+        todo.put(number)
+
+    def work() -> None:
+        while True:
+            try:
+                number = todo.get_nowait()
+            except Empty:
+                return
+            try:
+                done.put((number, act(pods[number])))
+            except (ClusterError, LoginFailed) as error:
+                done.put((number, error))
+
+    for _ in range(min(WORKERS, len(pods))):
+        Thread(target=work, daemon=True).start()  # Ctrl-C waits for none of them
+    found: dict[int, Answer] = {}
+    while len(found) < len(pods):
+        number, result = done.get()
+        if isinstance(result, Exception):
+            raise result
+        found[number] = result
+    return [found[number] for number in range(len(pods))]
+
+
+def _number(found: Any, name: str) -> float | None:
+    value = found.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e300 and not math.isnan(value) else None
+
+
+def _time(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -1,0 +1,156 @@
+"""The ConfigMaps with a job's code, of which each job that uses them is an owner.
+
+Their names are made of what is in them, so jobs with the same code share them. Kubernetes deletes
+them with the last of their owners. One that no job owns is somebody's own: it is used, and stays.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpjob import names
+from ddpjob.client import why
+from ddpjob.client.connection import Connection
+from ddpjob.cluster import CONFIGMAPS
+from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound
+from ddpjob.json_depth import Body
+
+STRATEGIC = "application/strategic-merge-patch+json"
+# A ConfigMap whose last owner has just been deleted is gone in a second or two.
+WAIT_SECONDS, PAUSE_SECONDS = 60.0, 0.5
+
+
+def names_of(job: Mapping[str, Any]) -> list[str]:
+    """Return the names of the ConfigMaps that the spec of a job names for its code."""
+    found = why.part(job, "spec", "code", "configMaps")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def check(connection: Connection, job: Mapping[str, Any], namespace: str) -> None:
+    """Raise InvalidJob unless the ConfigMaps that the spec of this job names exist."""
+    for position, name in enumerate(names_of(job)):
+        if _read(connection, namespace, name) is None:
+            raise _absent(position, name, namespace)
+
+
+def rehearse(connection: Connection, namespace: str, config_maps: Sequence[Body]) -> None:
+    """Ask the API server whether `provide` would succeed, and store nothing. Raises as that."""
+    for wanted in config_maps:
+        name = str(wanted["metadata"]["name"])
+        if not _create(connection, namespace, wanted, dry_run=True):
+            found = _read(connection, namespace, name)
+            if found is not None and not _is_same(found, wanted):
+                raise _other_content(name, namespace)
+
+
+def provide(connection: Connection, job: Body, config_maps: Sequence[Body]) -> None:
+    """Create these ConfigMaps for the job, or make it one more owner of those that exist.
+
+    Raises Conflict if one exists with other content, Forbidden or another ClusterError.
+    """
+    namespace = job["metadata"]["namespace"]
+    for wanted in config_maps:
+        name = str(wanted["metadata"]["name"])
+        body = {**wanted, "metadata": {**wanted["metadata"], "ownerReferences": [_owner(job)]}}
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not _create(connection, namespace, body):
+            found = _read(connection, namespace, name)
+            if found is not None and not _is_same(found, wanted):
+                raise _other_content(name, namespace)
+            if found is not None and _join(connection, job, found):
+                break
+            _pause(name, deadline)
+
+
+def adopt(connection: Connection, job: Body) -> None:
+    """Make the job an owner of the ConfigMaps that its spec names. Raises InvalidJob without one.
+
+    That one may just have been deleted with the last of its owners.
+    """
+    namespace = job["metadata"]["namespace"]
+    for position, name in enumerate(names_of(job)):
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (found := _read(connection, namespace, name)) is not None:
+            if _join(connection, job, found):
+                break
+            _pause(name, deadline)
+        else:
+            raise _absent(position, name, namespace)
+
+
+def _create(connection: Connection, namespace: str, body: Body, *, dry_run: bool = False) -> bool:
+    """Create the ConfigMap, and return whether its name was free."""
+    query = {"dryRun": "All"} if dry_run else None
+    try:
+        connection.request("POST", CONFIGMAPS.path(namespace), body, query=query)
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _read(connection: Connection, namespace: str, name: str) -> Body | None:
+    try:
+        return connection.get(CONFIGMAPS, name, namespace=namespace)
+    except NotFound:
+        return None
+
+
+def _join(connection: Connection, job: Body, found: Body) -> bool:
+    """Make the job an owner of a ConfigMap. Return whether it stays, as far as it depends on us.
+
+    The list of owners is merged by uid, so jobs that join at once keep each other's entries. The
+    garbage collector deletes an object only in the version that it has read, so one that was not
+    being deleted when the job joined is not deleted for its earlier owners.
+    """
+    if _is_shared(found):
+        metadata = found["metadata"]
+        owners = {"uid": metadata["uid"], "ownerReferences": [_owner(job)]}
+        path = CONFIGMAPS.path(metadata["namespace"], metadata["name"])
+        try:
+            body = {"metadata": owners}
+            found = connection.request("PATCH", path, body, content_type=STRATEGIC)
+        except (Conflict, NotFound):  # it is gone, or was made anew
+            return False
+    return not why.text(found, "metadata", "deletionTimestamp")
+
+
+def _owner(job: Body) -> Body:
+    """Return the reference to the job. It blocks nothing, so it needs no right on the job."""
+    head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
+    return {**head, "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+
+
+def _is_shared(found: Body) -> bool:
+    """Return whether jobs own the ConfigMap, so that it would go with the last of them."""
+    owners = why.part(found, "metadata", "ownerReferences")
+    kinds = [(why.text(owner, "apiVersion"), why.text(owner, "kind")) for owner in owners or ()]
+    return any(group.startswith(f"{names.GROUP}/") and kind == names.KIND for group, kind in kinds)
+
+
+def _is_same(found: Body, wanted: Body) -> bool:
+    return all(
+        (found.get(part) or {}) == (wanted.get(part) or {}) for part in ("data", "binaryData")
+    )
+
+
+def _pause(name: str, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        text = f"ConfigMap {name} is being deleted, and is not gone after {WAIT_SECONDS:g} s"
+        error = Conflict(409, "Conflict", text)
+        error.advice = f"see what keeps it: kubectl get configmap {name} -o yaml"
+        raise error
+    time.sleep(PAUSE_SECONDS)
+
+
+def _other_content(name: str, namespace: str) -> Conflict:
+    text = f"ConfigMap {name} in namespace {namespace} exists, with other content than this code"
+    error = Conflict(409, "Conflict", text)
+    error.advice = f"see who made it, and delete it: kubectl delete configmap {name} -n {namespace}"
+    return error
+
+
+def _absent(position: int, name: str, namespace: str) -> InvalidJob:
+    where = f"spec.code.configMaps[{position}]"
+    error = InvalidJob(where, f"ConfigMap {name} does not exist in namespace {namespace}", name)
+    error.advice = "send the folder itself: --code DIR"
+    return error

@@ -1,0 +1,193 @@
+"""Changes of a job's spec as people say them: `failurePolicy.maxRestarts=5`, not on node gpu-17.
+
+Pure. Bodies are as they were stored, so their parts may be of any type where the schema is open.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from ddpjob import names
+from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import Body
+
+# A dot that no backslash precedes.
+_DOT = re.compile(r"(?<!\\)\.")
+# A node's name.
+_NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+# Characters of a job's name, as `api.MAX_NAME` has them behind a slow import.
+MAX_NAME = 52
+# What a new object does not take over from the one that it is like.
+_OWN_ANNOTATIONS = (names.USER_ANNOTATION, "kubectl.kubernetes.io/last-applied-configuration")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A new value for a field of the spec. None removes the field."""
+
+    path: tuple[str, ...]
+    value: Any
+
+    @classmethod
+    def parse(cls, text: str) -> "Setting":
+        r"""Return the setting in `nnodes=4` or `env.LR=0.1`. Raises InvalidJob.
+
+        A value is JSON, or else the text itself. Variables of `env` are texts. A backslash keeps a
+        dot within a name: `resources.limits.nvidia\.com/gpu=4`.
+        """
+        field, equals, value = text.partition("=")
+        path = tuple(part.replace("\\.", ".") for part in _DOT.split(field))
+        path = path[1:] if path[:1] == ("spec",) and len(path) > 1 else path
+        if not equals or not all(path):
+            raise InvalidJob("--set", f"must be FIELD=VALUE, such as nnodes=4, got {text!r}", text)
+        return cls(path, value if path[0] == "env" and len(path) == 2 else _value(value))
+
+
+def with_settings(spec: Mapping[str, Any], settings: Iterable[Setting]) -> Body:
+    """Return the spec with the settings. Raises InvalidJob for a field of what has no fields."""
+    found = deepcopy(dict(spec))
+    for setting in settings:
+        if setting.path[0] == "env" and len(setting.path) == 2:
+            found["env"] = _with_variable(found.get("env"), setting.path[1], setting.value)
+        else:
+            _put(found, setting)
+    return found
+
+
+def without_nodes(spec: Mapping[str, Any], nodes: Sequence[str]) -> Body:
+    """Return the spec with pods kept off these nodes, whatever else they ask of their node.
+
+    Raises InvalidJob for what is no name of a node.
+    """
+    for node in nodes:
+        if not _NODE.fullmatch(node):
+            raise InvalidJob("--exclude-node", f"must be the name of a node, got {node!r}", node)
+    found = deepcopy(dict(spec))
+    if not nodes:
+        return found
+    template = found["template"] = _child(found, "template")
+    _keep_off(template, nodes)
+    master = found.get("master")
+    # A list of rank 0's own would replace that of all pods.
+    if isinstance(master, dict) and _terms(master.get("template")):
+        _keep_off(master["template"], nodes)
+    return found
+
+
+def merged(before: Mapping[str, Any], patch: Mapping[str, Any]) -> Body:
+    """Return what a JSON merge patch makes of an object."""
+    found = deepcopy(dict(before))
+    for name, value in patch.items():
+        old = found.get(name)
+        if value is None:
+            found.pop(name, None)
+        elif isinstance(value, Mapping):
+            found[name] = merged(old if isinstance(old, Mapping) else {}, value)
+        else:
+            found[name] = value
+    return found
+
+
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Body:
+    """Return the JSON merge patch that makes `after` of `before`."""
+    patch: Body = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            if changes := merge_patch(old, value):
+                patch[name] = changes
+        elif name not in before or old != value or type(old) is not type(value):
+            patch[name] = value
+    return patch
+
+
+def rerun(job: Mapping[str, Any], spec: Mapping[str, Any]) -> Body:
+    """Return a new job like this one, with another spec, and without a name."""
+    metadata = job["metadata"]
+    annotations = {
+        name: text
+        for name, text in (metadata.get("annotations") or {}).items()
+        if name not in _OWN_ANNOTATIONS
+    }
+    annotations[names.RERUN_ANNOTATION] = origin(job)
+    kept = {name: metadata[name] for name in ("namespace", "labels") if metadata.get(name)}
+    head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
+    new = {name: value for name, value in spec.items() if name != "suspend"}
+    return {**head, "metadata": {**kept, "annotations": annotations}, "spec": new}
+
+
+def origin(job: Mapping[str, Any]) -> str:
+    """Return the name of the job of which this one is a rerun, or its own name."""
+    metadata = job["metadata"]
+    first = (metadata.get("annotations") or {}).get(names.RERUN_ANNOTATION)
+    # Anybody may write the annotation; it counts where the name was made of it.
+    if isinstance(first, str) and first:
+        stem, dash, number = str(metadata["name"]).rpartition("-")
+        if dash and number.isdecimal() and first.startswith(stem):
+            return first
+    return str(metadata["name"])
+
+
+def rerun_name(first: str, number: int) -> str:
+    """Return the name of the run with this number, from 2, cut to what a job's name may have."""
+    suffix = f"-{number}"
+    return first[: MAX_NAME - len(suffix)].rstrip("-") + suffix
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _with_variable(env: Any, name: str, value: str) -> list[Any]:
+    kept = [each for each in env or () if not (isinstance(each, dict) and each.get("name") == name)]
+    return [*kept, {"name": name, "value": value}]
+
+
+def _put(spec: Body, setting: Setting) -> None:
+    parent = spec
+    for position, name in enumerate(setting.path[:-1]):
+        child = parent.setdefault(name, {})
+        if child is None:
+            child = parent[name] = {}
+        if not isinstance(child, dict):
+            where = ".".join(("spec", *setting.path[: position + 1]))
+            raise InvalidJob(where, "has no fields; set it as a whole, as JSON", child)
+        parent = child
+    if setting.value is None:
+        parent.pop(setting.path[-1], None)
+    else:
+        parent[setting.path[-1]] = setting.value
+
+
+def _child(parent: Body, name: str) -> Body:
+    found = parent.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _terms(template: Any) -> Any:
+    for name in ("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms"):
+        template = template.get(name) if isinstance(template, dict) else None
+    return template
+
+
+def _keep_off(template: Body, nodes: Sequence[str]) -> None:
+    """Add the nodes to each term of the overlay: terms are alternatives."""
+    given = _terms(template) or [{}]
+    parent = template
+    for name in ("spec", "affinity", "nodeAffinity", _REQUIRED):
+        parent[name] = _child(parent, name)
+        parent = parent[name]
+    terms = []
+    for term in given:
+        fields = list(term.get("matchFields") or []) if isinstance(term, dict) else []
+        off = [{"key": "metadata.name", "operator": "NotIn", "values": [n]} for n in nodes]
+        new = [each for each in off if each not in fields]
+        terms.append({**term, "matchFields": fields + new} if isinstance(term, dict) else term)
+    parent["nodeSelectorTerms"] = terms

@@ -1,0 +1,222 @@
+"""The commands that change jobs, against a real API server: in pipes and in a terminal."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob.cluster import PODS
+from tests.api.reading import Cluster, condition
+from tests.cluster.apiserver import ApiServer
+from tests.terminal import Running, Terminal, ddpjob, environment
+
+
+@pytest.fixture
+def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
+    return Cluster(api_server, namespace)
+
+
+@pytest.fixture
+def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
+    """The environment of an administrator whose context has the test's namespace."""
+    path = tmp_path / "kubeconfig"
+    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
+    return environment(path)
+
+
+def stored(cluster: Cluster, name: str) -> Any:
+    return cluster.server.request("GET", f"{cluster.jobs}/{name}")
+
+
+def until_resumed(cluster: Cluster, name: str) -> None:
+    deadline = time.monotonic() + 60
+    while stored(cluster, name)["spec"]["suspend"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def suspended(cluster: Cluster, name: str, **spec: Any) -> None:
+    """A job that is suspended, as an operator would have left it."""
+    cluster.job(name, suspend=True, **spec)
+    cluster.status(
+        name, state="Suspended", conditions=[condition("Suspended", "True", "Suspended")]
+    )
+
+
+def test_a_job_is_suspended(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("digits")
+    ended = ddpjob("suspend", "digits", env=env)
+    words = "digits suspends: its ranks may save, then its pods end\n"
+    assert (ended.code, ended.out, ended.err) == (0, words, "")
+    assert stored(cluster, "digits")["spec"]["suspend"] is True
+    with Running("suspend", "digits", "--wait", env=env) as waiting:
+        waiting.until("waiting until its pods have ended")
+        cluster.status("digits", state="Suspended")
+        ended = waiting.end()
+    assert (ended.code, ended.out) == (0, "digits is suspended\n")
+    ended = ddpjob("suspend", "ddpjob.ddpjob.dev/digits", "-o", "json", env=env)
+    assert json.loads(ended.out)["metadata"]["name"] == "digits"
+    assert ddpjob("suspend", "digits", "-o", "name", env=env).out == "ddpjob.ddpjob.dev/digits\n"
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_suspension(
+    cluster: Cluster, env: Mapping[str, str]
+) -> None:
+    cluster.running("digits")
+    with Terminal("suspend", "digits", "--wait", env=env) as terminal:
+        terminal.until("waiting until")
+        terminal.type("\x03")
+        ended = terminal.end()
+    assert ended.code == 130 and "detached: digits goes on suspending" in ended.out
+    assert stored(cluster, "digits")["spec"]["suspend"] is True
+
+
+def test_a_finished_job_is_neither_suspended_nor_resumed(
+    cluster: Cluster, env: Mapping[str, str]
+) -> None:
+    cluster.failed("bert")
+    for verb, advice in (("suspend", "ddpjob delete bert"), ("resume", "ddpjob rerun bert")):
+        ended = ddpjob(verb, "bert", env=env)
+        assert (ended.code, ended.out) == (5, "")
+        assert "error: bert has failed; a finished job never starts again" in ended.err
+        assert f"next: {advice}" in ended.err
+    assert (
+        "suspend" not in stored(cluster, "bert")["spec"]
+        or not stored(cluster, "bert")["spec"]["suspend"]
+    )
+
+
+def test_a_job_is_resumed_changed(cluster: Cluster, env: Mapping[str, str]) -> None:
+    suspended(cluster, "digits", env=[{"name": "LR", "value": "0.1"}])
+    changes = ["--set", "nnodes=4", "--set", "env.LR=0.3", "--exclude-node", "gpu-17"]
+    ended = ddpjob("resume", "digits", *changes, env=env)
+    assert (ended.code, ended.out, ended.err) == (0, "digits resumes\n", "")
+    spec = stored(cluster, "digits")["spec"]
+    assert (spec["suspend"], spec["nnodes"]) == (False, 4)
+    assert spec["env"] == [{"name": "LR", "value": "0.3"}]
+    assert "gpu-17" in json.dumps(spec["template"])
+
+
+def test_resume_waits_until_the_job_runs(cluster: Cluster, env: Mapping[str, str]) -> None:
+    suspended(cluster, "digits")
+    with Running("resume", "digits", "--wait", env=env) as waiting:
+        until_resumed(cluster, "digits")
+        cluster.status("digits", state="Running")
+        ended = waiting.end()
+    assert (ended.code, ended.out) == (0, "digits is running\n")
+    ended = ddpjob("resume", "digits", env=env)
+    assert ended.code == 0 and "digits was not suspended" in ended.err
+
+
+def test_a_running_job_is_not_changed(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("digits")
+    ended = ddpjob("resume", "digits", "--set", "nnodes=4", env=env)
+    assert ended.code == 5 and ended.err == (
+        "error: digits is Running; its spec can change only while it is suspended\n"
+        "  next: ddpjob suspend digits --wait\n"
+    )
+    ddpjob("suspend", "digits", env=env)
+    with Running("resume", "digits", "--set", "nnodes=4", env=env) as waiting:
+        waiting.until("digits is Running: waiting until its pods have ended")
+        cluster.status("digits", state="Suspended")
+        assert waiting.end().code == 0
+    assert stored(cluster, "digits")["spec"]["nnodes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--set", "nnodes"], "--set: must be FIELD=VALUE, such as nnodes=4, got 'nnodes'"),
+        (["--set", "args.0=x"], "spec.args: has no fields; set it as a whole, as JSON"),
+        (["--exclude-node", "a/b"], "--exclude-node: must be the name of a node, got 'a/b'"),
+        (["--set", "nnodes=0"], "spec.nnodes: Invalid value: 0"),
+    ],
+)
+def test_wrong_changes_are_refused(
+    cluster: Cluster, env: Mapping[str, str], options: list[str], words: str
+) -> None:
+    suspended(cluster, "digits")
+    for verb in ("resume", "rerun"):
+        ended = ddpjob(verb, "digits", *options, env=env)
+        assert ended.code == 2 and words in ended.err, ended.err
+    assert stored(cluster, "digits")["spec"]["suspend"] is True
+    assert len(cluster.server.request("GET", cluster.jobs)["items"]) == 1
+
+
+def test_a_rerun_is_a_new_job(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.failed("bert")
+    ended = ddpjob("rerun", "bert", "--set", "nnodes=1", env=env)
+    assert (ended.code, ended.out, ended.err) == (0, "bert-2 created, like bert\n", "")
+    assert stored(cluster, "bert-2")["spec"]["nnodes"] == 1
+    named = ddpjob("rerun", "bert", "--name", "again", "-o", "name", env=env)
+    assert named.out == "ddpjob.ddpjob.dev/again\n"
+    taken = ddpjob("rerun", "bert", "--name", "again", env=env)
+    assert taken.code == 5 and '"again" already exists' in taken.err
+
+
+def test_two_jobs_that_write_to_one_checkpoint_are_noted(
+    cluster: Cluster, env: Mapping[str, str]
+) -> None:
+    checkpoint = {"volume": {"persistentVolumeClaim": {"claimName": "ckpt"}}}
+    cluster.running("digits", checkpoint=checkpoint)
+    ended = ddpjob("rerun", "digits", env=env)
+    assert "digits is Running, and both write to the checkpoints in claim ckpt" in ended.err
+
+
+def test_deletion_asks_on_a_terminal(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("digits")
+    with Terminal("delete", "digits", env=env) as terminal:
+        terminal.until("delete this job, its pods and their logs? [y/N]:")
+        terminal.type("n\n")
+        ended = terminal.end()
+    assert ended.code == 1 and f"digits  Running  in namespace {cluster.namespace}" in ended.out
+    assert stored(cluster, "digits")
+    with Terminal("delete", "digits", env=env) as terminal:
+        terminal.until("[y/N]:")
+        terminal.type("y\n")
+        ended = terminal.end()
+    assert ended.code == 0 and ended.out.endswith("digits deleted\n")
+    assert not cluster.server.exists(f"{cluster.jobs}/digits")
+
+
+def test_deletion_in_a_pipe_needs_yes(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("one")
+    cluster.running("two")
+    ended = ddpjob("delete", "one", "two", env=env)
+    assert ended.code == 2 and "nobody can be asked here: -y" in ended.err
+    ended = ddpjob("delete", "one", "gone", "-y", env=env)
+    assert ended.code == 3 and '"gone" not found' in ended.err
+    assert stored(cluster, "one")
+    ended = ddpjob("delete", "one", "two", "-y", env=env)
+    assert (ended.code, ended.out) == (0, "one deleted\ntwo deleted\n")
+    assert ddpjob("delete", env=env).code == 2
+
+
+def test_deletion_waits_until_the_pods_are_gone(cluster: Cluster, env: Mapping[str, str]) -> None:
+    job = cluster.job("digits")
+    labels = {"ddpjob.dev/job-uid": job["metadata"]["uid"]}
+    metadata = {"name": "digits-0-0", "labels": labels, "finalizers": ["tests.ddpjob.dev/hold"]}
+    body = {"metadata": metadata, "spec": {"containers": [{"name": "trainer", "image": "x"}]}}
+    pods = PODS.path(cluster.namespace)
+    cluster.server.request("POST", pods, body)
+    with Running("delete", "digits", "-y", "--wait", env=env) as waiting:
+        waiting.until("waiting until the pods of digits are gone")
+        cluster.server.request("DELETE", f"{pods}/digits-0-0", {"gracePeriodSeconds": 0})
+        assert waiting.process.poll() is None
+        change = {"metadata": {"finalizers": None}}
+        cluster.server.request("PATCH", f"{pods}/digits-0-0", change, kind="merge-patch+json")
+        assert waiting.end().code == 0
+
+
+def test_a_missing_right_is_named(
+    api_server: ApiServer, cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    cluster.running("digits")
+    token = api_server.service_account_token(namespace, "nobody")
+    path = api_server.write_kubeconfig(tmp_path / "config", token=token, namespace=namespace)
+    ended = ddpjob("suspend", "digits", env=environment(path))
+    assert ended.code == 4
+    assert f"you may not get ddpjobs in namespace {namespace}" in ended.err

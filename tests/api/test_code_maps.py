@@ -1,0 +1,165 @@
+"""ConfigMaps with code, which jobs share and own: with the real garbage collector."""
+
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from ddpjob import Client, Job
+from ddpjob.client import code_maps
+from ddpjob.cluster import CONFIGMAPS
+from ddpjob.errors import Conflict, InvalidJob, NotFound
+from tests.builders import job_object
+from tests.cluster.apiserver import ApiServer
+
+NAME = "ddpjob-code-3fa9c1d20b7e"
+# The garbage collector looks for new kinds, such as DDPJob, every 30 s.
+SECONDS = 90.0
+
+
+def config_map(content: bytes = b"code", name: str = NAME) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "immutable": True,
+        "binaryData": {"code.tar.gz": b64encode(content).decode()},
+    }
+
+
+@pytest.fixture
+def client(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Client]:
+    made = Client(namespace, kubeconfig=api_server.kubeconfig)
+    yield made
+    made.connection.close()
+
+
+def stored(client: Client) -> dict[str, Any] | None:
+    try:
+        return client.connection.get(CONFIGMAPS, NAME)
+    except NotFound:
+        return None
+
+
+def owners(client: Client) -> list[str]:
+    found = stored(client) or {"metadata": {}}
+    return sorted(owner["name"] for owner in found["metadata"].get("ownerReferences", ()))
+
+
+def until(holds: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def submitted(client: Client, name: str) -> Job:
+    return client.submit(job_object(name))
+
+
+def test_a_sweep_shares_one_and_leaves_none_behind(client: Client) -> None:
+    names = [f"sweep-{number:02}" for number in range(20)]
+    jobs = [submitted(client, name) for name in names]
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda j: code_maps.provide(client.connection, j.body, [config_map()]), jobs))
+    assert owners(client) == names
+    for job in jobs[1:]:
+        job.delete()
+    until(lambda: owners(client) == ["sweep-00"], "the deleted jobs are owners no more")
+    jobs[0].delete()
+    until(lambda: stored(client) is None, "the ConfigMap goes with its last owner")
+
+
+def test_one_that_is_about_to_go_is_made_anew(client: Client) -> None:
+    first, second = submitted(client, "first"), submitted(client, "second")
+    body = config_map()
+    body["metadata"]["finalizers"] = ["tests.ddpjob.dev/hold"]
+    code_maps.provide(client.connection, first.body, [body])
+    before = stored(client)
+    assert before is not None
+    path = CONFIGMAPS.path(client.namespace, NAME)
+    client.connection.request("DELETE", path)
+
+    def let_go() -> None:
+        change = {"metadata": {"finalizers": None}}
+        kind = "application/merge-patch+json"
+        client.connection.request("PATCH", path, change, content_type=kind)
+
+    threading.Timer(1.0, let_go).start()
+    code_maps.provide(client.connection, second.body, [config_map()])
+    after = stored(client)
+    assert after is not None and after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert owners(client) == ["second"]
+
+
+def test_one_that_is_kept_while_it_is_deleted_is_not_waited_for_for_ever(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = submitted(client, "first"), submitted(client, "second")
+    body = config_map()
+    body["metadata"]["finalizers"] = ["tests.ddpjob.dev/hold"]
+    code_maps.provide(client.connection, first.body, [body])
+    path = CONFIGMAPS.path(client.namespace, NAME)
+    client.connection.request("DELETE", path)
+    monkeypatch.setattr(code_maps, "WAIT_SECONDS", 0.2)
+    acts: list[Callable[[], None]] = [
+        lambda: code_maps.provide(client.connection, second.body, [config_map()]),
+        lambda: code_maps.adopt(client.connection, with_code(second).body),
+    ]
+    for act in acts:
+        with pytest.raises(Conflict, match="is being deleted") as refused:
+            act()
+        assert NAME in refused.value.advice
+    change = {"metadata": {"finalizers": None}}
+    client.connection.request("PATCH", path, change, content_type="application/merge-patch+json")
+
+
+def test_other_content_under_the_name_is_refused(client: Client) -> None:
+    first, second = submitted(client, "first"), submitted(client, "second")
+    code_maps.provide(client.connection, first.body, [config_map(b"other")])
+    acts: list[Callable[[], None]] = [
+        lambda: code_maps.provide(client.connection, second.body, [config_map()]),
+        lambda: code_maps.rehearse(client.connection, client.namespace, [config_map()]),
+    ]
+    for act in acts:
+        with pytest.raises(Conflict, match="with other content"):
+            act()
+    assert owners(client) == ["first"]
+
+
+def test_one_that_no_job_owns_stays_as_it_is(client: Client) -> None:
+    client.connection.request("POST", CONFIGMAPS.path(client.namespace), config_map())
+    job = submitted(client, "digits")
+    code_maps.provide(client.connection, job.body, [config_map()])
+    code_maps.adopt(client.connection, with_code(job).body)
+    assert owners(client) == []
+
+
+def with_code(job: Job) -> Job:
+    """The job as it would be with the ConfigMap as its code."""
+    job.body["spec"]["code"] = {"configMaps": [NAME], "sha256": "0" * 64}
+    return job
+
+
+def test_a_job_joins_the_owners_of_the_code_that_its_spec_names(client: Client) -> None:
+    first, second = submitted(client, "first"), with_code(submitted(client, "second"))
+    with pytest.raises(InvalidJob, match=f"ConfigMap {NAME} does not exist") as refused:
+        code_maps.adopt(client.connection, second.body)
+    assert refused.value.path == "spec.code.configMaps[0]"
+    with pytest.raises(InvalidJob, match=f"ConfigMap {NAME} does not exist"):
+        code_maps.check(client.connection, second.body, client.namespace)
+    code_maps.provide(client.connection, first.body, [config_map()])
+    code_maps.check(client.connection, second.body, client.namespace)
+    code_maps.adopt(client.connection, second.body)
+    assert owners(client) == ["first", "second"]
+    code_maps.adopt(client.connection, second.body)
+    assert owners(client) == ["first", "second"]
+
+
+def test_a_rehearsal_stores_nothing(client: Client) -> None:
+    code_maps.rehearse(client.connection, client.namespace, [config_map()])
+    assert stored(client) is None

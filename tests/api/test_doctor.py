@@ -1,0 +1,246 @@
+"""`ddpjob doctor` against real API servers: one with all that is needed, and one without."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ddpjob import __version__
+from ddpjob.client import checks
+from ddpjob.client.check import Level, Part
+from ddpjob.client.connection import Connection
+from tests.api.reading import Cluster
+from tests.cluster.apiserver import ApiError, ApiServer
+from tests.cluster.client import Client
+from tests.cluster.nodes import fake_nodes
+from tests.cluster.operator import installed_objects
+from tests.cluster.tiers import ROOT
+from tests.terminal import Terminal, ddpjob, environment
+
+CRD = ROOT / "charts" / "ddpjob" / "files" / "crd.yaml"
+
+
+@pytest.fixture
+def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
+    return Cluster(api_server, namespace)
+
+
+def kubeconfig(cluster: Cluster, folder: Path, token: str = "") -> Path:
+    token = token or cluster.server.token
+    path = folder / "kubeconfig"
+    return cluster.server.write_kubeconfig(path, token=token, namespace=cluster.namespace)
+
+
+@pytest.fixture
+def env(cluster: Cluster, tmp_path: Path) -> Mapping[str, str]:
+    return environment(kubeconfig(cluster, tmp_path))
+
+
+NAMESPACE = "ddpjob-system"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ddpjob-operator"
+
+
+class Installed:
+    """The operator's objects, whose pods run nowhere: a test says that one is ready."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        listing = {"apiVersion": "v1", "kind": "List", "items": installed_objects()}
+        server.kubectl("apply", "-f", "-", input=json.dumps(listing))
+
+    def change(self, **changes: Any) -> None:
+        """Change the Deployment."""
+        kind = "strategic-merge-patch+json"
+        self._server.request("PATCH", DEPLOYMENT, changes, kind=kind)
+
+    def ready(self) -> None:
+        """Say of its pods that they are ready, until the Deployment has one of the newest."""
+        deadline = time.monotonic() + 60
+        while not self._is_ready():
+            assert time.monotonic() < deadline
+            selector = "labelSelector=app.kubernetes.io/component=operator"
+            pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+            for pod in self._server.request("GET", f"{pods}?{selector}")["items"]:
+                status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+                path = f"{pods}/{pod['metadata']['name']}/status"
+                with suppress(ApiError):  # it is being replaced
+                    self._server.request("PATCH", path, {"status": status}, kind="merge-patch+json")
+            time.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        found = self._server.request("GET", DEPLOYMENT)
+        status, generation = found.get("status", {}), found["metadata"]["generation"]
+        counts = (status.get("observedGeneration"), status.get("updatedReplicas"))
+        return counts == (generation, 1) and status.get("readyReplicas") == 1
+
+
+@pytest.fixture
+def installed(api_server: ApiServer) -> Iterator[Installed]:
+    yield Installed(api_server)
+    api_server.request("DELETE", DEPLOYMENT, {"propagationPolicy": "Background"})
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    for pod in api_server.request("GET", pods)["items"]:  # no kubelet ends those on a node
+        path = f"{pods}/{pod['metadata']['name']}"
+        with suppress(ApiError):  # one on no node is gone by now
+            api_server.request("DELETE", path, {"gracePeriodSeconds": 0})
+
+
+async def test_all_is_in_order(
+    cluster: Cluster, env: Mapping[str, str], installed: Installed, client: Client
+) -> None:
+    installed.ready()
+    async with fake_nodes(client, "gpu-1", "gpu-2", capacity={"nvidia.com/gpu": "8"}):
+        pod = {
+            "metadata": {"name": "other"},
+            "spec": {
+                "nodeName": "gpu-1",
+                "containers": [
+                    {
+                        "name": "x",
+                        "image": "x",
+                        "resources": {"limits": {"nvidia.com/gpu": 3}},
+                    }
+                ],
+            },
+        }
+        await client.request("POST", f"/api/v1/namespaces/{cluster.namespace}/pods", pod)
+        ended = ddpjob("doctor", env=env)
+        assert (ended.code, ended.err) == (0, ""), ended.out
+        server, api, operator, rights, gpus = ended.out.splitlines()
+        assert server.startswith("ok    API server 1.34.")
+        assert server.endswith(f'context "tests", namespace {cluster.namespace}, you: admin')
+        assert api == "ok    API ddpjobs.ddpjob.dev v1alpha1"
+        assert operator == f"ok    operator {__version__} in ddpjob-system ready (1 of 1)"
+        assert rights.startswith("ok    you may: create, get, list, watch, patch, delete ddpjobs; ")
+        assert "use pods/portforward" in rights
+        assert gpus == "ok    13 of 16 nvidia.com/gpu free"
+        with Terminal("doctor", "--admin", env=env, columns=120) as terminal:
+            shown = terminal.end()
+        assert shown.code == 0
+        assert f"ok    the definition of DDPJob is that of {__version__}" in shown.out
+        assert 'ok    the roles "edit" and "view" include DDPJobs' in shown.out
+        assert "ok    who may not create pods may not create DDPJobs either" in shown.out
+    assert not cluster.server.request("GET", cluster.jobs)["items"]
+    record = json.loads(ddpjob("doctor", "-o", "json", env=env).out)
+    assert record["ok"] is True
+    assert [each["level"] for each in record["checks"]] == ["ok"] * 5
+    assert set(record["checks"][0]) == {"part", "level", "text", "next"}
+
+
+def test_an_operator_that_is_not_ready_or_elsewhere_fails(
+    cluster: Cluster, env: Mapping[str, str], installed: Installed
+) -> None:
+    ended = ddpjob("doctor", env=env)
+    words = f"FAIL  operator {__version__} in ddpjob-system is not ready\n      next: kubectl -n"
+    assert ended.code == 3 and words in ended.out
+    installed.change(metadata={"labels": {"app.kubernetes.io/version": "0.0.9"}})
+    installed.ready()
+    ended = ddpjob("doctor", env=env)
+    assert ended.code == 0
+    assert (
+        f"warn  operator 0.0.9 in ddpjob-system ready (1 of 1); this ddpjob is {__version__}"
+        in ended.out
+    )
+    container = {"name": "operator", "args": ["--namespace=other"]}
+    installed.change(spec={"template": {"spec": {"containers": [container]}}})
+    ended = ddpjob("doctor", env=env)
+    words = f"no operator serves namespace {cluster.namespace}; that in ddpjob-system serves other"
+    assert ended.code == 3 and f"FAIL  {words}" in ended.out
+
+
+def test_no_operator_fails(cluster: Cluster, env: Mapping[str, str]) -> None:
+    ended = ddpjob("doctor", env=env)
+    assert ended.code == 3
+    assert (
+        f"FAIL  no operator serves namespace {cluster.namespace}\n      next: ask your admin"
+        in ended.out
+    )
+
+
+def test_a_user_without_rights_learns_each_one(cluster: Cluster, tmp_path: Path) -> None:
+    token = cluster.server.service_account_token(cluster.namespace, "nobody")
+    path = kubeconfig(cluster, tmp_path, token)
+    ended = ddpjob("doctor", env=environment(path))
+    assert ended.code == 4
+    lines = ended.out.splitlines()
+    for right in ("create, get, list, watch, patch, delete ddpjobs", "get pods/log", "list events"):
+        at = lines.index(f"FAIL  you may not {right} in namespace {cluster.namespace}")
+        assert lines[at + 1].startswith("      next: for ") and 'role "edit"' in lines[at + 1]
+    assert f"warn  you may not use pods/portforward in namespace {cluster.namespace}" in lines
+    assert "?     free GPUs: you may not list nodes in the whole cluster" in lines
+    assert "?     operator: you may not list deployments, and no job shows its work" in lines
+
+
+def bind(cluster: Cluster, user: str, kind: str, role: str) -> None:
+    """Give an account of the namespace a role there."""
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{cluster.namespace}"
+    body = {
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": user, "namespace": cluster.namespace}],
+    }
+    cluster.server.request("POST", f"{rbac}/rolebindings", body)
+
+
+def test_a_job_shows_whether_an_operator_works(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = cluster.server.service_account_token(cluster.namespace, "user")
+    rules = [{"apiGroups": ["ddpjob.dev"], "resources": ["ddpjobs"], "verbs": ["*"]}]
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{cluster.namespace}/roles"
+    cluster.server.request("POST", roles, {"metadata": {"name": "jobs"}, "rules": rules})
+    bind(cluster, "user", "Role", "jobs")
+    bind(cluster, "user", "ClusterRole", "edit")
+    path = kubeconfig(cluster, tmp_path, token)
+    cluster.job("waits")
+    ended = ddpjob("doctor", env=environment(path))
+    assert ended.code == 0, ended.out  # one namespace's edit is enough for all commands
+    assert "?     operator: you may not list deployments" in ended.out
+    monkeypatch.setattr(checks, "TAKEN_SECONDS", 0.0)
+    connection = Connection(kubeconfig=path)
+    found = [check for check in checks.checks(connection) if check.level is Level.FAIL]
+    assert [check.part for check in found] == [Part.OPERATOR]
+    assert found[0].text.startswith("no operator has taken job waits for ")
+    cluster.running("runs")
+    ended = ddpjob("doctor", env=environment(path))
+    assert ended.code == 0 and "ok    an operator has taken job runs" in ended.out
+
+
+def test_without_a_login_nothing_else_is_asked(tmp_path: Path) -> None:
+    ended = ddpjob("doctor", env=environment(tmp_path / "gone"))
+    assert ended.code == 4 and ended.out.startswith("FAIL  no kubeconfig: ")
+    assert len(ended.out.splitlines()) == 2 and "      next: " in ended.out
+
+
+def test_a_cluster_without_the_api_and_with_an_older_one(tmp_path: Path) -> None:
+    with ApiServer(scheduler=False, controller_manager=False) as server:
+        env = environment(server.kubeconfig)
+        ended = ddpjob("doctor", env=env)
+        assert ended.code == 3
+        assert (
+            "FAIL  this cluster has no DDPJob API (ddpjobs.ddpjob.dev)\n      next: ask"
+            in ended.out
+        )
+        older = yaml.safe_load(CRD.read_text())
+        schema = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        del schema["properties"]["spec"]["properties"]["code"]
+        kept = [r for r in schema["x-kubernetes-validations"] if ".code" not in json.dumps(r)]
+        schema["x-kubernetes-validations"] = kept
+        rules = schema["properties"]["spec"]["x-kubernetes-validations"]
+        schema["properties"]["spec"]["x-kubernetes-validations"] = [
+            rule for rule in rules if "self.code" not in rule["rule"]
+        ]
+        file = tmp_path / "older.yaml"
+        file.write_text(yaml.safe_dump(older))
+        server.install_crd(file)
+        ended = ddpjob("doctor", "--admin", env=env)
+        words = f"warn  API ddpjobs.ddpjob.dev v1alpha1 is older than this ddpjob ({__version__})"
+        assert words in ended.out and "it has no spec.code" in ended.out
+        assert f"warn  the definition of DDPJob is not that of {__version__}" in ended.out
+        assert 'warn  the role "edit" does not include DDPJobs' in ended.out
+        assert "warn  whoever may create DDPJobs has the operator create pods" in ended.out

@@ -1,0 +1,360 @@
+"""`ddpjob submit` against a real API server: in pipes and in a terminal."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ddpjob.cluster import CONFIGMAPS
+from tests.api.jobs import Jobs
+from tests.api.processes import jobs as jobs  # noqa: PLC0414
+from tests.api.reading import Cluster, condition
+from tests.cluster.apiserver import ApiError, ApiServer
+from tests.terminal import Ended, Running, Terminal, ddpjob, environment
+
+TRAIN = """\
+import json, os, sys
+from lib import scale
+config = json.load(open("config.json"))
+print("rank", os.environ["RANK"], "lr", scale(config["lr"]), sys.argv[1:], flush=True)
+if config.get("crash") and os.environ["DDPJOB_ROUND"] == "0":
+    sys.exit(3)
+"""
+IMAGE = ("--image", "torch:2.9")
+
+
+@pytest.fixture
+def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
+    return Cluster(api_server, namespace)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a script, a package of its own and a file that the script reads."""
+    folder = tmp_path / "project"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "lib" / "__init__.py").write_text("def scale(x):\n    return 2 * x\n")
+    (folder / "config.json").write_text('{"lr": 0.5}')
+    return folder
+
+
+@pytest.fixture
+def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
+    path = tmp_path / "kubeconfig"
+    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
+    return environment(path)
+
+
+@pytest.fixture
+def submit(
+    project: Path, env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ended]:
+    """Run the command in the project's folder."""
+    monkeypatch.chdir(project)
+    return lambda *words: ddpjob("submit", *words, env=env)
+
+
+def all_jobs(cluster: Cluster) -> list[Any]:
+    found: list[Any] = cluster.server.request("GET", cluster.jobs)["items"]
+    return found
+
+
+def code_maps(cluster: Cluster) -> list[Any]:
+    items = cluster.server.request("GET", CONFIGMAPS.path(cluster.namespace))["items"]
+    return [each for each in items if each["metadata"]["name"].startswith("ddpjob-code-")]
+
+
+def test_a_script_is_sent_and_its_job_created(
+    cluster: Cluster, submit: Callable[..., Ended]
+) -> None:
+    ended = submit("train.py", "--nnodes", "2", "--gpus", "8", *IMAGE, "--", "--lr", "3e-4")
+    assert (ended.code, ended.out) == (0, "")
+    (job,) = all_jobs(cluster)
+    (config_map,) = code_maps(cluster)
+    name, part = job["metadata"]["name"], config_map["metadata"]["name"]
+    code, created = ended.err.splitlines()
+    assert code.startswith("code      3 files, 292 B -> ") and code.endswith(
+        f" B, ConfigMap {part}"
+    )
+    assert created == f"job       {cluster.namespace}/{name} created: 2 nodes x 8 GPUs"
+    assert name.startswith("train-") and len(name) == len("train-k7x2p")
+    assert job["metadata"]["annotations"] == {"ddpjob.dev/user": "admin"}
+    spec = job["spec"]
+    assert (spec["suspend"], spec["nnodes"]) == (False, 2)
+    assert spec["args"] == ["train.py", "--lr", "3e-4"]
+    assert spec["code"]["configMaps"] == [part]
+    (owner,) = config_map["metadata"]["ownerReferences"]
+    assert owner["uid"] == job["metadata"]["uid"] and config_map["immutable"] is True
+
+
+def test_the_job_is_printed_for_scripts(cluster: Cluster, submit: Callable[..., Ended]) -> None:
+    ended = submit("train.py", *IMAGE, "--name", "digits", "-o", "name")
+    assert (ended.code, ended.out) == (0, "ddpjob.ddpjob.dev/digits\n")
+    ended = submit("train.py", *IMAGE, "-o", "json")
+    assert json.loads(ended.out)["metadata"]["namespace"] == cluster.namespace
+    assert len(code_maps(cluster)) == 1  # both have the same code
+    ended = submit("train.py", *IMAGE, "--name", "digits")
+    assert ended.code == 5 and '"digits" already exists' in ended.err
+
+
+def test_a_dry_run_prints_what_would_be_created(
+    cluster: Cluster, submit: Callable[..., Ended]
+) -> None:
+    ended = submit("train.py", *IMAGE, "--name", "digits", "--dry-run", "-n", cluster.namespace)
+    assert ended.code == 0 and ended.err.startswith("code      3 files")
+    config_map, job = yaml.safe_load_all(ended.out)
+    assert all_jobs(cluster) == [] and code_maps(cluster) == []
+    cluster.server.kubectl("apply", "-f", "-", input=ended.out)
+    assert all_jobs(cluster)[0]["spec"]["code"] == {**job["spec"]["code"], "mountPath": "/src"}
+    # That one is nobody's: a job that comes later uses it, and leaves it as it is.
+    assert submit("train.py", *IMAGE).code == 0
+    assert "ownerReferences" not in code_maps(cluster)[0]["metadata"]
+    ended = submit("train.py", *IMAGE, "--name", "digits", "--dry-run", "-o", "name")
+    assert ended.out.split() == [
+        f"configmap/{config_map['metadata']['name']}",
+        "ddpjob.ddpjob.dev/digits",
+    ]
+    listed = json.loads(submit("train.py", *IMAGE, "--dry-run", "-o", "json").out)
+    assert [each["kind"] for each in listed["items"]] == ["ConfigMap", "DDPJob"]
+
+
+def test_a_dry_run_on_a_terminal_cuts_the_archive(
+    project: Path, env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    with Terminal("submit", "train.py", *IMAGE, "--dry-run", env=env) as terminal:
+        ended = terminal.end()
+    assert ended.code == 0 and "... (of " in ended.out
+    assert "generateName: train-" in ended.out
+
+
+def test_the_server_checks_a_dry_run(cluster: Cluster, submit: Callable[..., Ended]) -> None:
+    ended = submit("train.py", *IMAGE, "--dry-run=server", "--name", "digits")
+    words = f"job       {cluster.namespace}/digits would be created: 1 node x 1 process"
+    assert ended.code == 0 and ended.out == "" and words in ended.err
+    assert all_jobs(cluster) == [] and code_maps(cluster) == []
+    cluster.job("digits")
+    ended = submit("train.py", *IMAGE, "--dry-run=server", "--name", "digits")
+    assert ended.code == 5 and "already exists" in ended.err
+
+
+def test_wrong_options_are_named(
+    cluster: Cluster, project: Path, submit: Callable[..., Ended]
+) -> None:
+    for words, text in (
+        ([], "error: FILE.py: is required, or -m MODULE, or -f job.yaml"),
+        (["train.py"], "error: spec.image: is required\n  next: --image IMAGE"),
+        (["train.py", *IMAGE, "--name", "UPPER"], "metadata.name: must be a DNS-1035 label"),
+        (["job.yaml", *IMAGE], "a job file is named with -f"),
+        (["train.py", "-m", "x", *IMAGE], "give a script or a module, not both"),
+        (["train.py", "--lr", "1"], "(the script's own arguments stand after --)"),
+        (["train.py", *IMAGE, "--nnodes", "0"], "--nnodes"),
+        (["train.py", *IMAGE, "--cpu", "many"], "spec.resources.limits.cpu"),
+        (["train.py", *IMAGE, "--dry-run=both"], "--dry-run"),
+        (["-f", "gone.yaml"], "cannot be read: No such file"),
+    ):
+        ended = submit(*words)
+        assert ended.code == 2 and text in ended.err, ended.err
+    (project / ".ddpjobignore").write_text("train.py\n")
+    ended = submit("train.py", *IMAGE)
+    assert ended.code == 2 and "leaves it out\n  next: --code-include train.py" in ended.err
+    assert submit("train.py", *IMAGE, "--code-include", "train.py").code == 0
+    assert len(all_jobs(cluster)) == 1
+
+
+def test_a_job_file_with_options(
+    cluster: Cluster, project: Path, submit: Callable[..., Ended]
+) -> None:
+    file = project / "job.yaml"
+    file.write_text(
+        "apiVersion: ddpjob.dev/v1alpha1\nkind: DDPJob\nmetadata: {name: digits}\n"
+        "spec: {image: 'torch:2.9', args: [-m, ddptrain.native, --epochs, '2']}\n"
+    )
+    ended = submit("-f", "job.yaml", "--nnodes", "3", "--", "--epochs", "9")
+    assert ended.code == 0 and "code " not in ended.err
+    (job,) = all_jobs(cluster)
+    assert job["metadata"]["name"] == "digits" and "code" not in job["spec"]
+    assert job["spec"]["args"] == ["-m", "ddptrain.native", "--epochs", "9"]
+    file.write_text(file.read_text().replace("digits}", "digits, namespace: other}"))
+    ended = submit("-f", "job.yaml", "-n", cluster.namespace)
+    assert ended.code == 2 and "metadata.namespace: must be " in ended.err
+    file.write_text(file.read_text().replace(", namespace: other", "-2"))
+    gone = "spec: {code: {configMaps: [ddpjob-code-gone], sha256: " + "a" * 64 + "}, "
+    file.write_text(file.read_text().replace("spec: {", gone))
+    ended = submit("-f", "job.yaml")
+    words = f"ConfigMap ddpjob-code-gone does not exist in namespace {cluster.namespace}"
+    assert ended.code == 2 and f"{words}\n  next: send the folder itself: --code DIR" in ended.err
+    assert submit("-f", "job.yaml", "--code", ".").code == 0
+
+
+def role(cluster: Cluster, *rules: tuple[str, str, list[str]]) -> str:
+    """The token of an account of the namespace with these rights: group, resource, verbs."""
+    server, rbac = cluster.server, "/apis/rbac.authorization.k8s.io/v1"
+    body = {
+        "metadata": {"name": "user"},
+        "rules": [{"apiGroups": [g], "resources": [r], "verbs": v} for g, r, v in rules],
+    }
+    server.request("POST", f"{rbac}/namespaces/{cluster.namespace}/roles", body)
+    token = server.service_account_token(cluster.namespace, "user")
+    binding = {
+        "metadata": {"name": "user"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "user"},
+        "subjects": [{"kind": "ServiceAccount", "name": "user", "namespace": cluster.namespace}],
+    }
+    server.request("POST", f"{rbac}/namespaces/{cluster.namespace}/rolebindings", binding)
+    return token
+
+
+ALL = ["get", "list", "watch", "create", "update", "patch", "delete"]
+
+
+def test_who_may_not_create_config_maps_leaves_no_job_behind(
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    token = role(cluster, ("ddpjob.dev", "ddpjobs", ALL))
+    path = tmp_path / "config"
+    cluster.server.write_kubeconfig(path, token=token, namespace=cluster.namespace)
+    ended = ddpjob("submit", "train.py", *IMAGE, env=environment(path))
+    assert ended.code == 4 and all_jobs(cluster) == []
+    user = f"system:serviceaccount:{cluster.namespace}:user"
+    words = f"you may not create configmaps in namespace {cluster.namespace} (you are {user})"
+    assert f'error: {words}\n  next: ask for the role "edit" there\n' in ended.err
+    rehearsed = ddpjob("submit", "train.py", *IMAGE, "--dry-run=server", env=environment(path))
+    assert rehearsed.code == 4 and words in rehearsed.err
+    assert ddpjob("submit", "train.py", *IMAGE, "--code", "none", env=environment(path)).code == 0
+
+
+def test_a_user_of_one_namespace_needs_no_more(
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    token = role(cluster, ("ddpjob.dev", "ddpjobs", ALL), ("", "configmaps", ALL))
+    path = tmp_path / "config"
+    cluster.server.write_kubeconfig(path, token=token, namespace=cluster.namespace)
+    ended = ddpjob("submit", "train.py", *IMAGE, env=environment(path))
+    assert ended.code == 0, ended.err
+    (job,) = all_jobs(cluster)
+    assert job["spec"]["suspend"] is False
+    user = f"system:serviceaccount:{cluster.namespace}:user"
+    assert job["metadata"]["annotations"]["ddpjob.dev/user"] == user
+
+
+def held_config_map(cluster: Cluster, submit: Callable[..., Ended]) -> str:
+    """A ConfigMap with the project's code that is being deleted, and held; its path."""
+    dry = submit("train.py", *IMAGE, "--dry-run", "-o", "json")
+    body = json.loads(dry.out)["items"][0]
+    body["metadata"]["finalizers"] = ["tests.ddpjob.dev/hold"]
+    cluster.server.request("POST", CONFIGMAPS.path(cluster.namespace), body)
+    path = CONFIGMAPS.path(cluster.namespace, body["metadata"]["name"])
+    cluster.server.request("DELETE", path)
+    return path
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_process_that_ends_before_the_code_is_there(
+    cluster: Cluster, submit: Callable[..., Ended], env: Mapping[str, str], number: signal.Signals
+) -> None:
+    path = held_config_map(cluster, submit)
+    with Running("submit", "train.py", *IMAGE, env=env) as running:
+        until(lambda: all_jobs(cluster))
+        time.sleep(0.3)  # it waits until the ConfigMap is gone
+        assert all_jobs(cluster)[0]["spec"]["suspend"] is True
+        os.kill(running.process.pid, number)
+        ended = running.end()
+    change = {"metadata": {"finalizers": None}}
+    cluster.server.request("PATCH", path, change, kind="merge-patch+json")
+    if number == signal.SIGINT:
+        assert ended.code == 130 and "stopped: no job was created" in ended.err
+        assert all_jobs(cluster) == []
+    else:
+        # It holds nothing, and its code can still be sent: as a new job.
+        assert [job["spec"]["suspend"] for job in all_jobs(cluster)] == [True]
+        assert submit("train.py", *IMAGE).code == 0
+
+
+def test_a_terminal_shows_the_start_and_ctrl_c_detaches(
+    cluster: Cluster, project: Path, env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    words = ("submit", "train.py", "--name", "digits", "--nnodes", "2", *IMAGE)
+    with Terminal(*words, env=env) as terminal:
+        terminal.until("digits created: 2 nodes x 1 process")
+        why = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu."
+        reason = [condition("Running", "False", "Unschedulable", why)]
+        cluster.status("digits", state="Starting", summary={"nodes": "0/2"}, conditions=reason)
+        terminal.until(f"0/2 nodes: Unschedulable: {why}")
+        terminal.type("\x03")
+        ended = terminal.end()
+    assert ended.code == 130
+    assert ended.out.endswith(
+        "detached: the job runs on.\n"
+        "  ddpjob logs -f digits  come back\n"
+        "  ddpjob suspend digits  stop, keep the job\n"
+        "  ddpjob delete digits   stop and remove\n"
+    )
+    assert all_jobs(cluster)[0]["spec"]["suspend"] is False
+
+
+def test_a_job_that_no_operator_takes_is_noted(
+    cluster: Cluster, submit: Callable[..., Ended], env: Mapping[str, str]
+) -> None:
+    with Running("submit", "train.py", "--watch", "--name", "digits", *IMAGE, env=env) as running:
+        running.until("no operator has taken the job yet: see ddpjob doctor")
+        ended_with = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}
+        cluster.status(
+            "digits",
+            state="Failed",
+            conditions=[{**condition("x", "y", "z"), **ended_with, "message": "too late"}],
+        )
+        ended = running.end()
+    assert ended.code == 1 and "digits failed: DeadlineExceeded" in ended.err
+
+
+async def test_a_script_trains_with_its_package_and_is_restarted_from_the_cluster_alone(
+    jobs: Jobs,
+    project: Path,
+    tmp_path: Path,
+    api_server: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(project)
+    path = tmp_path / "kubeconfig"
+    api_server.write_kubeconfig(path, token=api_server.token, namespace=jobs.namespace)
+    (project / "config.json").write_text('{"lr": 0.5, "crash": true}')
+    words = ["train.py", "--name", "digits", "--nnodes", "2", "--max-restarts", "1", *IMAGE]
+    words += ["--", "--lr"]
+    ended = await asyncio.to_thread(ddpjob, "submit", *words, env=environment(path))
+    assert ended.code == 0, ended.err
+    for file in project.rglob("*.*"):  # the laptop is gone
+        file.unlink()
+    await jobs.in_state("Succeeded")
+    log = (tmp_path / f"{jobs.namespace}.digits" / "logs" / "digits-0-1.log").read_text()
+    assert log.count("rank 1 lr 1.0 ['--lr']") == 2
+    await jobs.delete()
+
+    async def left() -> bool:
+        try:
+            listed = await jobs.client.request("GET", CONFIGMAPS.path(jobs.namespace))
+        except ApiError:
+            return True
+        return any(each["metadata"]["name"].startswith("ddpjob-") for each in listed["items"])
+
+    async with asyncio.timeout(90):
+        while await left():
+            await asyncio.sleep(0.5)

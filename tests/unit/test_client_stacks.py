@@ -1,0 +1,71 @@
+"""Which ranks stand at the same place, by what their agents answer."""
+
+import pytest
+
+from ddpjob.client.stacks import by_rank, group
+from ddpjob_agent.stacks import Process
+
+SITE = "/usr/lib/python3/site-packages"
+
+
+def stack(*frames: tuple[str, str, int]) -> str:
+    """What faulthandler writes; the innermost frame comes first."""
+    lines = [f'  File "{file}", line {line} in {function}' for function, file, line in frames]
+    other = 'Thread 0x1 (most recent call first):\n  File "/x.py", line 1 in elsewhere\n\n'
+    return other + "\n".join(["Current thread 0x2 (most recent call first):", *lines])
+
+
+REDUCE = stack(
+    ("all_reduce", f"{SITE}/torch/distributed/c10d.py", 2501), ("step", "/src/train.py", 88)
+)
+OPEN = stack(("__getitem__", "/src/data.py", 41), ("step", "/src/train.py", 80))
+
+
+def shown(rank: int, stacks: str, *, pid: int = 0, threads: tuple[str, ...] = ()) -> str:
+    """A process as the agent shows it."""
+    return Process(
+        pid or 100 + rank, rank, rank, "python -u train.py", True, stacks, [*threads]
+    ).text()
+
+
+def test_the_rank_that_is_elsewhere_is_marked() -> None:
+    stacks = {rank: shown(rank, OPEN if rank == 13 else REDUCE) for rank in range(32)}
+    most, odd = group(stacks)
+    assert (most.ranks, most.differs) == (tuple(r for r in range(32) if r != 13), False)
+    assert most.place == (
+        "all_reduce (torch/distributed/c10d.py:2501), called by step (/src/train.py:88)"
+    )
+    assert (odd.ranks, odd.differs) == ((13,), True)
+    assert odd.place == "__getitem__ (/src/data.py:41)"
+
+
+def test_of_two_equal_groups_none_is_marked() -> None:
+    groups = group({0: shown(0, REDUCE), 1: shown(1, OPEN)})
+    assert [(each.ranks, each.differs) for each in groups] == [((0,), False), ((1,), False)]
+    (alone,) = group({0: shown(0, REDUCE), 1: shown(1, REDUCE)})
+    assert not alone.differs
+    assert group({}) == []
+
+
+def test_a_rank_that_does_not_answer_has_its_state() -> None:
+    stopped = shown(0, "", threads=("python: state T (stopped), in do_signal_stop",))
+    first, second = group({0: stopped, 1: shown(1, REDUCE), 2: shown(2, REDUCE)})
+    assert second.ranks == (0,) and second.differs and second.frames == ()
+    assert second.place == "no answer: state T (stopped), in do_signal_stop"
+    (unknown,) = group({0: shown(0, "")})
+    assert unknown.place == "no answer: nothing is known"
+
+
+def test_a_pod_answers_for_its_own_ranks_alone() -> None:
+    text = shown(4, REDUCE) + shown(5, OPEN) + shown(5, REDUCE, pid=300) + shown(9, OPEN)
+    text += "--- pid 7: python helper.py\n" + OPEN
+    found = by_rank(text, range(4, 8))
+    assert sorted(found) == [4, 5]
+    assert "__getitem__" in found[5] and "pid 105" in found[5]  # the first process of the rank
+    assert by_rank("no Python process with our hooks\n", range(8)) == {}
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "b" * 5000, "c\u202ed"])
+def test_names_of_files_are_printable(name: str) -> None:
+    (each,) = group({0: shown(0, stack((name, f"/src/{name}.py", 1)))})
+    assert each.place.isprintable() and len(each.place) < 600

@@ -1,0 +1,196 @@
+"""Edits of a spec as people say them, and a new job like another."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpjob import api
+from ddpjob.api.job import MAX_NAME
+from ddpjob.client import edits
+from ddpjob.client.edits import Setting, with_settings, without_nodes
+from ddpjob.errors import InvalidJob
+from ddpjob.pods import render
+from ddpjob.pods.allowlist import Policy
+from tests.builders import job, job_object
+
+SPEC: dict[str, Any] = {
+    "image": "torch:2.9",
+    "nnodes": 2,
+    "args": ["train.py"],
+    "env": [{"name": "LR", "value": "0.1"}, {"name": "SEED", "value": "1"}],
+    "resources": {"limits": {"nvidia.com/gpu": 8}},
+    "failurePolicy": {"maxRestarts": 3},
+}
+
+
+def changed(*settings: str) -> dict[str, Any]:
+    return with_settings(SPEC, map(Setting.parse, settings))
+
+
+@pytest.mark.parametrize(
+    ("setting", "field", "value"),
+    [
+        ("nnodes=4", "nnodes", 4),
+        ("spec.nnodes=4", "nnodes", 4),
+        ("image=other:1", "image", "other:1"),
+        ("image=a=b", "image", "a=b"),
+        ('args=["x.py","-q"]', "args", ["x.py", "-q"]),
+        ("failurePolicy.maxRestarts=0", "failurePolicy", {"maxRestarts": 0}),
+        (r"resources.limits.nvidia\.com/gpu=4", "resources", {"limits": {"nvidia.com/gpu": 4}}),
+        ("shm.sizeLimit=1Gi", "shm", {"sizeLimit": "1Gi"}),
+        (
+            "env.LR=3",
+            "env",
+            [{"name": "SEED", "value": "1"}, {"name": "LR", "value": "3"}],
+        ),
+        ("env.NEW=true", "env", [*SPEC["env"], {"name": "NEW", "value": "true"}]),
+    ],
+)
+def test_a_setting_changes_its_field_alone(setting: str, field: str, value: Any) -> None:
+    before = json.dumps(SPEC)
+    assert changed(setting) == {**SPEC, field: value}
+    assert json.dumps(SPEC) == before
+
+
+def test_null_removes_a_field() -> None:
+    found = changed("failurePolicy.maxRestarts=null", "nnodes=null")
+    assert found["failurePolicy"] == {} and "nnodes" not in found
+
+
+@pytest.mark.parametrize("text", ["nnodes", "=4", "a..b=1", ".a=1", "a.=1", ""])
+def test_what_is_no_setting_is_refused(text: str) -> None:
+    with pytest.raises(InvalidJob, match="FIELD=VALUE"):
+        Setting.parse(text)
+
+
+@pytest.mark.parametrize("text", ["args.0=x", "env.0.name=x", "image.tag=x"])
+def test_a_path_through_what_has_no_fields_is_refused(text: str) -> None:
+    with pytest.raises(InvalidJob, match="has no fields"):
+        changed(text)
+
+
+def off(*nodes: str) -> list[dict[str, Any]]:
+    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+
+
+def terms(template: Any) -> Any:
+    affinity = template["spec"]["affinity"]["nodeAffinity"]
+    return affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+
+def test_nodes_are_kept_off_once() -> None:
+    found = without_nodes(without_nodes(SPEC, ["gpu-17"]), ["gpu-17", "gpu-18"])
+    assert terms(found["template"]) == [{"matchFields": off("gpu-17", "gpu-18")}]
+    assert api.validate(job_object(**found)) == []
+    assert without_nodes(SPEC, []) == SPEC
+
+
+def with_terms(*given: Any) -> dict[str, Any]:
+    wish = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(given)}}
+    return {"spec": {"affinity": {"nodeAffinity": wish}, "schedulerName": "s"}}
+
+
+def test_every_alternative_of_the_file_keeps_them_off() -> None:
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    spec = {**SPEC, "template": with_terms(zone, {}), "master": {"template": with_terms(zone)}}
+    found = without_nodes(spec, ["gpu-17"])
+    expected = [{**zone, "matchFields": off("gpu-17")}, {"matchFields": off("gpu-17")}]
+    assert terms(found["template"]) == expected
+    assert terms(found["master"]["template"]) == expected[:1]
+    assert found["template"]["spec"]["schedulerName"] == "s"
+    assert "matchFields" not in spec["template"]["spec"].__repr__()
+
+
+def test_rank_0_is_kept_off_too_by_the_overlay_of_all() -> None:
+    found = without_nodes(
+        {**SPEC, "master": {"template": {"spec": {"dnsPolicy": "Default"}}}}, ["gpu-17"]
+    )
+    made = render.pods(job(**found), render.Agent(b""), Policy())
+    for rank in (0, 1):
+        assert terms(json.loads(made.body(rank))) == [{"matchFields": off("gpu-17")}]
+
+
+@pytest.mark.parametrize("node", ["", "-a", "A", "a b", "a/b", "x" * 300, "ä"])
+def test_what_is_no_name_of_a_node_is_refused(node: str) -> None:
+    with pytest.raises(InvalidJob, match="name of a node"):
+        without_nodes(SPEC, [node])
+
+
+def test_an_overlay_of_another_type_does_not_matter() -> None:
+    templates: list[Any] = [3, {"spec": []}, {"spec": {"affinity": {"nodeAffinity": "x"}}}]
+    for template in templates:
+        found = without_nodes({**SPEC, "template": template}, ["gpu-17"])
+        assert terms(found["template"]) == [{"matchFields": off("gpu-17")}]
+
+
+VALUES = st.recursive(
+    st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "x"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES)
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_merge_patch_makes_the_one_of_the_other(before: Any, after: Any) -> None:
+    patch = edits.merge_patch(before, after)
+    assert json.dumps(edits.merged(before, patch), sort_keys=True) == json.dumps(
+        after, sort_keys=True
+    )
+    assert bool(patch) == (json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True))
+
+
+def stored(name: str, **annotations: str) -> dict[str, Any]:
+    body = job_object(name, **{**SPEC, "suspend": True})
+    body["metadata"] |= {
+        "namespace": "team",
+        "uid": "u",
+        "resourceVersion": "3",
+        "labels": {"a": "b"},
+        "annotations": {
+            "ddpjob.dev/user": "ana",
+            "kubectl.kubernetes.io/last-applied-configuration": "{}",
+            "mine": "1",
+            **annotations,
+        },
+    }
+    body["status"] = {"state": "Failed"}
+    return body
+
+
+def test_a_rerun_is_a_new_object_with_the_same_spec() -> None:
+    old = stored("digits")
+    new = edits.rerun(old, old["spec"])
+    assert new["metadata"] == {
+        "namespace": "team",
+        "labels": {"a": "b"},
+        "annotations": {"mine": "1", "ddpjob.dev/rerun-of": "digits"},
+    }
+    assert new["spec"]["image"] == "torch:2.9" and "suspend" not in new["spec"]
+    assert "status" not in new
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "first"),
+    [
+        ("gpt-2", "", "gpt-2"),
+        ("gpt-2-2", "gpt-2", "gpt-2"),
+        ("gpt-2-17", "gpt-2", "gpt-2"),
+        ("renamed", "gpt-2", "renamed"),
+        ("other-2", "gpt", "other-2"),
+        ("x" * 50 + "-2", "x" * 52, "x" * 52),
+    ],
+)
+def test_reruns_of_reruns_count_on(name: str, annotation: str, first: str) -> None:
+    old = stored(name, **({"ddpjob.dev/rerun-of": annotation} if annotation else {}))
+    assert edits.origin(old) == first
+
+
+def test_names_of_reruns_fit() -> None:
+    assert edits.MAX_NAME == MAX_NAME
+    assert edits.rerun_name("digits", 2) == "digits-2"
+    assert edits.rerun_name("x" * 52, 100) == "x" * 48 + "-100"
+    assert edits.rerun_name("x" * 49 + "-yz", 2) == "x" * 49 + "-2"

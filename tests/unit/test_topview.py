@@ -1,0 +1,97 @@
+"""The lines and cells of `ddpjob top`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ddpjob.cli.topview import bar, curve, head, row
+from ddpjob.client.agents import Answer, NodeProgress, read_progress
+from ddpjob.client.forward import Page
+from ddpjob.client.job import Job
+from ddpjob.client.logs import Pod
+from tests.builders import job_object
+
+POD = Pod("digits-0-1", "u", 0, 1, "gpu-17", "running", "")
+DATE = "Tue, 24 Nov 2026 20:00:10 GMT"
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        ("1840/20000", "[#...................] 1840/20000 9%"),
+        ("50/50", "[####################] 50/50 100%"),
+        ("70/50", "[####################] 70/50 100%"),
+        ("0/50", "[....................] 0/50 0%"),
+        ("12", "step 12"),
+        ("1/0", "step 1/0"),
+        ("x/y", "step x/y"),
+        ("1/", "step 1/"),
+        ("9" * 30 + "/1", "[####################] " + "9" * 30 + "/1 100%"),
+    ],
+)
+def test_steps_are_a_bar_where_the_total_is_known(step: str, shown: str) -> None:
+    assert bar(step) == shown
+
+
+def test_losses_are_a_curve() -> None:
+    assert curve([8, 7, 6, 5, 4, 3, 2, 1]) == "█▇▆▅▄▃▂▁"
+    assert curve([1.0, 1.0]) == "▁▁"
+    assert curve([1.0]) == curve([]) == ""
+    assert len(curve(list(map(float, range(64))))) == 32
+    assert curve([float("inf"), 1, 2]) == "▁█"
+
+
+def job(**status: Any) -> Job:
+    body = job_object("digits")
+    return Job(None, {**body, "status": {"state": "Running", **status}})  # type: ignore[arg-type]
+
+
+def test_the_head_has_what_is_known() -> None:
+    assert head(job(), []) == ["digits  Running"]
+    summary = {"nodes": "2/2", "step": "10/100", "eta": "2h4m", "loss": "3.021"}
+    full = job(summary=summary, goodput={"ratio": "0.972"}, curve=[[1, 2.0], [2, 1.0, 400.0]])
+    node = NodeProgress(POD, samples_per_second=412.0)
+    assert head(full, [node]) == [
+        "digits  Running 2/2  [##..................] 10/100 10%  eta 2h4m  useful 97%",
+        "loss 3.021  █▁  412 samples/s",
+    ]
+
+
+def test_what_is_odd_in_a_status_does_no_harm() -> None:
+    odd = job(summary={"step": "\x1b[2J", "nodes": 3}, goodput={"ratio": "x"}, curve="nothing")
+    assert all(line.isprintable() for line in head(odd, []))
+
+
+def answer(content: Any, date: str = DATE) -> Answer:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return Answer(POD, Page(200, date, text), "")
+
+
+def test_the_progress_of_a_node() -> None:
+    page = {"state": "running", "step": 7, "loss": 0.5, "updated_at": 1795550400.0}
+    node = read_progress(answer(page))
+    assert (node.state, node.step, node.loss, node.idle_seconds) == ("running", 7, 0.5, 10.0)
+    assert row(node, 2.5) == ("1", "digits-0-1", "gpu-17", "7", "2.5", "10s", "0.5")
+    assert row(NodeProgress(POD), None) == ("1", "digits-0-1", "gpu-17", *["-"] * 4)
+    problem = read_progress(Answer(POD, None, "its container is ended"))
+    assert row(problem, None)[3] == "its container is ended"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        {"step": True, "loss": "x", "updated_at": [], "state": {}},
+        {"step": 1.5, "loss": float("nan"), "updated_at": float("inf")},
+        {"state": "\x1b[31m" * 100, "samples_per_second": 10**400},
+    ],
+)
+def test_what_a_pod_sends_instead_is_nothing_or_printable(content: Any) -> None:
+    node = read_progress(answer(content))
+    assert (node.step, node.loss, node.samples_per_second, node.idle_seconds) == (None,) * 4
+    assert all(cell.isprintable() for cell in row(node, None)) and len(node.state) <= 32
+    assert read_progress(answer({"updated_at": 1.0}, "no date")).idle_seconds is None
