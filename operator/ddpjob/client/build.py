@@ -11,9 +11,9 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
-from ddpjob.api.spec import is_gpu
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
+from ddpjob.names import is_gpu
 
 # Jobs get GPUs of this kind, unless the file has others.
 GPU = "nvidia.com/gpu"
