@@ -255,6 +255,11 @@ def test_what_is_different_is_said_without_the_texts_themselves(
     assert "secret" not in "".join(notes)
 
 
+def test_a_pods_name_in_an_option_that_is_left_out_is_no_matter() -> None:
+    command = ["torchrun", "--rdzv_endpoint=digits-master-0:1", "a.py"]
+    assert not [note for note in notes_of(with_command(*command)) if "names a pod" in note]
+
+
 def test_restarts_of_the_command_line_are_those_of_the_group() -> None:
     for command in (
         ["torchrun", "--max_restarts=7"],

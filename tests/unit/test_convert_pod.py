@@ -167,7 +167,7 @@ def test_nobody_guesses_what_a_claim_holds() -> None:
     spec = spec_of(body)
     assert spec["volumeMounts"] == [{"name": "data", "mountPath": "/x"}]
     assert not {"checkpoint", "data"} & spec.keys()
-    assert "claim 'claim' stays a volume" in note_at(convert(body), "volumeMounts[/x]")
+    assert "claim 'claim': stays a volume" in note_at(convert(body), "volumeMounts[/x]")
 
 
 def test_sidecars_and_init_containers_are_in_the_overlay() -> None:

@@ -53,6 +53,7 @@ def test_the_shipped_runtimes_of_torchtune(name: str) -> None:
     notes = " ".join(notes_of(job))
     assert "claim 'initializer-digits' must be there" in notes
     assert "replicatedJobs[model-initializer]: not carried over: a DDPJob is one group" in notes
+    assert "unknown field" not in notes
     assert "initializer.dataset: not carried over: {storageUri}: ddpjob loads nothing" in notes
 
 
@@ -230,7 +231,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (own(runtimeRef={}), OWN, "spec.runtimeRef.name: must be a runtime of the input"),
     (own(runtimeRef={"name": "own", "apiGroup": "x"}), OWN, "apiGroup: must be trainer.kubeflow"),
     (own(runtimeRef={"name": "own", "kind": "x"}), OWN, "kind: must be ClusterTrainingRuntime or"),
-    (own(), runtime(mlPolicy={"mpi": {}}), "runtime.spec.mlPolicy.mpi: must be absent: a DDPJob"),
+    (own(), runtime(mlPolicy={"mpi": {}}), "runtime.spec.mlPolicy.mpi: must be absent, because a"),
     (own(), runtime(jobset={"replicatedJobs": []}), "must have a job with the label trainer.kube"),
     (own(), runtime(pod=template("main")), "pod.spec.containers: must have a container with the"),
     (own(), runtime(pod={}), "pod.spec.containers: must have a container with the name node"),

@@ -30,13 +30,13 @@ def read_command(command: Sequence[str], args: Sequence[str], where: str, notes:
         notes.changed(f"{where}.command", f"absent: {reason}; {advice}")
         return Program("none", args=tuple(args))
     where, words = f"{where}.command", [*command, *args]
-    if _FOREIGN_PODS.search(" ".join(words)):
-        notes.lost(where, "names a pod of the other operator; the pod of rank 0 is in MASTER_ADDR")
     program = _launcher(words, where, notes) or _python(words, where, notes)
-    if program:
-        return program
-    _explain(words, where, notes)
-    return Program("none", command=tuple(command), args=tuple(args))
+    if program is None:
+        _explain(words, where, notes)
+        program = Program("none", command=tuple(command), args=tuple(args))
+    if _FOREIGN_PODS.search(" ".join((*program.command, *program.args))):
+        notes.lost(where, "names a pod of the other operator; the pod of rank 0 is in MASTER_ADDR")
+    return program
 
 
 def _launcher(words: Sequence[str], where: str, notes: Notes) -> Program | None:

@@ -11,7 +11,7 @@ _SYSTEM = (
 )
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KUEUE = "kueue.x-k8s.io/"
-_UNKNOWN_TO_KUEUE = "kept, but Kueue does not know DDPJobs: it neither queues nor starts the job"
+_UNKNOWN_TO_KUEUE = "kept, but Kueue does not know DDPJobs, so it neither queues nor starts the job"
 
 
 def read_metadata(source: Fields) -> Body:

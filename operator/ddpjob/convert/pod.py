@@ -93,7 +93,7 @@ def _pod(spec: Fields, trainer: Body, others: list[Fields]) -> Body:
         pod["initContainers"] = [read_other(container) for container in init.values()]
     if init or others:
         reason = "only the trainer gets RANK, WORLD_SIZE, MASTER_ADDR and the like"
-        spec.notes.changed(spec.path, f"init containers and sidecars are in template: {reason}")
+        spec.notes.changed(spec.path, f"init containers and sidecars are in template, and {reason}")
     if volumes := read_volumes(spec):
         pod["volumes"] = volumes
     return pod

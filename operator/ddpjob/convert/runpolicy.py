@@ -4,7 +4,7 @@ from ddpjob.convert.fields import Fields
 from ddpjob.json_depth import Body
 
 _CLEAN_POD_POLICIES = ("Running", "None", "All")
-_NOT_ELASTIC = "a DDPJob is not elastic: it trains on nnodes nodes, or not at all"
+_NOT_ELASTIC = "a DDPJob is not elastic, it trains on nnodes nodes or not at all"
 _OURS = "ddpjob sets the rendezvous"
 
 
@@ -35,7 +35,7 @@ def _read_scheduling(policy: Fields) -> Body:
         found["startupDeadlineSeconds"] = seconds
         reason = "the deadline also covers the pull of images"
         path = policy.where("scheduleTimeoutSeconds")
-        policy.notes.changed(path, f"is startupDeadlineSeconds: {reason}")
+        policy.notes.changed(path, f"is startupDeadlineSeconds; {reason}")
     if name := policy.take("priorityClass", str):
         found["template"] = {"spec": {"priorityClassName": name}}
         reason = "the class of the pods, as there is no pod group"

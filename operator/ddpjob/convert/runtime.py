@@ -10,7 +10,7 @@ from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 _OTHER_POLICIES = ("mpi", "jax", "xgboost", "flux")
-_NOT_ELASTIC = "a DDPJob is not elastic: it trains on nnodes nodes, or not at all"
+_NOT_ELASTIC = "a DDPJob is not elastic, it trains on nnodes nodes or not at all"
 _IGNORED = "the JobSet's own; a DDPJob makes its pods, its Service and their restarts itself"
 
 
@@ -47,7 +47,8 @@ def read_runtime(body: Body, notes: Notes) -> Runtime:
     policy, template = source.part("mlPolicy"), source.part("template")
     for name in _OTHER_POLICIES:
         if name in policy:
-            raise policy.error(name, "must be absent: a DDPJob runs PyTorch, not this framework")
+            rule = "must be absent, because a DDPJob runs PyTorch and not this framework"
+            raise policy.error(name, rule, policy.take(name, object))
     is_torch = "torch" in policy
     torch = policy.part("torch")
     torch.leave_out("RANK, PET_* and the like are set in the trainer alone", ("envInjection",))
@@ -107,9 +108,10 @@ def _read_claims(jobset: Fields) -> tuple[str, ...]:
     found = []
     for policy in jobset.parts("volumeClaimPolicies"):
         for template in policy.parts("templates"):
-            found.append(template.part("metadata").need("name", str))
-            template.part("metadata").rest()
-            template.rest()
+            metadata = template.part("metadata")
+            found.append(metadata.need("name", str))
+            for part in (metadata, template):
+                part.rest()
         policy.rest()
     return tuple(found)
 
@@ -125,7 +127,7 @@ def _read_jobs(jobset: Fields) -> tuple[str, Body, Body]:
         if ancestor == "trainer" and found is None:
             found = (name, *_read_job(job, template))
         else:
-            job.notes.lost(job.path, "a DDPJob is one group of pods: run this job before it")
+            job.notes.lost(job.path, "a DDPJob is one group of pods, so run this job before it")
             for part in (job, template):
                 part.rest()
     if found is None:

@@ -59,7 +59,7 @@ def _read_job(fields: Fields) -> Body:
     if (manager := fields.take("managedBy", str)) not in (None, _OWN_MANAGER):
         fields.notes.lost(fields.where("managedBy"), f"{manager!r}: it does not know DDPJobs")
     initializer = fields.part("initializer")
-    reason = "ddpjob loads nothing: put it into a volume, and name that in spec.data"
+    reason = "ddpjob loads nothing, so put it into a volume, and name that in spec.data"
     initializer.leave_out(reason, ("dataset", "model"))
     return found
 

@@ -61,12 +61,8 @@ def explain_claims(pod: Body, trainer: Body, path: str, notes: Notes) -> None:
     for mount in trainer.get("volumeMounts") or []:
         if claim := claims.get(mount["name"]):
             where = f"{path}.volumeMounts[{mount['mountPath']}]"
-            text = (
-                f"claim {claim!r} stays a volume; if it has the checkpoints, name it in checkpoint"
-            )
-            notes.changed(
-                where, f"{text}, if it has the data, in data, so that the script finds it"
-            )
+            advice = "name it in checkpoint or data if it holds these, so that the script finds it"
+            notes.changed(where, f"claim {claim!r}: stays a volume; {advice}")
 
 
 def _claim(volume: Body) -> Any:
