@@ -62,6 +62,10 @@ TORCHRUN = [
         },
     ),
     (
+        ["python", "-m", "torch.distributed.launch", "--use-env", "--no-python", "./run"],
+        {"command": ["torchrun", "--no-python"], "args": ["./run"]},
+    ),
+    (
         ["torchrun", "--nnodes=3", "--no-python", "./run", "x"],
         {"command": ["torchrun", "--no-python"], "args": ["./run", "x"]},
     ),
@@ -112,6 +116,7 @@ def test_a_script_of_python_is_one_process_on_each_node(
         ["python3", "-O", "a.py"],
         ["python3"],
         ["torchrun"],
+        ["torchrun", "--standalone=1", "a.py"],
         ["torchrun", "--option-of-tomorrow", "1", "a.py"],
         ["accelerate", "launch", "--option-of-tomorrow", "1", "a.py"],
         ["accelerate", "config"],
@@ -125,6 +130,11 @@ def test_a_script_of_python_is_one_process_on_each_node(
 def test_every_other_program_is_carried_over_as_it_is(command: list[str]) -> None:
     expected = {"launcher": "none", "command": command, "args": ["--lr", "1"]}
     assert start(with_command(*command, args=["--lr", "1"])) == expected
+
+
+def test_a_launcher_without_a_script_is_carried_over_as_it_is() -> None:
+    for command in (["torchrun", "--standalone"], ["torchrun", "--nnodes"], ["torchrun"]):
+        assert start(with_command(*command)) == {"launcher": "none", "command": command}
 
 
 def test_without_a_command_the_image_has_it_and_that_is_said() -> None:
@@ -224,8 +234,11 @@ def test_the_command_line_outranks_the_field() -> None:
 
 def test_a_single_process_hears_that_the_world_is_the_nodes() -> None:
     job = with_command("python", "a.py", spec_nprocPerNode="4")
-    assert "WORLD_SIZE is the number of nodes" in note_at(convert(job), "spec.nprocPerNode")
+    assert "plain Python is one process on each node" in note_at(convert(job), "spec.nprocPerNode")
     assert "nprocPerNode" not in spec_of(job)
+    job = with_command("./train", spec_nprocPerNode="4")
+    assert "WORLD_SIZE counts the nodes" in note_at(convert(job), "spec.nprocPerNode")
+    assert spec_of(job)["nprocPerNode"] == 4
 
 
 SAID = [
@@ -243,6 +256,8 @@ SAID = [
     (["sh", "-c", "x --master_addr=secret"], "--master_addr: must agree with ddpjob's variables"),
     (["python3", "a.py", "tcp://secret-master-0:1"], "names a pod of the other operator"),
     (["deepspeed", "secret"], "no launcher that ddpjob has"),
+    (["torchrun", "--tomorrow=secret", "a.py"], "an option that is not known here"),
+    (["torchrun", "--rdzv_id=secret", "--tomorrow", "a.py"], "--rdzv_id: must agree with ddpjob"),
 ]
 
 

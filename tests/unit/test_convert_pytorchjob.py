@@ -175,6 +175,7 @@ def test_an_elastic_job_trains_on_its_replicas() -> None:
 REFUSED: list[tuple[Any, str]] = [
     (pytorch_job(worker={"replicas": 0}), "spec.pytorchReplicaSpecs: must have a Master, or a"),
     (pytorch_job(worker={"replicas": -1}), "Worker.replicas: must be at least 0, got -1"),
+    (pytorch_job(worker={"replicas": True}), "Worker.replicas: must be an integer, got true"),
     (pytorch_job(worker={"replicas": "2"}), "Worker.replicas: must be an integer, got '2'"),
     (pytorch_job(master={"replicas": 2}), "Master.replicas: must be 1, got 2"),
     (pytorch_job(worker={"restartPolicy": "x"}), "must be one of Always, OnFailure, Never, Exit"),

@@ -92,6 +92,8 @@ def test_processes_are_counted_as_trainer_counts_them() -> None:
         trainer={"command": ["python", "a.py"], "resourcesPerNode": {"limits": {"cpu": 8}}}
     )
     assert "nprocPerNode" not in spec_of(single, OWN)
+    single["spec"]["trainer"]["command"] = ["./train"]  # nobody knows what it starts
+    assert "nprocPerNode" not in spec_of(single, OWN)
 
 
 def test_the_trainer_replaces_what_the_runtime_has() -> None:
@@ -116,6 +118,19 @@ def test_the_trainer_replaces_what_the_runtime_has() -> None:
         "env": [env[0], *trainer["env"]],
         "resources": {"limits": {"cpu": 2, "memory": "1Gi"}},
     }
+
+
+def test_processes_that_plain_python_does_not_start_are_named() -> None:
+    job = own(trainer={"command": ["python", "a.py"], "numProcPerNode": 4})
+    note = note_at(convert(job, Runtimes([OWN])), "trainer.numProcPerNode")
+    assert "4: plain Python is one process on each node" in note
+
+
+def test_a_variable_of_the_trainer_replaces_that_of_the_runtime() -> None:
+    pod = template("node", env=[{"name": "A", "value": "1"}])
+    job = own(trainer={"env": [{"name": "A", "value": "2"}]})
+    assert spec_of(job, runtime(pod=pod))["env"] == [{"name": "A", "value": "2"}]
+    assert not [note for note in notes_of(job, runtime(pod=pod)) if "stands twice" in note]
 
 
 def test_a_trainers_command_keeps_the_runtimes_args() -> None:

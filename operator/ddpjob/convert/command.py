@@ -10,9 +10,14 @@ from ddpjob.convert.program import Program, is_python_name
 from ddpjob.convert.torchrun import read_torchrun
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"})
-_PROGRAMS = ("torchrun", "accelerate", "accelerate-launch")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _ACCELERATE_MODULES = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
+_LAUNCHERS = frozenset(
+    {
+        *("torchrun", "accelerate", "accelerate-launch"),
+        *(*_TORCHRUN_MODULES, *_ACCELERATE_MODULES),
+    }
+)
 _OTHER_PYTHON = "ddpjob starts python3 of the image's PATH, which may be another Python"
 # Names of pods that only exist for the other operators, such as `mnist-master-0`.
 _FOREIGN_PODS = re.compile(r"-(master|worker|node-0)-[0-9]", re.ASCII)
@@ -43,7 +48,7 @@ def _launcher(words: Sequence[str], where: str, notes: Notes) -> Program | None:
     """Return the program of a command that begins with torchrun or accelerate, or None."""
     name, length = _called(words)
     rest = words[length:]
-    if "/" in words[0] and name in (*_PROGRAMS, *_TORCHRUN_MODULES, *_ACCELERATE_MODULES):
+    if "/" in words[0] and name in _LAUNCHERS:
         notes.changed(where, _OTHER_PYTHON)
     if name in ("torchrun", *_TORCHRUN_MODULES):
         return read_torchrun(words[:length], rest, where, notes)
@@ -86,6 +91,9 @@ def _explain(words: Sequence[str], where: str, notes: Notes) -> None:
     if posixpath.basename(words[0]) in _SHELLS:
         advice = "a launcher with args restarts sooner"
         notes.changed(where, f"a shell: carried over as command, as it is; {advice}")
+    elif _called(words)[0] in _LAUNCHERS:
+        reason = "has no script, or an option that is not known here"
+        notes.changed(where, f"the launcher {reason}: carried over as command, as it is")
     elif is_python_name(words[0]):
         notes.changed(where, "Python without a script: carried over as command, as it is")
     else:

@@ -33,7 +33,7 @@ def rename_labels(value: Any, path: str, notes: Notes) -> Any:
         found["matchLabels"] = {_label(key, where, notes): labels[key] for key in labels}
     if isinstance(keys := found.get("matchLabelKeys"), list):
         found["matchLabelKeys"] = [_label(key, f"{path}.matchLabelKeys", notes) for key in keys]
-    if isinstance(found.get("key"), str) and "operator" in found and "effect" not in found:
+    if isinstance(found.get("key"), str) and "operator" in found:
         found["key"] = _label(found["key"], f"{path}.key", notes)
     if isinstance(field := found.get("fieldPath"), str) and (match := _FIELD_PATH.fullmatch(field)):
         label = _label(match[2], f"{path}.fieldPath", notes)

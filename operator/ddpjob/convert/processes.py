@@ -57,6 +57,9 @@ def _processes(
     program: Program, declared: int | str, gpu_count: int, path: str, notes: Notes
 ) -> int | None:
     if program.is_one_process:
+        if isinstance(declared, int) and declared > 1:
+            reason = "plain Python is one process on each node, and WORLD_SIZE counts the nodes"
+            notes.changed(path, f"{declared}: {reason}")
         return 1 if gpu_count > 1 else None
     wanted: int | str = number(program.nproc) or program.nproc or declared
     if isinstance(wanted, str) and wanted not in WORDS:

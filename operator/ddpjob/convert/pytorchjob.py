@@ -115,8 +115,9 @@ def _master(roles: Mapping[str, _Role], notes: Notes) -> Body:
 
 def _start(pod: Pod, spec: Body, declared: int | str, fields: Fields) -> Body:
     path, program = fields.where("nprocPerNode"), pod.program
-    if isinstance(declared, int) and declared > 1 and program.launcher in ("python", "none"):
-        text = f"{declared}: WORLD_SIZE is the number of nodes, and was {declared} times that"
+    is_known = program.is_one_process or program.launcher != "none"
+    if isinstance(declared, int) and declared > 1 and not is_known:
+        text = f"{declared}: WORLD_SIZE counts the nodes, where it was {declared} times as large"
         fields.notes.changed(path, text)
     return start_of(program, spec, declared, path, fields.notes)
 

@@ -6,11 +6,11 @@ from ddpjob.convert.fields import Notes
 from ddpjob.convert.options import Option, Table, split
 from ddpjob.convert.program import Program, number, spelled
 
-# What ddpjob sets itself.
+# What ddpjob sets itself. `standalone` has a note of its own.
 RENDEZVOUS = frozenset(
     {
         *("nnodes", "node_rank", "master_addr", "master_port", "local_addr"),
-        *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone"),
+        *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"),
     }
 )
 # What changes torchrun's output or its watch over the workers, but not the training.
