@@ -44,15 +44,22 @@ def environment(kubeconfig: Path | None = None, **more: str) -> dict[str, str]:
     }
 
 
-def ddpjob(*arguments: str, env: Mapping[str, str], stdin: str | None = None) -> Ended:
+def ddpjob(
+    *arguments: str,
+    env: Mapping[str, str],
+    stdin: str | None = None,
+    cwd: Path | None = None,
+    seconds: float = SECONDS,
+) -> Ended:
     """Run the command with its output in pipes."""
     ended = subprocess.run(
         [*COMMAND, *arguments],
         env=dict(env),
+        cwd=cwd,
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=seconds,
         encoding="utf-8",
         errors="replace",
     )

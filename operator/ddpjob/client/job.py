@@ -12,6 +12,7 @@ from ddpjob.client.snapshot import Snapshot, slim
 from ddpjob.cluster import DDPJOBS, EVENTS, PODS
 from ddpjob.errors import AlreadyExists, Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
+from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
     from ddpjob.client.logs import LogLine
@@ -106,10 +107,11 @@ class Job(Snapshot):
             yield from batch
 
     def events(self) -> list[Body]:
-        """Return the Kubernetes events about the job and its pods, oldest first."""
+        """Return the Kubernetes events about the job, oldest first."""
         selector = f"involvedObject.kind={names.KIND},involvedObject.name={self.name}"
         found = self._connection.list(EVENTS, namespace=self.namespace, fields=selector).items
-        return [event for event in found if why.text(event, "involvedObject", "uid") == self.uid]
+        own = [event for event in found if why.text(event, "involvedObject", "uid") == self.uid]
+        return sorted(own, key=_last_seen)
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of the ranks that answer, by global rank.
@@ -230,3 +232,9 @@ def parse_until(text: str) -> int | None:
     if kind == "step" and digits.isascii() and digits.isdigit() and len(digits) < 17:
         return int(digits)
     raise ValueError(f"must be finished, running or step=N, got {text!r}")
+
+
+def _last_seen(event: Body) -> float:
+    """Return when an event was last seen, in Unix seconds; 0 if it does not say."""
+    times = (unix_seconds(why.text(event, key, limit=64)) for key in ("lastTimestamp", "eventTime"))
+    return max((time for time in times if time is not None), default=0.0)
