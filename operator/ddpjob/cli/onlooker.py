@@ -30,7 +30,7 @@ class Onlooker:
 
     def look_on(self) -> Exit:
         """Show the job until it is finished, and return the exit code that stands for its end."""
-        from ddpjob.cli.detach import detached, ended
+        from ddpjob.cli.endings import detached, ended
         from ddpjob.cli.logstream import Options, print_logs
 
         name = self._job.name

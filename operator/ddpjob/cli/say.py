@@ -5,6 +5,7 @@ live.py, which prints the logs of a local run, is the one exception.
 
 import os
 import sys
+from collections.abc import Iterable
 
 import typer
 
@@ -25,6 +26,18 @@ def note(*lines: str) -> None:
 def document(text: str) -> None:
     """Print a text of several lines, such as an object in JSON, as printable lines."""
     typer.echo(printable_lines(text.removesuffix("\n")))
+
+
+def coloured(lines: Iterable[tuple[str, int | None, str]]) -> None:
+    """Print lines that begin with some words in a colour, an SGR code; None is no colour."""
+    texts = (
+        f"{printable(head)}{printable_lines(text)}"
+        if colour is None
+        else f"\x1b[{colour}m{printable(head)}\x1b[0m{printable_lines(text)}"
+        for head, colour, text in lines
+    )
+    if found := "\n".join(texts):
+        typer.echo(found)
 
 
 def raw(content: bytes) -> None:

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
-from ddpjob.client import agents, creation, edits, why
+from ddpjob.client import why
 from ddpjob.client.connection import MERGE, Connection
-from ddpjob.cluster import DDPJOBS, EVENTS, PODS
-from ddpjob.errors import AlreadyExists, Conflict, JobFailed, JobTimeout, NotFound, Refused
+from ddpjob.cluster import DDPJOBS, EVENTS
+from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 
@@ -192,6 +192,8 @@ class Job:
 
         Raises Forbidden without the right to `pods/portforward`, or another ClusterError.
         """
+        from ddpjob.client import agents
+
         answers = agents.ask(self._connection, self.body, "/stacks")
         return agents.read_stacks(answers, self.processes_per_node)
 
@@ -216,11 +218,16 @@ class Job:
         a field. By default the name is this one's with -2, or the next number that is free. Raises
         InvalidJob if its code does not exist any more, Forbidden or another ClusterError.
         """
+        from ddpjob.client import edits
+
         self.refresh()
         return self.rerun_with(edits.merged(self.body["spec"], set), name=name)
 
     def rerun_with(self, spec: Mapping[str, Any], *, name: str | None = None) -> "Job":
         """Create a new job like this one, with another spec; see `rerun`."""
+        from ddpjob.client import creation, edits
+        from ddpjob.errors import AlreadyExists
+
         body = edits.rerun(self.body, spec)
         annotations = {**body["metadata"]["annotations"]}
         annotations[names.USER_ANNOTATION] = self._connection.user
@@ -245,6 +252,8 @@ class Job:
 
     def wait_until_gone(self) -> None:
         """Return once neither the job nor a pod of it exists any more."""
+        from ddpjob.cluster import PODS
+
         with suppress(NotFound):
             self.until(lambda job: False)
         labels = f"{names.JOB_UID_LABEL}={self.uid}"
