@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpjob import names
+from ddpjob.api import is_gpu
 from ddpjob.api.job import MAX_NAME, validate
-from ddpjob.api.spec import is_gpu
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 

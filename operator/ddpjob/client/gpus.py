@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
+from ddpjob.api import is_gpu
 from ddpjob.api.base import quantity_value
-from ddpjob.api.spec import is_gpu
 from ddpjob.client import why
 from ddpjob.client.connection import Connection
 from ddpjob.cluster import PODS, Resource
