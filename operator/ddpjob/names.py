@@ -38,8 +38,10 @@ RESTART_ANNOTATION = f"{GROUP}/restart"
 NODE_TIMEOUT_ANNOTATION = f"{GROUP}/node-timeout"
 # The user's name, on jobs that the client has made. Anybody may write any name: a hint.
 USER_ANNOTATION = f"{GROUP}/user"
-# The commit that a job's code comes from, `8c1e2f4` or `8c1e2f4-dirty`: a hint too.
+
+# The commit of the code that was sent with the job.
 REVISION_ANNOTATION = f"{GROUP}/code-revision"
+
 # The name of the first job, on those that `ddpjob rerun` has made of it.
 RERUN_ANNOTATION = f"{GROUP}/rerun-of"
 
@@ -74,6 +76,18 @@ RESERVED_ENV = (
     "GROUP_WORLD_SIZE",
 )
 RESERVED_ENV_PREFIXES = ("PET_", "DDPJOB_")
+
+# Extended resources that count as GPUs: these names, and all names that begin with one that ends in
+# - or /.
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
+
+
+def is_gpu(resource: str) -> bool:
+    """Return whether this extended resource counts as a GPU."""
+    return any(
+        resource.startswith(name) if name[-1] in "-/" else resource == name
+        for name in GPU_RESOURCES
+    )
 
 
 def pod_name(job: str, attempt: int, rank: int | str) -> str:

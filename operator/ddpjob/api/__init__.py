@@ -2,7 +2,7 @@
 
 from ddpjob.api.failure_policy import BackoffSeconds, FailurePolicy, FailureRule, broken_expressions
 from ddpjob.api.job import DDPJob, oversize, validate, with_defaults
-from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, MUTABLE_FIELDS, Master, Spec, is_gpu
+from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, MUTABLE_FIELDS, Master, Spec
 from ddpjob.api.status import (
     DURATION,
     FINISHED,
@@ -62,7 +62,6 @@ __all__ = [
     "Summary",
     "Truth",
     "broken_expressions",
-    "is_gpu",
     "oversize",
     "read_status",
     "validate",

@@ -34,11 +34,8 @@ from ddpjob.api.podtypes import (
     VolumeMount,
     VolumeSource,
 )
+from ddpjob.names import GPU_RESOURCES, is_gpu
 from ddpjob.ranks import MAX_NNODES, MAX_NPROC
-
-# Extended resources that count as GPUs: these names, and all names that begin with one that ends in
-# - or /.
-GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")
 
 # The largest spec.template, and the largest spec.master.template, as JSON without blanks. Neither
 # the schema nor CEL can bound an open subtree, or a whole spec.
@@ -513,14 +510,6 @@ def gpus(resources: Resources) -> int:
     """Return the number of GPUs in the limits."""
     limits = resources.limits or {}
     return sum(int(quantity_value(limits[name])) for name in limits if is_gpu(name))
-
-
-def is_gpu(resource: str) -> bool:
-    """Return whether this extended resource counts as a GPU."""
-    return any(
-        resource.startswith(name) if name[-1] in "-/" else resource == name
-        for name in GPU_RESOURCES
-    )
 
 
 # Fields of the spec that may change at any time. `template` may too: it is open, so CEL cannot

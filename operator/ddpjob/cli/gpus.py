@@ -7,6 +7,7 @@ from ddpjob import api
 from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
 from ddpjob.errors import InvalidJob
+from ddpjob.names import is_gpu
 from ddpjob.runner.devices import MAKERS, Maker, Share, deal
 from ddpjob.runner.machine import gpus
 
@@ -50,7 +51,7 @@ def describe(dealt: Sequence[Share]) -> str:
 def _wanted(resources: Resources) -> dict[str, int]:
     """Return the number of GPUs that a node asks for, by the name of the resource."""
     limits = resources.limits or {}
-    counts = {name: int(quantity_value(limits[name])) for name in limits if api.is_gpu(name)}
+    counts = {name: int(quantity_value(limits[name])) for name in limits if is_gpu(name)}
     return {name: count for name, count in counts.items() if count > 0}
 
 

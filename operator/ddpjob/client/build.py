@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpjob import names
-from ddpjob.api import is_gpu
 from ddpjob.api.job import MAX_NAME, validate
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
+from ddpjob.names import is_gpu
 
 # Jobs get GPUs of this kind, unless the file has others.
 GPU = "nvidia.com/gpu"

@@ -3,12 +3,12 @@
 from collections import Counter
 from typing import Any
 
-from ddpjob.api import is_gpu
 from ddpjob.api.base import quantity_value
 from ddpjob.client import why
 from ddpjob.client.connection import Connection
 from ddpjob.cluster import PODS, Resource
 from ddpjob.json_depth import Body
+from ddpjob.names import is_gpu
 
 NODES = Resource("", "v1", "nodes", "Node")
 # Pods that hold nothing any more.
