@@ -1,0 +1,25 @@
+"""Values of options that several commands take: times such as 8h, and what they must be."""
+
+import re
+
+import typer
+
+from ddpjob.text import printable
+
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
+_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([dhms])", re.ASCII)
+
+
+def seconds(text: str) -> float:
+    """Return a time such as `8h`, `1h30m`, `90s` or `90` in seconds. Raises typer.BadParameter."""
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", text, re.ASCII):
+        return float(text)
+    parts = _PART.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        raise bad(f"must be a time such as 90s, 30m, 8h or 1h30m, got {text!r}")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def bad(rule: str, option: str | None = None) -> typer.BadParameter:
+    """Return the error for an option's value: the rule, and the value."""
+    return typer.BadParameter(printable(rule), param_hint=option)
