@@ -40,8 +40,10 @@ RESTART_ANNOTATION = f"{GROUP}/restart"
 NODE_TIMEOUT_ANNOTATION = f"{GROUP}/node-timeout"
 # The user's name, on jobs that the client has made. Anybody may write any name: a hint.
 USER_ANNOTATION = f"{GROUP}/user"
-# The commit that a job's code comes from, `8c1e2f4` or `8c1e2f4-dirty`: a hint too.
+
+# The commit of the code that was sent with the job.
 REVISION_ANNOTATION = f"{GROUP}/code-revision"
+
 # The name of the first job, on those that `ddpjob rerun` has made of it.
 RERUN_ANNOTATION = f"{GROUP}/rerun-of"
 

@@ -248,25 +248,3 @@ def test_closing_ends_a_pause_between_two_tries(
     threading.Thread(target=close).start()
     with pytest.raises(Unavailable, match="the connection was closed"):
         list(client.connection.watch(DDPJOBS))
-
-
-def test_a_rerun_is_a_new_job_with_the_next_free_name(client: Client) -> None:
-    job = client.submit(JOB)
-    client.submit(job_object("digits-3"))
-    second = job.rerun(nnodes=4, failurePolicy={"maxRestarts": 0})
-    assert (second.name, second.body["spec"]["nnodes"]) == ("digits-2", 4)
-    assert second.body["spec"]["failurePolicy"]["maxRestarts"] == 0
-    assert second.user == "admin"
-    assert second.rerun().name == "digits-4"
-    assert job.rerun(name="other").name == "other"
-    with pytest.raises(AlreadyExists):
-        job.rerun(name="other")
-    with pytest.raises(Refused, match="nnodes"):
-        job.rerun(nnodes=0)
-
-
-def test_a_field_that_the_cluster_does_not_know_is_refused(client: Client) -> None:
-    with pytest.raises(Refused, match='unknown field "spec.coda"') as refused:
-        client.submit(job_object("digits", coda={}))
-    assert "older" in refused.value.advice
-    assert client.jobs() == []

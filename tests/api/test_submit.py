@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from tests.api.jobs import Jobs
 from tests.api.processes import jobs as jobs  # noqa: PLC0414
 from tests.api.reading import Cluster, condition
 from tests.cluster.apiserver import ApiError, ApiServer
+from tests.cluster.streaming import Kubelet
 from tests.terminal import Ended, Running, Terminal, ddpjob, environment
 
 TRAIN = """\
@@ -81,9 +83,7 @@ def test_a_script_is_sent_and_its_job_created(
     (config_map,) = code_maps(cluster)
     name, part = job["metadata"]["name"], config_map["metadata"]["name"]
     code, created = ended.err.splitlines()
-    assert code.startswith("code      3 files, 292 B -> ") and code.endswith(
-        f" B, ConfigMap {part}"
-    )
+    assert re.fullmatch(rf"code      3 files, \d+ B -> \d+ B, ConfigMap {part}", code)
     assert created == f"job       {cluster.namespace}/{name} created: 2 nodes x 8 GPUs"
     assert name.startswith("train-") and len(name) == len("train-k7x2p")
     assert job["metadata"]["annotations"] == {"ddpjob.dev/user": "admin"}
@@ -358,3 +358,37 @@ async def test_a_script_trains_with_its_package_and_is_restarted_from_the_cluste
     async with asyncio.timeout(90):
         while await left():
             await asyncio.sleep(0.5)
+
+
+async def test_a_terminal_shows_a_job_from_its_code_to_its_end(
+    jobs: Jobs,
+    project: Path,
+    tmp_path: Path,
+    api_server: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(project)
+    path = tmp_path / "kubeconfig"
+    api_server.write_kubeconfig(path, token=api_server.token, namespace=jobs.namespace)
+
+    def log(namespace: str, pod: str) -> Path:
+        return tmp_path / f"{namespace}.digits" / "logs" / f"{pod}.log"
+
+    def shown() -> Ended:
+        words = ["submit", "train.py", "--name", "digits", "--nnodes", "2", *IMAGE, "--", "-x"]
+        with Terminal(*words, env=environment(path)) as terminal:
+            return terminal.end()
+
+    with Kubelet(api_server, "local", log=log):
+        ended = await asyncio.to_thread(shown)
+    assert ended.code == 0, ended.out
+    lines = [line for line in ended.out.splitlines() if "ddpjob-agent" not in line]
+    patterns = (
+        r"code      3 files, .* ConfigMap ddpjob-code-.*",
+        rf"job       {jobs.namespace}/digits created: 2 nodes x 1 process",
+        r"running   0:\d\d  attempt 0",
+        r"a0 r0 \| rank 0 lr 1\.0 \['-x'\]",
+        r"digits succeeded",
+    )
+    places = [next(n for n, x in enumerate(lines) if re.fullmatch(p, x)) for p in patterns]
+    assert places == sorted(places) and "rank 1" not in ended.out

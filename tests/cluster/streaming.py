@@ -1,8 +1,8 @@
-"""The part of a kubelet that port-forward needs: a streaming server behind a real API server.
+"""The part of a kubelet that port-forward and logs need: a server behind a real API server.
 
-The API server checks who may forward, and connects to the node's kubelet, which is this. It speaks
+The API server checks who may do it, and connects to the node's kubelet, which is this. It speaks
 the kubelet's WebSocket protocol (k8s.io/kubelet, cri/streaming/portforward), and connects to the
-pod's address: a process of the runner listens there.
+pod's address: a process of the runner listens there. A log is the file that the runner writes.
 """
 
 import asyncio
@@ -10,12 +10,14 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import WSMsgType, web
 
-from tests.cluster.apiserver import ApiServer
+from tests.cluster.apiserver import ApiError, ApiServer
 
 DATA, ERROR = 0, 1
 
@@ -24,12 +26,18 @@ class Kubelet:
     """The kubelet of some nodes, as far as it forwards ports. A context manager.
 
     `address` gives host and port for the name and the port of a pod; by default the pod's own.
+    `log` gives the file with the log of a pod, by its namespace and name.
     """
 
     def __init__(
-        self, server: ApiServer, *nodes: str, address: Callable[[str, int], Any] | None = None
+        self,
+        server: ApiServer,
+        *nodes: str,
+        address: Callable[[str, int], Any] | None = None,
+        log: Callable[[str, str], Path] = lambda namespace, pod: Path("/nonexistent"),
     ) -> None:
-        self._server, self._nodes, self._address = server, nodes, address
+        self._server, self._nodes, self._address, self._log = server, nodes, address, log
+        self._began = datetime.now(UTC)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.requests: list[str] = []
@@ -61,7 +69,8 @@ class Kubelet:
     async def _listen(self) -> int:
         app = web.Application()
         app.router.add_get("/portForward/{namespace}/{pod}", self._forward)
-        self._runner = web.AppRunner(app)
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         folder = self._server.folder / "pki"
@@ -95,6 +104,34 @@ class Kubelet:
         with suppress(ConnectionError):
             await socket.close()
         return socket
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        """Send the lines, each with a time that is always the same one, and perhaps more later."""
+        namespace, pod = request.match_info["namespace"], request.match_info["pod"]
+        path, since = self._log(namespace, pod), request.query.get("sinceTime", "")
+        answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await answer.prepare(request)
+        sent = 0
+        while True:
+            ended = await asyncio.to_thread(self._has_ended, namespace, pod)
+            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+            lines = lines if ended or not lines or lines[-1].endswith(b"\n") else lines[:-1]
+            for number in range(sent, len(lines)):
+                time = self._began + timedelta(milliseconds=number)
+                stamp = f"{time:%Y-%m-%dT%H:%M:%S.%f}000Z"
+                if stamp >= since:
+                    await answer.write(stamp.encode() + b" " + lines[number])
+            sent = len(lines)
+            if ended or request.query.get("follow") != "true":
+                return answer
+            await asyncio.sleep(0.1)
+
+    def _has_ended(self, namespace: str, pod: str) -> bool:
+        try:
+            found = self._server.request("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}")
+        except ApiError:
+            return True
+        return found["status"]["phase"] in ("Succeeded", "Failed")
 
     async def _place(self, request: web.Request, port: int) -> tuple[str, int]:
         name = request.match_info["pod"]

@@ -109,6 +109,7 @@ def test_options_override_a_job_file(asked: Callable[..., Asked], tmp_path: Path
     spec = job["spec"]
     assert (spec["nnodes"], spec["nprocPerNode"], spec["args"]) == (4, 2, ["x.py", "-b"])
     assert asked(filename=str(file)).folder is None
+    assert asked(filename=str(file), hang_timeout=90.5).job()["spec"]["hangTimeoutSeconds"] == 91
     auto = asked(filename=str(file), nproc_per_node="auto").job()
     assert auto["spec"]["nprocPerNode"] == "auto"
     file.write_text("a: 1\n---\nb: 2\n")

@@ -1,5 +1,6 @@
 """What the options of `submit` and `run` ask for: the object of a job, and the code to send."""
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,7 @@ class Asked:
         if script := self.script:
             program = [script]
         args = None if program is None else [*program, *(self.script_args or ())]
-        nproc = given["nproc_per_node"]
+        nproc, hang = given["nproc_per_node"], given["hang_timeout"]
         options: dict[str, Any] = {
             "args": args,
             "script_args": self.script_args if program is None else None,
@@ -117,7 +118,7 @@ class Asked:
             "env": self._env(),
             "env_from_secret": given["env_from_secret"] or (),
             "image_pull_secrets": given["image_pull_secret"] or (),
-            "hang_timeout_seconds": given["hang_timeout"],
+            "hang_timeout_seconds": None if hang is None else math.ceil(hang),
             "max_restarts": given["max_restarts"],
         }
         options |= {name: value for name, value in more.items() if options[name] is None}

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from ddpjob.cli.values import seconds
+
 JOB, CODE = "Job", "Code"
 # Where the words after `--` are kept in the context; None without a `--`.
 SCRIPT_ARGS = "ddpjob.script_args"
@@ -103,12 +105,12 @@ EnvFromSecret = Annotated[
     ),
 ]
 HangTimeout = Annotated[
-    int | None,
+    float | None,
     _option(
         "--hang-timeout",
-        min=0,
-        metavar="SECONDS",
-        help="Restart if no step is made for so long. By default never.",
+        parser=seconds,
+        metavar="TIME",
+        help="Restart if no step is made for so long, such as 30m. By default never.",
     ),
 ]
 MaxRestarts = Annotated[

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from ddpjob import __version__, names
 from ddpjob.client import operators, why
+from ddpjob.client.answers import not_installed
 from ddpjob.client.check import Check, Level, Part
 from ddpjob.client.connection import Connection
 from ddpjob.client.creation import rehearse
 from ddpjob.client.gpus import free_gpus
 from ddpjob.client.installation import installation
-from ddpjob.client.operators import Operator
+from ddpjob.client.installed import Installed, look
+from ddpjob.client.operators import Deployed
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed, NotInstalled, Refused
 from ddpjob.json_depth import Body
-from ddpjob.text import printable
 from ddpjob.times import duration, unix_seconds
 
 # The oldest minor version of Kubernetes 1 that docs/install.md promises to work.
@@ -42,8 +43,9 @@ def checks(connection: Connection, *, admin: bool = False) -> Iterator[Check]:
     `admin` adds those of the installation.
     """
     try:
-        yield _server(connection)
-        yield _api(connection)
+        seen = look(connection)
+        yield _server(connection, seen.server)
+        yield _api(connection, seen)
     except NotInstalled as error:
         yield Check(Part.API, Level.FAIL, error.message, error.advice)
         return
@@ -63,8 +65,7 @@ def _failed(part: Part, error: LoginFailed | ClusterError) -> Check:
     return Check(part, Level.FAIL, text, error.advice)
 
 
-def _server(connection: Connection) -> Check:
-    version = printable(str(connection.request("GET", "/version").get("gitVersion")), 64)
+def _server(connection: Connection, version: str) -> Check:
     login = connection.login
     where = f'context "{login.context}"' if login.context else "within a pod"
     text = f"API server {version.removeprefix('v')}, {where}, namespace {connection.namespace}, "
@@ -76,31 +77,32 @@ def _server(connection: Connection) -> Check:
     return Check(Part.SERVER, Level.OK, text)
 
 
-def _api(connection: Connection) -> Check:
-    """Ask for the kind, then whether it knows the newest field. Raises NotInstalled."""
-    connection.request("GET", f"/apis/{names.API_VERSION}")
+def _api(connection: Connection, seen: Installed) -> Check:
+    """Compare the definition with this client's, and have a job checked. Raises NotInstalled."""
+    if names.VERSION not in seen.versions:
+        raise not_installed(404)
     kind = f"{names.PLURAL}.{names.GROUP} {names.VERSION}"
-    spec = {
-        "image": "none",
-        "args": ["none.py"],
-        "code": {"volume": {"emptyDir": {}}, "path": "none", "sha256": "0" * 64},
-    }
-    metadata = {"generateName": "ddpjob-doctor-", "namespace": connection.namespace}
-    head = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
     try:
-        rehearse(connection, {**head, "spec": spec})
+        rehearse(connection, _job(connection.namespace))
     except Forbidden:
-        return Check(Part.API, Level.OK, f"API {kind}")  # the rights follow
+        pass  # the rights follow
     except Refused as error:
-        if "unknown field" in error.message:
-            text = f"API {kind} is older than this ddpjob ({__version__}): it has no spec.code"
-            return Check(Part.API, Level.WARN, text, "ask your admin: helm upgrade ddpjob …")
         advice = "this refusal meets every job here"
         return Check(Part.API, Level.FAIL, f"a job is refused: {error.message}", advice)
+    if seen.missing:
+        text = f"API {kind} is older than this ddpjob ({__version__}), "
+        text += f"without {', '.join(seen.missing)}"
+        return Check(Part.API, Level.WARN, text, "ask your admin: helm upgrade ddpjob …")
     return Check(Part.API, Level.OK, f"API {kind}")
 
 
-def _operator(connection: Connection, found: Sequence[Operator] | None) -> Iterator[Check]:
+def _job(namespace: str) -> Body:
+    metadata = {"generateName": "ddpjob-doctor-", "namespace": namespace}
+    head = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
+    return {**head, "spec": {"image": "none", "args": ["none.py"]}}
+
+
+def _operator(connection: Connection, found: Sequence[Deployed] | None) -> Iterator[Check]:
     """Yield what is known of the operator that serves this namespace."""
     jobs = _jobs(connection)
     namespace = connection.namespace
@@ -121,7 +123,7 @@ def _operator(connection: Connection, found: Sequence[Operator] | None) -> Itera
         yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: ddpjob doctor --admin")
 
 
-def _operators(found: Sequence[Operator], namespace: str) -> Iterator[Check]:
+def _operators(found: Sequence[Deployed], namespace: str) -> Iterator[Check]:
     serving = [each for each in found if not each.watches or namespace in each.watches]
     if not serving:
         others = ", ".join(f"that in {o.namespace} serves {', '.join(o.watches)}" for o in found)

@@ -6,11 +6,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
-from ddpjob.client import agents, creation, edits, why
+from ddpjob.client import why
 from ddpjob.client.connection import MERGE, Connection
-from ddpjob.client.snapshot import Snapshot, slim
-from ddpjob.cluster import DDPJOBS, EVENTS, PODS
-from ddpjob.errors import AlreadyExists, Conflict, JobFailed, JobTimeout, NotFound, Refused
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.cluster import DDPJOBS, EVENTS
+from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 
@@ -118,6 +118,8 @@ class Job(Snapshot):
 
         Raises Forbidden without the right to `pods/portforward`, or another ClusterError.
         """
+        from ddpjob.client import agents
+
         answers = agents.ask(self._connection, self.body, "/stacks")
         return agents.read_stacks(answers, self.processes_per_node)
 
@@ -136,11 +138,16 @@ class Job(Snapshot):
         a field. By default the name is this one's with -2, or the next number that is free. Raises
         InvalidJob if its code does not exist any more, Forbidden or another ClusterError.
         """
+        from ddpjob.client import edits
+
         self.refresh()
         return self.rerun_with(edits.merged(self.body["spec"], set), name=name)
 
     def rerun_with(self, spec: Mapping[str, Any], *, name: str | None = None) -> "Job":
         """Create a new job like this one, with another spec; see `rerun`."""
+        from ddpjob.client import creation, edits
+        from ddpjob.errors import AlreadyExists
+
         body = edits.rerun(self.body, spec)
         annotations = {**body["metadata"]["annotations"]}
         annotations[names.USER_ANNOTATION] = self._connection.user
@@ -165,6 +172,8 @@ class Job(Snapshot):
 
     def wait_until_gone(self) -> None:
         """Return once neither the job nor a pod of it exists any more."""
+        from ddpjob.cluster import PODS
+
         with suppress(NotFound):
             self.until(lambda job: False)
         labels = f"{names.JOB_UID_LABEL}={self.uid}"
