@@ -30,6 +30,8 @@ class PodLog:
         self.begin = 0
         """The chunks before it have been rotated away."""
         self.cuts = list(cuts)
+        self.cuts_look_like_ends = False
+        """As where a server between loses the kubelet."""
         self.requests: list[dict[str, str]] = []
         self.changed = threading.Condition()
         self.ended = False
@@ -157,6 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
                     self._chunk(sent)
                 if left is not None:
                     left -= len(sent)
+                    if left <= 0 and log.cuts_look_like_ends:
+                        return self._chunk(b"")
                     if left <= 0:
                         self.close_connection = True
                         return

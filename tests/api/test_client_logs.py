@@ -346,6 +346,22 @@ def test_a_restart_in_place_goes_on_in_the_same_stream(
     assert notes == ["-- round 0 of attempt 0 ended: Exception r1: bad; round 1 follows --"]
 
 
+def test_a_stream_that_only_looks_ended_is_opened_again(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job)
+    log.cuts, log.cuts_look_like_ends = [40, 0, 200], True
+    following = Following(client.job("digits"))
+    for number in range(10):
+        log.write(b"line %d" % number)
+    following.until("line 9")
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == [f"line {number}" for number in range(10)]
+
+
 def test_an_idle_stream_is_opened_anew_without_a_word(
     cluster: Cluster, proxy: Proxy, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

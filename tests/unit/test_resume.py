@@ -129,6 +129,35 @@ def test_equal_lines_of_one_time_are_all_read() -> None:
     assert reader.lines == [b"."] * 5 + [b"!"]
 
 
+def test_the_rest_of_a_line_that_was_cut_in_two_is_no_line() -> None:
+    times = [0, -1, 999, BILLION, 3 * BILLION, 3 * BILLION + 5]
+    ends = [True, False, True, True, True, True]
+    log = [
+        Chunk(START + time, b"%d" % number, end)
+        for number, (time, end) in enumerate(zip(times, ends, strict=True))
+    ]
+    reader = Reader()
+    reader.read(render(log[:5]))
+    assert reader.resume.since == START // BILLION + 3 - module.MARGIN
+    reader.resume.since = START // BILLION  # in its second, the middle of a line is the first part
+    reader.resume._taken = [key for key in reader.resume._taken if key[0] >= START // BILLION]
+    again = render(log, reader.resume.since)
+    assert again.split(b"\n")[1].endswith(b"Z 2")
+    reader.read(again)
+    assert reader.lines == [b"0", b"12", b"3", b"4", b"5"] and not reader.resume.gap
+
+
+def test_equal_parts_of_a_long_line_are_told_apart() -> None:
+    reader = Reader()
+    stream = render([Chunk(START, b"x" * SIZE * 500)])
+    reader.read(stream[:-30], 4096)
+    reader.resume.restart()
+    splitter = Splitter(SIZE)
+    for piece in splitter.feed(stream[:-300]):
+        reader.resume.take(piece)
+        assert len(reader.resume._places) <= 1, "or each is compared with each"
+
+
 def test_a_gap_is_told() -> None:
     log = [Chunk(START + number * BILLION, b"%d" % number) for number in range(20)]
     reader = Reader()
@@ -187,7 +216,7 @@ def test_no_time_is_a_time_before_all_others() -> None:
 
 
 @settings(max_examples=300)
-@given(logs(), st.integers(1, 60), st.integers(1, 60))
+@given(st.one_of(logs(), logs(unique=False)), st.integers(1, 60), st.integers(1, 300))
 def test_pieces_are_the_same_however_the_stream_comes(
     log: list[Chunk], one: int, other: int
 ) -> None:
