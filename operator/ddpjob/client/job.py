@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import MERGE, Connection
-from ddpjob.client.snapshot import Snapshot
+from ddpjob.client.snapshot import Snapshot, slim
 from ddpjob.cluster import DDPJOBS, EVENTS
 from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
