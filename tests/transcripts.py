@@ -19,6 +19,7 @@ _MARK = re.compile(r"<!-- (session|no session): ([^>]*[^> ]) -->")
 _NUMBER = re.compile(r"(?<![\w.])v?\d[\d.,:/]*(?:(?:[smhd]\d*)+|[KMG]i?B?)?(?!\w)")
 _SUFFIX = re.compile(r"(?<=[a-z0-9]-)(?=[a-z]*\d)[a-z0-9]{5}(?![\w-])")
 _SUM = re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{7,64}\b")
+_DAY = re.compile(r"\b[A-Z][a-z]{2}\d\d\b")
 ANY = "…"
 
 
@@ -80,7 +81,7 @@ def _steps(block: Sequence[str]) -> Iterator[Step]:
 def alike(line: str) -> str:
     """The line without what differs from run to run."""
     line = _SUFFIX.sub("?", line)
-    line = _SUM.sub("?", line)
+    line = _DAY.sub("day", _SUM.sub("?", line))
     return " ".join(_NUMBER.sub("0", line).split())
 
 

@@ -186,7 +186,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"pod_containers": ["x"]}, "containers[1]: must be an object, got 'x'"),
     ({"pod_volumes": [PVC, PVC]}, "volumes[data].name: must be another one in each item"),
     ({"volumeMounts": [{"name": "a"}]}, "volumeMounts[0].mountPath: is required"),
-    ({"volumeMounts": [{"name": "a", "mountPath": "/a"}]}, "no volume has the name 'a'"),
+    ({"volumeMounts": [{"name": "a", "mountPath": "/a"}]}, "no volume has the name, got 'a'"),
     ({"env": [{"value": "1"}]}, "env[0].name: is required"),
     ({"env": [{"name": "A", "value": 1}]}, "DDPJob spec.env[0].value: must be a string, got 1"),
     ({"env": "x"}, "[pytorch].env: must be a list, got a text"),

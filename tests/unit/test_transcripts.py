@@ -48,6 +48,7 @@ def test_a_block_has_its_mark_its_commands_and_what_is_shown() -> None:
         ("train-k7x2p  Running  2h4m", "train-0abcd Running 14s"),
         ("ConfigMap ddpjob-code-3fa9c1d20b7e", "ConfigMap ddpjob-code-00a9c1d20b7e"),
         ("18 KiB, loss 0.0383", "7 KiB, loss 12"),
+        ("0.1  Nov24 22:08  3s  20-20", "0.1 Jan01 01:00 12s 7-9"),
     ],
 )
 def test_what_differs_from_run_to_run_is_alike(one: str, other: str) -> None:

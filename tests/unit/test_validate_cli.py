@@ -78,7 +78,7 @@ def test_the_archive_of_a_job_is_checked_as_the_agent_would(good: Path) -> None:
         (archive[:-1], f"and spec.code.sha256 is {digest}"),
     ):
         ended = with_code(good, digest, content)
-        assert ended.exit_code == 1 and ended.stderr.startswith(f"{good}: digits: spec.code: ")
+        assert ended.exit_code == 2 and ended.stderr.startswith(f"{good}: digits: spec.code: ")
         assert ended.stderr.endswith(words + "\n")
 
 
@@ -87,7 +87,7 @@ def test_a_hostile_archive_is_refused(good: Path, kind: str) -> None:
     content, words = HOSTILE[kind]
     archive = gzip.compress(content)
     ended = with_code(good, hashlib.sha256(archive).hexdigest(), archive)
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert ended.stderr.startswith(f"{good}: digits: spec.code: the archive is refused: ")
     # Nothing in it is escaped a second time.
     assert words in ended.stderr

@@ -90,8 +90,9 @@ def _read_archive(parts: list[Path]) -> list[bytes]:
             with path.open("rb") as file:
                 found.append(file.read(ARCHIVE_BYTES + 1))
         except OSError as error:
-            words = printable(f"{path}: {error.strerror}")
-            raise typer.BadParameter(words, param_hint="--code") from None
+            raise typer.BadParameter(
+                printable(f"{path}: {error.strerror}"), param_hint="--code"
+            ) from None
     return found
 
 

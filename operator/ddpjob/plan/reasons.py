@@ -1,6 +1,7 @@
 """Every reason that a status can give, once: its condition, its meaning, and what to do. Pure.
 
-The tables of docs/operations.md are generated from here (`make generate`).
+The tables of docs/operations.md and docs/reasons.md are generated from here (`make generate`). This
+file is longer than 400 lines because each reason stands once, with all that users read of it.
 """
 
 from dataclasses import dataclass, replace
