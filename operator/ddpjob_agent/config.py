@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import fcntl
 import os
 import re
 import sys
+import termios
+import time
 from itertools import chain, islice
 from typing import Mapping  # noqa: UP035 - Python 3.8
 
@@ -16,6 +19,8 @@ OUT_OF_MEMORY, TERMINATED = 137, 143
 # torchrun's own limit for a static rendezvous.
 RENDEZVOUS_SECONDS = 900
 LOOPBACK = "127.0.0.1"
+# The log is waited for so long, between two rounds.
+TAKE_SECONDS = 1.0
 # So many rounds in a row have ports of their own.
 PORTS = 16
 
@@ -26,10 +31,25 @@ def say(text: str) -> None:
 
 
 def end_lines() -> None:
-    """End what a killed process may have left without its end in the log."""
+    """End what a killed process may have left without its end, and let the log take all of it.
+
+    A container's runtime reads the two streams apart, so what is written to one next could be in
+    the log before the last lines of the other.
+    """
+    streams = (1,) if os.path.sameopenfile(1, 2) else (1, 2)
     with contextlib.suppress(OSError):
-        for number in (1,) if os.path.sameopenfile(1, 2) else (1, 2):
+        for number in streams:
             os.write(number, b"\n")
+    until = time.monotonic() + TAKE_SECONDS
+    while any(unread(number) for number in streams) and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+def unread(number: int) -> int:
+    """Bytes in a pipe, seen from its writing end; 0 of what is no pipe."""
+    with contextlib.suppress(OSError):
+        return int.from_bytes(fcntl.ioctl(number, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return 0
 
 
 class ConfigError(ValueError):

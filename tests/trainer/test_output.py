@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
-from tests.trainer.rounds import Operator, accelerate, act, all_step, pid_of, train
+from tests.trainer.rounds import Operator, accelerate, act, all_step, pid_of, python, train
 from tests.trainer.warm_pods import script
 
 LINES = 500
@@ -107,12 +108,15 @@ def rounds_of(pod: Pod) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("nnodes", "nproc"), [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("nnodes", "nproc", "command"), [(1, 1, None), (2, 2, None), (2, 1, python)]
+)
 def test_a_line_of_the_agents_parts_the_rounds_of_a_log(
-    pods: Pods, nnodes: int, nproc: int
+    pods: Pods, nnodes: int, nproc: int, command: Callable[[str, int], list[str]] | None
 ) -> None:
     """Rank 0 is ended in the middle of a line, after the last rank was killed."""
-    operator = train(pods, nnodes=nnodes, nproc=nproc)
+    changes = {"PATH": python_path()}
+    operator = train(pods, nnodes=nnodes, nproc=nproc, command=command, **changes)
     for number in range(2):
         act(pods, number, 0, "os.write(1, b'half a line'); open('begun', 'w'); time.sleep(1000)")
         head = pods.started[0]

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -99,6 +98,11 @@ def test_a_progress_bar_is_shown_now_and_then_and_as_it_ends(lines: Lines) -> No
     assert all(b - a >= BAR_SECONDS for a, b in zip(times[:-2], times[1:-1], strict=True))
 
 
+def test_a_bar_that_is_written_anew_all_the_time_is_one_line(lines: Lines) -> None:
+    assert b"".join(lines.take(bar(n % 100), 0.0) for n in range(10_000)) == b""
+    assert lines.show(1.0) == PREFIX + bar(99)[1:] + b"\n"
+
+
 def test_a_bar_that_is_wiped_out_leaves_no_line(lines: Lines) -> None:
     lines.take(b"\r 10%|##" + b"\r          \r", 0.0)
     assert lines.show(1.0) == b""
@@ -146,7 +150,7 @@ def test_a_line_without_an_end_takes_bounded_memory(lines: Lines, part: bytes) -
 
 
 def test_a_line_that_is_too_long_is_cut_into_lines_and_loses_nothing(lines: Lines) -> None:
-    text = "é".encode() * LINE_BYTES + b"x"
+    text = b"x" + "é".encode() * LINE_BYTES
     log = fed(lines, [text[:40_000], text[40_000:], b"\nnext\n"]).splitlines()
     assert all(line.startswith(PREFIX) for line in log) and log[-1] == PREFIX + b"next"
     parts = [line.removeprefix(PREFIX) for line in log[:-1]]
@@ -304,14 +308,15 @@ def test_streams_that_are_one_keep_their_order(pods: Pods) -> None:
 
 def test_a_terminal_stays_one(pods: Pods) -> None:
     ours, theirs = os.openpty()
-    process = start_apart(pods, "print(sys.stdout.isatty())", theirs, theirs).process
+    text = "os.write(1, b'%d\\n' % sys.stdout.isatty())"  # in one piece: nobody parts their lines
+    process = start_apart(pods, text, theirs, theirs).process
     os.close(theirs)
     told = b""
     with contextlib.suppress(OSError):  # EIO: nobody has it open any more
         while data := os.read(ours, 1000):
             told += data
     os.close(ours)
-    assert process.wait(agentpod.DEADLINE) == 0 and told.split() == [b"True", b"True"]
+    assert process.wait(agentpod.DEADLINE) == 0 and told.split() == [b"1", b"1"]
 
 
 MEGABYTES = 64
@@ -368,6 +373,7 @@ def test_a_log_that_does_not_wait_loses_nothing(pods: Pods) -> None:
     os.set_blocking(written, False)
     process = start_apart(pods, text, written, written).process
     os.close(written)
+    time.sleep(1)  # it is full now
     told = b""
     while data := os.read(read, 4096):
         told += data
@@ -376,19 +382,17 @@ def test_a_log_that_does_not_wait_loses_nothing(pods: Pods) -> None:
     assert len(re.findall(rb"^\[rank [01]\] line \d+$", told, re.M)) == 40000
 
 
-def test_a_stopped_log_does_not_keep_the_termination_message(pods: Pods) -> None:
-    text = "os.write(1, b'x' * 2**20)"
+def test_a_log_that_nobody_takes_does_not_keep_the_termination_message(pods: Pods) -> None:
+    launcher = (
+        RANKS + "    ranks(\"while True: os.write(1, b'x' * 999)\"); time.sleep(1); sys.exit(3)"
+    )
+    words = ["command", "--", sys.executable, script(pods, launcher)]
     read, written = os.pipe()
-    process = start_apart(pods, text, written, written).process
+    pod = pods.start(*words, nproc=2, streams=(written, written))
     os.close(written)
-    message = pods.started[0].termination_log
-    deadline = time.monotonic() + agentpod.DEADLINE
-    time.sleep(1)
-    process.send_signal(signal.SIGTERM)
-    while not (message.exists() and message.stat().st_size):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
+    pod.until(lambda: pod.termination_log.stat().st_size)
+    assert pod.summary["exit_code"] == 3
     while os.read(read, 2**20):
         pass
     os.close(read)
-    assert process.wait(agentpod.DEADLINE) == 143
+    assert pod.wait() == 1
