@@ -157,8 +157,8 @@ def test_the_first_cause_is_found_in_three_commands(
         assert session.name == "failed-job"
         for step in session.steps:
             _, *words = shlex.split(step.command)
-            printed = hands.do(*words).out
+            shown_now = hands.do(*words).out
             for old, new in replaced.items():
-                printed = printed.replace(old, new)
-            line = missing(step.shown, printed.splitlines())
-            assert line is None, f"{session}: {line!r} is not in\n{printed}"
+                shown_now = shown_now.replace(old, new)
+            line = missing(step.shown, shown_now.splitlines())
+            assert line is None, f"{session}: {line!r} is not in\n{shown_now}"
