@@ -232,13 +232,15 @@ def answers(
     """Fetch a page from a pod whose place a speaker has taken."""
     connection = Client(namespace, kubeconfig=api_server.kubeconfig).connection
     speakers: list[Speaker] = []
-    place = {"address": lambda name, port: ("127.0.0.1", speakers[-1].port)}
+
+    def address(name: str, port: int) -> tuple[str, int]:
+        return "127.0.0.1", speakers[-1].port
 
     def ask(speaker: Speaker) -> forward.Page:
         speakers.append(speaker)
         return fetch(connection, namespace, pod, 29499, "/progress")
 
-    with Kubelet(api_server, "local", **place):
+    with Kubelet(api_server, "local", address=address):
         yield ask
 
 

@@ -1,4 +1,4 @@
-"""`ddpjob submit --code-claim`: an archive goes into a claim over exec, through a real API server."""
+"""`ddpjob submit --code-claim`: an archive goes into a claim, by a real API server."""
 
 import asyncio
 import hashlib

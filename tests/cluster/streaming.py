@@ -28,8 +28,8 @@ class Kubelet:
     """The kubelet of some nodes, as far as it forwards ports. A context manager.
 
     `address` gives host and port for the name and the port of a pod; by default the pod's own.
-    `log` gives the file with the log of a pod, by its namespace and name. `paths` are replaced in the
-    words of commands.
+    `log` gives the file with the log of a pod, by its namespace and name. `paths` are replaced
+    in the words of commands.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Keeps an archive of code in a claim, where it is too large for ConfigMaps.
 
-A pod of the job's image mounts the claim, takes the archive over exec, and checks its SHA-256. Then
-it is deleted.
+A pod of the job's image mounts the claim, takes the archive over exec, and checks its SHA-256.
+Then it is deleted.
 """
 
 import json
