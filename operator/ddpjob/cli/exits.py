@@ -85,7 +85,8 @@ def explain(error: DDPJobError) -> tuple[str, str]:
 def _missing_right(error: Forbidden) -> tuple[str, str]:
     where = f"in namespace {error.namespace}" if error.namespace else "in the whole cluster"
     text = f"you may not {error.verb} {error.resource} {where} (you are {error.user})"
-    reads = error.verb in ("get", "list", "watch") and error.resource != "pods/portforward"
+    enters = error.resource in ("pods/portforward", "pods/exec")  # by GET, as it begins a stream
+    reads = error.verb in ("get", "list", "watch") and not enters
     role = "view" if reads else "edit"
     scope = "there" if error.namespace else "in every namespace"
     return text, f'ask for the role "{role}" {scope}'

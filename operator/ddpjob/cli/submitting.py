@@ -15,12 +15,16 @@ from ddpjob.cli.say import document, note, say
 from ddpjob.client import why
 from ddpjob.client.build import problems
 from ddpjob.client.creation import with_code
+from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
+    from ddpjob.client.client import Client
     from ddpjob.client.code import CodeArchive
 
 STDOUT = 1
+# Bytes of an archive in a claim: what an agent unpacks at most.
+CLAIM_BYTES = 64 * 2**20
 # Characters of a Base64 text on a terminal, where nobody reads more of it.
 SHOWN = 40
 
@@ -58,7 +62,7 @@ class Submission:
 
     def rehearse(self) -> None:
         """Have the API server check the objects, and print what it says of the job."""
-        job = self._place.client().submit(self._job, code=self._archive, dry_run=True)
+        job = self._place.client().submit(self._job, code=self._sent, dry_run=True)
         self._tell_code(created=False)
         step("job", f"{job.namespace}/{job.name} would be created: {_size(self._job)}")
         if self._output is not None:
@@ -69,7 +73,9 @@ class Submission:
         client = self._place.client()
         self._tell_code(created=True)
         try:
-            job = client.submit(self._job, code=self._archive)
+            if self._claim:
+                self._keep(client)
+            job = client.submit(self._job, code=self._sent)
         except KeyboardInterrupt:
             note("", "stopped: no job was created")
             raise typer.Exit(Exit.DETACHED) from None
@@ -89,7 +95,11 @@ class Submission:
             return None
         from ddpjob.client.code import pack
 
-        archive = pack(folder, names=self._asked.given["code_include"] or ())
+        names = self._asked.given["code_include"] or ()
+        if self._claim:
+            archive = pack(folder, names=names, limit=CLAIM_BYTES)
+        else:
+            archive = pack(folder, names=names)
         if archive.note:
             note(archive.note)
         check_is_sent(archive.files, self._asked.script)
@@ -99,7 +109,9 @@ class Submission:
     def _job(self) -> Body:
         """Return the object of the job, checked. Prints what is wrong with it, and ends then."""
         job = self._asked.job()
-        found = problems(with_code(job, self._archive) if _has_spec(job) else job)
+        if self._claim and _has_spec(job):
+            job = with_code(job, self._archive, self._code_in_claim())
+        found = problems(with_code(job, self._sent) if _has_spec(job) else job)
         for problem in found:
             note(f"error: {problem}")
         if any(problem.path == "spec.image" for problem in found):
@@ -109,10 +121,39 @@ class Submission:
         in_namespace(job, self._place.namespace)
         return dict(job)
 
+    @property
+    def _claim(self) -> str | None:
+        """Return the claim for the archive, if it is not to be in ConfigMaps."""
+        claim: str | None = self._asked.given["code_claim"]
+        return claim
+
+    @property
+    def _sent(self) -> "CodeArchive | None":
+        """Return the archive, if it is to be in ConfigMaps."""
+        return None if self._claim else self._archive
+
+    def _code_in_claim(self) -> Body | None:
+        from ddpjob.client.claim import path_of
+
+        archive, claim = self._archive, self._claim
+        return archive.spec_of_claim(claim, path_of(archive)) if archive and claim else None
+
+    def _keep(self, client: "Client") -> None:
+        """Write the archive into the claim."""
+        from ddpjob.client.claim import Claim, keep
+
+        if self._archive is None or self._claim is None:
+            raise InvalidJob("--code-claim", "needs a folder to send: FILE.py, -m MODULE or --code")
+        spec = self._job["spec"]
+        secrets = [secret["name"] for secret in spec.get("imagePullSecrets") or ()]
+        namespace = why.text(self._job, "metadata", "namespace") or client.namespace
+        claim = Claim(self._claim, namespace, spec["image"], tuple(secrets))
+        keep(client.connection, claim, self._archive, lambda words: step("code", words))
+
     def _objects(self) -> list[Body]:
         """Return the ConfigMaps and the job, in the namespace that was named."""
-        maps = self._archive.config_maps() if self._archive else []
-        job = with_code(self._job, self._archive)
+        maps = self._sent.config_maps() if self._sent else []
+        job = with_code(self._job, self._sent)
         namespace = why.text(job, "metadata", "namespace") or self._place.namespace
         where = {"namespace": namespace} if namespace else {}
         return [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]
@@ -123,13 +164,17 @@ class Submission:
             if created and self._asked.given["module"]:
                 step("code", f"none sent: {self._asked.given['module']} is not in this folder")
             return
-        parts = [config_map["metadata"]["name"] for config_map in archive.config_maps()]
-        more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+        place = f"claim {self._claim}" if self._claim else _config_maps(archive)
         files = f"{len(archive.files)} file{'s' if len(archive.files) > 1 else ''}"
         sizes = f"{in_bytes(archive.size)} -> {in_bytes(len(archive.data))}"
         state = ", dirty" if archive.is_dirty else ""
         commit = f" (git {archive.revision[:7]}{state})" if archive.revision else ""
-        step("code", f"{files}, {sizes}, ConfigMap {parts[0]}{more}{commit}")
+        step("code", f"{files}, {sizes}, {place}{commit}")
+
+
+def _config_maps(archive: "CodeArchive") -> str:
+    parts = [config_map["metadata"]["name"] for config_map in archive.config_maps()]
+    return f"ConfigMap {parts[0]}" + (f" and {len(parts) - 1} more" if len(parts) > 1 else "")
 
 
 def in_bytes(size: int) -> str:

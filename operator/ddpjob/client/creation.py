@@ -28,11 +28,14 @@ DRY_RUN = {"dryRun": "All"}
 RESUME_PAUSES = (0.5, 1.0, 2.0, 4.0)
 
 
-def with_code(job: Body, archive: "CodeArchive | None") -> Body:
-    """Return the job with the archive as its code, and the commit that this comes from. Pure."""
+def with_code(job: Body, archive: "CodeArchive | None", code: Body | None = None) -> Body:
+    """Return the job with the archive as its code, and the commit that this comes from. Pure.
+
+    `code` says where the archive is; by default it is in ConfigMaps.
+    """
     if archive is None:
         return job
-    code = dict(archive.spec())
+    code = dict(archive.spec() if code is None else code)
     if mount_path := why.part(job, "spec", "code", "mountPath"):
         code["mountPath"] = mount_path
     metadata = dict(job.get("metadata") or {})

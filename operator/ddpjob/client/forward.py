@@ -1,27 +1,22 @@
 """One HTTP request to a port of a pod, through the API server: what `kubectl port-forward` does.
 
-The library's login, certificates and proxy are used, and the WebSocket that it brings. Its own
-PortForward is not: it starts a thread for each pod, waits without a limit, and keeps all that the
-pod sends. The pod may be anybody's, so bytes and time are bounded here.
+The library's own PortForward is not used: it starts a thread for each pod, waits without a limit,
+and keeps all that the pod sends. The pod may be anybody's, so bytes and time are bounded here.
 """
 
 import http.client
 import io
-import ssl
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddpjob.client.answers import no_answer, refusal
-from ddpjob.client.connection import CONNECT_SECONDS, Connection
-from ddpjob.client.login import Login
+from ddpjob.client.connection import Connection
+from ddpjob.client.sockets import open_socket
 from ddpjob.cluster import PODS
 from ddpjob.errors import Unavailable
 
 # A port has one channel for what is sent, and one for what went wrong. Each begins with the port.
 DATA, ERROR = 0, 1
-PROTOCOL = "v4.channel.k8s.io"
 # For a whole answer: an agent takes 4 s for the stacks of a process that does not answer.
 SECONDS = 15.0
 MAX_BYTES, MAX_ERROR = 2**20, 4096
@@ -44,7 +39,8 @@ def fetch(connection: Connection, namespace: str, pod: str, port: int, path: str
     """
     deadline = time.monotonic() + SECONDS
     request = f"GET {path} HTTP/1.0\r\nHost: localhost:{port}\r\n\r\n"
-    socket = _open(connection.login, PODS.path(namespace, pod, "portforward"), port)
+    path_of_pod = PODS.path(namespace, pod, "portforward")
+    socket = open_socket(connection.login, path_of_pod, [("ports", str(port))])
     try:
         socket.send_binary(bytes([DATA]) + request.encode("ascii"))
         return _Answer(pod).read(socket, deadline)
@@ -123,64 +119,3 @@ class _Sent(io.BytesIO):
     def makefile(self, mode: str) -> io.BytesIO:
         """Return the bytes as a file."""
         return io.BytesIO(self.getvalue())
-
-
-@dataclass(frozen=True)
-class _Refused:
-    """The HTTP answer to a WebSocket that was not opened."""
-
-    status: int
-    reason: str
-    headers: Mapping[str, str]
-    content: bytes
-
-    def read(self, size: int) -> bytes:
-        """Return the body, as far as it is read."""
-        return self.content[:size]
-
-
-def _open(login: Login, path: str, port: int) -> Any:
-    """Return the WebSocket to a pod's port. Raises ClusterError or LoginFailed."""
-    import websocket
-    from kubernetes.stream.ws_client import websocket_proxycare
-
-    settings: Any = login.configuration
-    url = f"{login.server.replace('http', 'ws', 1)}{path}?ports={port}"
-    headers = login.headers()
-    options: dict[str, Any] = {
-        "header": [f"{name}: {text}" for name, text in headers.items()],
-        "subprotocols": [PROTOCOL],
-        "suppress_origin": True,
-        "sslopt": _certificates(settings),
-        "timeout": CONNECT_SECONDS,
-    }
-    if settings.proxy or settings.proxy_headers:
-        proxied: Any = websocket_proxycare
-        options = proxied(options, settings, url, headers)
-    try:
-        return websocket.create_connection(url, **options)
-    except websocket.WebSocketBadStatusException as error:
-        body = error.resp_body or b""
-        refused = _Refused(error.status_code, "", error.resp_headers or {}, bytes(body))
-        raise refusal(refused, login, path) from None
-    except (websocket.WebSocketException, OSError) as error:
-        raise no_answer(error, login) from error
-
-
-def _certificates(settings: Any) -> dict[str, Any]:
-    """Return the TLS options of the login, as the library sets them for its own WebSocket."""
-    import certifi
-
-    if not settings.verify_ssl:
-        found: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE, "check_hostname": False}
-    else:
-        authority = settings.ssl_ca_cert or certifi.where()
-        found = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": authority}
-        if settings.assert_hostname is not None:
-            found["check_hostname"] = settings.assert_hostname
-    named = {
-        "certfile": settings.cert_file,
-        "keyfile": settings.key_file,
-        "server_hostname": settings.tls_server_name,
-    }
-    return found | {name: value for name, value in named.items() if value}
