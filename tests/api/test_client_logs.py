@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,6 @@ from ddpjob.names import pod_name
 from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiServer
 from tests.logproxy import PodLog, Proxy, random_cuts, seconds
-
-
-@pytest.fixture
-def proxy(api_server: ApiServer) -> Iterator[Proxy]:
-    with Proxy(api_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
 
 
 @pytest.fixture

@@ -18,11 +18,6 @@ from tests.terminal import Running, Terminal, ddpjob, environment
 
 
 @pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
-
-
-@pytest.fixture
 def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
     """The environment of an administrator whose context has the test's namespace."""
     path = tmp_path / "kubeconfig"
