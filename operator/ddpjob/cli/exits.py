@@ -86,8 +86,8 @@ def _missing_right(error: Forbidden) -> tuple[str, str]:
     where = f"in namespace {error.namespace}" if error.namespace else "in the whole cluster"
     text = f"you may not {error.verb} {error.resource} {where} (you are {error.user})"
     role = "view" if error.verb in ("get", "list", "watch") else "edit"
-    scope = "there" if error.namespace else "in every namespace"
-    return text, f'ask for the role "{role}" {scope}'
+    who = f"an admin of namespace {error.namespace}" if error.namespace else "the cluster's admin"
+    return text, f'ask {who} for the role "{role}"'
 
 
 class Commands(TyperGroup):

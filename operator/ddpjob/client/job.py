@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import MERGE, Connection
+from ddpjob.client.events import Event, read_event
 from ddpjob.client.snapshot import Snapshot, slim
 from ddpjob.cluster import DDPJOBS, EVENTS
 from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
+from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
     from ddpjob.client.logs import LogLine
@@ -88,11 +90,12 @@ class Job(Snapshot):
         for batch in Logs(self._connection, self, query).batches():
             yield from batch
 
-    def events(self) -> list[Body]:
-        """Return the Kubernetes events about the job and its pods, oldest first."""
+    def events(self) -> list[Event]:
+        """Return the Kubernetes events about the job, oldest first."""
         selector = f"involvedObject.kind={names.KIND},involvedObject.name={self.name}"
         found = self._connection.list(EVENTS, namespace=self.namespace, fields=selector).items
-        return [event for event in found if why.text(event, "involvedObject", "uid") == self.uid]
+        own = [body for body in found if why.text(body, "involvedObject", "uid") == self.uid]
+        return sorted(map(read_event, own), key=lambda event: unix_seconds(event.time) or 0.0)
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of the ranks of each node, by node rank."""
