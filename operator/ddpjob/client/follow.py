@@ -55,8 +55,6 @@ class Logs:
         self._begun: dict[str, Pod] = {}
         self._reading: set[str] = set()
         self._merge = Merge[LogLine](QUIET if query.follow else math.inf)
-        self.incomplete: list[str] = []
-        """Pods of whose log lines are missing that nobody has any more."""
 
     @property
     def job(self) -> "Job":
@@ -168,8 +166,9 @@ class Logs:
                 self._put(pod.uid, timed)
         finally:
             with self._changed:
-                if not log.is_complete:
-                    self.incomplete.append(pod.name)
+                if not (log.is_complete or self._is_closed):
+                    text = "lines are missing, which nobody has any more"
+                    self._connection.note(f"{pod.name}: {text}")
                 self._reading.discard(pod.uid)
                 self._merge.close(pod.uid)
                 self._changed.notify_all()
