@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.api.jobs import Jobs
+from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
+from tests.logproxy import Proxy
 
 
 @pytest.fixture
@@ -20,6 +22,21 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
     api_server.create_namespace(name)
     yield name
     api_server.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def cluster(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Cluster]:
+    """The test's namespace, in which the test writes jobs and pods itself, as an operator would."""
+    made = Cluster(api_server, namespace)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxy(api_server: ApiServer) -> Iterator[Proxy]:
+    """A server before the API server that answers for the kubelets: their logs."""
+    with Proxy(api_server) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -27,8 +27,14 @@ class Cluster:
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
         self.server, self.namespace = server, namespace
+        self._nodes = set[str]()
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
         self.jobs = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
+
+    def close(self) -> None:
+        """Delete the nodes that pods were on."""
+        for name in self._nodes:
+            self.server.request("DELETE", f"/api/v1/nodes/{name}")
 
     def job(self, name: str, *, user: str = "admin", **spec: Any) -> Any:
         """Create a job."""
@@ -58,6 +64,9 @@ class Cluster:
         }
         labels = {names.JOB_LABEL: meta["name"], names.JOB_UID_LABEL: meta["uid"]}
         name = names.pod_name(meta["name"], attempt, rank)
+        if node not in self._nodes:  # pods on nodes that do not exist are collected
+            self.server.request("POST", "/api/v1/nodes", {"metadata": {"name": node}})
+            self._nodes.add(node)
         pod = {
             "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
             "spec": {

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,6 @@ from ddpjob.names import pod_name
 from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiServer
 from tests.logproxy import PodLog, Proxy, random_cuts, seconds
-
-
-@pytest.fixture
-def proxy(api_server: ApiServer) -> Iterator[Proxy]:
-    with Proxy(api_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
 
 
 @pytest.fixture
@@ -159,16 +147,19 @@ def test_it_waits_for_a_pod_that_is_not_there_yet(
 def test_a_pod_that_is_deleted_while_its_stream_is_cut_is_told(
     cluster: Cluster, proxy: Proxy, client: Client
 ) -> None:
+    notes: list[str] = []
+    client.connection.note = notes.append
     job = cluster.running("digits")
     log = pod_log(cluster, proxy, job)
     log.write(b"one", b"two", b"three")
-    log.cuts = [60]
+    log.cuts = [60, 0, 0, 0, 0, 0]
     following = Following(client.job("digits"))
     following.until("one")
     cluster.delete_pod("digits-0-0")
     del proxy.logs["digits-0-0"]
     cluster.status("digits", state="Failed")
-    assert following.end()[:1] == ["one"]
+    assert following.end() == ["one"]
+    assert notes[-1] == "digits-0-0: lines are missing, which nobody has any more"
 
 
 def test_a_restart_in_place_is_followed_in_the_same_log(
@@ -404,6 +395,8 @@ def test_who_stops_reading_leaves_no_thread(cluster: Cluster, proxy: Proxy, clie
 def test_a_log_that_was_rotated_away_is_told(
     cluster: Cluster, proxy: Proxy, client: Client
 ) -> None:
+    notes: list[str] = []
+    client.connection.note = notes.append
     job = cluster.running("digits")
     log = pod_log(cluster, proxy, job)
     log.cuts = [200]
@@ -418,3 +411,4 @@ def test_a_log_that_was_rotated_away_is_told(
     lines = following.end()
     assert lines[:4] == [f"line {n}" for n in range(4)] and lines[-1] == "line 29"
     assert len(lines) == len(set(lines))
+    assert notes[-1] == "digits-0-0: lines are missing, which nobody has any more"

@@ -3,7 +3,7 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,17 +12,6 @@ from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiServer
 from tests.logproxy import PodLog, Proxy, seconds
 from tests.terminal import COMMAND, Running, Terminal, ddpjob, environment
-
-
-@pytest.fixture
-def proxy(api_server: ApiServer) -> Iterator[Proxy]:
-    with Proxy(api_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
 
 
 @pytest.fixture

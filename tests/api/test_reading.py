@@ -18,11 +18,6 @@ from tests.terminal import Running, Terminal, ddpjob, environment
 
 
 @pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
-
-
-@pytest.fixture
 def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
     """The environment of an administrator whose context has the test's namespace."""
     path = tmp_path / "kubeconfig"
@@ -118,6 +113,20 @@ def test_get_watches(cluster: Cluster, env: Mapping[str, str]) -> None:
     assert ended.out.splitlines()[0].startswith("NAME ") and ended.out.count("NAME ") == 1
 
 
+def test_get_watches_objects(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.running("one")
+    with Running("get", "one", "-w", "-o", "json", env=env) as running:
+        running.until("1840/20000")
+        cluster.running("another")
+        cluster.status("one", state="Succeeded")
+        running.until('"Succeeded"')
+        running.interrupt()
+        ended = running.end()
+    objects = [json.loads(line) for line in ended.out.splitlines()]
+    assert [each["metadata"]["name"] for each in objects] == ["one", "one"]
+    assert [each["status"]["state"] for each in objects] == ["Running", "Succeeded"]
+
+
 def test_get_watches_in_a_terminal(cluster: Cluster, env: Mapping[str, str]) -> None:
     cluster.running("one")
     with Terminal("get", "-w", env=env) as terminal:
@@ -138,7 +147,7 @@ def test_a_missing_right_is_named_with_the_role_to_ask_for(
     ended = ddpjob("get", env=environment(path))
     assert ended.code == 4
     assert f"error: you may not list ddpjobs in namespace {namespace} (you are " in ended.err
-    assert '  next: ask for the role "view" there' in ended.err
+    assert f'  next: ask an admin of namespace {namespace} for the role "view"' in ended.err
     everywhere = ddpjob("get", "-A", env=environment(path))
     assert everywhere.code == 4 and "in the whole cluster" in everywhere.err
 

@@ -9,6 +9,7 @@ from ddpjob import api
 from ddpjob.cli.describing import text
 from ddpjob.client import advice, why
 from ddpjob.client.description import DEFAULT_RESTARTS, describe
+from ddpjob.client.events import read_event
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.plan import reasons
 from ddpjob.times import timestamp
@@ -184,6 +185,13 @@ def test_a_status_may_have_anything(value: Any) -> None:
             assert all(line.isprintable() or "\t" in line for line in lines)
             assert sum(map(len, lines)) < 40_000
     described({}, image=value, resources={"limits": {"nvidia.com/gpu": value}}, nnodes=value)
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
+def test_an_event_may_have_anything(value: Any) -> None:
+    event = read_event({"type": value, "reason": value, "message": value, "count": value})
+    texts = (event.type, event.reason, event.message)
+    assert all(text.isprintable() and len(text) < 1100 for text in texts)
 
 
 def test_no_name_of_a_node_can_become_a_command() -> None:

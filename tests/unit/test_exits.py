@@ -69,14 +69,14 @@ def test_a_missing_right_is_named_by_the_servers_own_words() -> None:
     )
     assert explain(error) == (
         "you may not get pods/log in namespace team-a (you are ana)",
-        'ask for the role "view" there',
+        'ask an admin of namespace team-a for the role "view"',
     )
     everywhere = RBAC.replace('in the namespace "team-a"', "at the cluster scope")
     text, advice = explain(
         cluster_error(403, "", everywhere.replace("cannot get", "cannot create"))
     )
     assert text.endswith("in the whole cluster (you are ana)")
-    assert advice == 'ask for the role "edit" in every namespace'
+    assert advice == 'ask the cluster\'s admin for the role "edit"'
 
 
 def test_an_error_is_two_lines_that_nobody_can_forge(capsys: pytest.CaptureFixture[str]) -> None:

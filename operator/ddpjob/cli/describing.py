@@ -9,9 +9,9 @@ from ddpjob.cli.columns import lines
 from ddpjob.cli.options import Place, Record, find
 from ddpjob.cli.say import document, note, say
 from ddpjob.client.description import describe
+from ddpjob.client.events import Event
 from ddpjob.client.job import Job
 from ddpjob.errors import Forbidden
-from ddpjob.json_depth import Body
 from ddpjob.times import duration, unix_seconds
 
 HEADINGS = ("ATTEMPT", "FROM", "RAN", "STEPS", "CHARGED", "REASON", "WHERE", "MESSAGE")
@@ -33,7 +33,7 @@ def print_description(place: Place, name: str | None, output: Record) -> None:
         say(*text(found, time.time()))
 
 
-def _events(job: Job) -> list[Body]:
+def _events(job: Job) -> list[Event]:
     """Return the job's events; none for who may not read them."""
     try:
         return job.events()

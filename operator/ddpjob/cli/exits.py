@@ -88,8 +88,8 @@ def _missing_right(error: Forbidden) -> tuple[str, str]:
     enters = error.resource in ("pods/portforward", "pods/exec")  # by GET, as it begins a stream
     reads = error.verb in ("get", "list", "watch") and not enters
     role = "view" if reads else "edit"
-    scope = "there" if error.namespace else "in every namespace"
-    return text, f'ask for the role "{role}" {scope}'
+    who = f"an admin of namespace {error.namespace}" if error.namespace else "the cluster's admin"
+    return text, f'ask {who} for the role "{role}"'
 
 
 class Commands(TyperGroup):

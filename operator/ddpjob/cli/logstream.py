@@ -94,8 +94,6 @@ def _print(client: Client, job: Job, query: Query, printer: Printer) -> Job:
     count = 0
     for batch in logs.batches():
         count += printer.print(batch)
-    for pod in logs.incomplete:
-        note(f"{pod}: lines are missing, which nobody has any more")
     if not count:
         _say_why(logs, query)
     return logs.job

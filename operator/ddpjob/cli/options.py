@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ddpjob.client.job import Job
 
 
+# Seconds for which a TAB waits for a server that does not answer.
+TAB_SECONDS = 1.5
+
+
 class Output(StrEnum):
     """How objects are printed, as kubectl does."""
 
@@ -38,7 +42,9 @@ def complete_names(ctx: Any, incomplete: str) -> list[str]:
 
     params = getattr(ctx, "params", {})
     try:
-        jobs = Place.of(params).client(notes=False).jobs()
+        client = Place.of(params).client(notes=False)
+        client.connection.connect_seconds = TAB_SECONDS
+        jobs = client.jobs()
     except DDPJobError:
         return []
     return [job.name for job in jobs if job.name.startswith(incomplete)]

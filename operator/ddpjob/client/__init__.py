@@ -10,9 +10,13 @@ when somebody reads them (`Job.status`, `Job.spec`).
     login        kubeconfig, context, in-cluster → an HTTP pool with credentials; what went wrong
     connection   one request, lists, and watches that survive what ends a watch
     client       Client: the jobs of a namespace
-    job          Job: a snapshot of one job, and the verbs on it
+    job          Job: the verbs on one job; snapshot has what they find
     submit       creates a job, and the ConfigMaps with its code
     code_maps    these ConfigMaps: who owns them, and when they go
     build        what a command line says → the object of a job
+    follow       the lines of its logs: podlog reads one log, tracked knows which pods there are,
+                 resume finds the place after a cut, merge orders the lines of several
+    description  what there is to say of a job; advice on what to do
+    installed    what of ddpjob the cluster has
     why          why a job is not simply running, in one line
 """

@@ -54,6 +54,7 @@ class Connection:
     ) -> None:
         self._namespace, self._context, self._kubeconfig = namespace, context, kubeconfig
         self.note = note
+        self.connect_seconds = CONNECT_SECONDS
         self._origin: Connection | None = None
         self._closed = threading.Event()
         self._answers: set[Any] = set()  # those that are being read
@@ -165,7 +166,7 @@ class Connection:
                 preload_content=False,
                 retries=False,
                 redirect=False,
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+                timeout=urllib3.Timeout(connect=self.connect_seconds, read=read_seconds),
             )
             self._answers.add(answer)
             self._check_open()

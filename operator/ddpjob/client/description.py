@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.client import advice, why
+from ddpjob.client.events import Event
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.json_depth import Body
 from ddpjob.text import printable_lines
@@ -26,7 +27,7 @@ DEFAULT_RESTARTS = 3
 UNSEEN_SECONDS = 15.0
 
 
-def describe(job: Snapshot, events: Sequence[Body], *, now: float, flags: str = "") -> Body:
+def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str = "") -> Body:
     """Return the description. `flags` are the options that lead to the job's cluster."""
     status = job.body.get("status") or {}
     attempts = history(status)
@@ -47,7 +48,7 @@ def describe(job: Snapshot, events: Sequence[Body], *, now: float, flags: str = 
         "progress": _progress(status),
         "cause": _cause(job),
         "attempts": attempts,
-        "events": [_event(event) for event in events[-MAX_ENTRIES:]],
+        "events": [event.to_record() for event in events[-MAX_ENTRIES:]],
         "hints": advice.hints(job.name, flags, status, attempts),
         "next": advice.commands(job.name, flags, status),
         "docs": advice.docs(status),
@@ -162,15 +163,4 @@ def _progress(status: Any) -> dict[str, Any] | None:
         "samplesPerSecond": why.text(progress, "samplesPerSecond", limit=32) or None,
         "etaSeconds": why.number(progress, "etaSeconds"),
         "updatedAt": why.text(progress, "updatedAt", limit=64) or None,
-    }
-
-
-def _event(body: Body) -> dict[str, Any]:
-    times = (why.text(body, key, limit=64) for key in ("lastTimestamp", "eventTime"))
-    return {
-        "time": next(filter(None, times), None),
-        "type": why.text(body, "type", limit=32),
-        "reason": why.text(body, "reason", limit=128),
-        "message": why.text(body, "message", limit=MAX_MESSAGE),
-        "count": why.number(body, "count") or 1,
     }

@@ -1,7 +1,7 @@
 """Follows the logs of a job's pods: of those that there are, and of those that will be.
 
-A thread reads each log, two more watch the job and its pods. All they find goes through one lock to
-whoever reads the lines.
+A thread reads each log, two more watch the job and its pods (`tracked`). All they find goes through
+one lock to whoever reads the lines.
 """
 
 import math
@@ -9,20 +9,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
-from ddpjob import names
-from ddpjob.client import why
 from ddpjob.client.connection import Connection
-from ddpjob.client.logs import LastLines, LineMaker, LogLine, Pod, Wanted, read_pod
+from ddpjob.client.logs import LastLines, LineMaker, LogLine, Pod, Wanted
 from ddpjob.client.merge import QUIET, Merge, Timed
 from ddpjob.client.pieces import Piece
 from ddpjob.client.podlog import PodLog
 from ddpjob.client.resume import Clock
-from ddpjob.cluster import DDPJOBS, PODS
-from ddpjob.errors import DDPJobError
-from ddpjob.json_depth import Body
+from ddpjob.client.tracked import Tracked
 from ddpjob.ranks import format_ranks
 
 if TYPE_CHECKING:
@@ -49,32 +44,27 @@ class Query:
 
 
 class Logs:
-    """The lines of a job, in batches. After the last one, `job` is how the job ended."""
+    """The lines of a job, in batches."""
 
     def __init__(self, connection: Connection, job: "Job", query: Query) -> None:
-        self._connection, self.job, self._query = connection.apart(), job, query
+        self._connection, self._query = connection.apart(), query
+        self._tracked = Tracked(self._connection, job)
+        self._changed = self._tracked.changed
         self._first_attempt = job.attempt
-        self._changed = Condition()
-        self._is_closed = False
-        self._pods: dict[str, Pod] = {}
+        self._is_closed = self._is_limited = False
         self._begun: dict[str, Pod] = {}
         self._reading: set[str] = set()
-        self._has_news, self._is_limited = True, False
         self._merge = Merge[LogLine](QUIET if query.follow else math.inf)
-        self._error: DDPJobError | None = None
-        self._finished_at: float | None = None
-        self.incomplete: list[str] = []
-        """Pods of whose log lines are missing that nobody has any more."""
+
+    @property
+    def job(self) -> "Job":
+        """Return the job as it was seen last; after the last batch, as it has ended."""
+        return self._tracked.job
 
     @property
     def pods(self) -> list[Pod]:
         """Return the job's pods that exist."""
-        return list(self._pods.values())
-
-    @property
-    def _processes(self) -> int:
-        """Return the ranks of a pod. A job that has not started may still be edited."""
-        return self.job.processes_per_node
+        return list(self._tracked.pods.values())
 
     @property
     def read(self) -> list[Pod]:
@@ -87,10 +77,9 @@ class Logs:
         Raises ClusterError or LoginFailed.
         """
         try:
-            self._list_pods()
+            self._tracked.list_pods()
             if self._query.follow:
-                self._spawn(self._watch_pods)
-                self._spawn(self._watch_job)
+                self._tracked.keep_up()
             yield from self._lines()
         finally:
             self._is_closed = True
@@ -101,8 +90,8 @@ class Logs:
     def _lines(self) -> Iterator[list[LogLine]]:
         while True:
             with self._changed:
-                if self._error:
-                    raise self._error
+                if self._tracked.error:
+                    raise self._tracked.error
                 self._begin()
                 lines = self._merge.take(time.monotonic())
                 is_over = self._is_over()
@@ -119,37 +108,37 @@ class Logs:
         """Return whether no line will come any more."""
         if not self._query.follow:
             return not self._reading
-        attempt = self._query.wanted.attempt
+        attempt, finished_at = self._query.wanted.attempt, self._tracked.finished_at
         if isinstance(attempt, int) and attempt < self.job.attempt:
             return not self._reading  # it is over, though the job is not
-        if self._finished_at is None:
+        if finished_at is None:
             return False
         # Pods that still run, which `cleanPodPolicy` allows, need not end with the job.
         awaited = self._reading
-        if time.monotonic() - self._finished_at > GRACE_SECONDS:
-            awaited = {uid for uid in self._reading if self._has_ended(uid)}
+        if time.monotonic() - finished_at > GRACE_SECONDS:
+            awaited = set(filter(self._tracked.has_ended, self._reading))
         return not awaited
 
     def _begin(self) -> None:
         """Read the logs of the wanted pods whose containers have started."""
-        if not self._has_news:
+        if not self._tracked.has_news:
             return
-        self._has_news = False
+        self._tracked.has_news = False
         for pod in self._wanted():
             has_log = pod.state != "waiting" or not self._query.follow
             if has_log and pod.uid not in self._begun:
                 self._begun[pod.uid] = pod
                 self._reading.add(pod.uid)
                 self._merge.open(pod.uid, time.monotonic())
-                self._spawn(partial(self._read, pod))
+                self._tracked.spawn(partial(self._read, pod))
 
     def _wanted(self) -> list[Pod]:
         """Return the pods to read, in order; of too many, those of the lowest ranks."""
         wanted, most = self._query.wanted, self._query.max_streams
         found = [
             pod
-            for pod in self._pods.values()
-            if wanted.has_pod(pod, self._processes, self._first_attempt)
+            for pod in self.pods
+            if wanted.has_pod(pod, self.job.processes_per_node, self._first_attempt)
         ]
         ranks = sorted({pod.node_rank for pod in found})
         if len(ranks) > most and not self._is_limited:
@@ -165,7 +154,7 @@ class Logs:
             self._connection,
             self.job.namespace,
             pod,
-            is_over=lambda: self._has_ended(pod.uid),
+            is_over=lambda: self._tracked.has_ended(pod.uid),
         )
         clock = Clock()
         try:
@@ -177,22 +166,23 @@ class Logs:
                 self._put(pod.uid, timed)
         finally:
             with self._changed:
-                if not log.is_complete:
-                    self.incomplete.append(pod.name)
+                if not (log.is_complete or self._is_closed):
+                    text = "lines are missing, which nobody has any more"
+                    self._connection.note(f"{pod.name}: {text}")
                 self._reading.discard(pod.uid)
                 self._merge.close(pod.uid)
                 self._changed.notify_all()
 
     def _batches(self, log: PodLog, pod: Pod) -> Iterator[list[LogLine]]:
         """Yield the wanted lines of a pod's log."""
-        query = self._query
+        query, processes = self._query, self.job.processes_per_node
         # The pods of later attempts are read from their beginning.
         is_later = pod.attempt > self._first_attempt
         tail, since = (None, None) if is_later else (query.tail, query.since)
         # Which lines are the last wanted ones is known once all have come.
-        searches = query.shows is not None or bool(query.wanted.ranks and self._processes > 1)
+        searches = query.shows is not None or bool(query.wanted.ranks and processes > 1)
         whole = since is None and (tail is None or searches)
-        maker = LineMaker(pod, self._processes, from_the_beginning=whole)
+        maker = LineMaker(pod, processes, from_the_beginning=whole)
 
         def shown(pieces: Iterable[Piece]) -> list[LogLine]:
             return [line for line in maker.lines(pieces) if self._shows(line)]
@@ -217,102 +207,3 @@ class Logs:
                 self._changed.wait(QUIET)
             self._merge.put(uid, lines, time.monotonic())
             self._changed.notify_all()
-
-    def _has_ended(self, uid: str) -> bool:
-        """Return whether the pod's container has ended, or the pod is gone."""
-        with self._changed:
-            pod = self._pods.get(uid)
-            return pod is None or pod.state == "ended"
-
-    def _list_pods(self) -> None:
-        """Read which pods there are now."""
-        found = self._connection.list(
-            PODS, namespace=self.job.namespace, labels=self._labels, keep=self._pod
-        ).items
-        with self._changed:
-            self._pods = {pod.uid: pod for pod in found}
-            self._has_news = True
-            self._changed.notify_all()
-
-    def _watch_pods(self) -> None:
-        """Keep the pods up to date."""
-        watch = self._connection.watch(
-            PODS, namespace=self.job.namespace, labels=self._labels, keep=_slim
-        )
-        for event in watch:
-            pod = self._pod(event.object)
-            with self._changed:
-                if event.type == "DELETED":
-                    self._pods.pop(why.text(event.object, "metadata", "uid"), None)
-                elif pod is not None:
-                    self._pods[pod.uid] = pod
-                self._has_news = True
-                self._changed.notify_all()
-
-    def _watch_job(self) -> None:
-        """Keep the job up to date, until it is finished."""
-        watch = self._connection.watch(DDPJOBS, namespace=self.job.namespace, after=self.job.body)
-        if self.job.is_finished:
-            return self._finish()
-        for event in watch:
-            if event.type == "DELETED":
-                self._connection.note(f"-- {self.job.name} was deleted --")
-                return self._finish()
-            before, self.job = self.job, self.job.at(event.object)
-            if note := restarted(before, self.job):
-                self._connection.note(note)
-            if self.job.is_finished:
-                return self._finish()
-
-    def _finish(self) -> None:
-        """Take note that the job has ended. Its last pods may not have been seen yet."""
-        self._list_pods()
-        with self._changed:
-            self._finished_at = time.monotonic()
-            self._changed.notify_all()
-
-    @property
-    def _labels(self) -> str:
-        return f"{names.JOB_LABEL}={self.job.name},{names.JOB_UID_LABEL}={self.job.uid}"
-
-    def _pod(self, body: Body) -> Pod | None:
-        return read_pod(body, self.job.name, self.job.uid)
-
-    def _spawn(self, act: Callable[[], None]) -> None:
-        def run() -> None:
-            try:
-                act()
-            except DDPJobError as error:
-                with self._changed:
-                    self._error = self._error or error
-                    self._changed.notify_all()
-
-        Thread(target=run, name="ddpjob-logs", daemon=True).start()
-
-
-def restarted(before: "Job", now: "Job") -> str:
-    """Return a line that says that a round is over and why; empty if none is."""
-    old, new = (job.attempt for job in (before, now))
-    if (old, before.round) == (new, now.round):
-        return ""
-    ended = f"attempt {old}" if new > old else f"round {before.round} of attempt {old}"
-    status = now.body.get("status")
-    is_cause = why.number(status, "failure", "attempt") == old
-    cause = f": {why.cause(status)}" if is_cause else ""
-    nodes = why.text(status, "summary", "nodes")
-    pods = f" ({nodes} pods)" if nodes else ""
-    follows = f"waiting for attempt {new}{pods}" if new > old else f"round {now.round} follows"
-    return f"-- {ended} ended{cause}; {follows} --"
-
-
-def _slim(body: Body) -> Body:
-    """Return what `read_pod` reads."""
-    kept = ("name", "namespace", "uid", "resourceVersion", "ownerReferences")
-    metadata = body["metadata"]
-    status = why.part(body, "status")
-    parts = ("phase", "containerStatuses")
-    return {
-        "metadata": {name: metadata[name] for name in kept if name in metadata},
-        "spec": {"nodeName": why.part(body, "spec", "nodeName")},
-        "status": {name: why.part(status, name) for name in parts},
-    }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import MERGE, Connection
+from ddpjob.client.events import Event, read_event
 from ddpjob.client.snapshot import Snapshot, slim
 from ddpjob.cluster import DDPJOBS, EVENTS
 from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
@@ -106,12 +107,12 @@ class Job(Snapshot):
         for batch in Logs(self._connection, self, query).batches():
             yield from batch
 
-    def events(self) -> list[Body]:
+    def events(self) -> list[Event]:
         """Return the Kubernetes events about the job, oldest first."""
         selector = f"involvedObject.kind={names.KIND},involvedObject.name={self.name}"
         found = self._connection.list(EVENTS, namespace=self.namespace, fields=selector).items
-        own = [event for event in found if why.text(event, "involvedObject", "uid") == self.uid]
-        return sorted(own, key=_last_seen)
+        own = [body for body in found if why.text(body, "involvedObject", "uid") == self.uid]
+        return sorted(map(read_event, own), key=lambda event: unix_seconds(event.time) or 0.0)
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of the ranks that answer, by global rank.
@@ -241,9 +242,3 @@ def parse_until(text: str) -> int | None:
     if kind == "step" and digits.isascii() and digits.isdigit() and len(digits) < 17:
         return int(digits)
     raise ValueError(f"must be finished, running or step=N, got {text!r}")
-
-
-def _last_seen(event: Body) -> float:
-    """Return when an event was last seen, in Unix seconds; 0 if it does not say."""
-    times = (unix_seconds(why.text(event, key, limit=64)) for key in ("lastTimestamp", "eventTime"))
-    return max((time for time in times if time is not None), default=0.0)

@@ -17,8 +17,8 @@ from ddpjob.errors import LoginFailed
 DEFAULT_KUBECONFIG = "~/.kube/config"
 # In a pod, the namespace of its service account.
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-# Connections that are kept open; following many pods takes one for each.
-_POOL = 80
+# Connections that may be kept open. Each log that is followed has one, up to 1024.
+_POOL = 1100
 
 
 @dataclass(frozen=True)
