@@ -38,14 +38,12 @@ SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"
 RESTART_ANNOTATION = f"{GROUP}/restart"
 # The seconds after which a node that nobody hears counts as silent.
 NODE_TIMEOUT_ANNOTATION = f"{GROUP}/node-timeout"
-# The user's name, on jobs that the client has made. Anybody may write any name: a hint.
-USER_ANNOTATION = f"{GROUP}/user"
-
-# The commit of the code that was sent with the job.
-REVISION_ANNOTATION = f"{GROUP}/code-revision"
-
 # The name of the first job, on those that `ddpjob rerun` has made of it.
 RERUN_ANNOTATION = f"{GROUP}/rerun-of"
+# The user's name, on jobs that the client has made. Anybody may write any name: a hint.
+USER_ANNOTATION = f"{GROUP}/user"
+# The commit of the code that was sent with the job.
+REVISION_ANNOTATION = f"{GROUP}/code-revision"
 
 # The commit of the code that was sent with the job.
 REVISION_ANNOTATION = f"{GROUP}/code-revision"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ddpjob.client.job import Job
 
 # NAME is no default here: a change is made to the job that is named, and to no other.
-Target = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_names)]
+Target = Annotated[str, typer.Argument(metavar="NAME", help="Job.", autocompletion=complete_names)]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -18,7 +18,7 @@ STDIN, STDERR = 0, 2
 def delete(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Jobs.", autocompletion=complete_names),
+        typer.Argument(metavar="NAME", help="Jobs.", autocompletion=complete_names),
     ],
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal it is needed.")

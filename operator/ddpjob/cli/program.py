@@ -33,7 +33,7 @@ class ProgramCommand(TyperCommand):
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the usage line, with the words that this class takes away."""
-        formatter.write_usage(ctx.command_path, "[OPTIONS] [FILE.py] [-- ARGS...]")
+        formatter.write_usage(ctx.command_path, "[OPTIONS] [FILE] [-- ARGS...]")
 
 
 def split(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
@@ -50,7 +50,7 @@ def _option(*names: str, help: str, panel: str = JOB, **more: Any) -> Any:
 
 File = Annotated[
     str | None,
-    typer.Argument(metavar="[FILE.py]", help="Script to train with. What follows -- is its own."),
+    typer.Argument(metavar="FILE.py", help="Script to train with. What follows -- is its own."),
 ]
 Module = Annotated[
     str | None, _option("--module", "-m", help="Module to train with, instead of a script.")

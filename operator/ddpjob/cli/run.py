@@ -16,7 +16,7 @@ def run(
     file: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE]", help="Script to train with, or job file. - is standard input."
+            metavar="FILE", help="Script to train with, or job file. - is standard input."
         ),
     ] = None,
     module: program.Module = None,
