@@ -60,9 +60,9 @@ def test_wide_rows_have_as_many_cells_as_headings() -> None:
     cells = row(job(status), NOW, wide=True, namespaces=True)
     named = dict(zip(headings(wide=True, namespaces=True), cells, strict=True))
     assert named["ATTEMPT"] == "2.1" and named["POD"] == "llama-2-0" and named["USER"] == "-"
-    assert headings(wide=True) == (*HEADINGS, *WIDE)
+    assert headings(wide=True) == (*HEADINGS, *WIDE, "REASON")
     summary = {"attempt": "3.0", "pod": "llama-3-0", "node": "gpu-2"}
-    assert row(job({"summary": summary}), NOW, wide=True)[9:12] == ("3.0", "llama-3-0", "gpu-2")
+    assert row(job({"summary": summary}), NOW, wide=True)[8:11] == ("3.0", "llama-3-0", "gpu-2")
 
 
 @pytest.mark.parametrize("value", [None, 7, [], {}, "x" * 10_000, "\x1b[2J\n", True, 2**80])
