@@ -113,6 +113,13 @@ def test_the_record_is_json_with_all_of_its_keys() -> None:
     }
 
 
+def test_a_failed_job_is_run_again_rather_than_resumed() -> None:
+    found = described({**RESTARTING, "state": "Failed"})
+    assert found["hints"] == [
+        "2 failures on gpu-17: ddpjob rerun llama --exclude-node gpu-17",
+    ]
+
+
 def test_a_pending_job_says_why() -> None:
     why_not = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu."
     status = {

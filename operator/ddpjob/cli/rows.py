@@ -6,7 +6,8 @@ from ddpjob.client import why
 from ddpjob.client.job import Job
 from ddpjob.times import duration, unix_seconds
 
-HEADINGS = ("NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE", "REASON")
+HEADINGS = ("NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE")
+# Before the reason, which is cut at the end of a terminal's line.
 WIDE = ("ATTEMPT", "POD", "NODE", "IMAGE", "USER")
 NONE = "-"
 # Characters of a cell, but for the last ones.
@@ -24,7 +25,8 @@ ORDERS: dict[str, Callable[[Job], tuple[float | str, ...]]] = {
 
 def headings(*, wide: bool = False, namespaces: bool = False) -> tuple[str, ...]:
     """Return the headings of the columns."""
-    return (*(["NAMESPACE"] if namespaces else []), *HEADINGS, *(WIDE if wide else ()))
+    first, more = ["NAMESPACE"] if namespaces else [], WIDE if wide else ()
+    return (*first, *HEADINGS, *more, "REASON")
 
 
 def row(job: Job, now: float, *, wide: bool = False, namespaces: bool = False) -> tuple[str, ...]:
@@ -37,12 +39,11 @@ def row(job: Job, now: float, *, wide: bool = False, namespaces: bool = False) -
         *(_summary(job, name) for name in ("nodes", "step", "loss", "eta")),
         str(restarts(job)),
         age,
-        reason(job, now),
     ]
     if wide:
         image = why.text(job.body, "spec", "image") or NONE
         cells += [_attempt(job), *_place(job), image, job.user or NONE]
-    return tuple(cells)
+    return (*cells, reason(job, now))
 
 
 def restarts(job: Job) -> int:

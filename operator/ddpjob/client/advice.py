@@ -47,6 +47,8 @@ def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
         # Somebody will copy the command, and the name may be anybody's text.
         if count >= SUSPICIOUS and is_name(node) and why.state(status) != "Succeeded":
             again = f"ddpjob suspend {name}{flags}, then resume --exclude-node {node}"
+            if why.state(status) == "Failed":
+                again = f"ddpjob rerun {name}{flags} --exclude-node {node}"
             found.append(f"{count} failures on {node}: {again}")
     reason = why.text(status, "failure", "reason")
     if why.state(status) in ("Failed", "Restarting") and reason == "OOMKilled":
