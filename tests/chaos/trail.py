@@ -23,7 +23,8 @@ _request: ContextVar[tuple[str, Body] | None] = ContextVar("request", default=No
 """What the operator asks for just now: (verb, what it sent)."""
 
 BLIND_SECONDS = 0.05  # long enough for pods to start and end
-SICK_SECONDS = 0.5  # until an error is answered: what rests on an unwritten status shows meanwhile
+# Until the error of a status write is answered: what rests on the unwritten status shows meanwhile.
+SICK_SECONDS = 0.5
 
 
 class _RecordingStore(Store):
@@ -85,7 +86,7 @@ class Trailed(Watched):
         fault = self.fault if self.fault and self.fault.number == number else None
         async with super().write(verb, resource, name):
             if fault and fault.kind == "500":
-                await asyncio.sleep(SICK_SECONDS)
+                await asyncio.sleep(SICK_SECONDS if verb == "status" else 0)
                 raise cluster_error(500, "InternalError", "the API server is out of sorts")
             if fault and fault.kind == "conflict":
                 raise cluster_error(409, "Conflict", "somebody was faster")
