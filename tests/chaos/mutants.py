@@ -230,9 +230,8 @@ MUTANTS = (
     Mutant(
         "silence charged",
         "plan/reasons.py",
-        '"operator. Or the node heard nobody, and ended its ranks (exit code 78).",\n'
-        "        counts=False,\n",
-        '"operator. Or the node heard nobody, and ended its ranks (exit code 78).",\n',
+        '        counts=False,\n        loss="A node is silent for `nodeTimeoutSeconds`",\n',
+        '        loss="A node is silent for `nodeTimeoutSeconds`",\n',
         only="loses-a-node",
     ),
     Mutant(

@@ -120,16 +120,16 @@ class Evidence:
         since = self.missed.get(0, [now])[0]
         return bool(self.suspects()) and (self.is_met or now - since >= MISSED_PART * self.timeout)
 
-    def suspects(self) -> list[int]:
-        """Return the nodes that are to be asked."""
-        return [*([0] if self.missed.get(0) else []), *self.unheard]
-
     def witnesses(self, others: Sequence[int]) -> Sequence[int]:
         """Return those of these nodes that are to be asked about rank 0."""
         if not self.unanswered:
             return others[:WITNESSES]
         first = self.unanswered * FEW_WITNESSES % max(1, len(others))
         return [*others[first:], *others[:first]][:FEW_WITNESSES]
+
+    def suspects(self) -> list[int]:
+        """Return the nodes that are to be asked."""
+        return [*([0] if self.missed.get(0) else []), *self.unheard]
 
     def silent(self, now: float) -> frozenset[int]:
         """Return the nodes that are silent."""
