@@ -386,7 +386,6 @@ async def test_a_terminal_shows_a_job_from_its_code_to_its_end(
     patterns = (
         r"code      3 files, .* ConfigMap ddpjob-code-.*",
         rf"job       {jobs.namespace}/digits created: 2 nodes x 1 process",
-        r"running   0:\d\d  attempt 0",
         r"a0 r0 \| rank 0 lr 1\.0 \['-x'\]",
         r"digits succeeded",
     )

@@ -66,10 +66,19 @@ class Kubelet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=30)
         self._loop.close()
+
+    async def _end(self) -> None:
+        """End all streams, and let their transports close before the loop does."""
+        await self._runner.cleanup()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.1)
 
     async def _listen(self) -> int:
         app = web.Application()
@@ -107,6 +116,8 @@ class Kubelet:
         for task in both:
             task.cancel()
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
         with suppress(ConnectionError):
             await socket.close()
         return socket

@@ -30,7 +30,7 @@ class Onlooker:
 
     def look_on(self) -> Exit:
         """Show the job until it is finished, and return the exit code that stands for its end."""
-        from ddpjob.cli.endings import detached, ended
+        from ddpjob.cli.endings import detached
         from ddpjob.cli.logstream import Options, print_logs
 
         name = self._job.name
@@ -39,11 +39,10 @@ class Onlooker:
             job = self._job.until(self._is_settled)
         except KeyboardInterrupt:
             return detached(self._job, self._place, f"logs -f {name}")
-        if job.is_finished:
-            return ended(job, self._place)
         if job.state == "Suspended":
             note(f"it starts with: ddpjob resume {name}{self._place.flags}")
             return Exit.OK
+        # Of a job that has finished meanwhile these are all lines, or those of its first failure.
         return print_logs(self._place, name, Options(follow=True))
 
     def _until_taken(self) -> None:
