@@ -43,7 +43,27 @@ def imported(*arguments: str, **environ: str) -> set[str]:
     return set(json.loads(ended.stderr.splitlines()[-1]))
 
 
-VERBS = ("get", "describe", "logs", "wait", "run", "validate", "crd", "uninstall", "version")
+VERBS = (
+    "submit",
+    "plot",
+    "convert",
+    "top",
+    "stacks",
+    "suspend",
+    "resume",
+    "rerun",
+    "delete",
+    "doctor",
+    "get",
+    "describe",
+    "logs",
+    "wait",
+    "run",
+    "validate",
+    "crd",
+    "uninstall",
+    "version",
+)
 TAB = {"_DDPJOB_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "ddpjob d"}
 
 
@@ -63,7 +83,21 @@ def test_completion_imports_nothing_heavy(words: str) -> None:
     assert not found & HEAVY and len(found) < 330
 
 
-@pytest.mark.parametrize("arguments", [("get",), ("logs", "x"), ("wait", "x"), ("describe", "x")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("get",),
+        ("logs", "x"),
+        ("wait", "x"),
+        ("describe", "x"),
+        ("suspend", "x"),
+        ("delete", "x", "-y"),
+        ("resume", "x"),
+        ("rerun", "x"),
+        ("stacks", "x"),
+        ("top", "x"),
+    ],
+)
 def test_the_first_request_needs_nothing_of_the_operator(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
