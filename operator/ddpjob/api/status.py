@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, Wi
 
 from ddpjob import names
 from ddpjob.api.base import DNS_SUBDOMAIN, Model, Short, broken_rules, unique
+from ddpjob.api.result import Result
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE, RANKS
 from ddpjob.text import printable
 from ddpjob.times import unix_seconds
@@ -316,6 +317,7 @@ class Status(Model):
     completion_time: Stamp | None = None
     """`completionTime` is the time at which the job succeeded or failed."""
     progress: Progress | None = None
+    result: Result | None = None
     failure: Failure | None = None
     history: Annotated[list[Attempt], Field(max_length=10)] = []
     """`history` has the last ten attempts, or rounds of attempts, that are over. The latest one is
