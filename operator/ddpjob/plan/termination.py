@@ -85,7 +85,7 @@ class LeftResult(BaseModel):
         text = ""
         if "value" in self.model_fields_set:
             with suppress(RecursionError):
-                text = json.dumps(self.value, separators=(",", ":")).replace("\x7f", "\\u007f")
+                text = json.dumps(self.value, separators=(",", ":"))
         return Result(value=text if 0 < len(text) <= MAX_RESULT else None, size_bytes=self.size)
 
 
