@@ -1,5 +1,6 @@
 """The SDK's client against a real API server: requests, lists, watches, waiting, and rights."""
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -200,3 +201,45 @@ def test_a_cluster_without_the_definition_says_so(api_server: ApiServer, namespa
     with pytest.raises(NotFound) as absent:
         connection.get(DDPJOBS, "nobody")
     assert not isinstance(absent.value, NotInstalled)
+
+
+def test_closing_ends_the_requests_under_way_and_leaves_other_connections_alone(
+    client: Client,
+) -> None:
+    job = client.submit(JOB)
+    apart = client.connection.apart()
+    ended: list[Exception] = []
+
+    def read() -> None:
+        try:
+            for event in apart.watch(DDPJOBS, namespace=client.namespace):
+                seen.put(event.type)
+        except Unavailable as error:
+            ended.append(error)
+
+    seen, thread = queue.Queue[str](), threading.Thread(target=read)
+    thread.start()
+    assert seen.get(timeout=30) == "ADDED"
+    job.suspend()
+    assert seen.get(timeout=30) == "MODIFIED"  # so it comes from the watch, in which it is now
+    apart.close()
+    thread.join(30)
+    assert [getattr(error, "reason", "") for error in ended] == ["Closed"]
+    with pytest.raises(Unavailable, match="the connection was closed"):
+        apart.get(DDPJOBS, "digits")
+    assert job.refresh().name == "digits"
+    assert apart.user == client.user
+
+
+def test_closing_ends_a_pause_between_two_tries(
+    api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):
+        monkeypatch.setattr(f"ddpjob.client.connection.{name}", 3600.0)
+    url = "https://127.0.0.1:9"
+    path = api_server.write_kubeconfig(tmp_path / "config", token="t", url=url)
+    noted = threading.Event()
+    client = Client("any", kubeconfig=path, note=lambda line: noted.set())
+    threading.Thread(target=lambda: noted.wait(30) and client.connection.close()).start()
+    with pytest.raises(Unavailable, match="the connection was closed"):
+        list(client.connection.watch(DDPJOBS))

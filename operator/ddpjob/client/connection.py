@@ -5,6 +5,7 @@ The import of `kubernetes` waits for the first request. Every error is one of `d
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +21,8 @@ from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.errors import ClusterError, Expired, Unavailable
 from ddpjob.json_depth import Body
 
+# The reason of an Unavailable when the connection was closed.
+CLOSED = "Closed"
 MERGE = "application/merge-patch+json"
 CONNECT_SECONDS, READ_SECONDS = 10.0, 60.0
 # A watch ends after so long and goes on at once. So a dead connection is found in this time.
@@ -51,11 +54,14 @@ class Connection:
     ) -> None:
         self._namespace, self._context, self._kubeconfig = namespace, context, kubeconfig
         self.note = note
+        self._origin: Connection | None = None
+        self._closed = threading.Event()
+        self._answers: set[Any] = set()  # those that are being read
 
     @cached_property
     def login(self) -> Login:
         """Return the login, which is made when it is first needed. Raises LoginFailed."""
-        return log_in(self._context, self._kubeconfig)
+        return self._origin.login if self._origin else log_in(self._context, self._kubeconfig)
 
     @property
     def namespace(self) -> str:
@@ -65,15 +71,31 @@ class Connection:
     @cached_property
     def user(self) -> str:
         """Return the user's name as the API server has it, else as the kubeconfig has it."""
+        if self._origin:
+            return self._origin.user
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         with suppress(ClusterError, KeyError, TypeError):  # before Kubernetes 1.28; or no right
             return str(self.request("POST", path, body)["status"]["userInfo"]["username"])
         return self.login.user
 
+    def apart(self) -> "Connection":
+        """Return a connection with the same login that can be closed by itself."""
+        other = Connection(self._namespace, note=self.note)
+        other._origin = self
+        return other
+
     def close(self) -> None:
-        """Close the connections that are kept open."""
-        if "login" in self.__dict__:
+        """End the requests under way, in other threads too, and allow no more of them.
+
+        They raise Unavailable with the reason `Closed`.
+        """
+        self._closed.set()
+        for answer in list(self._answers):
+            # A thread that is blocked in a read does not notice that a socket is closed.
+            with suppress(AttributeError, OSError, RuntimeError, ValueError):
+                answer.shutdown()
+        if "login" in self.__dict__ and not self._origin:
             self.login.pool.clear()
 
     def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Body:
@@ -109,9 +131,9 @@ class Connection:
                     return read_object(answer, f"{verb} {path}")
             except Unavailable as error:
                 longer = (error.retry_after or 0) > LONGEST_PAUSE
-                if number == tries or longer or error.reason == UNREACHED:
+                if number == tries or longer or error.reason in (UNREACHED, CLOSED):
                     raise
-                time.sleep(error.retry_after or FIRST_PAUSE * 2 ** (number - 1))
+                self._closed.wait(error.retry_after or FIRST_PAUSE * 2 ** (number - 1))
         raise AssertionError(path)
 
     @contextmanager
@@ -131,6 +153,7 @@ class Connection:
         """
         import urllib3
 
+        self._check_open()
         login, answer = self.login, None
         headers = {**login.headers(), "Accept": "application/json", "Content-Type": content_type}
         try:
@@ -144,14 +167,22 @@ class Connection:
                 redirect=False,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
             )
+            self._answers.add(answer)
+            self._check_open()
             if answer.status >= 300:
                 raise refusal(answer, login, path)
             yield answer
         except urllib3.exceptions.HTTPError as error:
+            self._check_open()
             raise no_answer(error, login) from error
         finally:
             if answer is not None:
+                self._answers.discard(answer)
                 answer.close()  # of no effect on one that was read to its end
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Unavailable(0, CLOSED, "the connection was closed")
 
     def list(
         self,
@@ -233,11 +264,12 @@ class Connection:
             except Expired:
                 version = ""
             except Unavailable as error:
+                self._check_open()
                 if deadline is not None and time.monotonic() >= deadline:
                     return
                 self.note(f"{error.message}; trying again")
             left = LONGEST_PAUSE if deadline is None else max(0.0, deadline - time.monotonic())
-            time.sleep(min(pause, left))
+            self._closed.wait(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _events(self, path: str, query: Query, deadline: float | None) -> Iterator[WatchEvent]:
