@@ -16,6 +16,7 @@ _PLACES = {
     **dict.fromkeys(
         (
             *("DDPJobError", "InvalidJob", "LoginFailed", "JobFailed", "JobTimeout"),
+            *("NoResult", "ResultTooLarge"),
             *("ClusterError", "NotFound", "NotInstalled", "Conflict", "AlreadyExists"),
             *("Expired", "Refused", "Forbidden", "Unavailable"),
         ),
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
     from ddpjob.errors import JobFailed as JobFailed
     from ddpjob.errors import JobTimeout as JobTimeout
     from ddpjob.errors import LoginFailed as LoginFailed
+    from ddpjob.errors import NoResult as NoResult
     from ddpjob.errors import NotFound as NotFound
     from ddpjob.errors import NotInstalled as NotInstalled
     from ddpjob.errors import Refused as Refused
+    from ddpjob.errors import ResultTooLarge as ResultTooLarge
     from ddpjob.errors import Unavailable as Unavailable
 
 

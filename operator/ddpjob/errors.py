@@ -5,6 +5,8 @@ DDPJobError
 ├── LoginFailed         no way into the cluster: no kubeconfig, no such context, 401, …
 ├── JobFailed           the job has failed: its primary failure
 ├── JobTimeout          the job is not as far as it was waited for (also a TimeoutError)
+├── NoResult            the job has succeeded, and left no value
+│   └── ResultTooLarge      the value has more bytes than the status may have
 └── ClusterError        an error answer of the API server, real or local: code, reason, message
     ├── NotFound        404
     │   └── NotInstalled    the cluster has no DDPJob API
@@ -70,7 +72,10 @@ class JobFailed(DDPJobError):
     """The job has failed. The attributes are those of its primary failure, where there is one.
 
     All of them may quote the script, so they are made printable here; `traceback` keeps its lines.
+    `job` is the last snapshot of the job, if the error comes from the SDK.
     """
+
+    job: Any = None
 
     def __init__(
         self,
@@ -104,6 +109,28 @@ class JobTimeout(DDPJobError, TimeoutError):
     def __init__(self, job: Any, message: str) -> None:
         self.job = job
         super().__init__(printable(message, MAX_ANSWER))
+
+
+class NoResult(DDPJobError):
+    """The job has succeeded, and its rank 0 has left no value, or none that is JSON."""
+
+    def __init__(self, name: str, why: str, advice: str = "") -> None:
+        self.name = printable(name, MAX_PATH)
+        super().__init__(f"{self.name} has no result: {printable(why, MAX_RULE)}")
+        self.advice = printable(advice, MAX_RULE)
+
+
+class ResultTooLarge(NoResult):
+    """The value that rank 0 has left has `size` bytes as JSON, and `limit` are allowed."""
+
+    def __init__(self, name: str, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(
+            name,
+            f"it has {size:,} bytes as JSON, and {limit:,} are the limit",
+            "write it into a file of the checkpoint folder (DDPJOB_CHECKPOINT_DIR), and return "
+            "the file's name",
+        )
 
 
 class ClusterError(DDPJobError):

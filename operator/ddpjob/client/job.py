@@ -1,4 +1,4 @@
-"""A DDPJob as it was read, and the verbs on it."""
+"""A DDPJob, and the verbs on it."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -7,116 +7,21 @@ from typing import TYPE_CHECKING, Any
 from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import MERGE, Connection
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS, EVENTS
 from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
-from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
-    from ddpjob import api
     from ddpjob.client.logs import LogLine
 
-FINISHED = ("Succeeded", "Failed")
 
-
-class Job:
-    """A snapshot of a job, and verbs. Verbs that return a Job bring this one up to date first.
-
-    What the status says may be anybody's text: it is printable here, but in `body`.
-    """
+class Job(Snapshot):
+    """A snapshot of a job, and verbs. Verbs that return a Job bring this one up to date first."""
 
     def __init__(self, connection: Connection, body: Body) -> None:
-        self._connection, self.body = connection, body
-
-    def __repr__(self) -> str:
-        return f"<Job {self.namespace}/{self.name} {self.state}>"
-
-    @property
-    def name(self) -> str:
-        """Return the job's name."""
-        return why.text(self.body, "metadata", "name", limit=253)
-
-    @property
-    def namespace(self) -> str:
-        """Return the job's namespace."""
-        return why.text(self.body, "metadata", "namespace", limit=253)
-
-    @property
-    def uid(self) -> str:
-        """Return the job's uid. Another job of the same name has another one."""
-        return why.text(self.body, "metadata", "uid")
-
-    @property
-    def user(self) -> str:
-        """Return the name of whoever has made the job with the client. Anybody may change it."""
-        return why.text(self.body, "metadata", "annotations", names.USER_ANNOTATION)
-
-    @property
-    def created(self) -> float | None:
-        """Return the time of creation in Unix seconds."""
-        return unix_seconds(why.text(self.body, "metadata", "creationTimestamp"))
-
-    @property
-    def state(self) -> str:
-        """Return Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
-        return why.state(self.body.get("status"))
-
-    @property
-    def is_finished(self) -> bool:
-        """Return whether the job has succeeded or failed."""
-        return self.state in FINISHED
-
-    @property
-    def reason(self) -> str:
-        """Return why the job is not simply running, in one line; empty while all is well."""
-        return why.reason(self.body.get("status"))
-
-    @property
-    def message(self) -> str:
-        """Return the operator's words about the state."""
-        return why.message(self.body.get("status"))
-
-    @property
-    def attempt(self) -> int:
-        """Return the number of the current attempt, from 0."""
-        return why.number(self.body, "status", "attempt") or 0
-
-    @property
-    def step(self) -> int | None:
-        """Return the last step of the current round that the job has reported, or None."""
-        progress = why.part(self.body, "status", "progress")
-        current = (self.attempt, why.number(self.body, "status", "round") or 0)
-        found = (why.number(progress, "attempt") or 0, why.number(progress, "round") or 0)
-        return why.number(progress, "step") if found == current else None
-
-    @property
-    def spec(self) -> "api.Spec":
-        """Return the job's spec, with all defaults. Raises InvalidJob."""
-        from ddpjob import api  # its models take as long to import as a request takes
-
-        return api.DDPJob.parse(self.body).spec
-
-    @property
-    def status(self) -> "api.Status":
-        """Return the parts of the job's status that break no rule."""
-        from ddpjob import api
-
-        return api.read_status(self.body.get("status") or {})
-
-    @property
-    def progress(self) -> "api.Progress | None":
-        """Return the last report of rank 0, or None."""
-        return self.status.progress
-
-    @property
-    def failure(self) -> "api.Failure | None":
-        """Return the primary failure of the last attempt that failed, or None."""
-        return self.status.failure
-
-    @property
-    def attempts(self) -> "list[api.Attempt]":
-        """Return the last ten attempts, or rounds of attempts, that are over, oldest first."""
-        return list(self.status.history)
+        super().__init__(body)
+        self._connection = connection
 
     def refresh(self) -> "Job":
         """Read the job again. Raises NotFound if it, or this job of the name, is gone."""
@@ -176,12 +81,6 @@ class Job:
         """Return the Python stacks of the ranks of each node, by node rank."""
         raise NotImplementedError
 
-    def curve(self) -> list[tuple[float, ...]]:
-        """Return the points `(step, loss)` or `(step, loss, samples per second)` of the status."""
-        found = why.part(self.body, "status", "curve")
-        points = [point for point in found if isinstance(point, list)] if found else []
-        return [tuple(point) for point in points if all(type(x) in (int, float) for x in point)]
-
     def suspend(self) -> "Job":
         """End the pods, and keep the job. Its ranks have their grace period to save."""
         return self.patch({"spec": {"suspend": True}})
@@ -219,7 +118,7 @@ class Job:
             return
         failure = part if isinstance(part := why.part(self.body, "status", "failure"), dict) else {}
         texts = ("node", "signal", "exception")
-        raise JobFailed(
+        error = JobFailed(
             self.name,
             why.text(why.condition(self.body.get("status"), "Failed"), "reason") or "Failed",
             rank=why.number(failure, "rank"),
@@ -228,6 +127,8 @@ class Job:
             message=str(failure.get("message") or ""),
             traceback=str(failure.get("traceback") or ""),
         )
+        error.job = self
+        raise error
 
     def _take(self, body: Body) -> "Job":
         if self.uid and why.text(body, "metadata", "uid") != self.uid:

@@ -1,0 +1,129 @@
+"""A DDPJob as it was read."""
+
+from typing import TYPE_CHECKING, Any
+
+from ddpjob import names
+from ddpjob.client import why
+from ddpjob.json_depth import Body
+from ddpjob.times import unix_seconds
+
+if TYPE_CHECKING:
+    from ddpjob import api
+
+# Points of a curve that are read. The status has 64 at most.
+MAX_POINTS = 1024
+_LARGEST = 1e300
+FINISHED = ("Succeeded", "Failed")
+
+
+class Snapshot:
+    """A job as it was read. `body` is the object as it is stored.
+
+    What the status says may be anybody's text: it is printable here, but in `body`.
+    """
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.namespace}/{self.name} {self.state}>"
+
+    @property
+    def name(self) -> str:
+        """Return the job's name."""
+        return why.text(self.body, "metadata", "name", limit=253)
+
+    @property
+    def namespace(self) -> str:
+        """Return the job's namespace."""
+        return why.text(self.body, "metadata", "namespace", limit=253)
+
+    @property
+    def uid(self) -> str:
+        """Return the job's uid. Another job of the same name has another one."""
+        return why.text(self.body, "metadata", "uid")
+
+    @property
+    def user(self) -> str:
+        """Return the name of whoever has made the job with the client. Anybody may change it."""
+        return why.text(self.body, "metadata", "annotations", names.USER_ANNOTATION)
+
+    @property
+    def created(self) -> float | None:
+        """Return the time of creation in Unix seconds."""
+        return unix_seconds(why.text(self.body, "metadata", "creationTimestamp"))
+
+    @property
+    def state(self) -> str:
+        """Return Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
+        return why.state(self.body.get("status"))
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the job has succeeded or failed."""
+        return self.state in FINISHED
+
+    @property
+    def reason(self) -> str:
+        """Return why the job is not simply running, in one line; empty while all is well."""
+        return why.reason(self.body.get("status"))
+
+    @property
+    def message(self) -> str:
+        """Return the operator's words about the state."""
+        return why.message(self.body.get("status"))
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of the current attempt, from 0."""
+        return why.number(self.body, "status", "attempt") or 0
+
+    @property
+    def step(self) -> int | None:
+        """Return the last step of the current round that the job has reported, or None."""
+        progress = why.part(self.body, "status", "progress")
+        current = (self.attempt, why.number(self.body, "status", "round") or 0)
+        found = (why.number(progress, "attempt") or 0, why.number(progress, "round") or 0)
+        return why.number(progress, "step") if found == current else None
+
+    @property
+    def spec(self) -> "api.Spec":
+        """Return the job's spec, with all defaults. Raises InvalidJob."""
+        from ddpjob import api  # its models take as long to import as a request takes
+
+        return api.DDPJob.parse(self.body).spec
+
+    @property
+    def status(self) -> "api.Status":
+        """Return the parts of the job's status that break no rule."""
+        from ddpjob import api
+
+        return api.read_status(self.body.get("status") or {})
+
+    @property
+    def progress(self) -> "api.Progress | None":
+        """Return the last report of rank 0, or None."""
+        return self.status.progress
+
+    @property
+    def failure(self) -> "api.Failure | None":
+        """Return the primary failure of the last attempt that failed, or None."""
+        return self.status.failure
+
+    @property
+    def attempts(self) -> "list[api.Attempt]":
+        """Return the last ten attempts, or rounds of attempts, that are over, oldest first."""
+        return list(self.status.history)
+
+    def curve(self) -> list[tuple[float, ...]]:
+        """Return the points `(step, loss)` or `(step, loss, samples per second)` of the status."""
+        found = why.part(self.body, "status", "curve")
+        points = found[:MAX_POINTS] if isinstance(found, list) else []
+        return [tuple(point) for point in points if _is_point(point)]
+
+
+def _is_point(point: Any) -> bool:
+    """Return whether this is a point: a stored status may have anything."""
+    if not isinstance(point, list) or len(point) not in (2, 3):
+        return False
+    return all(type(x) in (int, float) and -_LARGEST < x < _LARGEST for x in point)
