@@ -18,6 +18,7 @@ from ddpjob import api, names
 from ddpjob.cli.files import documents
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Screen, Status, display
+from ddpjob.cli.records import RunOutput, records
 from ddpjob.cli.say import say
 from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, PODS, Resource
@@ -66,6 +67,9 @@ def run(
         bool,
         typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
     ] = False,
+    output: Annotated[
+        RunOutput, typer.Option("--output", "-o", help="Print lines of text, or objects of JSON.")
+    ] = RunOutput.TEXT,
 ) -> None:
     """Run a job on this machine, with the restarts and the progress that it has on a cluster.
 
@@ -79,7 +83,8 @@ def run(
     with contextlib.ExitStack() as held:
         try:
             job = _read(file, name)
-            session = Session(job, directory, logs=logs, grace=grace)
+            as_json = output is RunOutput.JSON
+            session = Session(job, directory, logs=logs, grace=grace, as_json=as_json)
             held.enter_context(_alone(session.folder))
         except InvalidJob as error:
             _refuse(file, error)
@@ -101,8 +106,10 @@ def _refuse(file: str, *problems: Exception) -> NoReturn:
 class Session:
     """One run of a job, from its creation to its end, on a cluster of its own."""
 
-    def __init__(self, job: Body, directory: Path, *, logs: bool, grace: float) -> None:
-        self._job, self._logs = job, logs
+    def __init__(
+        self, job: Body, directory: Path, *, logs: bool, grace: float, as_json: bool = False
+    ) -> None:
+        self._job, self._logs, self._as_json = job, logs, as_json
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
         self.folder = job_folder(directory, self.namespace, self.name)
@@ -125,7 +132,8 @@ class Session:
 
     async def run(self) -> int:
         """Run the job, and return the exit code once no process of it runs any more."""
-        with self._signal_handlers() as stop, display(self.name, Screen()) as self._display:
+        shown = records() if self._as_json else display(self.name, Screen())
+        with self._signal_handlers() as stop, shown as self._display:
             self._show(self._display.note, self._introduction())
             follow = asyncio.create_task(self._follow())
             play = asyncio.create_task(self._runner.run())
