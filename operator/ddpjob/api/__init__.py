@@ -2,7 +2,7 @@
 
 from ddpjob.api.failure_policy import BackoffSeconds, FailurePolicy, FailureRule, broken_expressions
 from ddpjob.api.job import DDPJob, oversize, validate, with_defaults
-from ddpjob.api.result import MAX_RESULT, Result
+from ddpjob.api.result import Result
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, MUTABLE_FIELDS, Master, Spec, is_gpu
 from ddpjob.api.status import (
     DURATION,
@@ -36,7 +36,6 @@ __all__ = [
     "MAX_CONDITIONS",
     "MAX_OVERLAY_BYTES",
     "MAX_REASON",
-    "MAX_RESULT",
     "MAX_SPEC_BYTES",
     "MUTABLE_FIELDS",
     "NUMBER",

@@ -5,9 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ddpjob.api.base import Model
-
-# Bytes of a result. A termination message has 4096, and other things to tell.
-MAX_RESULT = 2048
+from ddpjob.names import MAX_RESULT
 
 
 class Result(Model):

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddpjob.api import MAX_REASON, MAX_RESULT, Failure, Result
+from ddpjob.api import MAX_REASON, Failure, Result
+from ddpjob.names import MAX_RESULT
 from ddpjob.plan.observed import UNREAD, PodRecord, Report, Termination
 from ddpjob.plan.reasons import COMPLETED, HANG, NODE_REFUSED, NODE_SILENT, PREEMPTED, UNCOUNTED
 from ddpjob.ranks import format_ranks
