@@ -240,6 +240,11 @@ def test_closing_ends_a_pause_between_two_tries(
     path = api_server.write_kubeconfig(tmp_path / "config", token="t", url=url)
     noted = threading.Event()
     client = Client("any", kubeconfig=path, note=lambda line: noted.set())
-    threading.Thread(target=lambda: noted.wait(30) and client.connection.close()).start()
+
+    def close() -> None:
+        noted.wait(30)
+        client.connection.close()
+
+    threading.Thread(target=close).start()
     with pytest.raises(Unavailable, match="the connection was closed"):
         list(client.connection.watch(DDPJOBS))

@@ -1,8 +1,9 @@
 """The jobs of a namespace."""
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 
 class JobList(list[Job]):
-    """Jobs, newest first."""
+    """Jobs, newest first. A notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        from ddpjob.client.html import table
+
+        return table(self, time.time())
 
 
 class Client:
@@ -34,6 +40,23 @@ class Client:
     ) -> None:
         """`note` is called with a line for people when the server does not answer at once."""
         self.connection = Connection(namespace, context=context, kubeconfig=kubeconfig, note=note)
+
+    @classmethod
+    def on(cls, connection: Connection) -> Self:
+        """Return the client of a connection."""
+        client = cls()
+        client.connection = connection
+        return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the requests under way, and close the connections that are kept open."""
+        self.connection.close()
 
     @property
     def namespace(self) -> str:

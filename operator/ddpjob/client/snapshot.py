@@ -79,10 +79,23 @@ class Snapshot:
         return why.number(self.body, "status", "attempt") or 0
 
     @property
+    def round(self) -> int:
+        """Return the number of the current round of the attempt, from 0."""
+        return why.number(self.body, "status", "round") or 0
+
+    @property
+    def processes_per_node(self) -> int:
+        """Return the number of ranks in each pod. It is 1 until the job has started once."""
+        status = self.body.get("status")
+        nnodes = why.number(self.body, "spec", "nnodes") or 1
+        nodes = why.number(status, "nodes", "desired") or nnodes
+        return max(1, (why.number(status, "worldSize") or 0) // max(1, nodes))
+
+    @property
     def step(self) -> int | None:
         """Return the last step of the current round that the job has reported, or None."""
         progress = why.part(self.body, "status", "progress")
-        current = (self.attempt, why.number(self.body, "status", "round") or 0)
+        current = (self.attempt, self.round)
         found = (why.number(progress, "attempt") or 0, why.number(progress, "round") or 0)
         return why.number(progress, "step") if found == current else None
 
