@@ -42,12 +42,9 @@ def run(call: Call, code: Path, elsewhere: Path | None = None, **env: str) -> st
     place = elsewhere or code
     for path, content in call.files().items():
         (place / path).write_bytes(content)
-    env = {"DDPJOB_RESULT_FILE": str(place / "result.json"), **env}
-    ended = subprocess.run(
-        [sys.executable, "-u", str(place / SCRIPT)],
-        **{"cwd": code, "env": {"PATH": os.environ["PATH"], **env}, "check": False},
-        **{"capture_output": True, "text": True},
-    )
+    env = {"PATH": os.environ["PATH"], "DDPJOB_RESULT_FILE": str(place / "result.json"), **env}
+    command = [sys.executable, "-u", str(place / SCRIPT)]
+    ended = subprocess.run(command, cwd=code, env=env, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     left = place / "result.json"
     return left.read_text() if left.exists() else ended.stderr

@@ -1,5 +1,6 @@
 """The source of a notebook's function, with all that it uses, as a module."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -72,7 +73,9 @@ def test_the_last_definition_of_a_name_counts(tmp_path: Path) -> None:
     text = source(
         "def helper():\n    return 1\n",
         "def train():\n    return helper()\n",
-        "def helper():\n    return 2\n\n\nif True:\n    class Net:\n        def f(self): ...\n",
+        "def helper():\n    return Net().size()\n\n"
+        "class Net:\n    def size(self):\n        return 1\n\n"
+        "if True:\n    class Net:\n        def size(self):\n            return 2\n",
     )
     assert result(text, tmp_path) == 2
 
@@ -151,6 +154,18 @@ def test_what_cannot_be_sent_is_named_with_what_to_do(cells: list[str], words: s
     with pytest.raises(InvalidJob) as refused:
         source(*cells)
     assert words in str(refused.value) and str(refused.value).startswith("launch: ")
+
+
+def test_builtins_that_ipython_wraps_are_builtins(tmp_path: Path) -> None:
+    notebook = Notebook()("def train():\n    return open('f').read()\n")
+
+    @functools.wraps(open)
+    def modified(*args: Any) -> Any:
+        return open(*args)
+
+    notebook.names["open"] = modified
+    (tmp_path / "f").write_text("x")
+    assert result(module_source(notebook["train"]), tmp_path) == "x"
 
 
 def test_a_class_without_methods_is_the_one_that_was_run_last(tmp_path: Path) -> None:

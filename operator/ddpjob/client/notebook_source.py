@@ -65,7 +65,7 @@ class _Sender:
         for used in _global_names(text):
             if used in _OF_NOTEBOOKS:
                 raise refusal(f"{name} uses {used}, which only notebooks have")
-            if used in self._globals:
+            if used in self._globals and not _is_builtin(used, self._globals[used]):
                 self._add(used, self._globals[used], by=name)
             elif not hasattr(builtins, used):
                 raise refusal(f"{name} uses the name {used}, which is not defined")
@@ -96,6 +96,14 @@ class _Sender:
         else:
             self.constants.append(f"{name} = {text}")
         self._seen.add(name)
+
+
+def _is_builtin(name: str, value: Any) -> bool:
+    """Return whether a global is the builtin of its name, which IPython wraps: `open`, `exit`."""
+    builtin = getattr(builtins, name, None)
+    wrapped = inspect.unwrap(value) if callable(value) else value
+    is_ipythons = type(value).__module__.startswith("IPython.")
+    return builtin is not None and (wrapped is builtin or is_ipythons)
 
 
 def _is_function(value: Any) -> bool:
