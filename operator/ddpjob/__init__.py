@@ -13,6 +13,10 @@ __version__ = "0.1.0"
 _PLACES = {
     "Client": "ddpjob.client.client",
     "Job": "ddpjob.client.job",
+    "AsyncClient": "ddpjob.client.aio",
+    "AsyncJob": "ddpjob.client.aio",
+    "launch": "ddpjob.client.launch",
+    "Run": "ddpjob.client.run",
     **dict.fromkeys(
         (
             *("DDPJobError", "InvalidJob", "LoginFailed", "JobFailed", "JobTimeout"),
@@ -27,8 +31,12 @@ _PLACES = {
 __all__ = [*_PLACES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from ddpjob.client.aio import AsyncClient as AsyncClient
+    from ddpjob.client.aio import AsyncJob as AsyncJob
     from ddpjob.client.client import Client as Client
     from ddpjob.client.job import Job as Job
+    from ddpjob.client.launch import launch as launch
+    from ddpjob.client.run import Run as Run
     from ddpjob.errors import AlreadyExists as AlreadyExists
     from ddpjob.errors import ClusterError as ClusterError
     from ddpjob.errors import Conflict as Conflict

@@ -76,6 +76,8 @@ SOURCE_VOLUME = "ddpjob-src"
 RUN_DIR = "/ddpjob/run"
 # An emptyDir with HOME and caches.
 HOME_DIR = "/ddpjob/home"
+# Bytes of a result. A termination message has 4096, and other things to tell.
+MAX_RESULT = 2048
 PROGRESS_FILE = f"{RUN_DIR}/progress.json"
 TERMINATION_LOG = "/dev/termination-log"
 

@@ -89,6 +89,7 @@ class Config:
         self.master_port = whole("MASTER_PORT", 1, most=65535)
         file = os.path.join(self.run_dir, "progress.json")
         self.progress_file = text("DDPJOB_PROGRESS_FILE", file)
+        self.result_file = os.path.join(self.run_dir, "result.json")
         self.count_steps = env.get("DDPJOB_PROGRESS") != "file"
         self.pod_ip, self.host_ip = env.get("DDPJOB_POD_IP", ""), env.get("DDPJOB_HOST_IP", "")
         self.agent_port = whole("DDPJOB_AGENT_PORT", 1, 29499, 65535)

@@ -44,7 +44,7 @@ def prepare_folders(run_dir: str) -> None:
             say(f"{name}: {problem}")
     with contextlib.suppress(OSError):
         for file in os.listdir(run_dir):
-            if re.match(r"(steps-|error-|exit-|launch|progress).*(json|page)", file):
+            if re.match(r"(steps-|error-|exit-|launch|progress|result).*(json|page)", file):
                 os.remove(os.path.join(run_dir, file))
 
 
@@ -85,6 +85,7 @@ def launcher_env(
         result["PET_MASTER_ADDR"] = result["MASTER_ADDR"]
     paths = [hooks, HOOKS, config.code_dir, env.get("PYTHONPATH", "")]
     result["DDPJOB_HOOKS"] = HOOKS
+    result["DDPJOB_RESULT_FILE"] = config.result_file
     result["DDPJOB_STACK_SIGNAL"] = str(STACK_SIGNAL)
     result["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     result.setdefault("PET_RDZV_CONF", f"timeout={config.rendezvous_seconds}")

@@ -167,7 +167,7 @@ class Round:
         saved = [f for f in failures if f.exit_code == SAVED]
         if saved or SAVED in launcher.orphan_codes:
             return judge_failures(saved or [Failure("", stop, exit_code=SAVED)])
-        return completed(now) if self.is_done(launch, code, stop) else judge_stop(stop)
+        return self.completed(now) if self.is_done(launch, code, stop) else judge_stop(stop)
 
     def failures(self, launch: Any, code: int, now: float) -> list[Failure]:
         """The failures of the workers; of the launcher where it has none."""
@@ -181,7 +181,7 @@ class Round:
     def judge_end(self, launch: Any, code: int, failures: list[Failure], now: float) -> Verdict:
         """The verdict on a launcher that nobody stopped."""
         if code == 0:
-            return completed(now)
+            return self.completed(now)
         script = missing_script(self.arguments) if self.mode != "torchrun" else None
         if script is not None and code == 2:  # Python says so itself, to nobody but the log
             failure = Failure(f"no script {os.path.abspath(script)!r}", now, exit_code=2)
@@ -190,6 +190,12 @@ class Round:
             verdict = judge_failures(failures, self.config.nnodes == 1)
             return judge_memory(verdict, oom_kills() - self.launcher.oom_kills)
         return judge_torchrun(launch.get("error"), self.config, code, now)
+
+    def completed(self, now: float) -> Verdict:
+        """The verdict on a round whose work is done."""
+        from ddpjob_agent.result import read_result
+
+        return completed(now, read_result(self.config))
 
     def is_done(self, launch: Any, code: int, stop: float) -> bool:
         """Whether the training was complete when SIGTERM came, at `stop`.

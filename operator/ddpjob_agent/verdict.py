@@ -48,6 +48,8 @@ class Verdict:
     reason: str
     agent_exit: int
     failure: Failure
+    result: dict[str, Any] | None = None
+    """The value that rank 0 has left, and its size."""
 
 
 def first_cause(failures: list[Failure]) -> Failure:
@@ -127,9 +129,9 @@ def judge_torchrun(error: Any, config: Config, code: int, now: float) -> Verdict
     return Verdict("LaunchFailed", USER_ERROR, failure)
 
 
-def completed(now: float) -> Verdict:
-    """The verdict on a pod that has done its work."""
-    return Verdict("Completed", OK, Failure("", now, exit_code=0))
+def completed(now: float, result: dict[str, Any] | None = None) -> Verdict:
+    """The verdict on a pod that has done its work, and has left this result."""
+    return Verdict("Completed", OK, Failure("", now, exit_code=0), result)
 
 
 def refused(problem: str) -> Verdict:
@@ -171,6 +173,7 @@ def termination_message(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "place": re.sub(r"[^ -~]", "?", first.place)[:200] or None,
         "time": first.time,
         "round": page.get("round", 0),
+        **({} if verdict.result is None else {"result": verdict.result}),
         "progress": dict(page),
         # Last, as what may go: of a pod with many containers the kubelet keeps less of each.
         "traceback": first.traceback.strip(),

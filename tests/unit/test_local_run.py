@@ -201,6 +201,20 @@ def seen(folder: Path, *, attempts: int = 1, nodes: int = 2) -> list[list[str]]:
     ]
 
 
+def test_as_json_each_change_line_and_note_is_an_object(tmp_path: Path) -> None:
+    script = (
+        "printf '\\033[31mred\\n'; [ $RANK = 1 ] || echo '{\"value\": [1]}' > $DDPJOB_RESULT_FILE"
+    )
+    done = finish(tmp_path, job(script), "-o", "json")
+    assert done.returncode == 0 and done.stdout.isascii() and "\x1b" not in done.stdout
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"node": "0", "line": "\x1b[31mred"} in records
+    assert any(record.get("note", "").startswith("logs in ") for record in records)
+    statuses = [record["status"] for record in records if "status" in record]
+    assert statuses[-1]["state"] == "Succeeded"
+    assert statuses[-1]["result"] == {"value": '{"value":[1]}', "sizeBytes": 13}
+
+
 def test_each_node_sees_gpus_of_its_own_and_a_restart_the_same(tmp_path: Path) -> None:
     limits = {"limits": {"nvidia.com/gpu": 2}}
     said = f"{tmp_path}/said-$DDPJOB_ATTEMPT"  # a restart ends who has not begun

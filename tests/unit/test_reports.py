@@ -1,8 +1,11 @@
 """What rank 0's reports, and its termination message, make of the status."""
 
+from typing import Any
+
 import pytest
 
-from ddpjob.api import DDPJob
+from ddpjob.api import DDPJob, Result
+from ddpjob.plan.termination import LeftResult
 from tests.builders import (
     NOW,
     decide,
@@ -63,3 +66,65 @@ def test_rank_0s_last_step_counts_for_its_own_round() -> None:
     assert left(0).status.history == ours.status.history
     assert left(0).status.progress == ours.status.progress
     assert left(0).status.budget.highest_step == 120, "some round had reached it"
+
+
+def ended(**fields: Any) -> str:
+    """A termination message of rank 0 that has ended well, with a result unless told otherwise."""
+    return summary(**{"reason": "Completed", "exit_code": 0, "message": "", **fields})
+
+
+RESULT = {"value": {"loss": 0.5, "tags": ["a", None]}, "size": 31}
+
+
+def test_the_result_that_rank_0_leaves_is_kept_with_the_job() -> None:
+    ours = started()
+    ours = write(ours, succeeded(0, message=ended(result=RESULT)), running(1))
+    kept = Result(value='{"loss":0.5,"tags":["a",null]}', size_bytes=31)
+    assert ours.status.result == kept
+    ours = write(ours, running(1))  # rank 0's pod is gone
+    ours = write(ours, succeeded(1, message=ended(result={"value": 1, "size": 1})))
+    assert (ours.status.state, ours.status.result) == ("Succeeded", kept)
+    assert ours.status.to_json()["result"]["value"] == kept.value
+
+
+def test_the_result_of_an_attempt_goes_with_it() -> None:
+    ours = write(started(), succeeded(0, message=ended(result=RESULT)), running(1))
+    ours = write(ours, succeeded(0, message=ended(result=RESULT)), failed(1, summary()))
+    assert (ours.status.attempt, ours.status.result) == (1, None)
+
+
+def test_who_has_failed_has_no_result() -> None:
+    ours = started(failurePolicy={"maxRestarts": 0})
+    ours = write(ours, failed(0, summary(result=RESULT)), running(1))
+    assert (ours.status.state, ours.status.result) == ("Failed", None)
+
+
+@pytest.mark.parametrize(
+    ("left", "value"),
+    [
+        ({"value": None, "size": 4}, "null"),
+        ({"value": float("nan"), "size": 3}, "NaN"),
+        ({"value": "\x7f\x1b[31m\u202e", "size": 9}, '"\\u007f\\u001b[31m\\u202e"'),
+        ({"value": "x" * 2046, "size": 2048}, f'"{"x" * 2046}"'),
+        ({"value": "x" * 2047, "size": 2049}, None),
+        ({"size": 10**12}, None),
+    ],
+)
+def test_a_result_is_printable_and_bounded(left: dict[str, Any], value: str | None) -> None:
+    ours = write(started(), succeeded(0, message=ended(result=left)), running(1))
+    assert ours.status.result == Result(value=value, size_bytes=left["size"])
+
+
+@pytest.mark.parametrize(
+    "left", [1, "x", {"value": 1}, {"size": -1}, {"size": 2**53}, {"size": "1"}]
+)
+def test_what_is_no_result_is_the_kubelets_word(left: Any) -> None:
+    ours = write(started(), succeeded(0, message=ended(result=left)), running(1))
+    assert ours.status.result is None and ours.status.succeeded_ranks == "0"
+
+
+def test_a_result_that_is_nested_too_deeply_is_left_out() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    assert LeftResult(value=deep, size=20_002).result() == Result(size_bytes=20_002)

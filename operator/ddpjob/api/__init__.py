@@ -2,6 +2,7 @@
 
 from ddpjob.api.failure_policy import BackoffSeconds, FailurePolicy, FailureRule, broken_expressions
 from ddpjob.api.job import DDPJob, oversize, validate, with_defaults
+from ddpjob.api.result import Result
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, MUTABLE_FIELDS, Master, Spec
 from ddpjob.api.status import (
     FINISHED,
@@ -69,6 +70,7 @@ __all__ = [
     "OwnPods",
     "Point",
     "Progress",
+    "Result",
     "SilentNode",
     "Spec",
     "State",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from ddpjob.api.base import DNS_SUBDOMAIN, Model, Short, unique
+from ddpjob.api.result import Result
 from ddpjob.api.values import (
     DURATION,
     MAX_CONDITIONS,
@@ -316,6 +317,7 @@ class Status(Model):
     the loss and, if the script reports them, the samples per second. Steps grow from point to
     point, so the points that a restart repeats are gone. A loss that is NaN or infinite is left
     out."""
+    result: Result | None = None
     failure: Failure | None = None
     history: Annotated[list[Attempt], Field(max_length=10)] = []
     """`history` has the last ten attempts, or rounds of attempts, that are over. The latest one is

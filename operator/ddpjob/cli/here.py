@@ -19,10 +19,11 @@ def run_here(
     logs: bool = True,
     grace: float = 10.0,
     keep: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Run the job, and end the command with its exit code."""
     try:
-        local = Local(directory, logs, grace, keep, asked.folder)
+        local = Local(directory, logs, grace, keep, asked.folder, as_json)
         job = job_here(asked)
     except InvalidJob as error:
         note(f"{asked.title}: {error}")

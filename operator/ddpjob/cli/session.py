@@ -20,6 +20,7 @@ from ddpjob import api, names
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Status, display
+from ddpjob.cli.records import records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
 from ddpjob.cli.validate import check
@@ -60,6 +61,8 @@ class Local:
     """Whether the pods' own folders are kept."""
     code: Path | None = None
     """The folder with the job's own code, which is used as it is."""
+    as_json: bool = False
+    """Whether the run is shown as objects of JSON."""
 
 
 def start(job: Any, title: str, local: Local) -> int:
@@ -90,6 +93,7 @@ class Session:
 
     def __init__(self, job: Body, local: Local) -> None:
         self._job, self._logs, self._code = job, local.logs, local.code
+        self._as_json = local.as_json
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
         self.folder = job_folder(local.directory, self.namespace, self.name)
@@ -114,7 +118,8 @@ class Session:
 
     async def run(self) -> int:
         """Run the job, and return the exit code once no process of it runs any more."""
-        with self._signal_handlers() as stop, display(self.name, Screen()) as self._display:
+        shown = records() if self._as_json else display(self.name, Screen())
+        with self._signal_handlers() as stop, shown as self._display:
             self._show(self._display.note, self._introduction())
             follow = asyncio.create_task(self._follow())
             play = asyncio.create_task(self._runner.run())

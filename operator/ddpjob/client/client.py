@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 class JobList(list[Job]):
-    """Jobs, newest first."""
+    """Jobs, newest first. A notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        from ddpjob.client.html import table
+
+        return table(self, time.time())
 
 
 class Client:
@@ -36,6 +41,23 @@ class Client:
     ) -> None:
         """`note` is called with a line for people when the server does not answer at once."""
         self.connection = Connection(namespace, context=context, kubeconfig=kubeconfig, note=note)
+
+    @classmethod
+    def on(cls, connection: Connection) -> Self:
+        """Return the client of a connection."""
+        client = cls()
+        client.connection = connection
+        return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the requests under way, and close the connections that are kept open."""
+        self.connection.close()
 
     @property
     def namespace(self) -> str:

@@ -7,7 +7,7 @@ import stat
 import struct
 import tarfile
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -90,16 +90,21 @@ class CodeArchive:
 
 
 def pack(
-    folder: Path, *, names: Collection[str] = (), limit: int = CONFIG_MAPS_BYTES
+    folder: Path,
+    *,
+    names: Collection[str] = (),
+    limit: int = CONFIG_MAPS_BYTES,
+    extra: Mapping[str, Path] | None = None,
 ) -> CodeArchive:
     """Return the archive of the code in `folder`.
 
     `names` are paths of files that are sent although a rule would refuse them. `limit` is the
     largest size of the archive in bytes: by default what fits into ConfigMaps, at most 64 MiB.
+    `extra` are files of elsewhere, by the paths that they get; they replace files of the folder.
     Raises InvalidJob with the path `code`, which also has the next step.
     """
     selection = select(folder, names)
-    files, limit = selection.files, min(limit, ARCHIVE_BYTES)
+    files, limit = _with_extra(selection.files, extra or {}), min(limit, ARCHIVE_BYTES)
     if not files:
         raise _invalid(f"there is no file to send in {str(folder)!r}")
     size, most = sum(file.size for file in files), MOST_BYTES // 2
@@ -124,6 +129,12 @@ def pack(
         is_dirty=revision is not None and revision.is_dirty,
         note=selection.note,
     )
+
+
+def _with_extra(files: Sequence[File], extra: Mapping[str, Path]) -> list[File]:
+    found = {file.path: file for file in files}
+    found |= {path: File(path, file, file.stat().st_size, False) for path, file in extra.items()}
+    return [found[path] for path in sorted(found)]
 
 
 def verify(parts: Sequence[bytes], sha256: str = "") -> tuple[str, ...]:

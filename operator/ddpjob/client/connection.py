@@ -7,7 +7,8 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -58,6 +59,7 @@ class Connection:
         self._origin: Connection | None = None
         self._closed = threading.Event()
         self._answers: set[Any] = set()  # those that are being read
+        self._parts = weakref.WeakSet[Connection]()
 
     @cached_property
     def login(self) -> Login:
@@ -80,10 +82,24 @@ class Connection:
             return str(self.request("POST", path, body)["status"]["userInfo"]["username"])
         return self.login.user
 
+    @property
+    def expression(self) -> str:
+        """Return Python's text for a client like this one: `Client('team-a')`."""
+        if self._origin:
+            return self._origin.expression
+        named = {"context": self._context, "kubeconfig": self._kubeconfig}
+        texts = [f"{name}={str(value)!r}" for name, value in named.items() if value is not None]
+        return f"Client({', '.join([repr(self.namespace), *texts])})"
+
     def apart(self) -> "Connection":
-        """Return a connection with the same login that can be closed by itself."""
+        """Return a connection with the same login that can be closed by itself.
+
+        It is closed with this one too. Raises Unavailable if this one is closed.
+        """
+        self._check_open()
         other = Connection(self._namespace, note=self.note)
         other._origin = self
+        self._parts.add(other)
         return other
 
     def close(self) -> None:
@@ -92,6 +108,8 @@ class Connection:
         They raise Unavailable with the reason `Closed`.
         """
         self._closed.set()
+        for part in list(self._parts):
+            part.close()
         for answer in list(self._answers):
             # A thread that is blocked in a read does not notice that a socket is closed.
             with suppress(AttributeError, OSError, RuntimeError, ValueError):
@@ -180,6 +198,8 @@ class Connection:
             if answer is not None:
                 self._answers.discard(answer)
                 answer.close()  # of no effect on one that was read to its end
+            if self._closed.is_set():  # a connection may have come back after `close`
+                login.pool.clear()
 
     def pause(self, seconds: float) -> None:
         """Wait for so long, or until the connection is closed. Raises Unavailable in that case."""
@@ -238,7 +258,7 @@ class Connection:
         after: Body | None = None,
         known: Sequence[Body] = (),
         deadline: float | None = None,
-    ) -> Iterator[WatchEvent]:
+    ) -> Generator[WatchEvent, None, None]:
         """Yield ADDED for each object that there is, then each change, for as long as it is read.
 
         It survives expiry, cut connections and a server that is away; changes that it could not see

@@ -1,9 +1,9 @@
 """A DDPJob, and the verbs on it."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob import names
 from ddpjob.client import why
@@ -16,7 +16,11 @@ from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from ddpjob.client.live import News
     from ddpjob.client.logs import LogLine
+    from ddpjob.client.threads import Pipe
 
 # Between two looks at the pods that are left of a deleted job.
 POLL_SECONDS = 1.0
@@ -35,6 +39,11 @@ class Job(Snapshot):
         """Return another snapshot of this job."""
         return Job(self._connection, body)
 
+    def _repr_html_(self) -> str:
+        from ddpjob.client.html import table
+
+        return table([self], time.time())
+
     def refresh(self) -> "Job":
         """Read the job again. Raises NotFound if it, or this job of the name, is gone."""
         return self._take(self._connection.get(DDPJOBS, self.name, namespace=self.namespace))
@@ -50,11 +59,12 @@ class Job(Snapshot):
         """
         wanted = parse_until(until)
         deadline = None if timeout is None else time.monotonic() + timeout
-        for job in self._changes(deadline):
-            if job.is_at(wanted):
-                if check:
-                    job.raise_if_failed()
-                return job
+        with closing(self._changes(deadline)) as changes:
+            for job in changes:
+                if job.is_at(wanted):
+                    if check:
+                        job.raise_if_failed()
+                    return job
         raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s, not {until}")
 
     def until(self, holds: Callable[["Job"], bool], *, timeout: float | None = None) -> "Job":
@@ -63,20 +73,62 @@ class Job(Snapshot):
         Raises JobTimeout after `timeout` seconds, and NotFound if the job is deleted.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        for job in self._changes(deadline):
-            if holds(job):
-                return job
+        with closing(self._changes(deadline)) as changes:
+            for job in changes:
+                if holds(job):
+                    return job
         raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s")
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return what rank 0 has left, which is JSON, once the job has succeeded.
+
+        Raises JobFailed, JobTimeout, ResultTooLarge, NoResult, and NotFound.
+        """
+        from ddpjob.client.results import value_of
+
+        return value_of(self.wait(timeout=timeout))
+
+    def follow(self, *, timeout: float | None = None) -> Self:
+        """Show the job until it is finished: in a notebook live, elsewhere line by line.
+
+        An interrupt ends the looking on alone, and says how to come back. Raises JobTimeout after
+        `timeout` seconds, and NotFound if the job is deleted.
+        """
+        from ddpjob.client.live import follow
+
+        follow(self, timeout)
+        return self
+
+    def news(self) -> "AbstractContextManager[Pipe[News]]":
+        """Return a pipe of what happens to the job, for displays."""
+        from ddpjob.client.live import news
+
+        return news(self)
+
+    def ways_back(self) -> list[str]:
+        """Return lines that say how to come back to the job, for displays."""
+        from ddpjob.client.live import ways_back
+
+        return ways_back(self, self._connection.expression)
+
+    def apart(self) -> "Job":
+        """Return this job on a connection of its own, which `close` closes."""
+        return Job(self._connection.apart(), self.body)
+
+    def close(self) -> None:
+        """End the requests of the job's connection, which it may share with others."""
+        self._connection.close()
 
     def watch(self) -> Iterator["Job"]:
         """Yield a snapshot now and at each change, until the job is finished.
 
         Raises NotFound if it is deleted.
         """
-        for job in self._changes(None):
-            yield job.at(job.body)
-            if job.is_finished:
-                return
+        with closing(self._changes(None)) as changes:
+            for job in changes:
+                yield job.at(job.body)
+                if job.is_finished:
+                    return
 
     def logs(
         self,
@@ -218,16 +270,17 @@ class Job(Snapshot):
         self.body = slim(body)
         return self
 
-    def _changes(self, deadline: float | None) -> Iterator["Job"]:
+    def _changes(self, deadline: float | None) -> Generator["Job", None, None]:
         """Yield this job now and after each change, until `deadline`. Raises NotFound."""
         yield self.refresh()
         watch = self._connection.watch(
             DDPJOBS, namespace=self.namespace, after=self.body, deadline=deadline
         )
-        for event in watch:
-            if event.type == "DELETED":
-                raise NotFound(404, "NotFound", f"{self.name} was deleted")
-            yield self._take(event.object)
+        with closing(watch):  # an error would keep its connection open as long as itself
+            for event in watch:
+                if event.type == "DELETED":
+                    raise NotFound(404, "NotFound", f"{self.name} was deleted")
+                yield self._take(event.object)
 
 
 def parse_until(text: str) -> int | None:

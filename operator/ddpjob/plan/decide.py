@@ -30,7 +30,7 @@ from ddpjob.plan.silent import return_to_nodes
 from ddpjob.plan.startup import create_missing, not_started, seconds_to_start
 from ddpjob.plan.strays import delete_strays
 from ddpjob.plan.suspend import is_suspending, suspend
-from ddpjob.plan.termination import final_report, termination_of
+from ddpjob.plan.termination import final_report, final_result, termination_of
 from ddpjob.plan.waiting import seconds_to_slow
 from ddpjob.ranks import format_ranks, parse_ranks
 
@@ -136,6 +136,7 @@ def _group(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Gro
     polled = None if 0 in succeeded else observed.report
     status = with_last_report(status, final_report(former))
     status = with_report(status, final_report(current) or polled)
+    status = status.model_copy(update={"result": final_result(current) or status.result})
     return Group(job, pods, frozenset(succeeded), observed, now), status
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ddpjob import names
+from ddpjob import api, names
 from ddpjob.errors import DDPJobError
 
 Result = Literal["succeeded", "failed"]
@@ -44,6 +44,8 @@ class Termination:
     time: float | None = None
     report: "Report | None" = None
     """The last progress report; rank 0 alone has one."""
+    result: api.Result | None = None
+    """The result that rank 0 has left; it alone has one, if it has ended well."""
     round: int = 0
     """The round that ended."""
     stepped: bool = False

@@ -60,6 +60,7 @@ def next_attempt(job: DDPJob, status: Status) -> Status:
             "round": 0,
             "nodes": api.Nodes(desired=job.spec.nnodes),
             "succeeded_ranks": "",
+            "result": None,
         }
     )
 

@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddpjob.api import MAX_REASON, MAX_TRACEBACK, Failure
+from ddpjob.api import MAX_REASON, MAX_TRACEBACK, Failure, Result
+from ddpjob.names import MAX_RESULT
 from ddpjob.plan.observed import UNREAD, PodRecord, Report, Termination
-from ddpjob.plan.reasons import HANG, NODE_REFUSED, NODE_SILENT, PREEMPTED, UNCOUNTED
+from ddpjob.plan.reasons import COMPLETED, HANG, NODE_REFUSED, NODE_SILENT, PREEMPTED, UNCOUNTED
 from ddpjob.ranks import format_ranks
 from ddpjob.text import printable, printable_end
 from ddpjob.times import as_timestamp, timestamp, unix_seconds
@@ -72,6 +73,23 @@ class AgentReport(BaseModel):
         return Report(step=self.step, source=self.source, metrics=metrics, **fields)
 
 
+class LeftResult(BaseModel):
+    """The result that rank 0 has left, which may be anything."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    value: Any = None
+    size: Annotated[int, Field(ge=0, lt=2**53)]
+
+    def result(self) -> Result:
+        """Return `status.result`. A value that is too large for it, or too deep, is left out."""
+        text = ""
+        if "value" in self.model_fields_set:
+            with suppress(RecursionError):
+                text = json.dumps(self.value, separators=(",", ":"))
+        return Result(value=text if 0 < len(text) <= MAX_RESULT else None, size_bytes=self.size)
+
+
 class TerminationMessage(BaseModel):
     """What the agent writes into the pod's termination message when it ends."""
 
@@ -92,6 +110,7 @@ class TerminationMessage(BaseModel):
     place: Annotated[str, Field(max_length=200)] | None = None
     """Where a rank that hangs waits for others."""
     time: Annotated[float, Field(ge=0, lt=2**36)] | None = None
+    result: LeftResult | None = None
     progress: AgentReport | None = None
     traceback: Annotated[str, Field(max_length=4096)] = ""
     """Its end, where it is long."""
@@ -127,6 +146,7 @@ def _termination(pod: PodRecord) -> Termination | None:
         return None
     progress = message.progress
     said = progress if pod.rank == 0 else None
+    left = message.result if pod.rank == 0 and message.reason == COMPLETED else None
     return Termination(
         reason=message.reason,
         rank=message.rank,
@@ -140,6 +160,7 @@ def _termination(pod: PodRecord) -> Termination | None:
         place=message.place,
         time=message.time,
         report=said.report() if said else None,
+        result=left.result() if left else None,
         round=message.round,
         stepped=progress is not None
         and progress.source in ("callback", "counted")
@@ -163,6 +184,12 @@ def final_report(pods: Iterable[PodRecord]) -> Report | None:
             termination = termination_of(pod)
             return termination.report if termination else None
     return None
+
+
+def final_result(pods: Iterable[PodRecord]) -> Result | None:
+    """Return the result that node rank 0 has left, if it has ended well."""
+    found = (termination_of(pod) for pod in pods if pod.rank == 0 and pod.result)
+    return next((termination.result for termination in found if termination), None)
 
 
 def is_secondary(pod: PodRecord) -> bool:

@@ -1,0 +1,45 @@
+"""Shows a local run as lines of JSON, for the program that has started it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpjob.cli.live import Display, Status
+
+
+class RunOutput(StrEnum):
+    """How a run is shown."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@contextmanager
+def records() -> "Iterator[Display]":
+    """Return the display that prints an object for each change, line and note."""
+    yield Records()
+
+
+class Records:
+    """One object a line: `{"status": {…}}`, `{"node": "0", "line": "…"}` or `{"note": "…"}`."""
+
+    def status(self, status: "Status") -> None:
+        """Print the whole status of the job."""
+        self._print(status=status)
+
+    def line(self, node: str, line: str) -> None:
+        """Print a line that a pod has printed."""
+        self._print(node=node, line=line)
+
+    def note(self, *lines: str) -> None:
+        """Print lines of ddpjob itself."""
+        for line in lines:
+            self._print(note=line)
+
+    def _print(self, **record: Any) -> None:
+        sys.stdout.write(json.dumps(record) + "\n")  # ASCII, so it is harmless in a terminal
+        sys.stdout.flush()

@@ -1,0 +1,54 @@
+"""Calls the function that `launch` has sent, in every rank. Rank 0 leaves what it returns.
+
+`launch` sends the text of this file with the job's code. So it runs in any image: it needs Python
+3.8 or newer, and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+
+def run(sent: str) -> None:
+    """Call the function that the JSON in `sent` names, and leave its result."""
+    call = json.loads(sent)
+    if os.getcwd() not in sys.path:  # the script may lie elsewhere than the code
+        sys.path.insert(0, os.getcwd())
+    function: Any = importlib.import_module(call["module"])
+    for name in call["name"].split("."):
+        function = getattr(function, name)
+    value = function(*call["args"], **call["kwargs"])
+    if os.environ.get("RANK", "0") == "0":
+        leave(value, call["name"])
+
+
+def leave(value: Any, name: str) -> None:
+    """Write the value as JSON into the result file. A value that is no JSON fails no training."""
+    path = os.environ.get("DDPJOB_RESULT_FILE")
+    if not path:
+        say("the result is lost: the operator is older than the program that launched the job")
+        return
+    try:
+        text = json.dumps(value, default=plain, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as problem:
+        text = f"{name} returned no JSON: {problem}"
+        say(f"{text}. Return numbers, texts, lists and dicts of them")
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".tmp", path)
+
+
+def plain(value: Any) -> Any:
+    """The numbers of an array or a tensor. Raises TypeError for another object."""
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} in it")
+
+
+def say(text: str) -> None:
+    """Print one line into the rank's log."""
+    print(f"ddpjob: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,105 @@
+"""Follows a job for people: its state and the lines of its rank 0, until it is finished.
+
+A thread reads each of the two. Ctrl-C, or a notebook's interrupt, ends the looking on alone.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+from ddpjob.client.display import Display, display, is_notebook
+from ddpjob.client.logs import LogLine
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.client.threads import Pipe
+from ddpjob.errors import DDPJobError, JobTimeout
+
+if TYPE_CHECKING:
+    from ddpjob.client.job import Job
+
+# A text is a line of ddpjob itself.
+News: TypeAlias = Snapshot | LogLine | str
+# Seconds between two looks, and for which lines may follow the job's end.
+LOOK_SECONDS, LAST_SECONDS = 0.5, 15.0
+
+
+def follow(job: "Job", timeout: float | None, shown: Display | None = None) -> None:
+    """Show the job until it is finished.
+
+    Raises JobTimeout and NotFound. An interrupt says how to come back; only outside of notebooks is
+    it raised, to end the program.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    shown = shown or display(job)
+    shown.job(job)
+    try:
+        with job.news() as pipe:
+            is_late = _show(job, pipe, shown, deadline)
+        job.refresh()
+    except KeyboardInterrupt:
+        shown.note(*job.ways_back())
+        if not is_notebook():
+            raise
+        return
+    finally:
+        shown.draw(at_once=True)
+    if is_late:
+        raise JobTimeout(job, f"{job.name} is {job.state} after {timeout:g} s, not finished")
+
+
+def _show(last: Snapshot, pipe: Pipe[News], shown: Display, deadline: float | None) -> bool:
+    """Show what comes until the job is finished, and return whether `deadline` was before that.
+
+    `last` is the job as it was before.
+    """
+    ended_at: float | None = None
+    while (items := pipe.take(LOOK_SECONDS)) is not None:
+        now = time.monotonic()
+        for item in items:
+            if isinstance(item, LogLine):
+                shown.line(item)
+            elif isinstance(item, Snapshot):
+                last = item
+                shown.job(last)
+            else:
+                shown.note(item)
+        shown.draw()
+        if last.is_finished:
+            ended_at = now if ended_at is None or items else ended_at
+            if now > ended_at + LAST_SECONDS:
+                break
+        elif deadline is not None and now >= deadline:
+            return True
+    return False
+
+
+@contextmanager
+def news(job: "Job") -> Iterator[Pipe[News]]:
+    """Yield what happens to a job in a cluster: snapshots of it, and lines of its rank 0."""
+    apart = job.apart()
+    pipe = Pipe[News]()
+    try:
+        pipe.read(apart.watch)
+        pipe.read(lambda: _lines(apart))
+        yield pipe
+    finally:
+        pipe.close()
+        apart.close()
+
+
+def _lines(job: "Job") -> Iterator[News]:
+    """Yield lines of rank 0; without the right to read them, say so and go on without."""
+    try:
+        yield from job.logs(rank=0, follow=True)
+    except DDPJobError as error:
+        yield f"no lines of rank 0: {error}"
+
+
+def ways_back(job: "Job", client: str) -> list[str]:
+    """Return lines that say how to come back to a job that is left alone."""
+    found = f'{client}.job("{job.name}")'
+    verbs = {".follow()": "follow again", ".result()": "wait for its result"}
+    verbs |= {".suspend()": "stop, keep the job", ".delete()": "stop and remove"}
+    width = len(found) + max(map(len, verbs))
+    lines = [f"  {found + verb:{width}}   {words}" for verb, words in verbs.items()]
+    return [f"detached: {job.name} runs on", *lines]

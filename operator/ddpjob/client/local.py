@@ -1,0 +1,266 @@
+"""A run on this machine: `ddpjob run --local` in a process of its own, and the job that it runs.
+
+A process, because a notebook has an event loop in its thread, and an interrupt of the notebook is
+not for the training. It ends with the program that has started it.
+"""
+
+import json
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from ddpjob import names
+from ddpjob.client.connection import Connection
+from ddpjob.client.job import Job
+from ddpjob.client.live import News
+from ddpjob.client.login import Login
+from ddpjob.client.logs import LineMaker, LogLine, Pod
+from ddpjob.client.pieces import Piece
+from ddpjob.client.run import Run
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.client.threads import Pipe
+from ddpjob.errors import DDPJobError, InvalidJob, Refused
+from ddpjob.json_depth import Body
+from ddpjob.times import timestamp
+
+# The folder of runs, in that of the code; and what stands in a job for the folder of its files.
+RUNS, FILES = ".ddpjob", "{files}"
+# Lines of the command's standard error that are kept, and its exit code before a job begins.
+NOTES, BAD_INPUT = 20, 2
+# Seconds between two looks at a log that is followed.
+LOOK_SECONDS = 0.2
+
+
+class LocalRun(Run):
+    """A job that runs on this machine, as long as this program does."""
+
+    def __init__(self, job: Body, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Run the job, with `folder` as the working folder of its ranks.
+
+        `files` are written into a folder for the run. FILES in an argument of the job is its path.
+        """
+        started = {"creationTimestamp": timestamp(time.time()), "namespace": "default"}
+        super().__init__(_Nowhere(), {**job, "metadata": {**job["metadata"], **started}})
+        self._root = (folder / RUNS).absolute()
+        self._changed = threading.Condition()
+        self._queues: list[queue.SimpleQueue[News | None]] = []
+        self._notes = deque[str](maxlen=NOTES)
+        place = _write(self._root, job, files)
+        self._process = _start(place / "job.json", self._root, folder)
+        self._finalize = weakref.finalize(self, _end, self._process, place)
+        outputs = (self._process.stdout, self._take_record), (self._process.stderr, self._take_note)
+        self._open = len(outputs)
+        for output, take in outputs:
+            threading.Thread(target=self._read, args=(output, take), daemon=True).start()
+
+    def refresh(self) -> Job:
+        """Return the run as it is now. Raises InvalidJob if it was refused."""
+        with self._changed:
+            refused = self._is_over and not self.is_finished and self._process.wait() == BAD_INPUT
+        if refused:
+            raise InvalidJob("launch", "; ".join(self._notes) or "the job was refused")
+        return self
+
+    def logs(
+        self,
+        *,
+        rank: int | str | None = None,
+        attempt: int | str = "current",
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield lines of the pod of a rank, by default of rank 0. They have no times.
+
+        `attempt` is a number or `current`. Raises InvalidJob for several ranks, and for `since`.
+        """
+        text = str(rank or 0)
+        if not text.isdecimal() or since is not None:
+            raise InvalidJob("logs", "of a local run are those of one rank, and have no times")
+        number = self.attempt if attempt == "current" else int(attempt)
+        processes = self.processes_per_node
+        pod = _pod(self.name, number, int(text) // processes)
+        pieces = map(_piece, _lines(self._log(pod), lambda: follow and not self._is_over))
+        made = LineMaker(pod, processes, from_the_beginning=True).lines(pieces)
+        found = (line for line in made if line.rank in (int(text), None))
+        yield from found if tail is None else deque(found, maxlen=tail)
+
+    def delete(self) -> None:
+        """End the processes, which may save before, and wait until they have ended."""
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        self._process.wait()
+
+    def news(self) -> AbstractContextManager[Pipe[News]]:
+        """Return a pipe of what happens to the run, for displays."""
+        return self._news()
+
+    @contextmanager
+    def _news(self) -> Iterator[Pipe[News]]:
+        pipe, own = Pipe[News](), queue.SimpleQueue[News | None]()
+        with self._changed:
+            self._queues.append(own)
+            if self._is_over:
+                own.put(None)
+        try:
+            pipe.read(lambda: iter(own.get, None))
+            yield pipe
+            self.refresh()
+        finally:
+            pipe.close()
+            with self._changed:
+                self._queues.remove(own)
+            own.put(None)
+
+    def ways_back(self) -> list[str]:
+        """Return lines that say how to come back to the run, for displays."""
+        lines = ["  .follow() shows it again, .result() waits, .delete() ends it"]
+        return [f"detached: {self.name} runs on, as long as this program does", *lines]
+
+    def apart(self) -> Job:
+        """Return the run itself, which shares no connection."""
+        return self
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def _log(self, pod: Pod) -> Path:
+        return self._root / self.name / "logs" / f"{pod.name}.log"
+
+    @property
+    def _is_over(self) -> bool:
+        return self._open == 0
+
+    def _changes(self, deadline: float | None) -> Generator[Job, None, None]:
+        while deadline is None or time.monotonic() < deadline:
+            with self._changed:
+                body, is_over = self.body, self._is_over
+            yield self.refresh()
+            if is_over and not self.is_finished:
+                raise DDPJobError(f"{self.name} was ended: {'; '.join(self._notes)}")
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            with self._changed:
+                while self.body is body and self._is_over == is_over:
+                    if not self._changed.wait(left):
+                        break
+
+    def _read(self, output: IO[str], take: Callable[[str], News | None]) -> None:
+        """Take each line of an output of the process, until it ends."""
+        with output:
+            for line in output:
+                with self._changed:
+                    if (found := take(line.rstrip("\n"))) is not None:
+                        self._tell(found)
+        self._process.wait()
+        with self._changed:
+            self._open -= 1
+            if self._is_over:
+                self._finalize()
+                self._tell(None)
+
+    def _tell(self, item: News | None) -> None:
+        for each in self._queues:
+            each.put(item)
+        self._changed.notify_all()
+
+    def _take_record(self, text: str) -> News | None:
+        try:
+            record = json.loads(text)
+        except ValueError:  # a warning of Python's, say
+            return text
+        if "status" in record:
+            self.body = {**self.body, "status": record["status"]}
+            return Snapshot(self.body)
+        if "line" in record:
+            pod = _pod(self.name, self.attempt, 0)
+            maker = LineMaker(pod, self.processes_per_node, from_the_beginning=False)
+            (line,) = maker.lines([_piece(record["line"])])
+            return line if line.rank in (0, None) else None
+        return str(record.get("note", ""))
+
+    def _take_note(self, text: str) -> News:
+        self._notes.append(text)
+        return text
+
+
+def _pod(job: str, attempt: int, node_rank: int) -> Pod:
+    name = names.pod_name(job, attempt, node_rank)
+    return Pod(name, "", attempt, node_rank, node="local", state="running", reason="")
+
+
+def _piece(line: str) -> Piece:
+    return Piece(b"", line.encode(errors="replace"), 0, True)
+
+
+class _Nowhere(Connection):
+    """The connection of a job that is in no cluster: every request is refused."""
+
+    @property
+    def login(self) -> Login:
+        raise Refused(0, "Local", "the job runs on this machine, and in no cluster")
+
+
+def _write(root: Path, job: Body, files: Mapping[str, bytes]) -> Path:
+    """Write job and files into a new folder, and return it."""
+    root.mkdir(exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=".files-", dir=root))
+    for path, content in files.items():
+        (place / path).write_bytes(content)
+    args = [word.replace(FILES, str(place)) for word in job["spec"].get("args") or ()]
+    text = json.dumps({**job, "spec": {**job["spec"], "args": args}})
+    (place / "job.json").write_text(text)
+    return place
+
+
+def _start(job: Path, root: Path, folder: Path) -> subprocess.Popen[str]:
+    """Start the command, apart from the terminal's and the notebook's interrupts."""
+    options = ["--output", "json", "--directory", str(root), "--code", str(folder)]
+    return subprocess.Popen(
+        # -P: no module of the folder is taken for one of ours.
+        [sys.executable, "-P", "-m", "ddpjob", "run", *options, str(job)],
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def _end(process: "subprocess.Popen[str]", place: Path) -> None:
+    """End the process if it still runs, and remove the files of the run."""
+    process.terminate()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _lines(path: Path, goes_on: Callable[[], bool]) -> Iterable[str]:
+    """Yield the lines of a file, and those that come, for as long as it goes on."""
+    while not path.exists():
+        if not goes_on():
+            return
+        time.sleep(LOOK_SECONDS)
+    with path.open(errors="replace") as file:
+        rest = ""
+        while True:
+            was_going_on, piece = goes_on(), file.readline()
+            rest += piece
+            if rest.endswith("\n"):
+                yield rest.rstrip("\n")
+                rest = ""
+            elif not piece and was_going_on:
+                time.sleep(LOOK_SECONDS)
+            elif not piece:
+                break
+        if rest:
+            yield rest

@@ -1,0 +1,120 @@
+"""The SDK as a program of somebody else sees it: its types, its names, its imports."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ddpjob
+from ddpjob.client.aio import AsyncClient, AsyncJob
+from ddpjob.client.client import Client
+from ddpjob.client.job import Job
+from tests.cluster.tiers import ROOT
+
+PROGRAM = """
+import asyncio
+from pathlib import Path
+from typing import Any, assert_type
+
+from ddpjob import AsyncClient, AsyncJob, Client, Job, JobFailed, Run, launch
+
+
+def train(lr: float) -> dict[str, float]:
+    return {"loss": lr}
+
+
+run = launch(train, 1e-3, nnodes=2, gpus=8, image="i", env={"A": "b"}, on="local", timeout=60)
+assert_type(run, Run)
+assert_type(run.result(timeout=1), Any)
+launch("train.py", "--lr", 3e-4, code=Path("src"), client=Client("team-a"))
+launch(train, 1, on="mars")  # type: ignore[arg-type]
+launch(train, nnodes="2")  # type: ignore[arg-type]
+
+with Client("team-a", context="c") as client:
+    job = client.job("digits")
+    assert_type(job, Job)
+    assert_type([each.name for each in client.jobs(state="Running", mine=True)], list[str])
+    assert_type(job.step, int | None)
+    for line in job.logs(rank=3, tail=50):
+        assert_type(line.text, str)
+    try:
+        job.wait("step=20", timeout=1)
+    except JobFailed as error:
+        assert_type(error.rank, int | None)
+    job.wait(20)  # type: ignore[arg-type]
+
+
+async def main() -> None:
+    async with AsyncClient() as client:
+        job = await client.newest()
+        assert_type(job, AsyncJob)
+        assert_type(await job.wait(), AsyncJob)
+        async for change in job.watch():
+            assert_type(change.state, str)
+        async for line in job.logs(follow=True):
+            assert_type(line.rank, int | None)
+        client.job("digits").name  # type: ignore[attr-defined]
+
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_of_somebody_else_is_checked_by_strict_types(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "program.py"],
+        env={"MYPYPATH": str(ROOT / "operator"), "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ours = [line for line in ended.stdout.splitlines() if line.startswith("program.py")]
+    assert ours == [] and "program.py" not in ended.stderr, ended.stdout
+    assert "checked 1 source file" in ended.stdout, ended.stdout + ended.stderr
+    assert (ROOT / "operator/ddpjob/py.typed").is_file()
+
+
+def test_importing_the_names_imports_no_large_library() -> None:
+    large = ("torch", "pydantic", "kubernetes", "aiohttp", "rich", "typer", "jinja2", "IPython")
+    code = f"from ddpjob import *; import sys; print([m for m in {large} if m in sys.modules])"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT / "operator")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "[]\n"
+
+
+def test_every_name_of_the_package_exists() -> None:
+    for name in ddpjob.__all__:
+        assert getattr(ddpjob, name) is not None
+
+
+# What displays and commands use; a notebook's cell that follows a job needs its thread.
+SYNCHRONOUS = {"follow", "news", "ways_back", "apart", "close", "at", "until", "on"}
+SYNCHRONOUS |= {"rerun_with", "wait_until_gone"}
+
+
+def names(kind: type) -> dict[str, Any]:
+    return {name: each for name, each in inspect.getmembers(kind) if name[0] != "_"}
+
+
+def parameters(verb: Any) -> list[tuple[str, Any, Any]]:
+    function: Any = verb.fget if isinstance(verb, property) else verb
+    found = inspect.signature(function).parameters
+    return [(each.name, each.kind, each.default) for each in found.values()]
+
+
+def test_the_asynchronous_twin_has_the_same_names_and_parameters() -> None:
+    for sync, other in ((Job, AsyncJob), (Client, AsyncClient)):
+        missing = names(sync).keys() - names(other).keys()
+        assert missing <= SYNCHRONOUS, missing
+        assert names(other).keys() <= names(sync).keys()
+        for name in names(other):
+            assert parameters(names(other)[name]) == parameters(names(sync)[name]), name
+        assert [p[:2] for p in parameters(other)] == [p[:2] for p in parameters(sync)]
