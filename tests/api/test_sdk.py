@@ -39,8 +39,10 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
+def cluster(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Cluster]:
+    cluster = Cluster(api_server, namespace)
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ async def test_who_may_edit_in_one_namespace_can_do_all_of_it_there_and_nothing_
         assert run.body["status"]["restarts"] == 1
         (listed,) = client.jobs(mine=True)
         assert (listed.uid, client.newest().uid) == (run.uid, run.uid)
-        assert {event["reason"] for event in run.events()} >= {"Succeeded"}
+        assert {event.reason for event in run.events()} >= {"Succeeded"}
         again = run.rerun(suspend=True)
         assert again.suspend().resume().wait(timeout=120).result() == run.result()
         for job in (again, run):
