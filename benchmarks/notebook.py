@@ -36,7 +36,7 @@ WIDTH, LINE, LEFT = 800, 19, 96
 GREY, BLUE = "#57606a", "#2563eb"
 MONO = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 # Characters of a line that fit.
-COLUMNS = 84
+COLUMNS = 88
 
 
 class Recorder(nbclient.NotebookClient):

@@ -40,9 +40,9 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def cluster(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Cluster]:
-    cluster = Cluster(api_server, namespace)
-    yield cluster
-    cluster.close()
+    made = Cluster(api_server, namespace)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -327,6 +327,21 @@ async def test_a_watch_is_read_over_a_restart_of_the_api_server_and_left_at_any_
         with pytest.raises(NotFound, match="was deleted"):
             async for _ in job.watch():
                 pass
+    assert no_thread_is_left()
+
+
+async def test_changes_of_several_jobs_are_read_in_one_iterator(
+    cluster: Cluster, kubeconfig: Path
+) -> None:
+    cluster.running("one")
+    cluster.running("two")
+    async with AsyncClient(kubeconfig=kubeconfig) as client:
+        jobs = await client.jobs()
+        async with contextlib.aclosing(client.changes(jobs, timeout=60)) as changes:
+            assert {(await anext(changes)).name, (await anext(changes)).name} == {"one", "two"}
+            cluster.status("two", state="Succeeded")
+            found = await anext(changes)
+            assert (found.name, found.state) == ("two", "Succeeded")
     assert no_thread_is_left()
 
 

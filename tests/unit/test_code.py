@@ -23,7 +23,7 @@ from ddpjob.client import git
 from ddpjob.client.code import PART_BYTES, CodeArchive, pack, verify
 from ddpjob.client.files import Selection, select
 from ddpjob.errors import InvalidJob
-from ddpjob_agent.archive import unpack
+from ddpjob_agent.archive import members, unpack
 from tests.unit.agent.archives import HOSTILE
 
 TRAIN = {"train.py": "import pack.net\n", "pack/__init__.py": "", "pack/net.py": "SIZE = 4\n"}
@@ -579,3 +579,17 @@ def test_parts_are_joined_and_their_sum_is_checked(folder: Path) -> None:
 def test_git_has_no_answer_for_a_folder_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(git.GitError):
         git.paths(tmp_path / "absent")
+
+
+def test_files_of_elsewhere_are_packed_under_their_own_paths(tmp_path: Path) -> None:
+    folder, empty = tmp_path / "folder", tmp_path / "empty"
+    empty.mkdir()
+    write(folder, **{"train.py": "one", "call.py": "old"})
+    (tmp_path / "made").write_text("new")
+    extra = {"call.py": tmp_path / "made", "zz.py": tmp_path / "made"}
+    found = pack(folder, extra=extra)
+    assert found.files == ("call.py", "train.py", "zz.py") and found.size == 9
+    contents = {path: b"".join(content or ()) for path, _, content in members(found.data)}
+    assert contents == {"call.py": b"new", "train.py": b"one", "zz.py": b"new"}
+    assert pack(empty, extra=extra).files == ("call.py", "zz.py")
+    assert pack(folder, extra=extra).sha256 == found.sha256 != pack(folder).sha256

@@ -4,22 +4,13 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ddpjob.cli.live import Display, Status
-
-
-class RunOutput(StrEnum):
-    """How a run is shown."""
-
-    TEXT = "text"
-    JSON = "json"
+from ddpjob.cli.live import Display, Status
 
 
 @contextmanager
-def records() -> "Iterator[Display]":
+def records() -> Iterator[Display]:
     """Return the display that prints an object for each change, line and note."""
     yield Records()
 
@@ -27,7 +18,7 @@ def records() -> "Iterator[Display]":
 class Records:
     """One object a line: `{"status": {…}}`, `{"node": "0", "line": "…"}` or `{"note": "…"}`."""
 
-    def status(self, status: "Status") -> None:
+    def status(self, status: Status) -> None:
         """Print the whole status of the job."""
         self._print(status=status)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli import program
-from ddpjob.cli.records import RunOutput
+from ddpjob.cli.options import Record
 
 # A file with another ending is a job file.
 SCRIPT = ".py"
@@ -40,6 +40,9 @@ def run(
         bool,
         typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
     ] = False,
+    output: Annotated[
+        Record, typer.Option("--output", "-o", help="Print lines of text, or objects of JSON.")
+    ] = Record.TEXT,
     nnodes: program.Nnodes = None,
     gpus: program.Gpus = None,
     nproc_per_node: program.NprocPerNode = None,
@@ -54,9 +57,6 @@ def run(
     env_from_secret: program.EnvFromSecret = None,
     hang_timeout: program.HangTimeout = None,
     max_restarts: program.MaxRestarts = None,
-    output: Annotated[
-        RunOutput, typer.Option("--output", "-o", help="Print lines of text, or objects of JSON.")
-    ] = RunOutput.TEXT,
 ) -> None:
     """Run a job on this machine, with the restarts and the progress that it has on a cluster.
 
@@ -71,5 +71,11 @@ def run(
         if filename is not None:
             raise typer.BadParameter("name one job file", param_hint="-f")
         ctx.params |= {"file": None, "filename": file}
-    as_json = output is RunOutput.JSON
-    run_here(Asked.of(ctx), directory=directory, logs=logs, grace=grace, keep=keep, as_json=as_json)
+    run_here(
+        Asked.of(ctx),
+        directory=directory,
+        logs=logs,
+        grace=grace,
+        keep=keep,
+        as_json=output is Record.JSON,
+    )

@@ -19,4 +19,10 @@ when somebody reads them (`Job.status`, `Job.spec`).
     description  what there is to say of a job; advice on what to do
     installed    what of ddpjob the cluster has
     why          why a job is not simply running, in one line
+    launch       a function, a module or a script → a job; local runs it on this machine
+    functions    a call as it is sent, and notebook_source a notebook's function as a module;
+                 call_script is the script that calls it in each rank
+    live         shows a job until its end: display in a notebook or line by line, html the pictures
+    results      what rank 0 has left
+    aio          the twins for asyncio, over threads that end with their calls
 """

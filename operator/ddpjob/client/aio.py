@@ -9,7 +9,15 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -211,6 +219,17 @@ class AsyncClient:
         wanted: dict[str, Any] = {"state": state, "mine": mine, "all_namespaces": all_namespaces}
         found = await self._call(lambda client: client.jobs(labels=labels, **wanted))
         return AsyncJobList(AsyncJob(self.connection, job.body) for job in found)
+
+    async def changes(
+        self, jobs: Sequence[AsyncJob], *, timeout: float | None = None
+    ) -> AsyncGenerator[AsyncJob, None]:
+        """Yield these jobs now, then each again when it changes, as `Client.changes` does."""
+        client = Client.on(self.connection.apart())
+        known = [Job(client.connection, job.body) for job in jobs]
+        made = _read(lambda: client.changes(known, timeout=timeout), client.close)
+        async with aclosing(made) as changes:
+            async for job in changes:
+                yield AsyncJob(self.connection, job.body)
 
     async def newest(self) -> AsyncJob:
         """Return the newest job that this user has made with the client. Raises NotFound."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -132,11 +133,12 @@ class Client:
             keep=keep,
             deadline=deadline,
         )
-        for event in watch:
-            job = Job(self.connection, event.object)
-            if event.type == "DELETED":
-                raise NotFound(404, "NotFound", f"{job.name} was deleted")
-            yield job
+        with closing(watch):  # an error would keep its connection open as long as itself
+            for event in watch:
+                job = Job(self.connection, event.object)
+                if event.type == "DELETED":
+                    raise NotFound(404, "NotFound", f"{job.name} was deleted")
+                yield job
 
     def newest(self) -> Job:
         """Return the newest job that this user has made with the client. Raises NotFound."""

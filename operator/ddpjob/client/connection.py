@@ -98,7 +98,7 @@ class Connection:
         """
         self._check_open()
         other = Connection(self._namespace, note=self.note)
-        other._origin = self
+        other._origin, other.connect_seconds = self, self.connect_seconds
         self._parts.add(other)
         return other
 

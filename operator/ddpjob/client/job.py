@@ -67,18 +67,6 @@ class Job(Snapshot):
                     return job
         raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s, not {until}")
 
-    def until(self, holds: Callable[["Job"], bool], *, timeout: float | None = None) -> "Job":
-        """Return the job once something holds of it.
-
-        Raises JobTimeout after `timeout` seconds, and NotFound if the job is deleted.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with closing(self._changes(deadline)) as changes:
-            for job in changes:
-                if holds(job):
-                    return job
-        raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s")
-
     def result(self, timeout: float | None = None) -> Any:
         """Return what rank 0 has left, which is JSON, once the job has succeeded.
 
@@ -118,6 +106,18 @@ class Job(Snapshot):
     def close(self) -> None:
         """End the requests of the job's connection, which it may share with others."""
         self._connection.close()
+
+    def until(self, holds: Callable[["Job"], bool], *, timeout: float | None = None) -> "Job":
+        """Return the job once something holds of it.
+
+        Raises JobTimeout after `timeout` seconds, and NotFound if the job is deleted.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with closing(self._changes(deadline)) as changes:
+            for job in changes:
+                if holds(job):
+                    return job
+        raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s")
 
     def watch(self) -> Iterator["Job"]:
         """Yield a snapshot now and at each change, until the job is finished.
