@@ -7,15 +7,14 @@ Prints the file. Exits with 1 if one of the two has no place in it.
 import ast
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from ddpjob.cli import app, exits
 from ddpjob.cli.exits import CODES, Exit
+from tests.parts import print_page, with_part
 
 # Options that every command for a cluster has; they are described once.
 SHARED = ("namespace", "context", "kubeconfig")
@@ -105,16 +104,9 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
 def with_tables(text: str) -> str:
     """`text` with each part written anew. Raises ValueError where one has no place."""
     for name, lines in TABLES.items():
-        part = "\n".join(lines()).strip("\n")
-        place = re.compile(rf"(<!-- {name} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
-        text, found = place.subn(lambda m, part=part: m[1] + part + m[2], text)  # type: ignore[misc]
-        if found != 1:
-            raise ValueError(f"{name}: its comments must stand there once, not {found} times")
+        text = with_part(text, name, "\n".join(lines()).strip("\n"))
     return text
 
 
 if __name__ == "__main__":
-    try:
-        print(with_tables(Path(sys.argv[1]).read_text()), end="")
-    except ValueError as error:
-        sys.exit(f"error: {sys.argv[1]}: {error}")
+    print_page(with_tables)

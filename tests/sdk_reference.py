@@ -6,11 +6,10 @@ and docstrings as they stand in the sources, so it is the same with every Python
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.cluster.tiers import ROOT
+from tests.parts import print_page, with_part
 
 CLIENT = ROOT / "operator" / "ddpjob" / "client"
 # The modules, the classes of each, and what of them the page has no room for.
@@ -37,11 +36,7 @@ def reference() -> str:
 
 def with_reference(text: str) -> str:
     """`text` with the reference written anew. Raises ValueError where it has no place."""
-    place = re.compile(r"(<!-- reference -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
-    text, found = place.subn(lambda match: match[1] + reference() + match[2], text)
-    if found != 1:
-        raise ValueError(f"the comments of the reference must stand there once, not {found} times")
-    return text
+    return with_part(text, "reference", reference())
 
 
 def _tree(module: str) -> ast.Module:
@@ -120,7 +115,4 @@ def _prose(text: str) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        print(with_reference(Path(sys.argv[1]).read_text()), end="")
-    except ValueError as error:
-        sys.exit(f"error: {sys.argv[1]}: {error}")
+    print_page(with_reference)

@@ -5,11 +5,10 @@ Exits with 1 if one of the tables has no place in it.
 """
 
 import re
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from ddpjob.plan.reasons import CONDITIONS, FAILURES
+from tests.parts import print_page, with_part
 from tests.reasons import counted, linked
 
 
@@ -52,15 +51,9 @@ def with_tables(text: str) -> str:
         head, *body = ("| " + " | ".join(row) + " |" for row in rows())
         head += "\n" + "| --- " * (head.count("|") - 1) + "|"
         table = "\n".join([head, *(re.sub(r"(?<=\|) +(?=\|)", " ", row) for row in body)])
-        place = re.compile(rf"(<!-- reasons: {name} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
-        text, found = place.subn(lambda m, table=table: m[1] + table + m[2], text)  # type: ignore[misc]
-        if found != 1:
-            raise ValueError(f"table {name}: its comments must stand there once, not {found} times")
+        text = with_part(text, f"reasons: {name}", table)
     return text
 
 
 if __name__ == "__main__":
-    try:
-        print(with_tables(Path(sys.argv[1]).read_text()), end="")
-    except ValueError as error:
-        sys.exit(f"error: {sys.argv[1]}: {error}")
+    print_page(with_tables)

@@ -9,7 +9,6 @@ from ddpjob.client.login import Login
 from ddpjob.errors import (
     ClusterError,
     LoginFailed,
-    NotFound,
     NotInstalled,
     Unavailable,
     cluster_error,
@@ -83,11 +82,6 @@ def not_installed(code: int) -> NotInstalled:
     error = NotInstalled(code, "NotFound", f"this cluster has no DDPJob API ({kind})")
     error.advice = "ask your admin to install ddpjob: helm install ddpjob … (docs/install.md)"
     return error
-
-
-def is_absent(error: ClusterError) -> bool:
-    """Return whether an object does not exist, though its kind does."""
-    return isinstance(error, NotFound) and not isinstance(error, NotInstalled)
 
 
 def _names_no_kind(status: Any) -> bool:
