@@ -23,6 +23,7 @@ from tests.api.processes import script
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client as Requests
 from tests.cluster.nodes import fake_nodes
+from tests.cluster.rights import account
 from tests.cluster.streaming import Kubelet
 from tests.terminal import Terminal, ddpjob, environment
 
@@ -155,18 +156,9 @@ async def test_without_the_right_top_shows_the_status_and_stacks_names_the_right
     jobs: Jobs, api_server: ApiServer, tmp_path: Path
 ) -> None:
     await started(jobs, tmp_path)
-    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{jobs.namespace}"
-    rules = [
-        {"apiGroups": ["ddpjob.dev"], "resources": ["ddpjobs"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    ]
-    requests, user = api_server.request, {"kind": "ServiceAccount", "name": "viewer"}
-    token = api_server.service_account_token(jobs.namespace, "viewer")
-    requests("POST", f"{rbac}/roles", {"metadata": {"name": "viewer"}, "rules": rules})
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "viewer"}
-    subjects = [{**user, "namespace": jobs.namespace}]
-    body = {"metadata": {"name": "viewer"}, "roleRef": role, "subjects": subjects}
-    requests("POST", f"{rbac}/rolebindings", body)
+    look = ["get", "list", "watch"]
+    rules = ("ddpjob.dev", "ddpjobs", look), ("", "pods", look)
+    token = await asyncio.to_thread(account, api_server, jobs.namespace, "viewer", *rules)
     path = tmp_path / "viewer"
     api_server.write_kubeconfig(path, token=token, namespace=jobs.namespace)
     words = f"you may not get pods/portforward in namespace {jobs.namespace}"

@@ -13,6 +13,7 @@ from ddpjob.errors import Forbidden
 from ddpjob.names import pod_name
 from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiServer
+from tests.cluster.rights import account
 from tests.logproxy import PodLog, Proxy, random_cuts, seconds
 
 
@@ -247,19 +248,9 @@ def test_the_server_may_be_away_for_a_while(cluster: Cluster, proxy: Proxy, clie
 def test_a_missing_right_to_read_logs_is_named(
     api_server: ApiServer, cluster: Cluster, proxy: Proxy, namespace: str, tmp_path: Path
 ) -> None:
-    token = api_server.service_account_token(namespace, "reader")
-    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    rules = [
-        {"apiGroups": ["ddpjob.dev"], "resources": ["ddpjobs"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    ]
-    api_server.request("POST", f"{rbac}/roles", {"metadata": {"name": "r"}, "rules": rules})
-    binding = {
-        "metadata": {"name": "r"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
-        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": namespace}],
-    }
-    api_server.request("POST", f"{rbac}/rolebindings", binding)
+    look = ["get", "list", "watch"]
+    rules = ("ddpjob.dev", "ddpjobs", look), ("", "pods", look)
+    token = account(api_server, namespace, "reader", *rules)
     job = cluster.running("digits")
     cluster.pod(job, 0)
     path = api_server.write_kubeconfig(

@@ -19,6 +19,7 @@ from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import installed_objects
+from tests.cluster.rights import account
 from tests.cluster.tiers import ROOT
 from tests.terminal import Terminal, ddpjob, environment
 
@@ -176,26 +177,11 @@ def test_a_user_without_rights_learns_each_one(cluster: Cluster, tmp_path: Path)
     assert "?     operator: you may not list deployments, and no job shows its work" in lines
 
 
-def bind(cluster: Cluster, user: str, kind: str, role: str) -> None:
-    """Give an account of the namespace a role there."""
-    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{cluster.namespace}"
-    body = {
-        "metadata": {"name": role},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
-        "subjects": [{"kind": "ServiceAccount", "name": user, "namespace": cluster.namespace}],
-    }
-    cluster.server.request("POST", f"{rbac}/rolebindings", body)
-
-
 def test_a_job_shows_whether_an_operator_works(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = cluster.server.service_account_token(cluster.namespace, "user")
-    rules = [{"apiGroups": ["ddpjob.dev"], "resources": ["ddpjobs"], "verbs": ["*"]}]
-    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{cluster.namespace}/roles"
-    cluster.server.request("POST", roles, {"metadata": {"name": "jobs"}, "rules": rules})
-    bind(cluster, "user", "Role", "jobs")
-    bind(cluster, "user", "ClusterRole", "edit")
+    rule, at = ("ddpjob.dev", "ddpjobs", ["*"]), (cluster.server, cluster.namespace)
+    token = account(*at, "user", rule, cluster_roles=["edit"])
     path = kubeconfig(cluster, tmp_path, token)
     cluster.job("waits")
     ended = ddpjob("doctor", env=environment(path))

@@ -99,9 +99,10 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
     assert restarting["status"]["budget"]["charged"] == 3
     writes = api_server.audit.writes(mark, namespace=jobs.namespace)
     created = Counter(e.name for e in writes if made_a_pod(e))
-    expected = {f"steady-0-{r}" for r in range(4)}
-    expected |= {f"restarting-{a}-{r}" for a in range(4) for r in range(4)}
-    assert set(created) == expected and set(created.values()) == {1}
+    # An attempt may fail while an operator that was killed had yet to create the last pods of it.
+    lasting = {f"steady-0-{r}" for r in range(4)} | {f"restarting-3-{r}" for r in range(4)}
+    possible = lasting | {f"restarting-{a}-{r}" for a in range(3) for r in range(4)}
+    assert lasting <= set(created) <= possible and set(created.values()) == {1}
     assert raised_before_deleted(writes) and none_is_blind(writes)
 
 

@@ -31,6 +31,7 @@ from tests.api.reading import Cluster, condition
 from tests.builders import job_object
 from tests.cells import Notebook
 from tests.cluster.apiserver import ApiServer
+from tests.cluster.rights import account
 from tests.cluster.tiers import ROOT
 from tests.logproxy import PodLog, Proxy
 
@@ -77,16 +78,7 @@ def user(
             with contextlib.suppress(Exception):  # it is there already
                 path = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
                 api_server.request("POST", path, document)
-    token = api_server.service_account_token(namespace, "ana")
-    bound = {
-        "metadata": {"name": "ana"},
-        "roleRef": {
-            **{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
-        },
-        "subjects": [{"kind": "ServiceAccount", "name": "ana", "namespace": namespace}],
-    }
-    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
-    api_server.request("POST", path, bound)
+    token = account(api_server, namespace, "ana", cluster_roles=["edit"])
     config = api_server.write_kubeconfig(tmp_path / "ana", token=token, namespace=namespace)
     deadline = time.monotonic() + 60
     while True:  # until the controller has added our rules to the role
@@ -242,16 +234,8 @@ def test_looking_on_ends_in_time_and_with_the_job(cluster: Cluster, kubeconfig: 
 def test_without_the_right_to_read_logs_the_state_is_shown(
     api_server: ApiServer, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    rules = [
-        {"apiGroups": ["ddpjob.dev"], "resources": ["ddpjobs"], "verbs": ["get", "list", "watch"]}
-    ]
-    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    api_server.request("POST", f"{rbac}/roles", {"metadata": {"name": "jobs"}, "rules": rules})
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "jobs"}
-    bound: dict[str, Any] = {"metadata": {"name": "jobs"}, "roleRef": role}
-    bound["subjects"] = [{"kind": "ServiceAccount", "name": "ben", "namespace": namespace}]
-    token = api_server.service_account_token(namespace, "ben")
-    api_server.request("POST", f"{rbac}/rolebindings", bound)
+    readable = ("ddpjob.dev", "ddpjobs", ["get", "list", "watch"])
+    token = account(api_server, namespace, "ben", readable)
     path = api_server.write_kubeconfig(tmp_path / "ben", token=token, namespace=namespace)
     job, shown = cluster.running("digits"), Shown()
     cluster.pod(job, 0)

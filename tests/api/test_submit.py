@@ -18,6 +18,7 @@ from tests.api.jobs import Jobs
 from tests.api.processes import jobs as jobs  # noqa: PLC0414
 from tests.api.reading import Cluster, condition
 from tests.cluster.apiserver import ApiError, ApiServer
+from tests.cluster.rights import account
 from tests.cluster.streaming import Kubelet
 from tests.terminal import Ended, Running, Terminal, ddpjob, environment
 
@@ -195,24 +196,6 @@ def test_a_job_file_with_options(
     assert submit("-f", "job.yaml", "--code", ".").code == 0
 
 
-def role(cluster: Cluster, *rules: tuple[str, str, list[str]]) -> str:
-    """The token of an account of the namespace with these rights: group, resource, verbs."""
-    server, rbac = cluster.server, "/apis/rbac.authorization.k8s.io/v1"
-    body = {
-        "metadata": {"name": "user"},
-        "rules": [{"apiGroups": [g], "resources": [r], "verbs": v} for g, r, v in rules],
-    }
-    server.request("POST", f"{rbac}/namespaces/{cluster.namespace}/roles", body)
-    token = server.service_account_token(cluster.namespace, "user")
-    binding = {
-        "metadata": {"name": "user"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "user"},
-        "subjects": [{"kind": "ServiceAccount", "name": "user", "namespace": cluster.namespace}],
-    }
-    server.request("POST", f"{rbac}/namespaces/{cluster.namespace}/rolebindings", binding)
-    return token
-
-
 ALL = ["get", "list", "watch", "create", "update", "patch", "delete"]
 
 
@@ -220,7 +203,7 @@ def test_who_may_not_create_config_maps_leaves_no_job_behind(
     cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    token = role(cluster, ("ddpjob.dev", "ddpjobs", ALL))
+    token = account(cluster.server, cluster.namespace, "user", ("ddpjob.dev", "ddpjobs", ALL))
     path = tmp_path / "config"
     cluster.server.write_kubeconfig(path, token=token, namespace=cluster.namespace)
     ended = ddpjob("submit", "train.py", *IMAGE, env=environment(path))
@@ -237,7 +220,13 @@ def test_a_user_of_one_namespace_needs_no_more(
     cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    token = role(cluster, ("ddpjob.dev", "ddpjobs", ALL), ("", "configmaps", ALL))
+    token = account(
+        cluster.server,
+        cluster.namespace,
+        "user",
+        ("ddpjob.dev", "ddpjobs", ALL),
+        ("", "configmaps", ALL),
+    )
     path = tmp_path / "config"
     cluster.server.write_kubeconfig(path, token=token, namespace=cluster.namespace)
     ended = ddpjob("submit", "train.py", *IMAGE, env=environment(path))

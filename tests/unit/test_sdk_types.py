@@ -1,6 +1,7 @@
 """The SDK as a program of somebody else sees it: its types, its names, its imports."""
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +74,8 @@ def test_a_program_of_somebody_else_is_checked_by_strict_types(tmp_path: Path) -
     )
     ours = [line for line in ended.stdout.splitlines() if line.startswith("program.py")]
     assert ours == [] and "program.py" not in ended.stderr, ended.stdout
-    assert "checked 1 source file" in ended.stdout, ended.stdout + ended.stderr
+    # What is wrong elsewhere, such as a library without types, is not for this test.
+    assert re.search(r"\b1 source file\b", ended.stdout), ended.stdout + ended.stderr
     assert (ROOT / "operator/ddpjob/py.typed").is_file()
 
 
