@@ -55,7 +55,8 @@ def seconds_to_start(group: Group, status: Status) -> float:
 def not_started(group: Group, status: Status) -> api.Failure | None:
     """Return the failure that a part of the group could not be started, if there is one.
 
-    A pod that pulls its image, or has it, counts as started.
+    A pod that pulls its image, or has it, counts as started where its kubelet shows that: before
+    Kubernetes 1.36 a pod without its first image looks like one without volumes or network.
     """
     job, observed, current = group.job, group.observed, group.current
     missing = set(range(job.spec.nnodes)) - {pod.rank for pod in current} - group.succeeded
@@ -71,7 +72,8 @@ def not_started(group: Group, status: Status) -> api.Failure | None:
     if pod and not pod.node and not words:
         words = "no scheduler has reported on it"
     if pod and pod.without_sandbox:
-        words = "its volumes or its network are not there; kubectl describe pod says why"
+        words = "its volumes or its network are not there, or, before Kubernetes 1.36, its image"
+        words += "; kubectl describe pod says which"
     return api.Failure(
         attempt=status.attempt,
         rank=rank,
