@@ -135,7 +135,12 @@ class Terminal:
     """`ddpjob …` in a pseudo-terminal. A context manager."""
 
     def __init__(
-        self, *arguments: str, env: Mapping[str, str], columns: int = 110, rows: int = 30
+        self,
+        *arguments: str,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        columns: int = 110,
+        rows: int = 30,
     ) -> None:
         self._descriptor, other = os.openpty()
         termios.tcsetwinsize(other, (rows, columns))
@@ -144,6 +149,7 @@ class Terminal:
         self.process = subprocess.Popen(
             ["/bin/sh", "-c", script, os.ttyname(other), *COMMAND, *arguments],
             env=dict(env),
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )

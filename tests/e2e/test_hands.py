@@ -2,8 +2,7 @@
 
 import json
 import re
-import shlex
-from collections.abc import Mapping
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
-from tests.e2e.install import Job, wait_until
-from tests.terminal import Ended, ddpjob, environment
-from tests.transcripts import missing, sessions
+from tests.e2e.hands import Hands
+from tests.e2e.install import Job, signal_rank, wait_until
+from tests.terminal import Running
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -74,20 +73,6 @@ for step in range(begin + 1, 1000):
     print(f"step {step}", flush=True)
     time.sleep(0.1)
 """
-
-
-class Hands:
-    """Somebody with a folder, a kubeconfig and the command line."""
-
-    def __init__(self, folder: Path, cluster: KindCluster, namespace: str) -> None:
-        self.folder, self.namespace = folder, namespace
-        self.env: Mapping[str, str] = environment(cluster.kubeconfig)
-
-    def do(self, *words: str, seconds: float = 240) -> Ended:
-        """Run the command in the folder and the namespace."""
-        verb, *rest = words
-        at = ("-n", self.namespace)
-        return ddpjob(verb, *at, *rest, env=self.env, cwd=self.folder, seconds=seconds)
 
 
 @pytest.fixture
@@ -152,13 +137,115 @@ def test_the_first_cause_is_found_in_three_commands(
     assert "RuntimeError: CUDA error: uncorrectable ECC" in printed.out
     found = json.loads(hands.do("describe", "llama", "-o", "json").out)
     assert found["cause"]["rank"] == 5
-    replaced = {namespace: "team-a", cause["node"]: "gpu-17"}
-    for session in sessions(ROOT / "docs" / "on-call.md"):
-        assert session.name == "failed-job"
-        for step in session.steps:
-            _, *words = shlex.split(step.command)
-            shown_now = hands.do(*words).out
-            for old, new in replaced.items():
-                shown_now = shown_now.replace(old, new)
-            line = missing(step.shown, shown_now.splitlines())
-            assert line is None, f"{session}: {line!r} is not in\n{shown_now}"
+    hands.read("docs/on-call.md", "failed-job", {namespace: "team-a", cause["node"]: "gpu-17"})
+
+
+# Rank 0 prints 10,000 lines a second for two seconds, and ends well in the third attempt.
+LINES = """
+import os, time
+
+attempt, round = os.environ["DDPJOB_ATTEMPT"], os.environ["DDPJOB_ROUND"]
+for number in range(1, 20_001):
+    if os.environ["RANK"] == "0":
+        print(f"line {number} of {attempt}.{round}")
+    if number % 1000 == 0:
+        time.sleep(0.1)
+if attempt != "2":
+    time.sleep(600)
+"""
+
+
+def test_logs_are_followed_over_three_restarts_with_the_laptop_gone(
+    hands: Hands, kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    """In place, with new pods, and with the pod that is read deleted: no line lost, none twice."""
+    (hands.folder / "train.py").write_text(LINES)
+    sent = hands.do(
+        *("submit", "train.py", "--nnodes", "2", "--image", foreign_image, "--name", "far"),
+        *("--memory", "1Gi", "--detach"),
+    )
+    assert sent.code == 0, sent
+    shutil.rmtree(hands.folder)
+    job, delete = Job(kind_cluster, namespace, "far"), ("delete", "pod", "-n", namespace)
+    with Running("logs", "-f", "far", env=hands.env) as following:
+        following.until("line 5000 of 0.0")
+        signal_rank(job, "far-0-0", "KILL", "train.py")
+        following.until("line 5000 of 0.1")
+        kind_cluster.kubectl(*delete, "far-0-1", "--wait=false")
+        following.until("line 5000 of 1.0")
+        kind_cluster.kubectl(*delete, "far-1-0", "--wait=false")
+        ended = following.end()
+    assert ended.code == 0, ended.err
+    found: dict[str, list[int]] = {}
+    for number, group in re.findall(r"r0 +\| line (\d+) of (\d\.\d)$", ended.out, re.MULTILINE):
+        found.setdefault(group, []).append(int(number))
+    assert list(found) == ["0.0", "0.1", "1.0", "2.0"]
+    for group, numbers in found.items():
+        assert numbers == list(range(1, len(numbers) + 1)), group
+    assert len(found["2.0"]) == 20_000
+    assert job.status["restarts"] == 3
+    assert ended.out.count("is in /src: 1 files") == 4, "the code came from the cluster each time"
+
+
+def test_the_quick_start_on_a_cluster_is_what_happens(
+    hands: Hands, namespace: str, trainer_image: str
+) -> None:
+    shutil.copytree(ROOT / "examples" / "project", hands.folder, dirs_exist_ok=True)
+    context = hands.do("doctor", "-o", "json")
+    (server,) = re.findall(r'context "([^"]*)"', context.out.replace("\\", ""))
+    replaced = {namespace: "team-a", f'"{server}"': '"team-a"', "kubernetes-admin": "ana@corp"}
+    assert trainer_image == "ddpjob/trainer:0.1.0", "as the page has it"
+    hands.read("docs/quickstart-cluster.md", "cluster", replaced, until="epoch 2/40")
+
+
+# Rank 3 of four stands in its data set after 20 steps, and the others wait for it.
+STANDS = """
+import json, os, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, number):
+        if rank == 3 and number == 20:
+            time.sleep(600)
+        return torch.ones(4)
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, rows in enumerate(torch.utils.data.DataLoader(Rows()), start=1):
+    loss = model(rows).sum()
+    loss.backward()
+    optimizer.step()
+    if rank == 0:
+        path = os.environ["DDPJOB_PROGRESS_FILE"]
+        with open(path + ".tmp", "w") as file:
+            json.dump({"step": step, "total_steps": 1000, "loss": 3 / step}, file)
+        os.rename(path + ".tmp", path)
+    time.sleep(0.2)
+"""
+
+
+def test_a_job_that_stands_is_seen_in_top_and_stacks(
+    hands: Hands, kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    (hands.folder / "train.py").write_text(STANDS)
+    sent = hands.do(
+        *("submit", "train.py", "--nnodes", "2", "--nproc-per-node", "2", "--name", "llama"),
+        *("--image", foreign_image, "--memory", "1Gi", "--detach"),
+    )
+    assert sent.code == 0, sent
+    job = Job(kind_cluster, namespace, "llama")
+    job.until(lambda status: (status.get("progress") or {}).get("step") == 20, 120, "step 20")
+    workers = dict(zip(kind_cluster.workers(), ("gpu-03", "gpu-04"), strict=True))
+    pods = job.pods()
+    on = [pods[f"llama-0-{rank}"]["spec"]["nodeName"] for rank in range(2)]
+    replaced = {node: f"gpu-{3 + n:02}" for n, node in enumerate(sorted(workers, key=on.index))}
+    hands.read("docs/submit.md", "stands", {namespace: "team-a", **replaced})

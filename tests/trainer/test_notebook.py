@@ -21,6 +21,7 @@ from ddpjob.client.snapshot import Snapshot
 from tests.builders import job_object
 from tests.cells import Notebook
 from tests.cluster.tiers import ROOT
+from tests.notebooks import assert_trained
 from tests.trainer.conftest import clean_environment
 
 SVG = "http://www.w3.org/2000/svg"
@@ -37,25 +38,6 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     for name, value in found.items():
         monkeypatch.setenv(name, value)
     yield
-
-
-def outputs(notebook: nbformat.NotebookNode, kind: str) -> list[str]:
-    """The contents of this kind of all outputs, displays as they were last."""
-    found = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    if kind == "text":
-        return [output["text"] for output in found if output["output_type"] == "stream"]
-    return [output["data"][kind] for output in found if kind in output.get("data", {})]
-
-
-def assert_trained(notebook: nbformat.NotebookNode) -> None:
-    text = "".join(outputs(notebook, "text"))
-    accuracy = float(re.findall(r"^test accuracy (0\.\d{4}), world size 2$", text, re.MULTILINE)[0])
-    assert accuracy >= 0.95
-    assert "rank 1: ValueError: no such digit" in text and "Running at step " in text
-    first, failed = outputs(notebook, "text/html")
-    assert "Succeeded" in first and "step 1200/1200" in first and "<path" in first
-    assert "epoch 100/100" in first and "Failed" in failed
-    assert len(outputs(notebook, "image/png")) == 1
 
 
 def test_the_notebook_trains_on_two_nodes_fails_and_goes_on(tmp_path: Path) -> None:
