@@ -41,8 +41,8 @@ def delete(
         say(f"{job.name} deleted")
     if wait:
         for job in jobs:
-            note(f"waiting until the pods of {job.name} are gone")
             with detaching("detached: the deletion goes on"):
+                note(f"waiting until the pods of {job.name} are gone")
                 job.wait_until_gone()
 
 

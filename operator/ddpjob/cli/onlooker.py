@@ -37,13 +37,13 @@ class Onlooker:
         try:
             self._until_taken()
             job = self._job.until(self._is_settled)
+            if job.state == "Suspended":
+                note(f"it starts with: ddpjob resume {name}{self._place.flags}")
+                return Exit.OK
+            # Of a job that has finished meanwhile: all lines, or those of its first failure.
+            return print_logs(self._place, name, Options(follow=True))
         except KeyboardInterrupt:
             return detached(self._job, self._place, f"logs -f {name}")
-        if job.state == "Suspended":
-            note(f"it starts with: ddpjob resume {name}{self._place.flags}")
-            return Exit.OK
-        # Of a job that has finished meanwhile these are all lines, or those of its first failure.
-        return print_logs(self._place, name, Options(follow=True))
 
     def _until_taken(self) -> None:
         """Wait for the operator, and say so if it does not come."""

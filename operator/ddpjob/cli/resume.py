@@ -58,8 +58,8 @@ def _when_suspended(job: "Job", place: Place) -> "Job":
         error.advice = f"ddpjob suspend {job.name}{place.flags} --wait"
         raise error
     if job.state not in ("Suspended", "Pending"):
-        note(f"{job.name} is {job.state}: waiting until its pods have ended")
         with detaching(f"nothing is changed: {job.name} stays suspended"):
+            note(f"{job.name} is {job.state}: waiting until its pods have ended")
             job = job.until(lambda now: now.state == "Suspended" or now.is_finished)
         refuse_finished(job, f"ddpjob rerun {job.name}{place.flags}")
     return job

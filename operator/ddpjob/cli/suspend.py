@@ -27,8 +27,8 @@ def suspend(
     refuse_finished(job, f"ddpjob delete {job.name}{place.flags} removes it, and its pods")
     job = job.suspend()
     if wait and job.state != "Suspended":
-        note(f"{job.name} is {job.state}: waiting until its pods have ended")
         with detaching(f"detached: {job.name} goes on suspending"):
+            note(f"{job.name} is {job.state}: waiting until its pods have ended")
             job = job.until(lambda now: now.state == "Suspended" or now.is_finished)
         refuse_finished(job, "")
     ended = job.state == "Suspended"
