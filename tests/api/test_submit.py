@@ -197,13 +197,15 @@ def test_a_job_file_with_options(
 
 
 ALL = ["get", "list", "watch", "create", "update", "patch", "delete"]
+# An installation's admission policy asks for the pods of who creates a job.
+MAY = ("ddpjob.dev", "ddpjobs", ALL), ("", "pods", ["create"])
 
 
 def test_who_may_not_create_config_maps_leaves_no_job_behind(
     cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    token = account(cluster.server, cluster.namespace, "user", ("ddpjob.dev", "ddpjobs", ALL))
+    token = account(cluster.server, cluster.namespace, "user", *MAY)
     path = tmp_path / "config"
     cluster.server.write_kubeconfig(path, token=token, namespace=cluster.namespace)
     ended = ddpjob("submit", "train.py", *IMAGE, env=environment(path))
@@ -220,13 +222,7 @@ def test_a_user_of_one_namespace_needs_no_more(
     cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    token = account(
-        cluster.server,
-        cluster.namespace,
-        "user",
-        ("ddpjob.dev", "ddpjobs", ALL),
-        ("", "configmaps", ALL),
-    )
+    token = account(cluster.server, cluster.namespace, "user", *MAY, ("", "configmaps", ALL))
     path = tmp_path / "config"
     cluster.server.write_kubeconfig(path, token=token, namespace=cluster.namespace)
     ended = ddpjob("submit", "train.py", *IMAGE, env=environment(path))
