@@ -13,7 +13,7 @@ from ddpjob.client.events import read_event
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.plan import reasons
 from ddpjob.times import timestamp
-from tests.builders import NOW, job_object
+from tests.builders import NOW, job_object, resumed
 
 GPUS = {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
 
@@ -47,7 +47,7 @@ RESTARTING: dict[str, Any] = {
     "summary": {"nodes": "0/4"},
     "conditions": [condition("Running", "False", "Exception", "rank 13")],
     "budget": {"charged": 1},
-    "goodput": {"ratio": "0.910"},
+    "goodput": {"ratio": "0.910", "since": ago(40)},
     "progress": {"attempt": 2, "step": 9100, "totalSteps": 50000, "loss": "2.207"},
     "failure": {
         **{"attempt": 2, "round": 0, "rank": 13, "pod": "llama-2-1", "node": "gpu-17"},
@@ -125,12 +125,19 @@ def test_a_pending_job_says_why() -> None:
     status = {
         "state": "Starting",
         "conditions": [condition("Running", "False", "Unschedulable", why_not, 720)],
+        "goodput": {"since": ago(720)},
     }
     lines = list(text(described(status), NOW))
     assert lines[0] == "llama  team-a  Starting for 12m  image trainer:1"
     assert f"why now   Unschedulable: {why_not}" in lines
     assert "next      ddpjob get -w llama" in lines
     assert lines[-1].endswith("reasons.md#unschedulable")
+
+
+def test_a_state_is_as_old_as_itself_and_not_as_its_condition() -> None:
+    found = described(resumed().status.to_json())
+    assert (found["state"], found["since"]) == ("Starting", ago(20))
+    assert next(text(found, NOW)).startswith("llama  team-a  Starting for 20s  ")
 
 
 def test_the_operators_own_line_comes_with_the_conditions_words() -> None:

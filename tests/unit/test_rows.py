@@ -12,7 +12,7 @@ from ddpjob.cli.rows import HEADINGS, ORDERS, WIDE, headings, row
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.times import timestamp
-from tests.builders import NOW, job_object
+from tests.builders import NOW, job_object, resumed
 
 
 def job(status: dict[str, Any] | None = None, **metadata: Any) -> Job:
@@ -39,6 +39,24 @@ def test_the_operators_line_gets_the_time_for_which_it_holds() -> None:
     assert row(job(status), NOW)[-1] == "Pulling 1m30s: image REG/x, pod llama-0-1"
     failed = {"state": "Failed", "summary": {"reason": "RestartsExhausted: ExitCode r0: bad"}}
     assert row(job(failed), NOW)[-1] == "RestartsExhausted: ExitCode r0: bad"
+
+
+def test_a_resumed_job_waits_since_it_was_resumed() -> None:
+    body = job_object("digits") | {"status": resumed().status.to_json()}
+    [*_, reason] = row(Job(Connection("team"), body), NOW)
+    assert reason == "Pulling 20s: image reg/x, pod digits-1-1"
+
+
+def test_what_an_earlier_attempt_waited_for_does_not_count() -> None:
+    """Attempts that never run leave state and condition as they are."""
+    ended = {"attempt": 0, "reason": "StartupDeadlineExceeded", "endTime": timestamp(NOW - 60)}
+    status = {
+        "state": "Restarting",
+        "conditions": [running_false("Unschedulable", "no GPU", 3600)],
+        "goodput": {"since": timestamp(NOW - 3500)},
+        "history": [ended],
+    }
+    assert row(job(status), NOW)[-1] == "Unschedulable 1m: no GPU"
 
 
 def test_of_an_older_operator_the_reason_is_made_of_its_conditions() -> None:

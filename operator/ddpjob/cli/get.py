@@ -62,8 +62,9 @@ def get(
 ) -> None:
     """Show jobs: state, progress, and why one is not running.
 
-    By default these are all jobs of the namespace, newest first. The exit code is 3 if a job that
-    is named does not exist.
+    By default these are all jobs of the namespace, newest first. A reason comes with the time for
+    which the job waits: Unschedulable 12m. The exit code is 3 if a job that is named does not
+    exist.
     """
     if names and (all_namespaces or labels or state or mine):
         raise typer.BadParameter("NAMES stand alone: without -A, -l, --state and --mine")

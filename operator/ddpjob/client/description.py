@@ -56,12 +56,14 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
 
 
 def since(job: Snapshot) -> str | None:
-    """Return the time at which the job's state began, as far as it is known."""
+    """Return the time at which the job's state began, as far as it is known.
+
+    No condition has it: Running stays False from a failure, or a suspension, into the next start.
+    """
     status = job.body.get("status")
     if job.is_finished:
         return why.text(status, "completionTime", limit=64) or None
-    kind = "Suspended" if job.state == "Suspended" else "Running"
-    found = why.text(why.condition(status, kind), "lastTransitionTime", limit=64)
+    found = why.text(status, "goodput", "since", limit=64)
     return found or why.text(job.body, "metadata", "creationTimestamp", limit=64) or None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpjob.text import printable
+from ddpjob.times import unix_seconds
 
 # The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
 FINISHED = ("Succeeded", "Failed")
@@ -74,12 +75,24 @@ def reason(status: Any) -> str:
             return ""
 
 
-def since(status: Any) -> str | None:
-    """Return the time since which the job does not run, if that is why it is worth a line."""
+def since(status: Any) -> float | None:
+    """Return the Unix time from which the job waits for what its reason says, if it waits.
+
+    The reason itself may be younger. The condition's own time is not enough: it is older where the
+    job was suspended, or where attempts before this one never ran.
+    """
     running = condition(status, "Running")
     if running.get("status") == "True" or text(running, "reason") in _PLAIN:
         return None
-    return text(running, "lastTransitionTime", limit=64) or None
+    ended = part(status, "history")
+    last = ended[-1] if isinstance(ended, list) and ended else None
+    times = (
+        text(running, "lastTransitionTime", limit=64),
+        text(status, "goodput", "since", limit=64),
+        text(last, "endTime", limit=64),
+    )
+    known = [seconds for time in times if (seconds := unix_seconds(time)) is not None]
+    return max(known, default=None)
 
 
 def message(status: Any) -> str:
