@@ -97,8 +97,9 @@ class JobFailed(DDPJobError):
         )
         self.message = printable(message, MAX_ANSWER)
         self.traceback = printable_lines(traceback, MAX_ANSWER)
-        cause = "" if rank is None else f"; first cause: rank {rank}"
-        cause += f" on {self.node}" if cause and self.node else ""
+        who = "a pod" if rank is None else f"rank {rank}"
+        cause = "" if rank is None and not self.node else f"; first cause: {who}"
+        cause += f" on {self.node}" if self.node else ""
         cause += f": {self.message}" if self.message else ""
         super().__init__(f"{self.name} failed: {self.reason}{cause}")
 

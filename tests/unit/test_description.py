@@ -110,6 +110,7 @@ def test_the_record_is_json_with_all_of_its_keys() -> None:
     assert set(found["attempts"][0]) == {
         *("attempt", "round", "startTime", "endTime", "seconds", "firstStep", "step", "charged"),
         *("failed", "reason", "pod", "node", "signal", "exception", "message", "rank", "exitCode"),
+        "nodeRank",
     }
 
 
@@ -163,6 +164,49 @@ def test_a_job_that_goes_on_tells_what_failed_before() -> None:
     assert any(line.startswith("before    rank 13 (node 1, ") for line in lines)
     assert not any(line.startswith("why now") for line in lines)
     assert found["next"] == ["ddpjob logs -f llama"] and found["docs"] is None
+
+
+WORDS = "pod llama-0-1 is being deleted: evicted"
+PLACE = {"attempt": 0, "reason": "Evicted", "pod": "llama-0-1", "node": "gpu-17", "message": WORDS}
+
+
+@pytest.mark.parametrize("older", [{}, {"rank": 1}], ids=["this operator", "an older one"])
+@pytest.mark.parametrize("state", ["Failed", "Restarting"])
+def test_a_pod_that_failed_as_a_whole_is_a_node_and_no_rank(state: str, older: Any) -> None:
+    status = {
+        **{"state": state, "worldSize": 16, "nodes": {"desired": 2}, "failure": PLACE | older},
+        "conditions": [condition("Running", "False", "Evicted", WORDS)],
+        "history": [{**PLACE, **older, "endTime": ago(40)}],
+    }
+    found = described(status, nnodes=2, resources=GPUS)
+    assert (found["cause"]["rank"], found["cause"]["nodeRank"]) == (None, 1)
+    lines = list(text(found, NOW))
+    at = lines.index(f"why now   node 1 (llama-0-1 on gpu-17) Evicted: {WORDS}")
+    assert lines[at + 1].endswith("attempt 0; the 8 other ranks were stopped after it")
+    assert any(line.endswith(f"Evicted  n1 gpu-17  {WORDS}") for line in lines)
+    assert found["next"] == ["ddpjob logs llama --attempt 0 --node 1"]
+    assert found["reason"].startswith("Evicted n1 gpu-17: ")
+
+
+def test_ranks_that_a_script_has_started_by_itself_are_named_and_read_with_their_pod() -> None:
+    """By mp.spawn, or torchrun in a command: the job knows of one process in each pod."""
+    failure = {**PLACE, "reason": "Exception", "rank": 3}
+    found = described({"state": "Failed", "failure": failure}, nnodes=2)
+    assert any("rank 3 (node 1, llama-0-1 on gpu-17) " in line for line in text(found, NOW))
+    assert found["next"] == ["ddpjob logs llama --attempt 0 --node 1"]
+
+
+def test_of_two_ranks_the_other_one_was_stopped() -> None:
+    status = {"state": "Failed", "failure": {**PLACE, "reason": "Signal", "rank": 1}}
+    lines = list(text(described(status, nnodes=2), NOW))
+    assert any(line.endswith("attempt 0; the other rank was stopped after it") for line in lines)
+
+
+@pytest.mark.parametrize("number", [-1, 10**6, 2**31 - 1, 2**70])
+def test_a_rank_that_cannot_be_is_none(number: int) -> None:
+    assert why.place({"rank": number}, 8) == (None, None)
+    assert why.place({"rank": number, "pod": "llama-0-1"}, 8) == (None, 1)
+    assert why.place({"rank": 9, "pod": f"llama-0-{number}"}, 8) == (9, 1)
 
 
 def test_rounds_are_told_apart() -> None:

@@ -58,7 +58,7 @@ def choices(job: Job, wanted: Wanted | None, *, follow: bool) -> list[tuple[Choi
     if wanted is not None:
         return [(Choice(wanted), follow)]
     status = job.body.get("status") or {}
-    failure = first_failure(status, job.name, job.processes_per_node)
+    failure = first_failure(status, job.processes_per_node)
     if failure is None:
         return [(Choice(Wanted(Ranges("0"))), follow)]
     if not follow or job.is_finished:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.client import why
+from ddpjob.client.selection import whose_lines
 from ddpjob.cluster import is_name
 
 # Reasons that have a section in docs/reasons.md. A kubelet has more.
@@ -56,13 +57,12 @@ def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
     return found
 
 
-def commands(name: str, flags: str, status: Any) -> list[str]:
-    """Return the commands with which somebody would go on."""
-    rank = why.number(status, "failure", "rank")
+def commands(name: str, flags: str, status: Any, processes: int) -> list[str]:
+    """Return the commands with which somebody would go on. `processes` are those of each pod."""
     match why.state(status):
-        case "Failed" | "Restarting" if rank is not None:
-            attempt = why.number(status, "failure", "attempt") or 0
-            return [f"ddpjob logs {name}{flags} --attempt {attempt} --rank {rank}"]
+        case "Failed" | "Restarting" if found := whose_lines(status, processes):
+            attempt, (kind, number) = why.number(status, "failure", "attempt") or 0, found
+            return [f"ddpjob logs {name}{flags} --attempt {attempt} --{kind} {number}"]
         case "Running" | "Restarting":
             return [f"ddpjob logs -f {name}{flags}"]
         case "Pending" | "Starting":

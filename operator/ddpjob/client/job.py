@@ -151,7 +151,7 @@ class Job(Snapshot):
 
         wanted = select(rank=rank, attempt=attempt)
         if wanted is None:
-            failure = first_failure(self.body.get("status"), self.name, self.processes_per_node)
+            failure = first_failure(self.body.get("status"), self.processes_per_node)
             chosen = failure if failure and not follow else Choice(Wanted(Ranges("0")))
             wanted, tail = chosen.wanted, chosen.tail if tail is None else tail
         begin = None if since is None else time.time() - since
@@ -255,7 +255,7 @@ class Job(Snapshot):
         error = JobFailed(
             self.name,
             why.text(why.condition(self.body.get("status"), "Failed"), "reason") or "Failed",
-            rank=why.number(failure, "rank"),
+            rank=why.place(failure, self.processes_per_node)[0],
             exit_code=why.number(failure, "exitCode"),
             **{name: why.text(failure, name) or None for name in texts},
             message=str(failure.get("message") or ""),
