@@ -13,7 +13,10 @@ from ddpjob.client.events import read_event
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.plan import reasons
 from ddpjob.times import timestamp
+from tests import links
+from tests import reasons as reason_pages
 from tests.builders import NOW, job_object, resumed
+from tests.cluster.tiers import ROOT
 
 GPUS = {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
 
@@ -258,9 +261,63 @@ def test_no_name_of_a_node_can_become_a_command() -> None:
     assert described({**RESTARTING, "history": history})["hints"] == []
 
 
-def test_the_reasons_with_a_section_are_those_of_the_operator() -> None:
-    known = {reason.name for reason in (*reasons.CONDITIONS, *reasons.FAILURES)}
-    assert known >= advice.DOCUMENTED
+def test_every_reason_has_a_section_and_no_other_has() -> None:
+    every = (*reasons.CONDITIONS, *reasons.FAILURES)
+    known = {name for reason in every for name in reason_pages.names(reason.name)}
+    assert known == advice.DOCUMENTED
+    anchors = links.anchors(ROOT / "docs" / "reasons.md")
+    # A heading of several words has one anchor more.
+    assert {name.lower() for name in known} == {name for name in anchors if "-" not in name}
+
+
+def section(state: str, **status: Any) -> str | None:
+    """The section to which the description of a job in this state links."""
+    link: str | None = described({"state": state, **status})["docs"]
+    return link.partition("reasons.md#")[2] if link else None
+
+
+def waits(reason: str) -> dict[str, Any]:
+    return {"conditions": [condition("Running", "False", reason, "words")]}
+
+
+@pytest.mark.parametrize(
+    "reason", ["Pulling", "ErrImagePull", "ImagePullBackOff", "PodInitializing", "CreateRefused"]
+)
+def test_the_section_is_that_of_what_a_job_waits_for(reason: str) -> None:
+    assert section("Starting", **waits(reason)) == reason.lower()
+    failure = {"attempt": 0, "reason": "Exception", "message": "boom"}
+    assert section("Restarting", failure=failure, **waits(reason)) == reason.lower()
+    assert section("Starting", summary={"reason": f"{reason}: words"}) == reason.lower()
+
+
+@pytest.mark.parametrize(
+    ("failure", "found"),
+    [
+        *(("CodeInvalid", "codeinvalid"), ("StartError", "starterror"), ("Error", "error")),
+        *(("Evicted", "evicted"), ("ContainerCannotRun", "error"), ("x y", "error")),
+    ],
+)
+def test_the_section_of_a_failed_job_is_that_of_its_failure(failure: str, found: str) -> None:
+    status = {"failure": {"attempt": 0, "reason": failure}}
+    bad = [condition("Failed", "True", "MaxRestartsExceeded")]
+    stalled = condition("Stalled", "Unknown", "NoStep")
+    assert section("Failed", conditions=[*bad, stalled], **status) == found
+    restarting = waits(failure)["conditions"]
+    if failure != "x y":
+        assert section("Restarting", conditions=[*restarting, stalled], **status) == found
+    # The failure of an attempt before is not why the job has failed.
+    over = [condition("Failed", "True", "DeadlineExceeded")]
+    assert section("Failed", conditions=over, **status) == "deadlineexceeded"
+
+
+def test_a_job_that_is_well_has_no_section() -> None:
+    for state, reason in (("Starting", "Starting"), ("Suspended", "Suspended")):
+        assert section(state, **waits(reason)) is None
+    assert section("Succeeded", **waits("Finished")) is None
+    for value, name, found in (("Unknown", "NoStep", "nostep"), ("False", "Progress", None)):
+        conditions = [condition("Running", "True", "R"), condition("Stalled", value, name)]
+        assert section("Running", conditions=conditions) == found
+        assert section("Succeeded", conditions=conditions) is None
 
 
 def test_what_the_client_knows_by_heart_is_what_the_models_say() -> None:

@@ -12,32 +12,43 @@ from ddpjob.cluster import is_name
 # Reasons that have a section in docs/reasons.md. A kubelet has more.
 DOCUMENTED = frozenset(
     (
-        *("Invalid", "NameTaken", "LauncherNone", "Starting", "CreateRefused", "Unschedulable"),
-        *("Suspending", "Suspended", "NoStep", "Hang", "MaxRestartsExceeded", "NoProgress"),
-        *("FailurePolicy", "LaunchFailed", "DeadlineExceeded", "Exception", "ExitCode", "Signal"),
-        *("OOMKilled", "Rendezvous", "InitContainerFailed", "Preempted", "Evicted", "PodDeleted"),
-        *("NodeLost", "NodeSilent", "NodeRefused", "ResultUnknown", "StartupDeadlineExceeded"),
-        *("SpecChanged", "AvoidanceOver"),
+        *("Accepted", "Invalid", "NameTaken", "LauncherNone", "AgentRuns", "Starting"),
+        *("AllNodesRunning", "CreateRefused", "Unschedulable", "ErrImagePull", "ImagePullBackOff"),
+        *("Pulling", "PodInitializing", "ContainerCreating", "Suspended", "Finished", "Suspending"),
+        *("Resumed", "NoStep", "Progress", "NotWatched", "Hang", "AllRanksSucceeded"),
+        *("Rank0Succeeded", "MaxRestartsExceeded", "NoProgress", "FailurePolicy", "LaunchFailed"),
+        *("CodeInvalid", "DeadlineExceeded", "Exception", "ExitCode", "Signal", "OOMKilled"),
+        *("Rendezvous", "InitContainerFailed", "Error", "StartError", "Preempted", "Evicted"),
+        *("PodDeleted", "NodeLost", "NodeSilent", "NodeRefused", "ResultUnknown"),
+        *("StartupDeadlineExceeded", "SpecChanged", "AvoidanceOver"),
     )
 )
+# The section about the reasons of a kubelet for a failure.
+KUBELETS = "Error"
 # Failures on one node from which it is worth a hint.
 SUSPICIOUS = 2
 
 Attempts = Sequence[Mapping[str, Any]]
 
 
-def docs(status: Any) -> str | None:
-    """Return the address of the section on the reason of the job's state; None without one."""
-    running = why.condition(status, "Running")
-    reasons = [why.text(why.condition(status, kind), "reason") for kind in ("Accepted", "Stalled")]
-    if why.state(status) in ("Failed", "Restarting"):
-        reasons.append(why.text(status, "failure", "reason"))
-        reasons.append(why.text(why.condition(status, "Failed"), "reason"))
-    if running.get("status") != "True":
-        reasons.append(why.text(running, "reason"))
-    plain = ("Starting", "Suspended")
-    known = [reason for reason in reasons if reason in DOCUMENTED and reason not in plain]
-    return f"{names.DOCS}/reasons.md#{known[0].lower()}" if known else None
+def docs(status: Any, reason: str) -> str | None:
+    """Return the address of the section on `reason`, the job's reason in one line; None without it.
+
+    Of a job that runs it is the one on hangs, if none can be found yet.
+    """
+    failure = why.text(status, "failure", "reason")
+    words = [reason.partition(":")[0].partition(" ")[0]]
+    match why.state(status):
+        case "Failed" if words != ["DeadlineExceeded"]:
+            words.insert(0, failure)  # the job has failed for good because of it
+        case "Running" if not reason:
+            stalled = why.condition(status, "Stalled")
+            words = [] if stalled.get("status") == "False" else [why.text(stalled, "reason")]
+    for word in filter(None, words):
+        if word in DOCUMENTED or word == failure:
+            section = word if word in DOCUMENTED else KUBELETS
+            return f"{names.DOCS}/reasons.md#{section.lower()}"
+    return None
 
 
 def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:

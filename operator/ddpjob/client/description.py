@@ -51,7 +51,7 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
         "events": [event.to_record() for event in events[-MAX_ENTRIES:]],
         "hints": advice.hints(job.name, flags, status, attempts),
         "next": advice.commands(job.name, flags, status, job.processes_per_node),
-        "docs": advice.docs(status),
+        "docs": advice.docs(status, job.reason),
     }
 
 
