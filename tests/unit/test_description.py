@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from ddpjob import api
+from ddpjob import api, names
 from ddpjob.cli.describing import text
 from ddpjob.client import advice, why
 from ddpjob.client.description import DEFAULT_RESTARTS, describe
 from ddpjob.client.events import read_event
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.plan import reasons
+from ddpjob.text import printable
 from ddpjob.times import timestamp
 from tests import links
 from tests import reasons as reason_pages
@@ -98,6 +99,28 @@ def test_a_restart_is_told_with_its_first_cause_and_the_attempts_before() -> Non
         "next      ddpjob logs llama --attempt 2 --rank 13",
         "docs      https://github.com/ddpjob/ddpjob/blob/main/docs/reasons.md#exception",
     ]
+
+
+COMMIT = "3f2a1b9" + "c" * 33
+
+
+@pytest.mark.parametrize(
+    ("revision", "shown"),
+    [
+        (COMMIT, "3f2a1b9"),
+        (f"{COMMIT}-dirty", "3f2a1b9, dirty"),
+        ("a" * 64, "aaaaaaa"),
+        ("v1.2-dirty", "v1.2-dirty"),
+        (f"{COMMIT}-dirty-dirty", f"{COMMIT}-dirty-dirty"),
+        ("\x1b[2J", "\\x1b[2J"),
+    ],
+)
+def test_a_commit_has_seven_digits_as_submit_says_it(revision: str, shown: str) -> None:
+    body = job_object("llama", code={"sha256": "94350632" * 8, "configMaps": ["code"]})
+    body["metadata"]["annotations"] = {names.REVISION_ANNOTATION: revision}
+    found = describe(Snapshot(body), [], now=NOW)
+    assert next(text(found, NOW)).endswith(f"  code 9435063 (git {shown})")
+    assert found["code"]["revision"] == printable(revision), "whole, for scripts"
 
 
 def test_the_record_is_json_with_all_of_its_keys() -> None:
