@@ -15,8 +15,8 @@ from ddpjob.cli.values import bad
 from ddpjob.client.client import Client
 from ddpjob.client.follow import Logs, Query
 from ddpjob.client.job import Job
-from ddpjob.client.logs import LogLine, Ranges, Wanted
-from ddpjob.client.selection import Choice, after_failure, first_failure, select
+from ddpjob.client.logs import LogLine, Wanted
+from ddpjob.client.selection import Choice, choices, select
 from ddpjob.errors import NotFound
 
 
@@ -46,24 +46,12 @@ def print_logs(place: Place, name: str | None, options: Options) -> Exit:
     job = find(client, name)
     printer = Printer(options.output, timestamps=options.timestamps)
     try:
-        for choice, follow in choices(job, wanted, follow=options.follow):
+        found = choices(job.body, job.processes_per_node, wanted, follow=options.follow)
+        for choice, follow in found:
             job = _print(client, job, _query(choice, options, shows, follow=follow), printer)
     except KeyboardInterrupt:
         return detached(job, place, f"logs -f {job.name}")
     return ended(job, place) if options.follow else Exit.OK
-
-
-def choices(job: Job, wanted: Wanted | None, *, follow: bool) -> list[tuple[Choice, bool]]:
-    """Return which lines to print, one choice after the other, and whether to follow each."""
-    if wanted is not None:
-        return [(Choice(wanted), follow)]
-    status = job.body.get("status") or {}
-    failure = first_failure(status, job.processes_per_node)
-    if failure is None:
-        return [(Choice(Wanted(Ranges("0"))), follow)]
-    if not follow or job.is_finished:
-        return [(failure, False)]
-    return [(failure, False), (after_failure(status), True)]
 
 
 def _query(

@@ -51,6 +51,24 @@ def select(
     return Wanted(ranks, nodes, which)
 
 
+def choices(
+    body: Body, processes: int, wanted: Wanted | None, *, follow: bool
+) -> list[tuple[Choice, bool]]:
+    """Return which lines of a job to show, one choice after the other, and which to follow.
+
+    `processes` are those of each pod. `wanted` is what somebody has asked for.
+    """
+    if wanted is not None:
+        return [(Choice(wanted), follow)]
+    status = body.get("status") or {}
+    failure = first_failure(status, processes)
+    if failure is None:
+        return [(Choice(Wanted(Ranges("0"))), follow)]
+    if not follow or why.state(status) in why.FINISHED:
+        return [(failure, False)]
+    return [(failure, False), (after_failure(status), True)]
+
+
 def first_failure(status: object, processes: int) -> Choice | None:
     """Return the last lines of the rank that failed first, if the job failed or restarts.
 
