@@ -127,6 +127,8 @@ async def test_the_progress_of_each_node(
                 terminal.type("\x03")
                 ended = terminal.end()
             assert ended.code == 130
+            words = "detached: digits runs on; come back with: ddpjob top digits"
+            assert ended.out.endswith(f"\n{words}\n")
             return ended.out
 
         shown = await asyncio.to_thread(looked_at)

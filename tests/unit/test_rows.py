@@ -8,6 +8,8 @@ from rich.cells import cell_len
 from ddpjob import api
 from ddpjob.cli.columns import lines, styled
 from ddpjob.cli.get import SORTS, STATES
+from ddpjob.cli.listing import Selection
+from ddpjob.cli.options import Output
 from ddpjob.cli.rows import HEADINGS, ORDERS, WIDE, headings, row
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
@@ -95,6 +97,16 @@ def test_a_status_may_have_anything(value: Any) -> None:
             assert all(cell.isprintable() and len(cell) < 300 for cell in cells)
             for order in ORDERS.values():
                 sorted([job(status), job()], key=order)
+
+
+def test_what_is_watched_is_said_as_it_can_be_typed_again() -> None:
+    every = Selection(("a", "b; rm"), True, "team in (a, b)", "Failed,Running", True)
+    found = every.flags("step", Output.WIDE)
+    assert found == (
+        " a 'b; rm' -A --mine -l 'team in (a, b)' --state Failed,Running --sort step -o wide"
+    )
+    assert Selection().flags("age", Output.TABLE) == ""
+    assert Selection(labels="age").flags("age", Output.TABLE) == " -l age"
 
 
 def test_orders_and_states_are_those_of_the_options() -> None:

@@ -68,6 +68,7 @@ def get(
     """
     if names and (all_namespaces or labels or state or mine):
         raise typer.BadParameter("NAMES stand alone: without -A, -l, --state and --mine")
+    from ddpjob.cli.interrupt import detaching
     from ddpjob.cli.listing import Listing, Selection
 
     selection = Selection(
@@ -77,5 +78,11 @@ def get(
         state=state,
         mine=mine,
     )
-    listing = Listing(Place(namespace, context, kubeconfig).client(), selection, sort, output)
-    listing.follow() if watch else listing.print()
+    place = Place(namespace, context, kubeconfig)
+    listing = Listing(place.client(), selection, sort, output)
+    if not watch:
+        listing.print()
+        return
+    again = f"ddpjob get -w{selection.flags(sort, output)}{place.flags}"
+    with detaching(f"detached: the jobs run on; come back with: {again}"):
+        listing.follow()

@@ -5,13 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import typer
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from ddpjob.cli.columns import show, styled
-from ddpjob.cli.exits import Exit
+from ddpjob.cli.interrupt import detaching
 from ddpjob.cli.options import Place, find
 from ddpjob.cli.say import document, note, say
 from ddpjob.cli.screen import COLOURS, Screen
@@ -32,7 +31,7 @@ class View:
     """One job, and its nodes as they were last seen."""
 
     def __init__(self, place: Place, name: str | None) -> None:
-        self._client = place.client()
+        self._place, self._client = place, place.client()
         self._job = find(self._client, name)
         self._nodes: list[NodeProgress] = []
         self._rates: dict[str, float] = {}  # steps per second, by pod
@@ -55,10 +54,9 @@ class View:
             if self._problem:
                 note(self._problem)
             return
-        try:
+        again = f"ddpjob top {self._job.name}{self._place.flags}"
+        with detaching(f"detached: {self._job.name} runs on; come back with: {again}"):
             self._live(screen, interval)
-        except KeyboardInterrupt:
-            raise typer.Exit(Exit.DETACHED) from None
 
     def _live(self, screen: Screen, interval: float) -> None:
         with Live(
