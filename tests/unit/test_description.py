@@ -313,6 +313,22 @@ def test_the_section_is_that_of_what_a_job_waits_for(reason: str) -> None:
     assert section("Starting", summary={"reason": f"{reason}: words"}) == reason.lower()
 
 
+def test_a_job_that_waits_since_its_failure_says_for_what() -> None:
+    no_room = condition("Running", "False", "Unschedulable", "0/9 nodes are available")
+    lines = list(text(described({**RESTARTING, "conditions": [no_room]}), NOW))
+    assert "why now   Unschedulable: 0/9 nodes are available" in lines
+    assert any(
+        line.startswith("before    rank 13 (node 1, llama-2-1 on gpu-17) ") for line in lines
+    )
+    over = condition("Failed", "True", "DeadlineExceeded", "activeDeadlineSeconds is 60")
+    summary = {"reason": "DeadlineExceeded: activeDeadlineSeconds is 60"}
+    failed = {**RESTARTING, "state": "Failed", "conditions": [over], "summary": summary}
+    lines = list(text(described(failed), NOW))
+    assert "why now   DeadlineExceeded: activeDeadlineSeconds is 60" in lines
+    assert any(line.startswith("before    rank 13 ") for line in lines)
+    assert section("Restarting", failure=RESTARTING["failure"]) == "exception", "pods are created"
+
+
 @pytest.mark.parametrize(
     ("failure", "found"),
     [

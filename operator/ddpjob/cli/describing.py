@@ -8,6 +8,7 @@ from typing import Any
 from ddpjob.cli.columns import lines
 from ddpjob.cli.options import Place, Record, find
 from ddpjob.cli.say import document, note, say
+from ddpjob.client.advice import is_because_of
 from ddpjob.client.description import describe
 from ddpjob.client.events import Event
 from ddpjob.client.job import Job
@@ -105,19 +106,19 @@ def _progress(found: Found, now: float) -> Iterator[str]:
 
 def _why(found: Found, now: float) -> Iterator[str]:
     """Yield why the job is as it is; of one that goes on, what failed last."""
-    cause, state = found["cause"], found["state"]
+    cause, state, reason = found["cause"], found["state"], found["reason"]
+    shows_cause = cause is not None and is_because_of(cause["reason"], state, reason)
     if found["unseen"]:
         text = "no operator has seen this job: does one run, and does it watch this namespace?"
         yield f"{'why now':<{LABEL}}{text}"
-    elif state not in ("Failed", "Restarting") or cause is None:
-        words = found["reason"]
+    elif not shows_cause:
+        words = reason
         if found["message"] and found["message"] not in words and words:
             words = f"{words}: {found['message']}" if len(words) < 64 else words
         if words:
             yield f"{'why now':<{LABEL}}{words}"
     if cause is not None:
-        label = "why now" if state in ("Failed", "Restarting") else "before"
-        yield from _cause(found, cause, label)
+        yield from _cause(found, cause, "why now" if shows_cause else "before")
 
 
 def _cause(found: Found, cause: Found, label: str) -> Iterator[str]:
@@ -131,7 +132,7 @@ def _cause(found: Found, cause: Found, label: str) -> Iterator[str]:
     in_round = f", round {cause['round']}" if cause["round"] else ""
     text = f"the first cause of attempt {cause['attempt']}{in_round}"
     yield f"{'':<{LABEL}}{text}{_others(found, rank, node)}"
-    if found["state"] == "Failed" and found["reason"]:
+    if found["state"] == "Failed" and found["reason"] and label == "why now":
         yield f"{'':<{LABEL}}{found['reason'].partition(':')[0]}: the job has failed for good"
     yield from (f"  {line}" for line in cause["traceback"].splitlines())
 

@@ -36,19 +36,32 @@ def docs(status: Any, reason: str) -> str | None:
 
     Of a job that runs it is the one on hangs, if none can be found yet.
     """
-    failure = why.text(status, "failure", "reason")
-    words = [reason.partition(":")[0].partition(" ")[0]]
-    match why.state(status):
-        case "Failed" if words != ["DeadlineExceeded"]:
-            words.insert(0, failure)  # the job has failed for good because of it
-        case "Running" if not reason:
-            stalled = why.condition(status, "Stalled")
-            words = [] if stalled.get("status") == "False" else [why.text(stalled, "reason")]
+    failure, state = why.text(status, "failure", "reason"), why.state(status)
+    stalled = why.condition(status, "Stalled")
+    words = [_word(reason)]
+    if is_because_of(failure, state, reason):
+        words.insert(0, failure)
+    elif state == "Running" and not reason and stalled.get("status") != "False":
+        words = [why.text(stalled, "reason")]
     for word in filter(None, words):
         if word in DOCUMENTED or word == failure:
             section = word if word in DOCUMENTED else KUBELETS
             return f"{names.DOCS}/reasons.md#{section.lower()}"
     return None
+
+
+def is_because_of(failure: str, state: str, reason: str) -> bool:
+    """Return whether a job is as it is because of its last failure, whose reason is `failure`.
+
+    It may wait for something else by now, or have failed by its deadline. `reason` is in one line.
+    """
+    if state == "Failed":
+        return _word(reason) != "DeadlineExceeded"
+    return state == "Restarting" and _word(reason) in ("", failure)
+
+
+def _word(reason: str) -> str:
+    return reason.partition(":")[0].partition(" ")[0]
 
 
 def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
