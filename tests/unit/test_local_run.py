@@ -124,7 +124,7 @@ def test_a_failure_of_another_rank_of_the_pod_is_printed_with_its_traceback(tmp_
     policy = {"maxRestarts": 1}
     done = finish(tmp_path, job(script, nnodes=1, nprocPerNode=2, failurePolicy=policy))
     assert done.returncode == 1
-    assert "shell restarts in place, as round 1: rank 0, Exception: ZeroDiv" in done.stdout
+    assert "shell restarts in place, as round 1: pod shell-0-0, Exception: ZeroDiv" in done.stdout
     assert "[node 0] 1.0" in done.stdout and "[node 0] Traceback" not in done.stdout
     assert "    ZeroDivisionError: division by zero" in done.stdout
 

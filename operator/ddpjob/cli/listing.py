@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 
 from rich.console import Group
 from rich.live import Live
@@ -32,6 +33,15 @@ class Selection:
     labels: str = ""
     state: str | None = None
     mine: bool = False
+
+    def flags(self, sort: str, output: Output) -> str:
+        """Return names and options that show the same again, with a space before each."""
+        words = [*self.names, *["-A"] * self.all_namespaces, *["--mine"] * self.mine]
+        words += ["-l", self.labels] if self.labels else []
+        words += ["--state", self.state] if self.state else []
+        words += ["--sort", sort] if sort != "age" else []
+        words += ["-o", output.value] if output is not Output.TABLE else []
+        return "".join(f" {quote(word)}" for word in words)
 
 
 class Listing:

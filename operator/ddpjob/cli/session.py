@@ -223,9 +223,10 @@ class Session:
     def _first_cause(self) -> list[str]:
         """Return lines with the rank, the reason, the log and the traceback of the last failure."""
         failure = self._status.get("failure") or {}
-        rank, reason = failure.get("rank", "?"), failure.get("reason", "unknown")
-        log = f"{self.folder / LOGS / str(failure.get('pod'))}.log"
-        cause = f"rank {rank}, {reason}: {failure.get('message', '')}"
+        rank, pod = failure.get("rank"), str(failure.get("pod"))
+        who = f"pod {pod}" if rank is None else f"rank {rank}"
+        log = f"{self.folder / LOGS / pod}.log"
+        cause = f"{who}, {failure.get('reason', 'unknown')}: {failure.get('message', '')}"
         traceback = str(failure.get("traceback") or "").splitlines()
         return [cause, f"  log: {log}", *(f"    {line}" for line in traceback)]
 

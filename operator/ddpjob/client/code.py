@@ -101,7 +101,7 @@ def pack(
     `names` are paths of files that are sent although a rule would refuse them. `limit` is the
     largest size of the archive in bytes: by default what fits into ConfigMaps, at most 64 MiB.
     `extra` are files of elsewhere, by the paths that they get; they replace files of the folder.
-    Raises InvalidJob with the path `code`, which also has the next step.
+    Raises InvalidJob with the path `code`, whose advice is the next step.
     """
     selection = select(folder, names)
     files, limit = _with_extra(selection.files, extra or {}), min(limit, ARCHIVE_BYTES)
@@ -187,7 +187,7 @@ def _add(stream: _Gzip, file: File) -> None:
         header = info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
     except ValueError:
         rule = "has too long a path: 100 bytes for its name, 155 for its folder"
-        raise _invalid(f"{file.path!r} {rule}. Next: add it to {IGNORE_FILE}") from None
+        raise _invalid(f"{file.path!r} {rule}", f"add it to {IGNORE_FILE}") from None
     stream.write(header)
     left = file.size
     try:
@@ -197,10 +197,10 @@ def _add(stream: _Gzip, file: File) -> None:
                 stream.write(piece)
                 left -= len(piece)
     except OSError as error:
-        next_step = f"Next: add it to {IGNORE_FILE}"
-        raise _invalid(f"{file.path!r} cannot be read: {error.strerror}. {next_step}") from None
+        words = f"{file.path!r} cannot be read: {error.strerror}"
+        raise _invalid(words, f"add it to {IGNORE_FILE}") from None
     if left:
-        raise _invalid(f"{file.path!r} was changed while it was read. Next: try again")
+        raise _invalid(f"{file.path!r} was changed while it was read", "try again")
     stream.write(bytes(-file.size % BLOCK))
 
 
@@ -210,7 +210,7 @@ def _too_large(what: str, files: Sequence[File]) -> InvalidJob:
     listed = ", ".join(f"{file.path} {_bytes(file.size)}" for file in largest)
     top, slash, _ = largest[0].path.partition("/")
     step = f'add "{top}{slash}" to {IGNORE_FILE}, or --code-claim PVC'
-    return _invalid(f"{what}. Largest: {listed}. Next: {step}")
+    return _invalid(f"{what}. Largest: {listed}", step)
 
 
 def _bytes(size: float) -> str:
@@ -222,5 +222,5 @@ def _bytes(size: float) -> str:
     return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
 
 
-def _invalid(rule: str) -> InvalidJob:
-    return InvalidJob("code", rule)
+def _invalid(rule: str, advice: str = "") -> InvalidJob:
+    return InvalidJob("code", rule, advice=advice)

@@ -63,9 +63,8 @@ def select(folder: Path, names: Collection[str] = ()) -> Selection:
     if not folder.is_dir():
         raise _invalid(f"there is no folder {str(folder)!r}")
     if str(folder) in (folder.anchor, os.path.realpath(os.path.expanduser("~"))):
-        raise _invalid(
-            f"{str(folder)!r} is not the folder of a project. Next: put the code into one"
-        )
+        rule = f"{str(folder)!r} is not the folder of a project"
+        raise _invalid(rule, "put the code into a folder of its own")
     named = {_named(folder, name) for name in names}
     listing, found = Listing(folder), set(named)
     for path in listing.paths():
@@ -82,7 +81,7 @@ def select(folder: Path, names: Collection[str] = ()) -> Selection:
         try:
             check_path(path)
         except CodeError as problem:
-            raise _invalid(f"{problem}. Next: rename it, or add it to {IGNORE_FILE}") from None
+            raise _invalid(str(problem), f"rename it, or add it to {IGNORE_FILE}") from None
     chosen = tuple(files[path] for path in sorted(files))
     return Selection(chosen, listing.revision(), listing.note)
 
@@ -120,7 +119,7 @@ def _refuse_secrets(files: Mapping[str, File], named: Collection[str]) -> None:
     if found:
         include = " ".join(f"--code-include {path!r}" for path in found[:SHOWN])
         rule = f"{_some(found)} may hold secrets, so nothing is sent"
-        raise _invalid(f"{rule}. Next: add them to {IGNORE_FILE}, or send them with {include}")
+        raise _invalid(rule, f"add them to {IGNORE_FILE}, or send them with {include}")
 
 
 def _may_be_secret(path: str) -> bool:
@@ -152,7 +151,7 @@ def _follow(folder: Path, path: str, files: dict[str, File], *, is_named: bool) 
                 return
         where = "a folder that it is in" if is_around else f"{whole!r}, which is not sent"
     rule = f"{path!r} is a link to {where}"
-    raise _invalid(f"{rule}. Next: add it to {IGNORE_FILE}{include}")
+    raise _invalid(rule, f"add it to {IGNORE_FILE}{include}")
 
 
 def _too_many(paths: Collection[str]) -> InvalidJob:
@@ -163,7 +162,7 @@ def _too_many(paths: Collection[str]) -> InvalidJob:
         f". Of the first, most are in {most}" if most else ""
     )
     name = tops[0][0] if tops else "*.png"
-    return _invalid(f"{rule}. Next: add {name!r} to {IGNORE_FILE}")
+    return _invalid(rule, f"add {name!r} to {IGNORE_FILE}")
 
 
 def _some(paths: list[str]) -> str:
@@ -171,5 +170,5 @@ def _some(paths: list[str]) -> str:
     return ", ".join(map(repr, paths[:SHOWN])) + more
 
 
-def _invalid(rule: str) -> InvalidJob:
-    return InvalidJob("code", rule)
+def _invalid(rule: str, advice: str = "") -> InvalidJob:
+    return InvalidJob("code", rule, advice=advice)
