@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from ddpjob import api
 from ddpjob.cli import app
-from ddpjob.cli.files import documents, to_yaml
+from ddpjob.client.documents import documents, to_yaml
 from tests.foreign import pytorch_job, runtime, template, train_job
 
 CLAIM = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ddpjob.cli import app
-from ddpjob.cli.files import documents
+from ddpjob.client.documents import documents
 from tests.cluster.tiers import ROOT
 from tests.unit.agent.archives import HOSTILE, packed
 

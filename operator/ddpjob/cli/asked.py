@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ddpjob.cli.files import documents
 from ddpjob.cli.program import SCRIPT_ARGS
 from ddpjob.client.build import JobOptions, build_job
+from ddpjob.client.jobfile import read_job
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
@@ -46,12 +46,7 @@ class Asked:
     def base(self) -> Any:
         """Return the object in the job file, or None without a file. Raises InvalidJob."""
         file = self.given["filename"]
-        if file is None:
-            return None
-        found = list(documents(file))
-        if len(found) != 1:
-            raise InvalidJob("(file)", f"must have exactly one object, got {len(found)}")
-        return found[0]
+        return None if file is None else read_job(file).job
 
     @cached_property
     def folder(self) -> Path | None:

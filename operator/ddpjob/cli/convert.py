@@ -51,7 +51,7 @@ def convert(
 
 def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:
     """Return the objects with their files, and whether all files could be read."""
-    from ddpjob.cli.files import documents
+    from ddpjob.client.documents import documents
     from ddpjob.convert import flattened
     from ddpjob.errors import InvalidJob
 
@@ -104,7 +104,7 @@ def _title(body: Any) -> str:
 def _text(jobs: list[dict[str, Any]], output: Format) -> str:
     """Return the jobs as YAML documents, or as JSON: one object, or a list of several."""
     if output is Format.YAML:
-        from ddpjob.cli.files import to_yaml
+        from ddpjob.client.documents import to_yaml
 
         return "---\n".join(map(to_yaml, jobs))
     several = {"apiVersion": "v1", "kind": "List", "items": jobs}

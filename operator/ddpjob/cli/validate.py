@@ -44,7 +44,7 @@ def validate(
     Each broken rule is printed with its field and value. The exit code is 0 if all files are valid,
     and 2 if one is not.
     """
-    from ddpjob.cli.files import documents  # slow to import, as are the models
+    from ddpjob.client.documents import documents  # slow to import, as are the models
 
     allowed = _read_policy(policy) if policy else None
     archive = _read_archive(code) if code else None

@@ -81,9 +81,9 @@ def build_job(options: JobOptions, base: Mapping[str, Any] | None = None) -> Bod
     return job
 
 
-def problems(job: Mapping[str, Any]) -> list[InvalidJob]:
+def problems(job: Any) -> list[InvalidJob]:
     """Return an InvalidJob for each rule of the API server that the job breaks."""
-    metadata = job.get("metadata")
+    metadata = job.get("metadata") if isinstance(job, Mapping) else None
     if isinstance(metadata, Mapping) and not metadata.get("name") and metadata.get("generateName"):
         job = {
             **job,

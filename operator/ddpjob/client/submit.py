@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from ddpjob import names
 from ddpjob.client import creation
 from ddpjob.client.job import Job
-from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ def _pack(folder: Path) -> "CodeArchive":
 def _body(job: "api.DDPJob | Mapping[str, Any] | Path") -> Body:
     """Return the object to create, without a status."""
     if isinstance(job, Path):
-        raise InvalidJob("(file)", "this version cannot read a file")
-    if isinstance(job, Mapping):
+        found = _read(job)
+    elif isinstance(job, Mapping):
         found = dict(job)
     else:
         found = {
@@ -55,3 +54,14 @@ def _body(job: "api.DDPJob | Mapping[str, Any] | Path") -> Body:
         }
     found.pop("status", None)
     return found
+
+
+def _read(file: Path) -> Body:
+    """Return the job in a file. Raises InvalidJob for the first rule that it breaks."""
+    from ddpjob.client.build import problems
+    from ddpjob.client.jobfile import read_job
+
+    job = read_job(str(file)).job
+    for problem in problems(job):
+        raise problem
+    return dict(job)
