@@ -1,6 +1,6 @@
 """Prints objects of the API as kubectl does: JSON, YAML and names.
 
-All text that is not ASCII is escaped, so no object can move the cursor of a terminal.
+Invisible characters are escaped, so no object can move the cursor of a terminal.
 """
 
 import json
@@ -28,6 +28,6 @@ def as_text(value: Any, output: Output) -> str:
     """Return a value as a document of JSON or YAML, with its line end."""
     if output is Output.JSON:
         return json.dumps(value, indent=2) + "\n"
-    from ddpjob.cli.plain import as_yaml
+    from ddpjob.client.documents import to_yaml
 
-    return as_yaml(value, ascii_only=True)
+    return to_yaml(value)
