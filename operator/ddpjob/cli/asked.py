@@ -11,7 +11,7 @@ from typing import Any
 
 from ddpjob.cli.program import SCRIPT_ARGS
 from ddpjob.client.build import JobOptions, build_job
-from ddpjob.client.jobfile import read_job
+from ddpjob.client.jobfile import JobFile, read_job
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
@@ -43,10 +43,24 @@ class Asked:
         return str(self.given["filename"] or self.given["file"] or self.given["module"])
 
     @cached_property
+    def file(self) -> JobFile | None:
+        """Return what is in the job file, or None without a file. Raises InvalidJob."""
+        name = self.given["filename"]
+        return None if name is None else read_job(name)
+
+    @property
     def base(self) -> Any:
         """Return the object in the job file, or None without a file. Raises InvalidJob."""
-        file = self.given["filename"]
-        return None if file is None else read_job(file).job
+        return self.file.job if self.file else None
+
+    @property
+    def config_maps(self) -> tuple[Body, ...]:
+        """Return the ConfigMaps of the job file that go with the job.
+
+        None does if the code is to be that of a folder, or if nothing is to be sent.
+        """
+        is_files = self.file and self.folder is None and self.given["code"] != NO_CODE
+        return self.file.config_maps if self.file and is_files else ()
 
     @cached_property
     def folder(self) -> Path | None:

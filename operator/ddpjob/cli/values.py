@@ -23,3 +23,10 @@ def seconds(text: str) -> float:
 def bad(rule: str, option: str | None = None) -> typer.BadParameter:
     """Return the error for an option's value: the rule, and the value."""
     return typer.BadParameter(printable(rule), param_hint=option)
+
+
+def files_of(arguments: list[str] | None, option: list[str] | None) -> list[str]:
+    """Return the files that a command was given in either way. Raises BadParameter for none."""
+    if found := [*(arguments or ()), *(option or ())]:
+        return found
+    raise bad("name a file; - is standard input", "FILES")

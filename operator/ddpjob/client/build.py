@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +17,8 @@ from ddpjob.names import is_gpu
 
 # Jobs get GPUs of this kind, unless the file has others.
 GPU = "nvidia.com/gpu"
-# The API server appends so many characters to `generateName`.
-GENERATED = 5
+# The API server appends so many characters to `generateName`, of these: they make no words.
+GENERATED, LETTERS = 5, "bcdfghjklmnpqrstvwxz2456789"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,17 @@ def problems(job: Any) -> list[InvalidJob]:
             "metadata": {**metadata, "name": f"{metadata['generateName']}{'x' * GENERATED}"},
         }
     return validate(job)
+
+
+def named(job: Body, pick: Callable[[str], str]) -> Body:
+    """Return the job with a name. It is made of `generateName` as the API server would make it.
+
+    `pick` returns any character of a text.
+    """
+    metadata = dict(job["metadata"])
+    if start := metadata.pop("generateName", None):
+        metadata.setdefault("name", start + "".join(pick(LETTERS) for _ in range(GENERATED)))
+    return {**job, "metadata": metadata}
 
 
 def stem(args: Sequence[str]) -> str:
