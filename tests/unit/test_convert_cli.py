@@ -58,6 +58,9 @@ def test_several_documents_files_and_standard_input(tmp_path: Path) -> None:
     assert ended.exit_code == 0
     found = [job["metadata"]["name"] for job in read(ended.stdout, tmp_path)]
     assert found == ["a", "b", "c", "d"]
+    assert convert("-f", files[0], "-f", files[1]).stdout == convert(*files).stdout != ""
+    ended = convert()
+    assert ended.exit_code == 2 and "name a file; - is standard input" in ended.stderr
 
 
 def test_a_list_of_kubectl(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.say import say
+from ddpjob.cli.values import FileNames, files_of
 
 # Characters of a kind, a namespace, a slash and a name of 253.
 MAX_TITLE = 381
@@ -22,13 +23,14 @@ class Format(StrEnum):
 
 def convert(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Files with PyTorchJobs (kubeflow.org/v1) and TrainJobs "
             "(trainer.kubeflow.org/v1alpha1), YAML or JSON. Training runtimes may be in them too. "
             "- is standard input."
         ),
-    ],
+    ] = None,
+    filename: FileNames = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", help="How the DDPJobs are printed.")
     ] = Format.YAML,
@@ -40,7 +42,7 @@ def convert(
     does what it does; the error names the field, the value and the rule. All other objects are
     converted.
     """
-    objects, is_whole = _read(files)
+    objects, is_whole = _read(files_of(files, filename))
     jobs, is_converted = _converted(objects)
     if jobs:
         typer.echo(_text(jobs, output), nl=False)

@@ -6,17 +6,14 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
-from ddpjob.cli.values import files_of
+from ddpjob.cli.values import FileNames, files_of
 
 
 def validate(
     files: Annotated[
         list[str] | None, typer.Argument(help="Job files, YAML or JSON. - is standard input.")
     ] = None,
-    filename: Annotated[
-        list[str] | None,
-        typer.Option("--filename", "-f", help="Another way to name a file. May be repeated."),
-    ] = None,
+    filename: FileNames = None,
     policy: Annotated[
         Path | None,
         typer.Option(
