@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob import AsyncClient, Client, names
-from ddpjob.api import DDPJob
+from ddpjob import AsyncClient, Client, DDPJob, names
 from ddpjob.client.documents import to_yaml
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import (
@@ -81,6 +80,11 @@ def test_a_job_is_submitted_as_a_file_and_as_a_model(client: Client, tmp_path: P
     job = client.submit(file)
     assert (job.name, job.spec.nnodes, job.user) == ("digits", 2, "admin")
     assert client.submit(DDPJob.parse(job_object("faces", nnodes=3))).spec.nnodes == 3
+    read = DDPJob.parse(job.body)  # with what the cluster has written into its metadata
+    job.delete()
+    assert client.submit(read).uid != job.uid
+    with pytest.raises(InvalidJob, match="^metadata: must be an object"):
+        client.submit({**JOB, "metadata": [1]})
     for text, rule in (
         (to_yaml(job_object("digits", nnodes=0)), r"spec\.nnodes: must be at least 1, got 0"),
         ("[1]", "must be a DDPJob object"),

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ddpjob.client.client import Client
     from ddpjob.client.code import CodeArchive
 
+# The metadata of a model that are sent. What a cluster has written is refused in a new object.
+METADATA = ("name", "namespace", "labels", "annotations")
+
 
 def submit(
     client: "Client",
@@ -60,10 +63,11 @@ def _body(job: "api.DDPJob | Mapping[str, Any]") -> Body:
         if not isinstance(found.get("metadata") or {}, Mapping):
             raise InvalidJob("metadata", "must be an object", found["metadata"])
     else:
+        metadata = job.metadata.to_json()
         found = {
             "apiVersion": job.api_version,
             "kind": job.kind,
-            "metadata": job.metadata.to_json(),
+            "metadata": {field: metadata[field] for field in METADATA if metadata.get(field)},
             "spec": job.spec.to_json(),
         }
     found.pop("status", None)
