@@ -480,6 +480,19 @@ def test_a_script_runs_in_its_folder_with_the_options_of_submit(tmp_path: Path) 
         first = done.stdout.splitlines()[0]
         assert "train/logs; code in ." in first and "image" not in first
     assert (tmp_path / ".ddpjob" / "train" / "logs").is_dir()
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpjob", "submit", "--local", "train.py", "-o", "json"]
+        + ["--env", "LR=3", "--nproc-per-node", "1"],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    records = list(map(json.loads, done.stdout.splitlines()))
+    assert {"node": "0", "line": "hello [] 3 1"} in records
+    assert [r["status"] for r in records if "status" in r][-1]["state"] == "Succeeded"
+    assert {key for record in records for key in record} == {"status", "node", "line", "note"}
 
 
 def test_a_terminal_shows_the_columns_of_kubectl_and_lines_above_them() -> None:

@@ -1,18 +1,33 @@
 """`ddpjob delete`: deletes jobs, and with each of them all that it owns."""
 
 import os
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpjob.cli.interrupt import detaching
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, complete_names, plain_name
+from ddpjob.cli.options import (
+    Context,
+    Form,
+    Kubeconfig,
+    Namespace,
+    Place,
+    complete_names,
+    plain_name,
+)
 from ddpjob.cli.say import note, say
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
 
 STDIN, STDERR = 0, 2
+
+
+class OnlyName(StrEnum):
+    """How a job is printed that is no more."""
+
+    NAME = "name"
 
 
 def delete(
@@ -24,6 +39,10 @@ def delete(
         bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal it is needed.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until their pods are gone.")] = False,
+    output: Annotated[
+        OnlyName | None,
+        typer.Option("--output", "-o", help="name: print the jobs by kind and name."),
+    ] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -32,13 +51,18 @@ def delete(
 
     No job is deleted unless all of them exist.
     """
+    from ddpjob.cli import objects
+
     client = Place(namespace, context, kubeconfig).client()
     jobs = [client.job(plain_name(name)) for name in dict.fromkeys(names)]
     if not yes:
         _ask(jobs)
     for job in jobs:
         job.delete()
-        say(f"{job.name} deleted")
+        if output is OnlyName.NAME:
+            objects.show([job], Form.NAME, single=True)
+        else:
+            say(f"{job.name} deleted")
     if wait:
         for job in jobs:
             with detaching("detached: the deletion goes on"):

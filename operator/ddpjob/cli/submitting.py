@@ -12,7 +12,7 @@ from ddpjob import names
 from ddpjob.cli import objects
 from ddpjob.cli.asked import Asked, check_is_sent, in_namespace
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Output, Place
+from ddpjob.cli.options import Form, Place
 from ddpjob.cli.say import document, note, say
 from ddpjob.client import why
 from ddpjob.client.build import named, problems
@@ -41,28 +41,31 @@ def step(label: str, text: str) -> None:
 class Submission:
     """One job to create."""
 
-    def __init__(self, asked: Asked, place: Place, output: Output | None) -> None:
+    def __init__(self, asked: Asked, place: Place, output: Form | None) -> None:
         self._asked, self._place, self._output = asked, place, output
 
     def print(self) -> None:
         """Print the objects that would be created."""
-        found = self._objects()
-        if self._output is Output.NAME:
-            say(*map(_title, found))
-        elif self._output is Output.JSON:
-            whole = {"apiVersion": "v1", "kind": "List", "items": found}
-            document(objects.as_text(whole, Output.JSON))
-        else:
-            shown = map(_shortened, found) if os.isatty(STDOUT) else found
-            document("---\n".join(objects.as_text(body, Output.YAML) for body in shown))
+        self._print(self._objects())
         self._tell_code(created=False)
 
     def print_here(self) -> None:
         """Print the job as `ddpjob run` would run it."""
         from ddpjob.cli.here import job_here
 
-        form = Output.JSON if self._output is Output.JSON else Output.YAML
-        document(objects.as_text(job_here(self._asked), form))
+        job = job_here(self._asked)
+        _end_with(problems(job))
+        self._print([*self._asked.config_maps, job])
+
+    def _print(self, found: list[Body]) -> None:
+        if self._output is Form.NAME:
+            say(*map(_title, found))
+        elif self._output is Form.JSON:
+            whole = {"apiVersion": "v1", "kind": "List", "items": found}
+            document(objects.as_text(whole, Form.JSON))
+        else:
+            shown = map(_shortened, found) if os.isatty(STDOUT) else found
+            document("---\n".join(objects.as_text(body, Form.YAML) for body in shown))
 
     def rehearse(self) -> None:
         """Have the API server check the objects, and print what it says of the job."""
@@ -115,13 +118,7 @@ class Submission:
         job = self._asked.job()
         if self._claim and _has_spec(job):
             job = with_code(job, self._archive, self._code_in_claim())
-        found = problems(with_code(job, self._sent) if _has_spec(job) else job)
-        for problem in found:
-            note(f"error: {problem}")
-        if any(problem.path == "spec.image" for problem in found):
-            note("  next: --image IMAGE, any with python3 and torch")
-        if found:
-            raise typer.Exit(Exit.USAGE)
+        _end_with(problems(with_code(job, self._sent) if _has_spec(job) else job))
         in_namespace(job, self._place.namespace)
         return dict(job)
 
@@ -198,6 +195,16 @@ def in_bytes(size: int) -> str:
     if size < 2**20:
         return f"{size / 1024:.0f} KiB"
     return f"{size / 2**20:.1f} MiB"
+
+
+def _end_with(found: Sequence[InvalidJob]) -> None:
+    """Print what is wrong with the job, and end the command; go on if nothing is."""
+    for problem in found:
+        note(f"error: {problem}")
+    if any(problem.path == "spec.image" for problem in found):
+        note("  next: --image IMAGE, any with python3 and torch")
+    if found:
+        raise typer.Exit(Exit.USAGE)
 
 
 def _has_spec(job: Any) -> bool:
