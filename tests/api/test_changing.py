@@ -193,6 +193,10 @@ def test_deletion_in_a_pipe_needs_yes(cluster: Cluster, env: Mapping[str, str]) 
     ended = ddpjob("delete", "one", "two", "-y", env=env)
     assert (ended.code, ended.out) == (0, "one deleted\ntwo deleted\n")
     assert ddpjob("delete", env=env).code == 2
+    cluster.running("three")
+    ended = ddpjob("delete", "three", "-y", "-o", "name", env=env)
+    assert (ended.code, ended.out) == (0, "ddpjob.ddpjob.dev/three\n")
+    assert ddpjob("delete", "three", "-y", "-o", "json", env=env).code == 2
 
 
 def test_deletion_waits_until_the_pods_are_gone(cluster: Cluster, env: Mapping[str, str]) -> None:

@@ -32,7 +32,7 @@ def convert(
     ] = None,
     filename: FileNames = None,
     output: Annotated[
-        Format, typer.Option("-o", "--output", help="How the DDPJobs are printed.")
+        Format, typer.Option("-o", "--output", help="How the DDPJobs are printed: yaml or json.")
     ] = Format.YAML,
 ) -> None:
     """Turn PyTorchJobs and TrainJobs into DDPJobs, and print these.
