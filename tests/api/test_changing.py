@@ -172,7 +172,13 @@ def test_deletion_asks_on_a_terminal(cluster: Cluster, env: Mapping[str, str]) -
         terminal.until("delete this job, its pods and their logs? [y/N]:")
         terminal.type("n\n")
         ended = terminal.end()
-    assert ended.code == 1 and f"digits  Running  in namespace {cluster.namespace}" in ended.out
+    assert ended.code == 130 and f"digits  Running  in namespace {cluster.namespace}" in ended.out
+    assert ended.out.endswith("nothing was deleted\n") and stored(cluster, "digits")
+    with Terminal("delete", "digits", env=env) as terminal:
+        terminal.until("[y/N]:")
+        terminal.type("\x03")
+        ended = terminal.end()
+    assert ended.code == 130 and ended.out.endswith("nothing was deleted\n")
     assert stored(cluster, "digits")
     with Terminal("delete", "digits", env=env) as terminal:
         terminal.until("[y/N]:")

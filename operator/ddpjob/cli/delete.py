@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpjob.cli.exits import Exit
 from ddpjob.cli.interrupt import detaching
 from ddpjob.cli.options import (
     Context,
@@ -49,7 +50,8 @@ def delete(
 ) -> None:
     """Delete jobs, with their pods and logs. Checkpoints in volumes stay.
 
-    No job is deleted unless all of them exist.
+    No job is deleted unless all of them exist. The exit code is 130 if the question is answered
+    with anything but yes; nothing is deleted then.
     """
     from ddpjob.cli import objects
 
@@ -77,5 +79,11 @@ def _ask(jobs: "list[Job]") -> None:
     for job in jobs:
         note(f"{job.name}  {job.state}  in namespace {job.namespace}")
     what = "this job, its pods and their logs" if len(jobs) == 1 else f"these {len(jobs)} jobs"
-    if not typer.confirm(f"delete {what}?", err=True):
-        raise typer.Exit(1)
+    try:
+        is_wanted = typer.confirm(f"delete {what}?", err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        note("")
+        is_wanted = False
+    if not is_wanted:
+        note("nothing was deleted")
+        raise typer.Exit(Exit.DETACHED)
