@@ -374,6 +374,12 @@ def test_files_are_named_with_f_too(good: Path, tmp_path: Path) -> None:
     assert ended.exit_code == 2 and "name a file; - is standard input" in ended.stderr
 
 
+def test_a_cluster_is_named_for_the_server_alone(good: Path) -> None:
+    for option in ("--namespace", "--context", "--kubeconfig"):
+        ended = validate(good, option, "x")
+        assert ended.exit_code == 2 and f"{option}: has no effect without --server" in ended.stderr
+
+
 def test_the_problems_as_json(good: Path, tmp_path: Path) -> None:
     ended = validate(good, "-o", "json")
     assert (ended.exit_code, json.loads(ended.stdout)) == (0, {"ok": True, "problems": []})

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
-from ddpjob.cli.values import FileNames, files_of
+from ddpjob.cli.values import FileNames, bad, files_of
 
 
 def validate(
@@ -47,6 +47,10 @@ def validate(
     what only a cluster knows: rights, quotas and admission. The exit code is 5 if these refuse a
     job, and 4 without a login or a right.
     """
+    place = {"--namespace": namespace, "--context": context, "--kubeconfig": kubeconfig}
+    for option, value in place.items():
+        if value is not None and not server:
+            raise bad("has no effect without --server", option)
     from ddpjob.cli.validating import Validation, read_archive, read_policy  # the models are slow
 
     validation = Validation(
