@@ -55,7 +55,12 @@ def get(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, and show changes.")] = False,
     sort: Annotated[str, typer.Option(callback=_sort, help=f"Order: {', '.join(SORTS)}.")] = "age",
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="json and yaml are the objects as stored.")
+        Output,
+        typer.Option(
+            "--output",
+            "-o",
+            help="table, wide, name, or the objects as stored: json, yaml.",
+        ),
     ] = Output.TABLE,
     context: Context = None,
     kubeconfig: Kubeconfig = None,

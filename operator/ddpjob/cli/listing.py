@@ -11,7 +11,7 @@ from rich.live import Live
 
 from ddpjob.cli import objects
 from ddpjob.cli.columns import line, show, styled, widths
-from ddpjob.cli.options import Output
+from ddpjob.cli.options import Form, Output
 from ddpjob.cli.rows import ORDERS, headings, row
 from ddpjob.cli.say import document, note, say
 from ddpjob.cli.screen import Screen
@@ -56,7 +56,7 @@ class Listing:
         """Print the jobs. Raises NotFound if one that is named does not exist."""
         jobs = self._jobs()
         if self._output not in (Output.TABLE, Output.WIDE):
-            objects.show(jobs, self._output, single=len(self._selection.names) == 1)
+            objects.show(jobs, Form(self._output), single=len(self._selection.names) == 1)
         elif jobs:
             show(headings(**self._columns), self._rows(jobs), Screen())
         else:
@@ -114,9 +114,9 @@ class Listing:
         if self._output is Output.JSON:
             document(json.dumps(job.body))
         elif self._output is Output.YAML:
-            document("---\n" + objects.as_text(job.body, self._output))
+            document("---\n" + objects.as_text(job.body, Form.YAML))
         else:
-            objects.show([job], self._output, single=True)
+            objects.show([job], Form.NAME, single=True)
 
     def _lines(self) -> None:
         """Print a row for each change, as wide as the widest so far."""

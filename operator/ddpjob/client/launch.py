@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import string
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -156,14 +155,9 @@ def _submit(client: Client, job: Body, folder: Path | None, files: Mapping[str, 
 
 def _run_here(job: Body, folder: Path, files: Mapping[str, bytes]) -> LocalRun:
     """Run the job as processes of this machine."""
-    from ddpjob.client.build import GENERATED
+    from ddpjob.client.build import named
 
-    metadata = dict(job["metadata"])
-    if start := metadata.pop("generateName", None):
-        letters = (secrets.choice(string.ascii_lowercase + string.digits) for _ in range(GENERATED))
-        metadata["name"] = start + "".join(letters)
     spec = {**job["spec"]}
     if files:  # they lie elsewhere than the folder, which stays as it is
         spec["args"] = [f"{FILES}/{SCRIPT}", *spec["args"][1:]]
-    job = {**job, "metadata": metadata, "spec": spec}
-    return LocalRun(job, folder, files)
+    return LocalRun(named({**job, "spec": spec}, secrets.choice), folder, files)
