@@ -30,14 +30,19 @@ class Listing:
     def __init__(self, folder: Path) -> None:
         self.folder, self.note = folder, ""
         self._is_ignored = ignores(_ignore_text(folder / IGNORE_FILE))
-        self._is_of_git = False
+        # What git has listed: the folder, if it is a repository's, and repositories within.
+        self._repositories: list[Path] = []
 
     def revision(self) -> git.Revision | None:
         """Return the folder's commit, if git has listed its files."""
+        if not self._repositories:
+            return None
         try:
-            return git.revision(self.folder) if self._is_of_git else None
+            found = git.revision(self._repositories[0])
+            is_dirty = found.is_dirty or any(map(git.is_dirty, self._repositories[1:]))
         except git.GitError:
             return None
+        return git.Revision(found.commit, is_dirty)
 
     def paths(self, below: str = "") -> Iterator[str]:
         """Yield the paths of files and links, from the folder. They may no longer exist.
@@ -54,7 +59,7 @@ class Listing:
         if not listed:  # git may ignore the folder
             yield from self._walk(below)
             return
-        self._is_of_git = True
+        self._repositories.append(here)
         marks = [path for path in listed if path.endswith(f"/{ENVIRONMENT_FILE}")]
         environments = tuple(path.removesuffix(ENVIRONMENT_FILE) for path in marks)
         for path in listed:
