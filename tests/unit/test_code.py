@@ -22,6 +22,7 @@ from ddpjob.api.code import Code
 from ddpjob.client import git
 from ddpjob.client.code import PART_BYTES, CodeArchive, pack, verify
 from ddpjob.client.files import Selection, select
+from ddpjob.client.listing import Listing
 from ddpjob.errors import InvalidJob
 from ddpjob_agent.archive import members, unpack
 from tests.unit.agent.archives import HOSTILE
@@ -339,6 +340,62 @@ def test_a_named_link_is_sent_wherever_it_leads(folder: Path) -> None:
     assert contents(pack(folder, names=["link"]))["link"] == b"here"
 
 
+def replace_by_link(place: Path, target: Path) -> None:
+    """Put a link in the place of a folder that git knows files of."""
+    shutil.rmtree(place)
+    place.symlink_to(target)
+
+
+@pytest.mark.parametrize("ignored", ["", "pack\n"])
+def test_no_file_is_read_through_a_folder_that_has_become_a_link(
+    repository: Path, tmp_path: Path, ignored: str
+) -> None:
+    write(tmp_path / "home/.kube", **{"net.py": "s3cret", "more/deep.py": ""})
+    write(repository, **{"pack/more/deep.py": ""})
+    run(repository, "add", ".")
+    write(repository, **{".git/info/exclude": ignored})
+    replace_by_link(repository / "pack", tmp_path / "home/.kube")
+    rule = refusal(repository)
+    assert rule == (
+        f"'pack' is a link to {os.path.realpath(tmp_path / 'home/.kube')!r}, outside of the "
+        "folder. Next: add it to .ddpjobignore"
+    )
+    write(repository, **{".ddpjobignore": "pack\n"})
+    assert pack(repository).files == (".ddpjobignore", "train.py")
+    assert contents(pack(repository, names=["pack/net.py"]))["pack/net.py"] == b"s3cret"
+
+
+@pytest.mark.parametrize("path", ["../secret/file_x", "/tmp/secret/file", ".git/info/exclud"])
+def test_an_index_of_somebody_elses_leads_nowhere(repository: Path, path: str) -> None:
+    """Git lists what is in it as it stands there."""
+    write(repository.parent, **{"secret/file_x": "s3cret"})
+    index = repository / ".git/index"
+    content = index.read_bytes()[:-20].replace(b"pack/__init__.py", path.encode())
+    index.write_bytes(content + hashlib.sha1(content).digest())
+    assert path in git.paths(repository)
+    if path.startswith(".git"):
+        assert pack(repository).files == ("pack/__init__.py", "pack/net.py", "train.py")
+    else:
+        assert refusal(repository).startswith(f"git lists {path!r}, which is not in ")
+
+
+def test_a_folder_that_has_become_a_link_within_is_copied(repository: Path) -> None:
+    write(repository, **{"new/net.py": "SIZE = 8\n", ".gitignore": "pack\n"})
+    replace_by_link(repository / "pack", Path("new"))
+    found = contents(pack(repository))
+    assert found["pack/net.py"] == found["new/net.py"] == b"SIZE = 8\n"
+    assert "pack/__init__.py" not in found
+
+
+def test_no_repository_is_asked_for_files_below_a_link(repository: Path, tmp_path: Path) -> None:
+    write(tmp_path / "home/sub", **{"private.py": ""})
+    run(tmp_path / "home/sub", "init", "-q")
+    id_ = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
+    run(repository, "update-index", "--add", "--cacheinfo", f"160000,{id_},lib/sub")
+    (repository / "lib").symlink_to(tmp_path / "home")
+    assert set(Listing(repository).paths()) == {"lib", *TRAIN}
+
+
 def test_a_link_that_leads_to_nothing_here_is_left_out(folder: Path) -> None:
     (folder / ".#train.py").symlink_to("user@host.1234")
     assert len(pack(folder).files) == 3
@@ -432,23 +489,98 @@ def test_a_claim_takes_more(folder: Path) -> None:
     assert Code.model_validate(spec).sha256 == found.sha256
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda path: path.write_text(""), "was changed while it was read. Next: try again"),
-        (Path.unlink, "cannot be read: No such file or directory. Next: add it to .ddpjobignore"),
-    ],
-)
+def emptied(path: Path) -> None:
+    path.write_text("")
+
+
+def with_a_link(path: Path) -> None:
+    """A link to a file of the same size, which is elsewhere."""
+    write(path.parent.parent, secret="x" * path.stat().st_size)
+    path.unlink()
+    path.symlink_to(path.parent.parent / "secret")
+
+
+def with_a_link_above(path: Path) -> None:
+    """A link in the place of a folder, and in it the same file."""
+    path.parent.rename(path.parent.parent.parent / "elsewhere")
+    path.parent.symlink_to(path.parent.parent.parent / "elsewhere")
+
+
+def with_a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def with_another_file(path: Path) -> None:
+    """A file of the same size."""
+    write(path.parent, other="x" * path.stat().st_size)
+    (path.parent / "other").replace(path)
+
+
+CHANGED = "was changed while it was read. Next: try again"
+CHANGES: list[tuple[str, Callable[[Path], None], str]] = [
+    ("train.py", emptied, CHANGED),
+    ("train.py", with_a_link, CHANGED),
+    ("pack/__init__.py", with_a_link, CHANGED),
+    ("pack/net.py", with_a_link_above, CHANGED),
+    ("train.py", with_a_fifo, CHANGED),
+    ("pack/__init__.py", with_a_fifo, CHANGED),
+    ("train.py", with_another_file, CHANGED),
+    (
+        "train.py",
+        Path.unlink,
+        "cannot be read: No such file or directory. Next: add it to .ddpjobignore",
+    ),
+]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("name", "change", "words"), CHANGES)
 def test_a_file_that_changes_meanwhile_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], words: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    change: Callable[[Path], None],
+    words: str,
 ) -> None:
     def then_change(*args: Any) -> Selection:
         found = select(*args)
-        change(folder / "train.py")
+        change(folder / name)
         return found
 
     monkeypatch.setattr("ddpjob.client.code.select", then_change)
-    assert refusal(folder) == f"'train.py' {words}"
+    names = {name, "pack/__init__.py"} if change is with_a_link_above else {name}
+    assert refusal(folder) in {f"{each!r} {words}" for each in names}
+
+
+def test_a_named_link_that_changes_meanwhile_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder.parent, wanted="1234")
+    (folder / "link").symlink_to("../wanted")
+
+    def then_change(*args: Any) -> Selection:
+        found = select(*args)
+        with_a_link(folder.parent / "wanted")
+        return found
+
+    monkeypatch.setattr("ddpjob.client.code.select", then_change)
+    assert refusal(folder, names=["link"]) == f"'link' {CHANGED}"
+
+
+@pytest.mark.timeout(20)
+def test_an_ignore_file_that_is_none_is_refused(folder: Path) -> None:
+    os.mkfifo(folder / ".ddpjobignore")
+    assert refusal(folder) == ".ddpjobignore cannot be read: it is no plain file"
+    (folder / ".ddpjobignore").unlink()
+    (folder / ".ddpjobignore").symlink_to("/dev/zero")
+    assert refusal(folder) == ".ddpjobignore cannot be read: it is no plain file"
+
+
+def test_an_ignore_file_may_be_a_link(folder: Path) -> None:
+    write(folder, **{"ignored": "/pack\n"})
+    (folder / ".ddpjobignore").symlink_to("ignored")
+    assert pack(folder).files == (".ddpjobignore", "ignored", "train.py")
 
 
 # ---- The bytes

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import os
-import stat
 import struct
 import tarfile
 import zlib
@@ -12,8 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ddpjob.client.files import SHOWN, File, select
+from ddpjob.client.files import SHOWN, File, file_at, select
 from ddpjob.client.listing import IGNORE_FILE
+from ddpjob.client.plain_files import NotPlain, open_plain
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import (
@@ -133,7 +133,7 @@ def pack(
 
 def _with_extra(files: Sequence[File], extra: Mapping[str, Path]) -> list[File]:
     found = {file.path: file for file in files}
-    found |= {path: File(path, file, file.stat().st_size, False) for path, file in extra.items()}
+    found |= {path: file_at(path, file) for path, file in extra.items()}
     return [found[path] for path in sorted(found)]
 
 
@@ -189,17 +189,19 @@ def _add(stream: _Gzip, file: File) -> None:
         rule = "has too long a path: 100 bytes for its name, 155 for its folder"
         raise _invalid(f"{file.path!r} {rule}. Next: add it to {IGNORE_FILE}") from None
     stream.write(header)
-    left = file.size
+    left, is_still = file.size, False
     try:
-        with open(os.open(file.source, os.O_RDONLY | os.O_NONBLOCK), "rb") as content:
-            is_file = stat.S_ISREG(os.fstat(content.fileno()).st_mode)
-            while left and is_file and (piece := content.read(min(left, 2**20))):
+        with open_plain(file.source) as content:
+            is_still = file.is_still(os.fstat(content.fileno()))
+            while left and is_still and (piece := content.read(min(left, 2**20))):
                 stream.write(piece)
                 left -= len(piece)
+    except NotPlain:
+        is_still = False
     except OSError as error:
         next_step = f"Next: add it to {IGNORE_FILE}"
         raise _invalid(f"{file.path!r} cannot be read: {error.strerror}. {next_step}") from None
-    if left:
+    if left or not is_still:
         raise _invalid(f"{file.path!r} was changed while it was read. Next: try again")
     stream.write(bytes(-file.size % BLOCK))
 

@@ -37,9 +37,15 @@ class File:
     path: str
     """Its path from the folder, with slashes."""
     source: Path
-    """Its content; of a link, that which it leads to."""
+    """Where it is, of a link that which it leads to: an absolute path without links."""
     size: int
     is_executable: bool
+    identity: tuple[int, int]
+    """The device and the number of its inode, by which it is known again."""
+
+    def is_still(self, info: os.stat_result) -> bool:
+        """Return whether an opened file is the one that was chosen."""
+        return (info.st_dev, info.st_ino, info.st_size) == (*self.identity, self.size)
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,11 @@ def select(folder: Path, names: Collection[str] = ()) -> Selection:
         found.add(path)
         if len(found) > MOST_MEMBERS:
             raise _too_many(found)
-    files, links = _by_kind(folder, found)
-    _refuse_secrets(files, named)
+    files, links = _by_kind(folder, found - named)
+    _refuse_secrets(files)
+    files |= {path: file_at(path, folder / path) for path in named}
     for path in links:
-        _follow(folder, path, files, is_named=path in named)
+        _follow(folder, path, files)
         if len(files) > MOST_MEMBERS:  # each of them may double the number
             raise _too_many(files)
     for path in files:
@@ -110,13 +117,23 @@ def _by_kind(folder: Path, paths: Collection[str]) -> tuple[dict[str, File], lis
     return files, sorted(links, key=lambda path: (folder / path).is_dir())
 
 
+def file_at(path: str, place: Path) -> File:
+    """Return what is at a place, also where that is a link. Raises InvalidJob."""
+    source = Path(os.path.realpath(place))
+    try:
+        return _file(path, source, source.lstat())
+    except OSError as error:
+        raise _invalid(f"{path!r} cannot be read: {error.strerror}") from None
+
+
 def _file(path: str, source: Path, info: os.stat_result) -> File:
-    return File(path, source, info.st_size, bool(info.st_mode & 0o100))
+    identity = info.st_dev, info.st_ino
+    return File(path, source, info.st_size, bool(info.st_mode & 0o100), identity)
 
 
-def _refuse_secrets(files: Mapping[str, File], named: Collection[str]) -> None:
-    """Raise InvalidJob if one of the files may hold a secret and is not named."""
-    found = [path for path in files if path not in named and _may_be_secret(path)]
+def _refuse_secrets(files: Mapping[str, File]) -> None:
+    """Raise InvalidJob if one of the files may hold a secret."""
+    found = [path for path in files if _may_be_secret(path)]
     if found:
         include = " ".join(f"--code-include {path!r}" for path in found[:SHOWN])
         rule = f"{_some(found)} may hold secrets, so nothing is sent"
@@ -130,12 +147,9 @@ def _may_be_secret(path: str) -> bool:
     return any(fnmatchcase(part, secret) for part in parts for secret in SECRETS)
 
 
-def _follow(folder: Path, path: str, files: dict[str, File], *, is_named: bool) -> None:
+def _follow(folder: Path, path: str, files: dict[str, File]) -> None:
     """Add what a link leads to. Raises InvalidJob if that is nothing of the code."""
     target = Path(os.path.realpath(folder / path))
-    if is_named:
-        files[path] = _file(path, target, target.stat())
-        return
     include = f", or send the file with --code-include {path!r}" if target.is_file() else ""
     where = f"{str(target)!r}, outside of the folder"
     if target.is_relative_to(folder):
