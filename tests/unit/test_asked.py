@@ -1,6 +1,7 @@
 """What the options of submit and run ask for."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,20 @@ def test_a_wrong_file_of_variables_is_named_without_its_values(
     with pytest.raises(InvalidJob, match=words) as refused:
         read_env_file(str(file))
     assert "secret-value" not in str(refused.value)
+
+
+def test_no_endless_file_of_variables_is_read_to_its_end() -> None:
+    with pytest.raises(InvalidJob, match="/dev/zero: must have at most 1048576 characters"):
+        read_env_file("/dev/zero")
+
+
+def test_variables_may_come_from_a_pipe() -> None:
+    """As in `--env-file <(a program)`."""
+    reader, writer = os.pipe()
+    os.write(writer, b"A=1\n")
+    os.close(writer)
+    assert read_env_file(f"/dev/fd/{reader}") == {"A": "1"}
+    os.close(reader)
 
 
 def test_a_script_that_is_not_sent_is_named() -> None:
