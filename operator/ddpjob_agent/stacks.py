@@ -101,7 +101,8 @@ def frames(stacks: str) -> list[Frame]:
     found = [block for block in blocks if block.startswith(("Current thread ", "Thread "))]
     asked = [block for block in found if block.startswith("Current thread ")]
     for block in (asked or found)[-1:]:
-        lines = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', block, re.MULTILINE)
+        # A pod may write any number, and Python refuses to read one of 5000 digits.
+        lines = re.findall(r'^  File "(.*)", line ([0-9]{1,9}) in (.*)$', block, re.MULTILINE)
         return [Frame(file, int(line), function) for file, line, function in lines]
     return []
 

@@ -7,6 +7,7 @@ from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.logs import Ranges, Wanted
 from ddpjob.json_depth import Body
+from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE
 from ddpjob.times import unix_seconds
 
 # Of the rank that failed first.
@@ -53,13 +54,18 @@ def select(
 
 
 def first_failure(status: object, job: str, processes: int) -> Choice | None:
-    """Return the last lines of the rank that failed first, if the job failed or restarts."""
+    """Return the last lines of the rank that failed first, if the job failed or restarts.
+
+    A status may have any rank. Of one that no job can have there are no lines.
+    """
     rank = why.number(status, "failure", "rank")
-    if why.state(status) not in ("Failed", "Restarting") or rank is None:
+    if rank is None or not 0 <= rank < MAX_WORLD_SIZE:
+        return None
+    if why.state(status) not in ("Failed", "Restarting"):
         return None
     attempt = why.number(status, "failure", "attempt") or 0
     pod = names.parse_pod_name(job, why.text(status, "failure", "pod"))
-    node = pod[1] if pod else rank // processes
+    node = pod[1] if pod and pod[1] < MAX_NNODES else rank // processes
     told = f"the last lines of rank {rank}, which failed first in attempt {attempt}"
     if node != rank // processes:  # the agent does not know the process: it is the pod's number
         return Choice(Wanted(nodes=Ranges(str(node)), attempt=attempt), FAILURE_LINES, None, told)
