@@ -47,10 +47,13 @@ def print_logs(place: Place, name: str | None, options: Options) -> Exit:
     printer = Printer(options.output, timestamps=options.timestamps)
     try:
         for choice, follow in choices(job, wanted, follow=options.follow):
-            job = _print(client, job, _query(choice, options, shows, follow=follow), printer)
+            logs = _print(client, job, _query(choice, options, shows, follow=follow), printer)
+            job = logs.job
     except KeyboardInterrupt:
         return detached(job, place, f"logs -f {job.name}")
-    return ended(job, place) if options.follow else Exit.OK
+    if not options.follow:
+        return Exit.OK
+    return ended(job, place, is_deleted=logs.is_deleted)
 
 
 def choices(job: Job, wanted: Wanted | None, *, follow: bool) -> list[tuple[Choice, bool]]:
@@ -88,15 +91,15 @@ def _query(
     )
 
 
-def _print(client: Client, job: Job, query: Query, printer: Printer) -> Job:
-    """Print the lines, and return the job as it was at their end."""
+def _print(client: Client, job: Job, query: Query, printer: Printer) -> Logs:
+    """Print the lines, and return what was read, with the job as it was at their end."""
     logs = Logs(client.connection, job, query)
     count = 0
     for batch in logs.batches():
         count += printer.print(batch)
     if not count:
         _say_why(logs, query)
-    return logs.job
+    return logs
 
 
 def _say_why(logs: Logs, query: Query) -> None:

@@ -28,6 +28,8 @@ class Tracked:
         """Whether the pods have changed since somebody set it to False."""
         self.finished_at: float | None = None
         """When the job was seen to be finished, or deleted, on the monotonic clock."""
+        self.is_deleted = False
+        """Whether the job was seen to be deleted."""
         self.error: BaseException | None = None
         """What has ended one of the threads."""
 
@@ -83,6 +85,7 @@ class Tracked:
         watch = self._connection.watch(DDPJOBS, namespace=self.job.namespace, after=self.job.body)
         for event in watch:
             if event.type == "DELETED":
+                self.is_deleted = True
                 self._connection.note(f"-- {self.job.name} was deleted --")
                 return self._finish()
             before, self.job = self.job, self.job.at(event.object)
