@@ -24,7 +24,7 @@ def printable(text: str, limit: int | None = None) -> str:
     """
     if limit is not None and len(text) > limit:
         text = text[:limit] + "…"
-    if not text.isprintable() or _UNSEEN.search(text):
+    if not text.isprintable() or (not text.isascii() and _UNSEEN.search(text)):
         text = "".join(map(_seen, text))
     return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
