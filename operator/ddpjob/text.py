@@ -12,6 +12,9 @@ _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 
+# A colour or the like that words are given in a terminal. It moves nothing.
+_COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,32}m)")
+
 
 def printable(text: str, limit: int | None = None) -> str:
     """Return `text` with every invisible character escaped as Python does.
@@ -21,7 +24,7 @@ def printable(text: str, limit: int | None = None) -> str:
     """
     if limit is not None and len(text) > limit:
         text = text[:limit] + "…"
-    if not text.isprintable() or _UNSEEN.search(text):
+    if not text.isprintable() or (not text.isascii() and _UNSEEN.search(text)):
         text = "".join(map(_seen, text))
     return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
@@ -35,6 +38,18 @@ def printable_lines(text: str, limit: int | None = None, *, indent: str = "") ->
         text = text[:limit]
     lines = ("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
     return f"\n{indent}".join(lines)
+
+
+def printable_but_colours(line: str) -> str:
+    """Return a line of a log printable, but for tabs and colours (SGR), which end with the line.
+
+    Of a progress bar, which writes over its line, it is the last state.
+    """
+    if "\r" in line:
+        line = next(filter(None, reversed(line.split("\r"))), "")
+    parts = _COLOUR.split(line)
+    parts[::2] = map(printable_lines, parts[::2])
+    return "".join(parts) + ("\x1b[0m" if len(parts) > 1 else "")
 
 
 def printable_end(text: str, limit: int) -> str:

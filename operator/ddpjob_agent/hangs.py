@@ -21,6 +21,8 @@ from ddpjob_agent.verdict import Verdict
 LINGER_SECONDS = 4.0
 # A rank may take so long to end after its exception, before it counts as hung.
 ENDING_SECONDS = 10.0
+# Who asks for the stacks within so long of an answer gets the same one.
+SHOWN_SECONDS = 1.0
 
 
 class Hangs:
@@ -31,6 +33,8 @@ class Hangs:
         self.verdict: Verdict | None = None
         self.until = -math.inf  # monotonic: until then the ranks stay where they are
         self.lock = threading.Lock()
+        self.showing = threading.Lock()
+        self.shown, self.shown_at = "", -math.inf
 
     def stands_still(self, now: float, *, is_dying: bool = False) -> bool:
         """Whether no step is made for too long; a rank that is dying has a while to end."""
@@ -80,10 +84,17 @@ class Hangs:
             return stacks.take(os.getpid(), workers, STACK_SIGNAL)
 
     def show(self) -> str:
-        """The stacks of this pod's processes now, as text."""
+        """The stacks of this pod's processes, as text; for a moment the same, whoever asks.
+
+        Every answer is some work of every rank, and anybody who reaches the port may ask.
+        """
         from ddpjob_agent import stacks
 
-        return stacks.show(self.take())
+        with self.showing:
+            if time.monotonic() - self.shown_at > SHOWN_SECONDS:
+                self.shown = stacks.show(self.take())
+                self.shown_at = time.monotonic()
+            return self.shown
 
 
 def is_ending(record: Mapping[str, Any], now: float) -> bool:

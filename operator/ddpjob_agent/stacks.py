@@ -101,7 +101,8 @@ def frames(stacks: str) -> list[Frame]:
     found = [block for block in blocks if block.startswith(("Current thread ", "Thread "))]
     asked = [block for block in found if block.startswith("Current thread ")]
     for block in (asked or found)[-1:]:
-        lines = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', block, re.MULTILINE)
+        # A pod may write any number, and Python refuses to read one of 5000 digits.
+        lines = re.findall(r'^  File "(.*)", line ([0-9]{1,9}) in (.*)$', block, re.MULTILINE)
         return [Frame(file, int(line), function) for file, line, function in lines]
     return []
 
@@ -209,6 +210,27 @@ def memory_file(pid: int) -> str | None:
     return None
 
 
+def is_ours(file: int) -> bool:
+    """Whether an open file is one into which a process writes its stacks."""
+    return os.readlink(f"/proc/self/fd/{file}").startswith(f"/memfd:{MEMORY_FILE}-")
+
+
+def read_from(path: str, start: int) -> str:
+    """The text in a memory file from there on; nothing of it is kept, or it would grow for ever.
+
+    By now the path may lead to a file of the script, which stays as it is. Raises OSError.
+    """
+    file = os.open(path, os.O_RDWR)
+    try:
+        if not is_ours(file):
+            return ""
+        text = os.pread(file, STACK_BYTES, start)
+        os.ftruncate(file, 0)
+        return text.decode("utf-8", "replace")
+    finally:
+        os.close(file)
+
+
 def catches(pid: int, signal_number: int) -> bool:
     """Whether `pid` has a handler for this signal, which would end it otherwise."""
     match = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read_text(f"/proc/{pid}/status"), re.MULTILINE)
@@ -256,6 +278,7 @@ def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
     for pid, path in able.items():
         if not is_stopped(pid):
             with contextlib.suppress(OSError):
+                read_from(path, 0)  # the answer to an earlier question may have come too late
                 asked[pid] = path, os.stat(path).st_size
                 os.kill(pid, signal_number)
     texts = answers(asked)
@@ -288,8 +311,7 @@ def answers(asked: dict[int, tuple[str, int]]) -> dict[int, str]:
             with contextlib.suppress(OSError):
                 size = os.stat(path).st_size
             if size > before and (size == sizes[pid] or look == looks):
-                with contextlib.suppress(OSError), open(path, "rb") as file:
-                    file.seek(before)
-                    texts[pid] = file.read(STACK_BYTES).decode("utf-8", "replace")
+                with contextlib.suppress(OSError):
+                    texts[pid] = read_from(path, before)
             sizes[pid] = size
     return texts

@@ -142,6 +142,30 @@ def test_follow_ends_with_the_jobs_result(
     assert "digits failed: " in ended.err and "  next: ddpjob describe digits\n" in ended.err
 
 
+def test_an_attempt_that_is_over_ends_before_the_job_and_a_deleted_job_does_too(
+    cluster: Cluster, proxy: Proxy, logs: list[PodLog], env: Mapping[str, str]
+) -> None:
+    for node, log in enumerate(logs):
+        log.end()
+        cluster.pod_state(f"digits-0-{node}", "ended")
+    job = cluster.status("digits", state="Running", attempt=1)
+    ended = ddpjob("logs", "-f", "digits", "--attempt", "0", env=env)
+    assert ended.out.endswith("a0 r0 | step 2 loss 5.0\n")
+    assert ended.code == 0 and "deleted" not in ended.err
+    assert ended.err.endswith(
+        "that attempt is over, and digits is Running in attempt 1\n  next: ddpjob logs -f digits\n"
+    )
+    log = proxy.logs["digits-1-0"] = PodLog()
+    log.write(b"[rank 0] again", time_ns=seconds(9))
+    cluster.pod(job, 0, attempt=1)
+    with Running("logs", "-f", "digits", env=env) as running:
+        running.until("a1 r0 | again")
+        cluster.delete("digits")
+        log.end()
+        ended = running.end()
+    assert ended.code == 3 and "digits was deleted" in ended.err
+
+
 def test_ctrl_c_detaches_and_says_how_to_come_back(
     logs: list[PodLog], namespace: str, env: Mapping[str, str]
 ) -> None:

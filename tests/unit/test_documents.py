@@ -56,3 +56,22 @@ def test_one_hidden_character_has_all_others_escaped() -> None:
 @pytest.mark.parametrize("text", AMBIGUOUS)
 def test_another_reader_sees_the_same_text(text: str) -> None:
     assert yaml.safe_load(to_yaml({"a": [text]})) == {"a": [text]}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0x" + "f" * 400, "0x" + "f" * 400),
+        ("-0x" + "f" * 400, "-0x" + "f" * 400),
+        ("0" + "7" * 6000, "0" + "7" * 6000),
+        ("7" * 6000, "7" * 6000),
+        ("1e400", "1e400"),
+        ("0x" + "f" * 20, float(16**20 - 1)),
+        ("0" + "7" * 30, float(8**30 - 1)),
+        ("017", 15),
+        ("0x11", 17),
+    ],
+)
+def test_a_number_of_any_length_is_read(text: str, value: Any, tmp_path: Path) -> None:
+    (found,) = read(f"value: {text}\n? {text}\n: key\n", tmp_path)
+    assert found == {"value": value, str(value): "key"}

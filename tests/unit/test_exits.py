@@ -120,5 +120,31 @@ def test_the_group_of_commands_ends_with_the_code() -> None:
     ended = CliRunner().invoke(app(NotFound(404, "NotFound", "gone")), ["fail"])
     assert (ended.exit_code, ended.stderr) == (3, "error: gone\n")
     assert CliRunner().invoke(app(KeyboardInterrupt()), ["fail"]).exit_code == 130
-    mistake = CliRunner().invoke(app(ZeroDivisionError()), ["fail"])
-    assert isinstance(mistake.exception, ZeroDivisionError), "a mistake of ours is no error"
+
+
+def test_what_nobody_has_foreseen_is_one_line_and_no_failed_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mistake = ZeroDivisionError("of\nerror: FAKE\x1b[2J" + "x" * 10_000)
+    ended = CliRunner().invoke(app(mistake), ["fail"])
+    first, second = ended.stderr.splitlines()
+    assert ended.exit_code == Exit.UNFORESEEN
+    assert first.startswith("error: ZeroDivisionError: of\\nerror: FAKE\\x1b[2Jxx")
+    assert len(first) < 5000 and "DDPJOB_DEBUG=1" in second
+    monkeypatch.setenv("DDPJOB_DEBUG", "1")
+    traced = CliRunner().invoke(app(mistake), ["fail"])
+    assert traced.exit_code == Exit.UNFORESEEN and "\x1b" not in traced.stderr
+    assert traced.stderr.startswith("Traceback (most recent call last):\n")
+    assert "raise raises" in traced.stderr and traced.stderr.endswith(ended.stderr)
+
+
+@pytest.mark.parametrize("error", [OSError(2, "no such file"), MemoryError(), RecursionError()])
+def test_errors_of_every_class_are_caught(error: Exception) -> None:
+    assert CliRunner().invoke(app(error), ["fail"]).exit_code == 70
+
+
+def test_what_ends_a_command_on_purpose_is_left_alone() -> None:
+    ended = CliRunner().invoke(app(typer.BadParameter("no", param_hint="--x")), ["fail"])
+    assert ended.exit_code == 2 and "no" in ended.stderr
+    assert CliRunner().invoke(app(typer.Exit(17)), ["fail"]).exit_code == 17
+    assert CliRunner().invoke(app(typer.Abort()), ["fail"]).exit_code == 1

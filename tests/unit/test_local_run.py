@@ -17,7 +17,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from ddpjob.cli.live import display
+from ddpjob.cli.live import LiveDisplay, PlainDisplay, display
 
 pytestmark = pytest.mark.timeout(180)
 # Rank 0 says so when both ranks have set their traps.
@@ -539,6 +539,47 @@ def test_notes_are_made_printable_and_lines_of_the_job_keep_their_colours(
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert r"digits restarts: boom\x1b[2J\nforged\u202e" in text and "  log: there" in text
     assert re.search(r"\x1b\[(2;)?31mred\x1b\[0m", text) and "\x1b[2J" not in text
+
+
+CONTROLS = (
+    *(
+        "\x1bc",
+        "\x1b#8",
+        "\x9b2J",
+        "\x1b\x1b[m[2J",
+        "\x1b[1\x1b[mA",
+        "\x1b]0;title\x07",
+        "\u202eabc",
+    ),
+    *("\x1b]52;c;eA==\x07\x1b[2J", "\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\", "\x1bP+q\x1b\\"),
+    *("\x1b[" + "1;" * 40 + "m", "\x1b[31", "\x1b[2;3H", "\x08\x08", "\x0b", "\u2028", "\x1b(0"),
+)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_line_of_the_job_controls_no_terminal(control: str, is_terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=300, force_terminal=is_terminal)
+    shown = (LiveDisplay if is_terminal else PlainDisplay)("digits", console)
+    shown.line("0", f"a\t\x1b[1;31mred {control} end")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    left = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert left.startswith("[node 0] a") and left.endswith("end\n")
+    assert left[:-1].replace("\t", "").isprintable(), ascii(text)
+    assert re.search(r"\x1b\[1;(2;)?31mred", text) and text.endswith("\x1b[0m\n")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_of_a_progress_bar_the_last_state_is_shown(is_terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, color_system=None)
+    shown = (LiveDisplay if is_terminal else PlainDisplay)("digits", console)
+    for line in ("10%\r20%\r30%\r", "windows\r", "\r", ""):
+        shown.line("0", line)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.strip() for line in lines] == [
+        *("[node 0] 30%", "[node 0] windows"),
+        *["[node 0]"] * 2,
+    ]
 
 
 def test_without_a_terminal_each_change_is_a_line() -> None:

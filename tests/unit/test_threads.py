@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddpjob.client.threads import WAITING, Pipe
+from ddpjob.client.threads import WAITING, Pipe, in_parallel
 
 
 def drain(pipe: Pipe[int]) -> list[int]:
@@ -92,3 +92,20 @@ def test_a_reader_that_is_told_of_news_and_of_the_end_needs_not_wait() -> None:
             assert told.wait(30)
             told.clear()
     assert found == [1, 2, 3]
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    assert in_parallel(lambda item: item * 2, range(100), 7) == list(range(0, 200, 2))
+    assert in_parallel(lambda item: item, [], 7) == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [OverflowError, MemoryError, SystemExit])
+def test_nobody_waits_for_a_thread_that_has_raised(error: type[BaseException]) -> None:
+    def act(item: int) -> int:
+        if item == 3:
+            raise error("cannot fit")
+        return item
+
+    with pytest.raises(error):
+        in_parallel(act, range(10), 2)

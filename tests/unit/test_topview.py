@@ -99,6 +99,8 @@ def test_rates_are_of_the_same_pods_at_both_looks() -> None:
         {"step": True, "loss": "x", "updated_at": [], "state": {}},
         {"step": 1.5, "loss": float("nan"), "updated_at": float("inf")},
         {"state": "\x1b[31m" * 100, "samples_per_second": 10**400},
+        {"state": 10**400, "step": 10**400, "updated_at": -1e299},
+        {"step": -(10**400), "updated_at": 1e299},
     ],
 )
 def test_what_a_pod_sends_instead_is_nothing_or_printable(content: Any) -> None:

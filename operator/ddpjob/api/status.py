@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from ddpjob.api.base import DNS_SUBDOMAIN, Model, Short, unique
+from ddpjob.api.base import DNS_SUBDOMAIN, Model, unique
 from ddpjob.api.result import Result
 from ddpjob.api.values import (
     DURATION,
@@ -16,11 +16,13 @@ from ddpjob.api.values import (
     TALLY,
     AttemptNumber,
     Column,
+    ConditionType,
     Count,
     Entry,
     ExceptionType,
     ExitCode,
     Message,
+    MetricName,
     Name,
     NodeCount,
     Number,
@@ -65,7 +67,7 @@ class Summary(Model):
 class Condition(Model):
     """A condition is one aspect of the job's state, as in other objects of Kubernetes."""
 
-    type: Annotated[str, Field(max_length=316)]
+    type: ConditionType
     """`type` is the name of the condition, such as Running."""
     status: Truth
     """`status` is True, False or Unknown."""
@@ -98,7 +100,7 @@ class Nodes(Model):
 class Metric(Model):
     """A metric is one of the numbers that the script itself reports."""
 
-    name: Annotated[str, Field(max_length=63)]
+    name: MetricName
     """`name` is the name that the script gave to the metric."""
     value: Number
     """`value` is a string, because it may be NaN or infinite."""
@@ -152,9 +154,9 @@ class Failure(Model):
     rank: Rank | None = None
     """`rank` is the global rank of the process. It is absent if a pod of several processes failed
     as a whole, such as by an eviction, or if its agent does not know which of them failed."""
-    pod: Short | None = None
+    pod: Name | None = None
     """`pod` is the name of the pod that failed."""
-    node: Short | None = None
+    node: Name | None = None
     """`node` is the name of the Kubernetes node on which the pod ran."""
     exit_code: ExitCode | None = None
     """`exitCode` is the worker's own exit code."""
@@ -195,9 +197,9 @@ class Attempt(Model):
     """`charged` is true if the failure counts towards `failurePolicy.maxRestarts`."""
     rank: Rank | None = None
     """`rank` is the rank of the primary failure, as in `status.failure`."""
-    pod: Short | None = None
+    pod: Name | None = None
     """`pod` is the name of the pod that failed."""
-    node: Short | None = None
+    node: Name | None = None
     """`node` is the name of the Kubernetes node on which the pod ran."""
     exit_code: ExitCode | None = None
     """`exitCode` is the exit code, as in `status.failure`."""

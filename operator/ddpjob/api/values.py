@@ -64,6 +64,8 @@ Words = Annotated[str, Field(max_length=1024), _printable(1024)]
 Message = Annotated[str, Field(max_length=4096), _printable(4096)]
 # A name of a pod or node that anybody may have written into the status.
 Name = Annotated[str, Field(max_length=MAX_NAME), _printable(MAX_NAME)]
+ConditionType = Annotated[str, Field(max_length=316), _printable(316)]
+MetricName = Annotated[str, Field(max_length=63), _printable(63)]
 # The same shorter: a column of `kubectl get`, and the message of an entry of the history.
 Column = Annotated[str, Field(max_length=MAX_COLUMN), _printable(MAX_COLUMN)]
 Entry = Annotated[str, Field(max_length=MAX_ENTRY), _printable(MAX_ENTRY, printable_bytes)]

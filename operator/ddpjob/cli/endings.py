@@ -22,8 +22,11 @@ def detached(job: Job, place: Place, again: str) -> Exit:
     return Exit.DETACHED
 
 
-def ended(job: Job, place: Place) -> Exit:
-    """Say how the job has ended, and return the exit code that stands for it."""
+def ended(job: Job, place: Place, *, is_deleted: bool) -> Exit:
+    """Say how the job has ended, and return the exit code that stands for it.
+
+    It may not have ended: of one that goes on, an attempt that is over was looked at.
+    """
     if job.state == "Succeeded":
         note(f"{job.name} succeeded")
         return Exit.OK
@@ -31,4 +34,8 @@ def ended(job: Job, place: Place) -> Exit:
         note(f"{job.name} failed: {job.reason}")
         note(f"  next: ddpjob describe {job.name}{place.flags}")
         return Exit.JOB_FAILED
-    return Exit.NOT_FOUND  # it was deleted, as has been said
+    if is_deleted:
+        return Exit.NOT_FOUND  # as has been said
+    note(f"that attempt is over, and {job.name} is {job.state} in attempt {job.attempt}")
+    note(f"  next: ddpjob logs -f {job.name}{place.flags}")
+    return Exit.OK

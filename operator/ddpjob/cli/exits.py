@@ -1,7 +1,9 @@
 """How a command ends: exit codes, and errors as two lines: the error, and the next step."""
 
 import errno
+import os
 import signal
+import traceback
 from enum import IntEnum
 from typing import Any
 
@@ -10,6 +12,7 @@ from typer.core import TyperGroup
 
 from ddpjob.cli.say import close, note
 from ddpjob.errors import (
+    MAX_ANSWER,
     Conflict,
     DDPJobError,
     Forbidden,
@@ -21,6 +24,7 @@ from ddpjob.errors import (
     Refused,
     Unavailable,
 )
+from ddpjob.text import printable
 
 
 class Exit(IntEnum):
@@ -41,12 +45,24 @@ class Exit(IntEnum):
 
     Or Helm does, or `doctor --admin` finds a fault of the installation.
     """
+    UNFORESEEN = 70
+    """A mistake of ddpjob itself. With `DDPJOB_DEBUG=1` in the environment it says where."""
     TIMEOUT = 124
     """The time that was allowed is over. A job that was waited for runs on."""
     DETACHED = 130
     """Ctrl-C, or a question that was answered with no. The job runs on."""
 
 
+# In the environment: whether the traceback of an unforeseen error is printed too.
+DEBUG = "DDPJOB_DEBUG"
+# By these a command ends on purpose. The base of all errors of usage is typer's own in one version,
+# and click's in another.
+_TYPERS: tuple[type[BaseException], ...] = (
+    typer.Exit,
+    typer.Abort,
+    EOFError,
+    *(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"),
+)
 # The first class that fits decides.
 CODES: tuple[tuple[type[DDPJobError], Exit], ...] = (
     (JobFailed, Exit.JOB_FAILED),
@@ -95,6 +111,18 @@ def _missing_right(error: Forbidden) -> tuple[str, str]:
     return text, f'ask {who} for the role "{role}"'
 
 
+def report_unforeseen(error: Exception) -> Exit:
+    """Print an error that nobody has foreseen, and return its exit code.
+
+    It may quote anybody, and it is not code 1, which is a job that has failed.
+    """
+    if os.environ.get(DEBUG):
+        note(*"".join(traceback.format_exception(error)).splitlines())
+    note(printable(f"error: {type(error).__name__}: {error}", MAX_ANSWER))
+    note(f"  next: it is a mistake of ddpjob; report it with what {DEBUG}=1 prints before it")
+    return Exit.UNFORESEEN
+
+
 class Commands(TyperGroup):
     """The group of all commands. An error of ours ends a command as `report` says."""
 
@@ -102,10 +130,12 @@ class Commands(TyperGroup):
         """Run the command that the arguments name."""
         try:
             return super().invoke(ctx)
+        except _TYPERS:
+            raise
         except DDPJobError as error:
             raise typer.Exit(report(error)) from None
-        except OSError as error:
-            if error.errno != errno.EPIPE:
-                raise
+        except Exception as error:
+            if getattr(error, "errno", None) != errno.EPIPE:
+                raise typer.Exit(report_unforeseen(error)) from None
             close()  # nobody reads any more (`| head`)
             raise typer.Exit(128 + signal.SIGPIPE) from None

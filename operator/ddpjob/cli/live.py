@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpjob.cli.screen import COLOURS
-from ddpjob.text import printable
+from ddpjob.text import printable, printable_but_colours
 from ddpjob.times import duration
 
 Status = dict[str, Any]
@@ -30,7 +30,7 @@ class Display(Protocol):
         """Show the job's new status."""
 
     def line(self, node: str, line: str) -> None:
-        """Show a line that a pod has printed, as it is."""
+        """Show a line that a pod has printed: its own colours, and the rest printable."""
 
     def note(self, *lines: str) -> None:
         """Show lines of ddpjob itself. They may quote anybody, so they are made printable."""
@@ -62,7 +62,8 @@ class LiveDisplay:
 
     def line(self, node: str, line: str) -> None:
         """Print the line above the table, with its own colours."""
-        text = Text(f"[node {node}] ", style="dim") + Text.from_ansi(line)
+        own = Text.from_ansi(printable_but_colours(line))
+        text = Text(f"[node {node}] ", style="dim") + own
         self._console.print(text, soft_wrap=True)
 
     def note(self, *lines: str) -> None:
@@ -107,8 +108,8 @@ class PlainDisplay:
         self.note("  ".join([self._name, state, *shown, *([reason] if reason else [])]))
 
     def line(self, node: str, line: str) -> None:
-        """Print the line as it is."""
-        self._print(f"[node {node}] {line}")
+        """Print the line, with its own colours."""
+        self._print(f"[node {node}] {printable_but_colours(line)}")
 
     def note(self, *lines: str) -> None:
         """Print the lines at once."""

@@ -49,10 +49,13 @@ def print_logs(place: Place, name: str | None, options: Options) -> Exit:
         found = choices(job.body, job.processes_per_node, wanted, follow=options.follow)
         for choice, follow in found:
             query = _query(choice, options, shows, follow=follow)
-            job = _print(client, job, query, printer, goes_on=options.follow and not follow)
+            logs = _print(client, job, query, printer, goes_on=options.follow and not follow)
+            job = logs.job
     except KeyboardInterrupt:
         return detached(job, place, f"logs -f {job.name}")
-    return ended(job, place) if options.follow else Exit.OK
+    if not options.follow:
+        return Exit.OK
+    return ended(job, place, is_deleted=logs.is_deleted)
 
 
 def _query(
@@ -77,8 +80,8 @@ def _query(
     )
 
 
-def _print(client: Client, job: Job, query: Query, printer: Printer, *, goes_on: bool) -> Job:
-    """Print the lines, and return the job as it was at their end.
+def _print(client: Client, job: Job, query: Query, printer: Printer, *, goes_on: bool) -> Logs:
+    """Print the lines, and return what was read, with the job as it was at their end.
 
     `goes_on` says that a later attempt, or how the job has ended, is told after them.
     """
@@ -88,7 +91,7 @@ def _print(client: Client, job: Job, query: Query, printer: Printer, *, goes_on:
         count += printer.print(batch)
     if not count:
         _say_why(logs, query, goes_on=goes_on)
-    return logs.job
+    return logs
 
 
 def _say_why(logs: Logs, query: Query, *, goes_on: bool) -> None:

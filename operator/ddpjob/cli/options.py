@@ -46,14 +46,12 @@ class Record(StrEnum):
 
 def complete_names(ctx: Any, incomplete: str) -> list[str]:
     """Return the names of jobs for the shell; none where the cluster does not answer."""
-    from ddpjob.errors import DDPJobError
-
     params = getattr(ctx, "params", {})
     try:
         client = Place.of(params).client(notes=False)
         client.connection.connect_seconds = TAB_SECONDS
         jobs = client.jobs()
-    except DDPJobError:
+    except Exception:  # a TAB must not print a traceback into the line that is typed
         return []
     return [job.name for job in jobs if job.name.startswith(incomplete)]
 

@@ -1,6 +1,6 @@
 """Prints what the commands have to say, which may quote anybody. Nothing else prints.
 
-live.py, which prints the logs of a local run, is the one exception.
+live.py, which prints the logs of a local run in their own colours, is the one exception.
 """
 
 import os

@@ -2,11 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
 from ddpjob import names
@@ -14,14 +12,20 @@ from ddpjob.client import stacks, why
 from ddpjob.client.connection import Connection
 from ddpjob.client.forward import Page, fetch
 from ddpjob.client.logs import Pod, read_pod
+from ddpjob.client.threads import in_parallel
 from ddpjob.cluster import PODS
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed
 from ddpjob.json_depth import Body
+from ddpjob.text import printable
 
 # Pods that are asked at the same time.
 WORKERS = 16
 # Pods that are asked at all. Each takes a connection of the API server's to a kubelet.
 MAX_PODS = 512
+# The last moment of a step that is believed, in Unix seconds: it is in the year 2286.
+MAX_TIME = 1e10
+# Characters of a problem that nobody has foreseen.
+MAX_PROBLEM = 200
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,17 @@ def ask(connection: Connection, job: Body, path: str) -> list[Answer]:
             return Answer(pod, None, f"its container is {pod.state}")
         try:
             page = fetch(connection, namespace, pod.name, port, path)
-        except Forbidden:
+        except (Forbidden, LoginFailed):
             raise
         except ClusterError as error:
             return Answer(pod, None, error.message)
+        except Exception as error:  # nobody has foreseen it, and the other pods answer all the same
+            return Answer(pod, None, printable(f"{type(error).__name__}: {error}", MAX_PROBLEM))
         if page.status != 200:
             return Answer(pod, None, f"its agent has no {path} (HTTP {page.status})")
         return Answer(pod, page, "")
 
-    return _in_parallel(answer, pods[:MAX_PODS])
+    return in_parallel(answer, pods[:MAX_PODS], WORKERS)
 
 
 def read_progress(answer: Answer) -> NodeProgress:
@@ -85,7 +91,8 @@ def read_progress(answer: Answer) -> NodeProgress:
     if not isinstance(found, Mapping):
         return NodeProgress(answer.pod, problem="its agent has sent no JSON object")
     updated, now = _number(found, "updated_at"), _time(answer.page.date)
-    idle = None if updated is None or now is None else max(0.0, now - updated)
+    is_time = updated is not None and 0 <= updated <= MAX_TIME
+    idle = None if updated is None or now is None or not is_time else max(0.0, now - updated)
     return NodeProgress(
         answer.pod,
         state=why.text(found, "state", limit=32),
@@ -126,37 +133,6 @@ def _port(pod: Body) -> int:
     text = why.text(pod, "metadata", "annotations", names.AGENT_PORT_ANNOTATION, limit=8)
     is_port = text.isascii() and text.isdigit() and 0 < int(text) < 2**16
     return int(text) if is_port else names.AGENT_PORT
-
-
-def _in_parallel(
-    act: Callable[[tuple[Pod, int]], Answer], pods: Sequence[tuple[Pod, int]]
-) -> list[Answer]:
-    """Return the results in the order of the pods. Raises the first error of one."""
-    todo: SimpleQueue[int] = SimpleQueue()
-    done: SimpleQueue[tuple[int, Answer | Exception]] = SimpleQueue()
-    for number in range(len(pods)):
-        todo.put(number)
-
-    def work() -> None:
-        while True:
-            try:
-                number = todo.get_nowait()
-            except Empty:
-                return
-            try:
-                done.put((number, act(pods[number])))
-            except (ClusterError, LoginFailed) as error:
-                done.put((number, error))
-
-    for _ in range(min(WORKERS, len(pods))):
-        Thread(target=work, daemon=True).start()  # Ctrl-C waits for none of them
-    found: dict[int, Answer] = {}
-    while len(found) < len(pods):
-        number, result = done.get()
-        if isinstance(result, Exception):
-            raise result
-        found[number] = result
-    return [found[number] for number in range(len(pods))]
 
 
 def _number(found: Any, name: str) -> float | None:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
 import yaml
@@ -67,13 +68,12 @@ class _Loader(yaml.SafeLoader):
         """Return a number: an integer if Go would write it as one, such as 2.0 and 1e3."""
         text = str(self.construct_scalar(node))
         plain = text.replace("_", "")
-        if re.fullmatch(r"[-+]?0[0-7]+", plain):
-            return int(plain, 8)
+        is_octal = re.fullmatch(r"[-+]?0[0-7]+", plain)
         try:
-            number: float = int(plain, 0)
+            number: float = int(plain, 8 if is_octal else 0)
         except ValueError:
             number = _float(plain, node)
-        if number in (float("inf"), float("-inf")):
+        if not abs(number) <= float_info.max:
             return text  # too large for a number
         if not -(2**63) <= number < 2**64:
             return float(number)

@@ -62,6 +62,11 @@ class Logs:
         return self._tracked.job
 
     @property
+    def is_deleted(self) -> bool:
+        """Return whether the job was deleted while it was followed."""
+        return self._tracked.is_deleted
+
+    @property
     def pods(self) -> list[Pod]:
         """Return the job's pods that exist."""
         return list(self._tracked.pods.values())

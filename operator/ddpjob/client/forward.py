@@ -20,6 +20,8 @@ DATA, ERROR = 0, 1
 # For a whole answer: an agent takes 4 s for the stacks of a process that does not answer.
 SECONDS = 15.0
 MAX_BYTES, MAX_ERROR = 2**20, 4096
+# Where the headers of an answer end.
+_END = b"\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class _Answer:
     def __init__(self, pod: str) -> None:
         self._pod = pod
         self._begun: set[int] = set()
-        self._content, self._problem = b"", b""
+        self._content, self._problem = bytearray(), b""
+        self._head: http.client.HTTPResponse | None = None
 
     def read(self, socket: Any, deadline: float) -> Page:
         """Return the page. Raises Unavailable for what is none, is too large or takes too long."""
@@ -91,19 +94,30 @@ class _Answer:
 
     def _page(self, *, is_all: bool = False) -> Page | None:
         """Return the page, or None if more of it is to come."""
-        if b"\r\n\r\n" not in self._content:
+        start = self._content.find(_END) + len(_END)
+        if start < len(_END):
             return None
-        answer = http.client.HTTPResponse(_Sent(self._content))  # type: ignore[arg-type]
+        head = self._head = self._head or self._read_head(bytes(self._content[:start]))
+        length, come = head.length, len(self._content) - start
+        if length is None:  # it ends with the connection
+            length = come if is_all else come + 1
+        if come < length:
+            return None if not is_all else self._nothing()
+        content = bytes(self._content[start : start + length])
+        return Page(head.status, str(head.headers.get("Date", "")), content)
+
+    def _read_head(self, head: bytes) -> http.client.HTTPResponse:
+        """Return status and headers. A pod may write any number there, so none is used unseen."""
+        answer = http.client.HTTPResponse(_Sent(head))  # type: ignore[arg-type]
         try:
             answer.begin()
-            content = answer.read()
-        except http.client.IncompleteRead:
-            return None if not is_all else self._nothing()
-        except (http.client.HTTPException, ValueError):
+        except (http.client.HTTPException, ValueError, OverflowError):
             raise self._error("has sent no HTTP") from None
-        if answer.length is None and not is_all and "Content-Length" not in answer.headers:
-            return None
-        return Page(answer.status, answer.headers.get("Date", ""), content)
+        if answer.chunked:  # HTTP/1.0 was asked for, which has no chunks
+            raise self._error("has sent chunks, for which it was not asked")
+        if answer.length is not None and answer.length > MAX_BYTES:
+            raise self._error(f"wants to send more than {MAX_BYTES} bytes")
+        return answer
 
     def _nothing(self) -> Page:
         words = self._problem.decode(errors="replace").strip()

@@ -101,7 +101,7 @@ class Snapshot:
         nnodes = why.number(self.body, "spec", "nnodes") or 1
         nodes = why.number(status, "nodes", "desired") or nnodes
         if world := why.number(status, "worldSize"):
-            return max(1, world // max(1, nodes))
+            return max(1, min(MAX_NPROC, world // max(1, nodes)))
         asked = why.number(self.body, "spec", "nprocPerNode")
         return max(1, min(MAX_NPROC, self.gpus_per_node if asked is None else asked))
 

@@ -3,6 +3,7 @@
 The library's login, certificates and proxy are used, and the WebSocket that it brings.
 """
 
+import http
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,26 +38,42 @@ def open_socket(login: Login, path: str, query: Sequence[tuple[str, str]]) -> An
     from kubernetes.stream.ws_client import websocket_proxycare
 
     settings: Any = login.configuration
+    socket: Any = websocket.WebSocket(sslopt=_certificates(settings), enable_multithread=True)
     url = f"{login.server.replace('http', 'ws', 1)}{path}?{urlencode(query)}"
     headers = login.headers()
     options: dict[str, Any] = {
         "header": [f"{name}: {text}" for name, text in headers.items()],
         "subprotocols": [PROTOCOL],
         "suppress_origin": True,
-        "sslopt": _certificates(settings),
         "timeout": CONNECT_SECONDS,
+        "redirect_limit": 0,  # the library would send the token along, to any host
     }
     if settings.proxy or settings.proxy_headers:
         proxied: Any = websocket_proxycare
         options = proxied(options, settings, url, headers)
     try:
-        return websocket.create_connection(url, **options)
+        socket.connect(url, **options)
     except websocket.WebSocketBadStatusException as error:
         body = error.resp_body or b""
         refused = _Refused(error.status_code, "", error.resp_headers or {}, bytes(body))
         raise refusal(refused, login, path) from None
     except (websocket.WebSocketException, OSError) as error:
+        _check_is_open(socket, login, path)
         raise no_answer(error, login) from error
+    _check_is_open(socket, login, path)
+    return socket
+
+
+def _check_is_open(socket: Any, login: Login, path: str) -> None:
+    """Raise the refusal for an answer that leads elsewhere.
+
+    One version of the library raises an error of its own for it, another one none.
+    """
+    answer = socket.handshake_response
+    if answer is not None and answer.status != http.HTTPStatus.SWITCHING_PROTOCOLS:
+        socket.shutdown()
+        text = f"{login.server} leads elsewhere ({answer.status}), where no token is sent"
+        raise refusal(_Refused(answer.status, "Redirect", {}, text.encode()), login, path)
 
 
 def _certificates(settings: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ The texts come from pods, so they may be anything. No file that they name is rea
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from ddpjob.text import printable
@@ -41,17 +41,17 @@ class Group:
         return f"{_shown(self.frames[0])}{called}"
 
 
-def by_rank(text: str, ranks: Iterable[int]) -> dict[int, str]:
+def by_rank(text: str, ranks: Container[int]) -> dict[int, str]:
     """Return the part of an agent's answer about each of these ranks of its pod.
 
     Of the processes of a rank this is the first, which has started the others.
     """
-    known, found = set(ranks), dict[int, str]()
+    found: dict[int, str] = {}
     marks = [*_TITLE.finditer(text)]
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     for mark, end in zip(marks, ends, strict=False):
         rank = int(mark[1]) if mark[1] else -1
-        if rank in known and rank not in found:
+        if rank in ranks and rank not in found:
             found[rank] = text[mark.start() : end]
     return found
 

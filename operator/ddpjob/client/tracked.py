@@ -10,7 +10,6 @@ from ddpjob.client import why
 from ddpjob.client.connection import Connection
 from ddpjob.client.logs import Pod, read_pod
 from ddpjob.cluster import DDPJOBS, PODS
-from ddpjob.errors import DDPJobError
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
@@ -29,7 +28,9 @@ class Tracked:
         """Whether the pods have changed since somebody set it to False."""
         self.finished_at: float | None = None
         """When the job was seen to be finished, or deleted, on the monotonic clock."""
-        self.error: DDPJobError | None = None
+        self.is_deleted = False
+        """Whether the job was seen to be deleted."""
+        self.error: BaseException | None = None
         """What has ended one of the threads."""
 
     def list_pods(self) -> None:
@@ -53,12 +54,12 @@ class Tracked:
             return pod is None or pod.state == "ended"
 
     def spawn(self, act: Callable[[], None]) -> None:
-        """Do this in a thread. An error of ours that it raises becomes `error`."""
+        """Do this in a thread. What it raises becomes `error`: somebody waits for its work."""
 
         def run() -> None:
             try:
                 act()
-            except DDPJobError as error:
+            except BaseException as error:
                 with self.changed:
                     self.error = self.error or error
                     self.changed.notify_all()
@@ -84,6 +85,7 @@ class Tracked:
         watch = self._connection.watch(DDPJOBS, namespace=self.job.namespace, after=self.job.body)
         for event in watch:
             if event.type == "DELETED":
+                self.is_deleted = True
                 self._connection.note(f"-- {self.job.name} was deleted --")
                 return self._finish()
             before, self.job = self.job, self.job.at(event.object)

@@ -17,6 +17,8 @@ from ddpjob.times import unix_seconds
 FINISHED = ("Succeeded", "Failed")
 # Characters of the line.
 MAX_LINE = 256
+# The largest number that is read: JSON readers keep integers exact up to here.
+MAX_NUMBER = 2**53 - 1
 # Reasons of Running=False that say no more than the state.
 _PLAIN = ("Starting", "Suspended", "Finished", "AllNodesRunning", "")
 
@@ -33,14 +35,16 @@ def text(body: Any, *path: str, limit: int = MAX_LINE) -> str:
     found = part(body, *path)
     if isinstance(found, str):
         return printable(found, limit)
-    # True is an int, and no number of anything.
-    return str(found) if isinstance(found, int) and not isinstance(found, bool) else ""
+    count = number(body, *path)
+    return "" if count is None else str(count)
 
 
 def number(body: Any, *path: str) -> int | None:
-    """Return the integer at a path of keys, or None."""
+    """Return the integer at a path of keys, or None; None too for one that is out of bounds."""
     found = part(body, *path)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    # True is an int, and no number of anything.
+    is_number = isinstance(found, int) and not isinstance(found, bool)
+    return found if is_number and -MAX_NUMBER <= found <= MAX_NUMBER else None
 
 
 def condition(status: Any, kind: str) -> Mapping[str, Any]:

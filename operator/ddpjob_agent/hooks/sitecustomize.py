@@ -106,6 +106,19 @@ def write_to_own_pipes(folder: str) -> None:
         os.close(pipe)
 
 
+def put_memory_file_at(number: int) -> None:
+    """Have a new memory file at this open descriptor, whose name has the number.
+
+    It is appended to, so that what is written next is at its beginning once its reader has emptied
+    it. By opening it again, because to import `fcntl` costs more.
+    """
+    file = os.memfd_create(f"{MEMORY_FILE}-{number}")
+    own = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_APPEND)
+    os.dup2(own, number, inheritable=False)
+    os.close(own)
+    os.close(file)
+
+
 def answer_with_stacks(signal_number: int) -> None:
     """Write the stacks of all threads to a memory file whenever this signal comes.
 
@@ -116,9 +129,12 @@ def answer_with_stacks(signal_number: int) -> None:
     """
     import faulthandler
 
-    guess = os.memfd_create(MEMORY_FILE)
-    os.close(guess)
-    descriptor = os.memfd_create(f"{MEMORY_FILE}-{guess}")
+    descriptor = os.memfd_create(MEMORY_FILE)
+    try:
+        put_memory_file_at(descriptor)
+    except OSError:  # the agent cannot look into such a process either
+        os.close(descriptor)
+        return
     faulthandler.register(signal_number, file=descriptor, all_threads=True)
     ours = [os.fstat(descriptor).st_ino, os.fstat(descriptor).st_dev]
 
@@ -128,9 +144,7 @@ def answer_with_stacks(signal_number: int) -> None:
         except OSError:
             return
         if [info.st_ino, info.st_dev] == ours:
-            own = os.memfd_create(f"{MEMORY_FILE}-{descriptor}")
-            os.dup2(own, descriptor, inheritable=False)
-            os.close(own)
+            put_memory_file_at(descriptor)
             info = os.fstat(descriptor)
             ours[:] = info.st_ino, info.st_dev
 

@@ -1,6 +1,7 @@
 """Hangs: the agent as a process around scripts that stand still; no torch."""
 
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -170,6 +171,68 @@ def test_whoever_asks_sees_the_stacks_and_the_training_goes_on(pods: Pods) -> No
     assert "--- rank 0 (pid " in texts[0]
     (pod.folder / "enough").touch()
     assert pod.wait() == 0
+
+
+def test_asking_often_costs_the_ranks_nothing_that_stays(pods: Pods) -> None:
+    pod = start(
+        pods,
+        """
+        import threading
+        def deep(n):
+            deep(n - 1) if n else time.sleep(1000)
+        for _ in range(20):
+            threading.Thread(target=deep, args=(20,), daemon=True).start()
+        os.fork()
+        print("ready", flush=True)
+        deep(3)
+        """,
+    )
+    pod.until(lambda: pod.log.count("ready") == 2)
+    files = {}
+    for _ in range(3):
+        time.sleep(1.1)
+        text = ask(pod)
+        assert text != "" and "\0" not in text and text.count("Current thread") == 2
+        assert text.count("in deep") > 100
+        pids = map(int, re.findall(r"\(pid (\d+)\)", text))
+        files = {pid: stacks.memory_file(pid) for pid in pids}
+    assert len(files) == 2
+    for path in files.values():
+        assert path and os.stat(path).st_size == os.stat(path).st_blocks == 0
+
+
+def test_who_asks_at_once_again_gets_the_same_answer(pods: Pods) -> None:
+    pod = start(
+        pods,
+        """
+        def deep(n):
+            deep(n - 1) if n else time.sleep(0.01)
+        print("ready", flush=True)
+        for n in range(10**9):
+            deep(n % 50)
+        """,
+    )
+    texts: list[str] = []
+
+    def are_asked_within_a_second() -> bool:
+        began = time.monotonic()
+        texts[:] = [ask(pod) for _ in range(4)]
+        return time.monotonic() - began < 1.0
+
+    pod.until(are_asked_within_a_second)
+    assert len(set(texts)) == 1
+    time.sleep(1.1)
+    pod.until(lambda: ask(pod) != texts[0])
+
+
+def test_a_file_of_the_script_is_not_emptied(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("checkpoint")
+    assert stacks.read_from(str(mine), 0) == "" and mine.read_text() == "checkpoint"
+    file = os.memfd_create("ddpjob-spare")
+    os.write(file, b"x")
+    assert stacks.read_from(f"/proc/self/fd/{file}", 0) == "" and os.fstat(file).st_size == 1
+    os.close(file)
 
 
 def test_forked_and_started_children_answer_for_themselves(pods: Pods) -> None:

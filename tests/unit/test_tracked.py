@@ -1,0 +1,21 @@
+"""The threads that keep a job and its pods up to date."""
+
+import pytest
+
+from ddpjob.client.job import Job
+from ddpjob.client.tracked import Tracked
+from tests.builders import job_object
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [OverflowError, MemoryError, SystemExit])
+def test_whatever_ends_a_thread_is_seen_by_who_waits(error: type[BaseException]) -> None:
+    tracked = Tracked(None, Job(None, job_object("digits")))  # type: ignore[arg-type]
+
+    def act() -> None:
+        raise error("cannot fit")
+
+    tracked.spawn(act)
+    with tracked.changed:
+        assert tracked.changed.wait_for(lambda: tracked.error is not None, 30)
+    assert isinstance(tracked.error, error)
