@@ -26,7 +26,7 @@ def test_the_page_is_that_of_these_commands() -> None:
 
 
 def test_each_exit_code_has_a_meaning() -> None:
-    assert all(text.endswith(".") for text in meanings().values()) and len(meanings()) == 8
+    assert all(text.endswith(".") for text in meanings().values()) and len(meanings()) == 9
 
 
 def test_a_page_without_a_place_is_refused() -> None:
