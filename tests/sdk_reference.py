@@ -20,7 +20,7 @@ CLASSES = (
     ("logs", "LogLine"),
 )
 LEFT_OUT = {"news", "ways_back", "apart", "at", "until", "on", "rerun_with", "wait_until_gone"}
-LEFT_OUT |= {"Job.close"}
+LEFT_OUT |= {"Job.close", "body", "seen"}
 
 
 def reference() -> str:

@@ -22,7 +22,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ddpjob.client.client import Client
+from ddpjob.client.client import Client, select
 from ddpjob.client.connection import Connection
 from ddpjob.client.events import Event
 from ddpjob.client.html import table
@@ -42,8 +42,8 @@ T = TypeVar("T")
 class AsyncJob(Snapshot):
     """A snapshot of a job, and verbs. Verbs that return a job bring this one up to date first."""
 
-    def __init__(self, connection: Connection, body: Body) -> None:
-        super().__init__(body)
+    def __init__(self, connection: Connection, body: Body, *, is_listed: bool = False) -> None:
+        super().__init__(body, is_listed=is_listed)
         self._connection = connection
 
     def _repr_html_(self) -> str:
@@ -216,9 +216,13 @@ class AsyncClient:
         all_namespaces: bool = False,
     ) -> AsyncJobList:
         """Return jobs, newest first, as `Client.jobs` does."""
+
+        def make(body: Body) -> AsyncJob:
+            return AsyncJob(self.connection, body, is_listed=True)
+
         wanted: dict[str, Any] = {"state": state, "mine": mine, "all_namespaces": all_namespaces}
-        found = await self._call(lambda client: client.jobs(labels=labels, **wanted))
-        return AsyncJobList(AsyncJob(self.connection, job.body) for job in found)
+        found = await self._call(lambda client: select(client, make, labels=labels, **wanted))
+        return AsyncJobList(found)
 
     async def changes(
         self, jobs: Sequence[AsyncJob], *, timeout: float | None = None

@@ -38,7 +38,7 @@ def open_socket(login: Login, path: str, query: Sequence[tuple[str, str]]) -> An
     from kubernetes.stream.ws_client import websocket_proxycare
 
     settings: Any = login.configuration
-    socket = websocket.WebSocket(sslopt=_certificates(settings), enable_multithread=True)
+    socket: Any = websocket.WebSocket(sslopt=_certificates(settings), enable_multithread=True)
     url = f"{login.server.replace('http', 'ws', 1)}{path}?{urlencode(query)}"
     headers = login.headers()
     options: dict[str, Any] = {
