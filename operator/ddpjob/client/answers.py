@@ -12,6 +12,7 @@ from ddpjob.cluster import Keep, kept
 from ddpjob.cluster.pages import read_page_at_once
 from ddpjob.errors import (
     ClusterError,
+    DDPJobError,
     LoginFailed,
     NotInstalled,
     Unavailable,
@@ -127,6 +128,13 @@ def no_answer(error: Exception, login: Login) -> Unavailable | LoginFailed:
     found = Unavailable(0, word, f"no answer from {login.server}: {_in_short(cause)}")
     found.advice = "is the cluster up, and this machine in its network (VPN, proxy)?"
     return found
+
+
+def may_have_come(error: BaseException) -> bool:
+    """Return whether a request that has ended so may have been carried out all the same."""
+    if isinstance(error, Unavailable):
+        return error.reason != UNREACHED and error.code != 429
+    return not isinstance(error, DDPJobError)  # an interrupt
 
 
 def not_installed(code: int) -> NotInstalled:

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 from ddpjob.client.answers import UNREACHED, Page, no_answer, read_list, read_object, refusal
 from ddpjob.client.login import Login, log_in
+from ddpjob.client.unanswered import Unanswered
 from ddpjob.client.watching import Seen, read_event, whole_lines
 from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.errors import ClusterError, Expired, Unavailable
@@ -60,6 +61,7 @@ class Connection:
         self.connect_seconds = CONNECT_SECONDS
         self._origin: Connection | None = None
         self._closed = threading.Event()
+        self._unanswered = Unanswered()
         self._answers: set[Any] = set()  # those that are being read
         self._parts = weakref.WeakSet[Connection]()
 
@@ -99,9 +101,17 @@ class Connection:
         It is closed with this one too. Raises Unavailable if this one is closed.
         """
         self._check_open()
+        other = self.outliving()
+        self._parts.add(other)
+        return other
+
+    def outliving(self) -> "Connection":
+        """Return a connection with the same login that goes on when this one is closed.
+
+        For what has to be undone then. Whoever asks for it closes it.
+        """
         other = Connection(self._namespace, note=self.note)
         other._origin, other.connect_seconds = self, self.connect_seconds
-        self._parts.add(other)
         return other
 
     def close(self) -> None:
@@ -110,14 +120,20 @@ class Connection:
         They raise Unavailable with the reason `Closed`.
         """
         self._closed.set()
+        self._unanswered.end()
         for part in list(self._parts):
             part.close()
         for answer in list(self._answers):
             # A thread that is blocked in a read does not notice that a socket is closed.
             with suppress(AttributeError, OSError, RuntimeError, ValueError):
                 answer.shutdown()
-        if "login" in self.__dict__ and not self._origin:
+        if "login" in self.__dict__ and (not self._origin or self._origin.is_closed):
             self.login.pool.clear()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether this connection is closed, or the one that it has its login from."""
+        return self._closed.is_set() or (self._origin is not None and self._origin.is_closed)
 
     def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Body:
         """Return one object, by default of the connection's namespace. Raises ClusterError."""
@@ -183,16 +199,17 @@ class Connection:
         login, answer = self.login, None
         headers = {**login.headers(), "Accept": "application/json", "Content-Type": content_type}
         try:
-            answer = login.pool.urlopen(
-                verb,
-                f"{login.server}{path}{'?' + urlencode(query) if query else ''}",
-                body=None if body is None else json.dumps(body).encode(),
-                headers=headers,
-                preload_content=False,
-                retries=False,
-                redirect=False,
-                timeout=urllib3.Timeout(connect=self.connect_seconds, read=read_seconds),
-            )
+            with self._unanswered.request():
+                answer = login.pool.urlopen(
+                    verb,
+                    f"{login.server}{path}{'?' + urlencode(query) if query else ''}",
+                    body=None if body is None else json.dumps(body).encode(),
+                    headers=headers,
+                    preload_content=False,
+                    retries=False,
+                    redirect=False,
+                    timeout=urllib3.Timeout(connect=self.connect_seconds, read=read_seconds),
+                )
             self._answers.add(answer)
             self._check_open()
             if answer.status >= 300:

@@ -1,8 +1,6 @@
 """`launch`: a function, a module or a script becomes a job, in a cluster or on this machine."""
 
 import os
-import secrets
-import string
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ from ddpjob import names
 from ddpjob.client.arguments import refusal
 from ddpjob.client.client import Client
 from ddpjob.client.functions import SCRIPT, describe
+from ddpjob.client.generated import generated
 from ddpjob.client.live import follow
 from ddpjob.client.local import FILES, LocalRun
 from ddpjob.client.run import Run
@@ -156,12 +155,9 @@ def _submit(client: Client, job: Body, folder: Path | None, files: Mapping[str, 
 
 def _run_here(job: Body, folder: Path, files: Mapping[str, bytes]) -> LocalRun:
     """Run the job as processes of this machine."""
-    from ddpjob.client.build import GENERATED
-
     metadata = dict(job["metadata"])
     if start := metadata.pop("generateName", None):
-        letters = (secrets.choice(string.ascii_lowercase + string.digits) for _ in range(GENERATED))
-        metadata["name"] = start + "".join(letters)
+        metadata["name"] = generated(start)
     spec = {**job["spec"]}
     if files:  # they lie elsewhere than the folder, which stays as it is
         spec["args"] = [f"{FILES}/{SCRIPT}", *spec["args"][1:]]
