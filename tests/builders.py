@@ -11,6 +11,7 @@ from ddpjob.plan import decision
 from ddpjob.plan.observed import GroupReport, NodeReport, Observed, PodRecord, Report
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.proof import print_of, proofs
+from ddpjob.times import timestamp
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 STARTED = "2027-01-15T07:55:00Z"  # 300 s before NOW
@@ -111,6 +112,18 @@ def started(*pods: PodRecord, **spec: Any) -> DDPJob:
 def whole(**spec: Any) -> DDPJob:
     """A job both of whose nodes run."""
     return write(started(**spec), running(0), running(1))
+
+
+def resumed() -> DDPJob:
+    """A job that is resumed 20 s before NOW, after two days, and whose node 1 pulls its image."""
+    pods, then = (running(0), running(1)), NOW - 2 * 86400
+    ours = write(write(write(job(), now=then), now=then), *pods, now=then)
+    ours = with_status(job(suspend=True), ours.status)
+    for left in (pods, (), ()):
+        ours = write(ours, *left, now=then)
+    ours = write(with_status(job(), ours.status), now=NOW - 20)
+    waits = {"reason": "Pulling", "message": "image reg/x", "started_at": timestamp(NOW - 15)}
+    return write(ours, pod(0, attempt=1), pod(1, attempt=1, node="gpu-3", **waits))
 
 
 def long_running(**spec: Any) -> DDPJob:

@@ -1,5 +1,6 @@
 """Tiers: markers by folder, skips that count as failures where required, and a closing table."""
 
+import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -18,6 +19,13 @@ from tests.cluster.tiers import (
     skipping_where_unavailable,
     tier_of,
 )
+
+# What a shell starts in the background ignores Ctrl-C, and hands that on to all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 # No test is judged by how fast a machine is. In CI hypothesis has this by itself.
 hypothesis.settings.register_profile("patient", hypothesis.settings.default, deadline=None)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpjob import api
-from ddpjob.cli.files import documents, to_yaml
+from ddpjob.client.documents import documents, to_yaml
 from ddpjob.convert import Note, convert, flattened, is_runtime, runtimes_of
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body

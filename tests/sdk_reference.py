@@ -18,6 +18,7 @@ CLASSES = (
     ("job", "Job"),
     ("snapshot", "Snapshot"),
     ("logs", "LogLine"),
+    ("events", "Event"),
 )
 LEFT_OUT = {"news", "ways_back", "apart", "at", "until", "on", "rerun_with", "wait_until_gone"}
 LEFT_OUT |= {"Job.close", "body", "seen"}

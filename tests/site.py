@@ -2,8 +2,9 @@
 
 Writes `zensical.toml` and `pages/` into FOLDER. The pages are those that docs/README.md links to,
 in its order and under its headings; README.md is the home page. A link to another file of the
-repository leads to its host. `python -m tests.site --check FOLDER` reads the site that was built
-there, and exits with 1 if a link in it leads nowhere, or if it loads anything from elsewhere.
+repository leads to its host. `llms.txt` lists the pages for programs that read. `python -m
+tests.site --check FOLDER` reads the site that was built there, and exits with 1 if a link in it
+leads nowhere, or if it loads anything from elsewhere.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ddpjob import __version__
@@ -23,11 +25,14 @@ from tests.links import targets
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "https://github.com/ddpjob/ddpjob"
 INDEX = ROOT / "docs" / "README.md"
+DESCRIPTION = "Distributed PyTorch on Kubernetes, or on your laptop"
+_ENTRY = re.compile(r"- \[([^\]]+)\]\(([^)#]+)\)(?:: (.+)|\.)")
+_LINK = re.compile(r"\]\(([^)]+)\)")
 
 _CONFIG = """\
 [project]
 site_name = "ddpjob {version}"
-site_description = "Distributed PyTorch on Kubernetes, or on your laptop"
+site_description = "{description}"
 repo_url = "{host}"
 docs_dir = "pages"
 site_dir = "site"
@@ -66,36 +71,63 @@ slugify = {{ object = "pymdownx.slugs.slugify", kwds = {{ case = "lower" }} }}
 """
 
 
+class Entry(NamedTuple):
+    """A line of the index."""
+
+    heading: str
+    page: Path
+    title: str
+    words: str
+    """What the page is about; may be empty."""
+
+
 def pages() -> dict[Path, str]:
     """Each page of the site, and the name of its file there."""
     found = {ROOT / "README.md": "index.md", INDEX: "pages.md"}
-    for _, page, title in _entries():
-        found[page] = f"{title}.md" if page.name == "README.md" else page.name
+    for entry in _entries():
+        page = entry.page
+        found[page] = f"{entry.title}.md" if page.name == "README.md" else page.name
     return {page: name.lower() for page, name in found.items()}
 
 
-def _entries() -> Iterator[tuple[str, Path, str]]:
-    """Heading, page and title of each entry of the index, in its order."""
+def _entries() -> Iterator[Entry]:
+    """Each entry of the index, in its order."""
     heading = ""
     for line in INDEX.read_text().splitlines():
         if line.startswith("## "):
             heading = line.removeprefix("## ")
-        elif entry := re.match(r"- \[([^\]]+)\]\(([^)#]+)\)", line):
-            yield heading, Path(os.path.normpath(INDEX.parent / entry[2])), entry[1]
+        elif found := _ENTRY.fullmatch(line):
+            page = Path(os.path.normpath(INDEX.parent / found[2]))
+            yield Entry(heading, page, found[1], found[3] or "")
 
 
 def config() -> str:
     """The site's settings, with the index as its navigation."""
     files, sections = pages(), dict[str, list[str]]()
-    for heading, page, title in _entries():
-        entry = f"{{ {json.dumps(title)} = {json.dumps(files[page])} }}"
-        sections.setdefault(heading, []).append(entry)
+    for entry in _entries():
+        item = f"{{ {json.dumps(entry.title)} = {json.dumps(files[entry.page])} }}"
+        sections.setdefault(entry.heading, []).append(item)
     nav = ['  { "Home" = "index.md" },']
     nav += [
-        f"  {{ {json.dumps(heading)} = [\n    " + ",\n    ".join(entries) + "\n  ] },"
-        for heading, entries in sections.items()
+        f"  {{ {json.dumps(heading)} = [\n    " + ",\n    ".join(items) + "\n  ] },"
+        for heading, items in sections.items()
     ]
-    return _CONFIG.format(version=__version__, host=HOST, nav="\n".join(nav))
+    return _CONFIG.format(
+        version=__version__, description=DESCRIPTION, host=HOST, nav="\n".join(nav)
+    )
+
+
+def llms() -> str:
+    """The file llms.txt (llmstxt.org): each page of the site, with what it is about."""
+    lines, heading = [f"# ddpjob {__version__}", "", f"> {DESCRIPTION}", ""], "Home"
+    lines += [f"## {heading}", "", "- [README](index.html): what ddpjob is, and how to begin."]
+    for entry in _entries():
+        if entry.heading != heading:
+            heading = entry.heading
+            lines += ["", f"## {heading}", ""]
+        page = pages()[entry.page].removesuffix(".md")
+        lines.append(f"- [{entry.title}]({page}.html)" + (f": {entry.words}" * bool(entry.words)))
+    return "\n".join([*lines, ""])
 
 
 def with_links(text: str, file: Path, links: Iterable[str], files: dict[Path, str]) -> str:
@@ -128,6 +160,7 @@ def write(folder: Path) -> None:
         links = {link for _, link in targets(file)}
         (folder / "pages" / name).write_text(with_links(file.read_text(), file, links, files))
     shutil.copytree(ROOT / "docs" / "pictures", folder / "pages" / "pictures")
+    (folder / "pages" / "llms.txt").write_text(llms())
     (folder / "zensical.toml").write_text(config())
 
 
@@ -152,6 +185,10 @@ class _Links(HTMLParser):
 
 def broken(site: Path) -> Iterator[str]:
     """A line for each link that leads nowhere, and for each thing that is loaded from elsewhere."""
+    listing = site / "llms.txt"
+    for link in _LINK.findall(listing.read_text()) if listing.is_file() else [listing.name]:
+        if not (site / link).is_file():
+            yield f"llms.txt: {link}: no such file"
     read = {file: _Links(file.read_text()) for file in sorted(site.rglob("*.html"))}
     for file, found in read.items():
         name = file.relative_to(site)

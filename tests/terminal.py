@@ -50,20 +50,22 @@ def ddpjob(
     stdin: str | None = None,
     cwd: Path | None = None,
     seconds: float = SECONDS,
+    merged: bool = False,
 ) -> Ended:
-    """Run the command with its output in pipes."""
+    """Run the command with its output in pipes, or, with `merged`, in one pipe, as it comes."""
     ended = subprocess.run(
         [*COMMAND, *arguments],
         env=dict(env),
         cwd=cwd,
         input=stdin,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
         text=True,
         timeout=seconds,
         encoding="utf-8",
         errors="replace",
     )
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
+    return Ended(ended.returncode, ended.stdout, ended.stderr or "")
 
 
 class Running:

@@ -11,12 +11,17 @@ __version__ = "0.1.0"
 
 # Where each public name is.
 _PLACES = {
-    "Client": "ddpjob.client.client",
+    **dict.fromkeys(("Client", "JobList"), "ddpjob.client.client"),
     "Job": "ddpjob.client.job",
-    "AsyncClient": "ddpjob.client.aio",
-    "AsyncJob": "ddpjob.client.aio",
+    "Snapshot": "ddpjob.client.snapshot",
+    **dict.fromkeys(("AsyncClient", "AsyncJob", "AsyncJobList"), "ddpjob.client.aio"),
     "launch": "ddpjob.client.launch",
     "Run": "ddpjob.client.run",
+    "LogLine": "ddpjob.client.logs",
+    "Event": "ddpjob.client.events",
+    "CodeArchive": "ddpjob.client.code",
+    # The models, whose import takes as long as all of the client.
+    **dict.fromkeys(("DDPJob", "Spec", "Status", "Progress", "Failure", "Attempt"), "ddpjob.api"),
     **dict.fromkeys(
         (
             *("DDPJobError", "InvalidJob", "LoginFailed", "JobFailed", "JobTimeout"),
@@ -31,12 +36,24 @@ _PLACES = {
 __all__ = [*_PLACES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from ddpjob.api import Attempt as Attempt
+    from ddpjob.api import DDPJob as DDPJob
+    from ddpjob.api import Failure as Failure
+    from ddpjob.api import Progress as Progress
+    from ddpjob.api import Spec as Spec
+    from ddpjob.api import Status as Status
     from ddpjob.client.aio import AsyncClient as AsyncClient
     from ddpjob.client.aio import AsyncJob as AsyncJob
+    from ddpjob.client.aio import AsyncJobList as AsyncJobList
     from ddpjob.client.client import Client as Client
+    from ddpjob.client.client import JobList as JobList
+    from ddpjob.client.code import CodeArchive as CodeArchive
+    from ddpjob.client.events import Event as Event
     from ddpjob.client.job import Job as Job
     from ddpjob.client.launch import launch as launch
+    from ddpjob.client.logs import LogLine as LogLine
     from ddpjob.client.run import Run as Run
+    from ddpjob.client.snapshot import Snapshot as Snapshot
     from ddpjob.errors import AlreadyExists as AlreadyExists
     from ddpjob.errors import ClusterError as ClusterError
     from ddpjob.errors import Conflict as Conflict

@@ -45,16 +45,19 @@ class DDPJobError(Exception):
 class InvalidJob(DDPJobError, ValueError):
     """A field breaks a rule: `spec.nnodes: must be at least 1, got 0`.
 
-    Path and rule may have text of a user, so they are made printable here.
+    Path, rule and advice may have text of a user, so they are made printable here.
     """
 
-    def __init__(self, path: str, rule: str, value: Any = None) -> None:
+    def __init__(self, path: str, rule: str, value: Any = None, advice: str = "") -> None:
         self.path, self.rule, self.value = (
             printable(path, MAX_PATH),
             printable(rule, MAX_RULE),
             value,
         )
         super().__init__(f"{self.path}: {self.rule}")
+        if advice:
+            self.advice = printable(advice, MAX_RULE)
+            self.add_note(f"next: {self.advice}")  # which a traceback shows, as in a notebook
 
 
 class LoginFailed(DDPJobError):
@@ -97,8 +100,9 @@ class JobFailed(DDPJobError):
         )
         self.message = printable(message, MAX_ANSWER)
         self.traceback = printable_lines(traceback, MAX_ANSWER)
-        cause = "" if rank is None else f"; first cause: rank {rank}"
-        cause += f" on {self.node}" if cause and self.node else ""
+        who = "a pod" if rank is None else f"rank {rank}"
+        cause = "" if rank is None and not self.node else f"; first cause: {who}"
+        cause += f" on {self.node}" if self.node else ""
         cause += f": {self.message}" if self.message else ""
         super().__init__(f"{self.name} failed: {self.reason}{cause}")
 

@@ -45,9 +45,6 @@ USER_ANNOTATION = f"{GROUP}/user"
 # The commit of the code that was sent with the job.
 REVISION_ANNOTATION = f"{GROUP}/code-revision"
 
-# The commit of the code that was sent with the job.
-REVISION_ANNOTATION = f"{GROUP}/code-revision"
-
 TRAINER_CONTAINER = "trainer"
 # torchrun's own default.
 MASTER_PORT = 29500
@@ -121,6 +118,12 @@ def parse_pod_name(job: str, pod: str) -> tuple[int, int] | None:
     """Return (attempt, node rank) of a pod of the job; None if `pod_name` makes no such name."""
     found = _PLACE.fullmatch(pod.removeprefix(f"{job}-")) if pod.startswith(f"{job}-") else None
     return (int(found[1]), int(found[2])) if found else None
+
+
+def node_rank(pod: str) -> int | None:
+    """Return the node rank in a pod's name, whatever its job; None where there is none."""
+    digits = pod.rpartition("-")[2]
+    return int(digits) if re.fullmatch("[0-9]{1,6}", digits, re.ASCII) else None
 
 
 def service_name(job: str) -> str:

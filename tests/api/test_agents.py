@@ -108,7 +108,7 @@ async def test_the_progress_of_each_node(
         assert head.startswith("digits  Running 3/3  [##..................] 7/70 10%")
         assert loss == "loss 0.5  96 samples/s"
         assert names.split() == ["NODE", "POD", "ON", "STEP", "STEPS/S", "IDLE", "LOSS"]
-        assert re.fullmatch(r"0 +digits-0-0 +local +7 +- +\d+m?\d*s +0\.5", first)
+        assert re.fullmatch(r"0 +digits-0-0 +local +7 +0 +\d+m?\d*s +0\.5", first)
         assert [line.split()[:3] for line in others] == [
             ["1", "digits-0-1", "local"],
             ["2", "digits-0-2", "local"],
@@ -118,6 +118,7 @@ async def test_the_progress_of_each_node(
         )
         assert record["nodes"][0]["step"] == 7 and record["nodes"][0]["samplesPerSecond"] == 96
         assert [node["nodeRank"] for node in record["nodes"]] == [0, 1, 2]
+        assert [node["stepsPerSecond"] for node in record["nodes"]] == [0.0, None, None]
 
         def looked_at() -> str:
             with Terminal("top", "digits", "--interval", "0.5", env=env) as terminal:
@@ -127,10 +128,42 @@ async def test_the_progress_of_each_node(
                 terminal.type("\x03")
                 ended = terminal.end()
             assert ended.code == 130
+            words = "detached: digits runs on; come back with: ddpjob top digits"
+            assert ended.out.endswith(f"\n{words}\n")
             return ended.out
 
         shown = await asyncio.to_thread(looked_at)
         assert shown.count("digits-0-0") > 1 and re.search(r"digits-0-0 +local +7 +0 ", shown)
+
+
+STEPS = """
+    import itertools, json, os, time
+
+    path = os.environ["DDPJOB_PROGRESS_FILE"]
+    for step in itertools.count():
+        with open(path + ".tmp", "w") as file:
+            json.dump({"step": step}, file)
+        os.replace(path + ".tmp", path)
+        time.sleep(0.1)
+"""
+
+
+async def test_who_looks_once_sees_how_fast_a_node_is(
+    jobs: Jobs, api_server: ApiServer, env: Mapping[str, str], tmp_path: Path
+) -> None:
+    await jobs.create(
+        args=[script(tmp_path, STEPS)], nnodes=1, launcher="python", warmStart={"enabled": False}
+    )
+    await jobs.in_state("Running")
+    with Kubelet(api_server, "local"):
+        await jobs.until(lambda job: job["status"].get("progress", {}).get("step"))
+        rate = 0.0
+        async with asyncio.timeout(60):
+            while rate == 0.0:  # a busy machine may stand still for a second
+                ended = await asyncio.to_thread(ddpjob, "top", "-o", "json", "digits", env=env)
+                [node] = json.loads(ended.out)["nodes"]
+                rate = node["stepsPerSecond"]
+    assert rate > 0.0
 
 
 async def test_a_pod_that_nobody_reaches_is_said_and_the_others_are_shown(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddpjob.api import validate
-from ddpjob.cli.files import documents
+from ddpjob.client.documents import documents
 from ddpjob.errors import InvalidJob
 from tests.bad_input import definition
 from tests.bad_input.cases import Case, cases

@@ -172,7 +172,13 @@ def test_deletion_asks_on_a_terminal(cluster: Cluster, env: Mapping[str, str]) -
         terminal.until("delete this job, its pods and their logs? [y/N]:")
         terminal.type("n\n")
         ended = terminal.end()
-    assert ended.code == 1 and f"digits  Running  in namespace {cluster.namespace}" in ended.out
+    assert ended.code == 130 and f"digits  Running  in namespace {cluster.namespace}" in ended.out
+    assert ended.out.endswith("nothing was deleted\n") and stored(cluster, "digits")
+    with Terminal("delete", "digits", env=env) as terminal:
+        terminal.until("[y/N]:")
+        terminal.type("\x03")
+        ended = terminal.end()
+    assert ended.code == 130 and ended.out.endswith("nothing was deleted\n")
     assert stored(cluster, "digits")
     with Terminal("delete", "digits", env=env) as terminal:
         terminal.until("[y/N]:")
@@ -193,6 +199,10 @@ def test_deletion_in_a_pipe_needs_yes(cluster: Cluster, env: Mapping[str, str]) 
     ended = ddpjob("delete", "one", "two", "-y", env=env)
     assert (ended.code, ended.out) == (0, "one deleted\ntwo deleted\n")
     assert ddpjob("delete", env=env).code == 2
+    cluster.running("three")
+    ended = ddpjob("delete", "three", "-y", "-o", "name", env=env)
+    assert (ended.code, ended.out) == (0, "ddpjob.ddpjob.dev/three\n")
+    assert ddpjob("delete", "three", "-y", "-o", "json", env=env).code == 2
 
 
 def test_deletion_waits_until_the_pods_are_gone(cluster: Cluster, env: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """The SDK's client against a real API server: requests, lists, watches, waiting, and rights."""
 
+import json
 import queue
 import threading
 import time
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from ddpjob import Client, names
+from ddpjob import AsyncClient, Client, DDPJob, names
+from ddpjob.client.documents import to_yaml
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import (
     AlreadyExists,
     Conflict,
     Forbidden,
+    InvalidJob,
     JobFailed,
     JobTimeout,
     LoginFailed,
@@ -69,6 +72,39 @@ def test_a_job_is_created_read_listed_and_deleted(client: Client, namespace: str
     job.delete()
     with pytest.raises(NotFound):
         job.refresh()
+
+
+def test_a_job_is_submitted_as_a_file_and_as_a_model(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(to_yaml(job_object("digits", nnodes=2)))
+    job = client.submit(file)
+    assert (job.name, job.spec.nnodes, job.user) == ("digits", 2, "admin")
+    assert client.submit(DDPJob.parse(job_object("faces", nnodes=3))).spec.nnodes == 3
+    read = DDPJob.parse(job.body)  # with what the cluster has written into its metadata
+    job.delete()
+    assert client.submit(read).uid != job.uid
+    with pytest.raises(InvalidJob, match="^metadata: must be an object"):
+        client.submit({**JOB, "metadata": [1]})
+    for text, rule in (
+        (to_yaml(job_object("digits", nnodes=0)), r"spec\.nnodes: must be at least 1, got 0"),
+        ("[1]", "must be a DDPJob object"),
+        ("a: 1\n---\nb: 2\n", "exactly one job, .*got 2"),
+        ("{", "not JSON"),
+    ):
+        file.write_text(text)
+        with pytest.raises(InvalidJob, match=rule):
+            client.submit(file)
+    with pytest.raises(InvalidJob, match="cannot be read: No such file"):
+        client.submit(tmp_path / "gone.yaml")
+
+
+async def test_the_asynchronous_client_reads_files_too(
+    client: Client, api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(job_object("digits")))
+    async with AsyncClient(namespace, kubeconfig=api_server.kubeconfig) as twin:
+        assert (await twin.submit(file)).uid == client.job("digits").uid
 
 
 def test_a_dry_run_stores_nothing(client: Client) -> None:

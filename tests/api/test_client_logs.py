@@ -11,6 +11,7 @@ from ddpjob import Client
 from ddpjob.client.job import Job
 from ddpjob.errors import Forbidden
 from ddpjob.names import pod_name
+from ddpjob.times import timestamp
 from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.rights import account
@@ -326,6 +327,34 @@ def test_a_restart_in_place_goes_on_in_the_same_stream(
     assert following.end() == ["round 0", "ddpjob-agent: round 1 of attempt 0 begins", "again"]
     assert len(log.requests) == 2, "the second one makes sure that this is the end"
     assert notes == ["-- round 0 of attempt 0 ended: Exception r1: bad; round 1 follows --"]
+
+
+def test_a_job_that_restarts_shows_who_failed_first_and_then_rank_0_since(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    head, failed = (pod_log(cluster, proxy, job, rank) for rank in (0, 1))
+    head.write(b"long ago", time_ns=seconds(0))
+    failed.write(*(b"line %d of rank 1" % number for number in range(60)), time_ns=seconds(0))
+    failure = {"attempt": 0, "round": 0, "rank": 1, "pod": "digits-0-1", "reason": "Exception"}
+    began = timestamp(seconds(10) / 1e9)
+    failure = {**failure, "message": "bad", "time": began}
+    cluster.status("digits", state="Restarting", round=1, failure=failure)
+    assert [line.text for line in client.job("digits").logs()] == LAST
+    head.write(b"again", time_ns=seconds(20))
+    following = Following(client.job("digits"))
+    following.until("again")
+    cluster.status("digits", state="Running")
+    head.write(b"goes on", time_ns=seconds(30))
+    following.until("goes on")
+    for rank, log in enumerate((head, failed)):
+        log.end()
+        cluster.pod_state(f"digits-0-{rank}", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == [*LAST, "again", "goes on"]
+
+
+LAST = [f"line {number} of rank 1" for number in range(10, 60)]
 
 
 def test_a_stream_that_only_looks_ended_is_opened_again(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpjob.cli.files import documents
+from ddpjob.client.documents import documents
 from ddpjob.convert import convert, runtimes_of
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body

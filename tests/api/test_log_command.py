@@ -198,6 +198,28 @@ def test_a_failed_job_shows_who_failed_first(
     assert followed.code == 1 and followed.out == ended.out
 
 
+def test_pods_that_are_gone_keep_nobody_from_following_the_next_attempt(
+    cluster: Cluster, proxy: Proxy, env: Mapping[str, str]
+) -> None:
+    """After the loss of a node all pods of its attempt are deleted."""
+    job = cluster.running("digits")
+    failure = {"attempt": 0, "pod": "digits-0-1", "reason": "NodeLost", "message": "lost"}
+    cluster.status("digits", state="Restarting", attempt=1, failure=failure)
+    log = proxy.logs["digits-1-0"] = PodLog()
+    cluster.pod(job, 0, attempt=1)
+    gone = ddpjob("logs", "digits", env=env)
+    text = "attempt 0 of digits has no pods any more; there are pods of attempt 1\n"
+    assert gone.code == 3 and f"error: {text}" in gone.err
+    with Running("logs", "-f", "digits", env=env) as running:
+        log.write(b"again", time_ns=seconds(1))
+        running.until("again")
+        log.end()
+        cluster.pod_state("digits-1-0", "ended")
+        cluster.status("digits", state="Succeeded")
+        ended = running.end()
+    assert (ended.code, ended.out) == (0, "a1 r0 | again\n") and text in ended.err
+
+
 def test_no_line_has_a_reason(cluster: Cluster, proxy: Proxy, env: Mapping[str, str]) -> None:
     cluster.pending("sweep")
     ended = ddpjob("logs", "sweep", env=env)

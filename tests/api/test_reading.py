@@ -168,8 +168,9 @@ def test_get_watches_in_a_terminal(cluster: Cluster, env: Mapping[str, str]) -> 
         cluster.running("two")
         terminal.until("two")
         terminal.type("\x03")
-        assert terminal.end().code == 130
-    assert "Traceback" not in terminal.text
+        ended = terminal.end()
+    assert ended.code == 130 and "Traceback" not in terminal.text
+    assert ended.out.endswith("\ndetached: the jobs run on; come back with: ddpjob get -w\n")
 
 
 def test_a_missing_right_is_named_with_the_role_to_ask_for(

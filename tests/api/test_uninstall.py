@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpjob import names
+from ddpjob.cluster import CONFIGMAPS
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.tiers import ROOT
@@ -110,10 +112,13 @@ def test_it_takes_one_operator_and_no_other(
 ) -> None:
     first, second = installed
     wrong = uninstall("--namespace", "nope", "--delete-jobs")
-    assert wrong.returncode == 1 and "no release leaving in namespace nope" in wrong.stderr
+    assert wrong.returncode == 3
+    assert wrong.stderr.startswith("error: no release leaving in namespace nope; ")
+    assert "\n  next: name one of them: --release NAME -n NAMESPACE\n" in wrong.stderr
     assert f"leaving in {first}" in wrong.stderr and f"leaving in {second}" in wrong.stderr
     needed = uninstall("--namespace", first, "--delete-crd")
-    assert needed.returncode == 1 and second in needed.stderr and "needs the CRD" in needed.stderr
+    assert needed.returncode == 5 and second in needed.stderr
+    assert needed.stderr.startswith("error: --delete-crd: ") and "needs the CRD" in needed.stderr
     assert left(api_server, first) == left(api_server, second) == ALL
 
     gone = uninstall("--namespace", first, "--delete-jobs")
@@ -132,3 +137,64 @@ def test_it_takes_one_operator_and_no_other(
 def has_shared_role(api_server: ApiServer) -> bool:
     roles = api_server.request("GET", ROLES + "?labelSelector=app.kubernetes.io/instance=leaving")
     return bool(roles["items"])
+
+
+def test_what_a_deleted_job_leaves_ends_the_wait_and_nothing_else_is_removed(
+    api_server: ApiServer,
+    installed: tuple[str, str],
+    uninstall: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    first, _ = installed
+    labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY}
+    metadata = {"name": "stuck", "labels": labels, "finalizers": ["tests.ddpjob.dev/hold"]}
+    path = CONFIGMAPS.path(f"{first}-jobs")
+    api_server.request("POST", path, {"metadata": metadata})
+    ended = uninstall("-n", first, "--delete-jobs", "--timeout", "1")
+    assert ended.returncode == 124
+    listed = f"ConfigMap {first}-jobs/stuck; nothing else was removed"
+    assert ended.stderr == f"error: not deleted within --timeout, 1 s: {listed}\n"
+    assert left(api_server, first) == set(KINDS)
+    change = {"metadata": {"finalizers": None}}
+    api_server.request("PATCH", f"{path}/stuck", change, kind="merge-patch+json")
+
+
+def test_a_release_of_helm_needs_helm(
+    api_server: ApiServer,
+    installed: tuple[str, str],
+    uninstall: Callable[..., subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    first, _ = installed
+    labels = {"owner": "helm", "name": RELEASE}
+    secret = {"metadata": {"name": "sh.helm.release.v1.leaving.v1", "labels": labels}}
+    api_server.request("POST", f"/api/v1/namespaces/{first}/secrets", secret)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended = uninstall("-n", first, "--kubeconfig", str(api_server.kubeconfig))
+    assert ended.returncode == 5 and left(api_server, first) == ALL
+    command = f"helm uninstall {RELEASE} --namespace {first} --wait --kubeconfig "
+    assert ended.stderr.startswith("error: Helm manages this release, but helm is not on PATH\n")
+    assert ended.stderr.endswith(f"  next: {command}{api_server.kubeconfig}\n")
+    script = tmp_path / "helm"
+    script.write_text('#!/bin/sh\necho "called: $*" >&2\nexit 7\n')
+    script.chmod(0o755)
+    ended = uninstall("-n", first)
+    assert ended.returncode == 5 and left(api_server, first) == ALL
+    assert ended.stderr.startswith(f"called: uninstall {RELEASE} --namespace {first} --wait\n")
+    assert ended.stderr.endswith("error: helm uninstall ended with 7; its own words stand above\n")
+
+
+def test_no_way_into_the_cluster_and_a_missing_right_are_no_failed_job(
+    api_server: ApiServer,
+    namespace: str,
+    uninstall: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    ended = uninstall("--kubeconfig", str(tmp_path / "gone"))
+    assert ended.returncode == 4 and ended.stderr.startswith("error: no kubeconfig: ")
+    ended = uninstall("--context", "gone")
+    assert ended.returncode == 4 and "has no context gone" in ended.stderr
+    token = api_server.service_account_token(namespace, "nobody")
+    path = api_server.write_kubeconfig(tmp_path / "config", token=token)
+    ended = uninstall("--kubeconfig", str(path))
+    assert ended.returncode == 4 and "you may not list deployments in the whole" in ended.stderr

@@ -1,5 +1,6 @@
 """What is installed is what is locked, and nothing names a package registry."""
 
+import importlib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -66,6 +67,15 @@ def test_the_lists_hold_what_the_packages_ask_for() -> None:
     asked = names(project["dependencies"] + extras["operator"] + extras["dev"]) - {"ddpjob"}
     assert asked <= {name.lower() for name in pins(folder / "dev.txt")}
     assert names(trainer["dependencies"]) <= set(pins(folder / "torch.txt"))
+
+
+def test_the_console_scripts_are_those_that_people_and_kubectl_look_for() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    # kubectl looks for `kubectl-NAME`, and for its completions for `kubectl_complete-NAME`.
+    assert set(scripts) == {"ddpjob", "kubectl-ddpjob", "kubectl_complete-ddpjob"}
+    for name, place in scripts.items():
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), function)), name
 
 
 def stages(image: str) -> dict[str, tuple[str, str]]:

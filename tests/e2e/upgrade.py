@@ -30,6 +30,12 @@ WATCHED_SECONDS = 45.0
 MOVING = ("progress", "summary", "observedGeneration")
 
 
+def _is_seen_to_step(status: dict[str, Any]) -> bool:
+    """So that no later change of its conditions is one of training that goes on."""
+    conditions = status.get("conditions") or ()
+    return any(each["type"] == "Stalled" and each["status"] == "False" for each in conditions)
+
+
 def seen(job: Job) -> dict[str, Any]:
     """All of a job that an upgrade must leave as it is."""
     pods = job.pods()
@@ -69,6 +75,7 @@ def jobs(cluster: KindCluster) -> Iterator[dict[str, Job]]:
         )
         ended = Job.from_spec(*(cluster, NAMESPACE, "ended"), **short, command=["true"])
         running.in_state("Running")
+        running.until(_is_seen_to_step, 120, "step that the operator has seen")
         waiting.until(lambda status: status.get("restarts") == 2, 180, "second restart")
         suspended.in_state("Suspended")
         ended.in_state("Succeeded")

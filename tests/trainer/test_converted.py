@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob.cli.files import to_yaml
+from ddpjob.client.documents import to_yaml
 from ddpjob.convert import convert
 from tests.foreign import pytorch_job, template
 from tests.trainer.local_run import LocalRun

@@ -1,6 +1,7 @@
 """What the options of submit and run ask for."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import pytest
 
 from ddpjob.cli.asked import Asked, check_is_sent, in_namespace, read_env_file
 from ddpjob.cli.program import split
+from ddpjob.client.code import pack
+from ddpjob.client.creation import with_code
+from ddpjob.client.documents import to_yaml
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 
@@ -113,10 +117,26 @@ def test_options_override_a_job_file(asked: Callable[..., Asked], tmp_path: Path
     auto = asked(filename=str(file), nproc_per_node="auto").job()
     assert auto["spec"]["nprocPerNode"] == "auto"
     file.write_text("a: 1\n---\nb: 2\n")
-    with pytest.raises(InvalidJob, match="exactly one object, got 2"):
+    with pytest.raises(InvalidJob, match="exactly one job, .*got 2"):
         asked(filename=str(file)).job()
     file.write_text("[1]")
     assert asked(filename=str(file)).job() == [1]  # the check says that this is no job
+
+
+def test_the_code_of_a_job_file_goes_along_unless_there_is_other(
+    asked: Callable[..., Asked], tmp_path: Path
+) -> None:
+    archive = pack(tmp_path / "src")
+    file = tmp_path / "job.yaml"
+    bodies = [*archive.config_maps(), with_code(job_object(), archive)]
+    file.write_text("---\n".join(map(to_yaml, bodies)))
+    own = asked(filename=str(file), nnodes=3)
+    assert own.job()["spec"] == {**bodies[-1]["spec"], "nnodes": 3}
+    assert list(own.config_maps) == archive.config_maps()
+    assert asked(filename=str(file), code="src").config_maps == ()
+    assert asked(filename=str(file), code="none").config_maps == ()
+    assert asked(filename=str(file), file="train.py").config_maps == ()
+    assert asked(file="train.py").config_maps == ()
 
 
 def test_variables_of_options_win_over_those_of_files(
@@ -147,6 +167,20 @@ def test_a_wrong_file_of_variables_is_named_without_its_values(
     with pytest.raises(InvalidJob, match=words) as refused:
         read_env_file(str(file))
     assert "secret-value" not in str(refused.value)
+
+
+def test_no_endless_file_of_variables_is_read_to_its_end() -> None:
+    with pytest.raises(InvalidJob, match="/dev/zero: must have at most 1048576 characters"):
+        read_env_file("/dev/zero")
+
+
+def test_variables_may_come_from_a_pipe() -> None:
+    """As in `--env-file <(a program)`."""
+    reader, writer = os.pipe()
+    os.write(writer, b"A=1\n")
+    os.close(writer)
+    assert read_env_file(f"/dev/fd/{reader}") == {"A": "1"}
+    os.close(reader)
 
 
 def test_a_script_that_is_not_sent_is_named() -> None:

@@ -2,18 +2,19 @@
 
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, TypeVar
 
 import pytest
 
 from ddpjob import names
+from ddpjob.cli.get import STATES
 from ddpjob.cli.rows import ORDERS, row
 from ddpjob.client.answers import read_list
 from ddpjob.client.brief import brief
 from ddpjob.client.client import is_selected
-from ddpjob.client.html import table
+from ddpjob.client.html import live, table
 from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import Unavailable
@@ -79,13 +80,69 @@ def test_tables_show_the_same_of_a_job_in_brief(number: int) -> None:
         assert one.to_record() == whole.to_record()
         assert is_selected(one, whole.state, "ana") and not is_selected(one, None, "eva")
     assert listed.body == whole.body and listed.curve() == whole.curve()
+    assert live(listed, []) == live(whole, [])
     assert listed.status == whole.status and listed.failure == whole.failure
+
+
+def told(body: Any) -> tuple[Any, ...]:
+    """All that tables and selections have of a job."""
+    job = Job(None, body)  # type: ignore[arg-type]
+    rows = row(job, NOW), row(job, NOW, wide=True, namespaces=True)
+    rest = job.to_record(), job.processes_per_node, job.gpus_per_node, job.message, job.user
+    return *rows, table([job], NOW), *(order(job) for order in ORDERS.values()), *rest
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """The same value with one text or number in it changed, each in its turn."""
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            for other in changed(value[key]):
+                copy = value.copy()
+                copy[key] = other
+                yield copy
+    elif isinstance(value, str):
+        yield value.replace("T20:", "T21:") if "T20:" in value else f"{value}1"
+    else:
+        yield value + 1
+
+
+@pytest.mark.parametrize("state", [*STATES, "Other"])
+@pytest.mark.parametrize("truth", ["True", "False"])
+@pytest.mark.parametrize("summary", [True, False])
+def test_whatever_a_table_has_of_a_job_is_kept(state: str, truth: str, summary: bool) -> None:
+    times = [f"2026-11-24T20:{n:02}:00Z" for n in range(9)]
+    kinds = ("Accepted", "Running", "Failed", "Complete", "Suspended", "Stalled")
+    conditions = [
+        {
+            **{"type": kind, "status": "True" if kind == "Accepted" else truth, "reason": "Waits"},
+            **{"message": f"m{n}", "lastTransitionTime": times[n]},
+        }
+        for n, kind in enumerate(kinds)
+    ]
+    place = {"attempt": 1, "round": 1, "rank": 3, "pod": "digits-1-1", "node": "gpu-1"}
+    failure = {**place, "reason": "Waits", "message": "boom", "exitCode": 3, "signal": "SIGABRT"}
+    body = job_object("digits", nnodes=2, nprocPerNode=2, resources={"limits": {"amd.com/gpu": 2}})
+    body["metadata"] |= {"uid": "u", "creationTimestamp": times[0], "namespace": "team"}
+    body["metadata"]["annotations"] = {names.USER_ANNOTATION: "ana"}
+    body["status"] = {
+        **{"state": state, "attempt": 1, "round": 1, "restarts": 2, "worldSize": 4},
+        **{"conditions": conditions, "failure": failure, "nodes": {"desired": 2, "running": 1}},
+        "history": [{**failure, "endTime": times[6]}, {**failure, "endTime": times[7]}],
+        "goodput": {"ratio": "0.500", "since": times[8]},
+        "progress": {"attempt": 1, "round": 1, "step": 7, "percent": 10},
+    }
+    if summary:
+        texts = {"nodes": "1/2", "step": "7/70", "loss": "0.5", "eta": "3s", "attempt": "1.1"}
+        body["status"]["summary"] = {**texts, "reason": "Waits: m", "pod": "p", "node": "n"}
+    for other in (body, *changed(body)):
+        assert told(brief(other)) == told(other)
 
 
 @pytest.mark.parametrize(
     "body",
     [
         {},
+        {"status": {"history": [1], "goodput": []}},
         {"metadata": None, "spec": [], "status": "x"},
         {"metadata": {"name": {}, "annotations": []}, "status": {"conditions": {"type": "x"}}},
         {"spec": {"resources": {"limits": [1]}}, "status": {"conditions": [None, {"type": []}]}},

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client.build import JobOptions, build_job, problems, stem
+from ddpjob.client.build import JobOptions, build_job, named, problems, stem
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 
@@ -32,6 +32,15 @@ def test_a_script_alone_makes_a_job_without_a_name() -> None:
         },
     }
     assert problems(job) == []
+
+
+def test_a_name_is_made_as_the_api_server_makes_it() -> None:
+    job = named(built(args=["train.py"], image="i"), lambda letters: letters[-1])
+    assert job["metadata"] == {"name": "train-99999"} and problems(job) == []
+    longest = built(args=[f"{'x' * 80}.py"], image="i")
+    assert problems(named(longest, lambda letters: letters[0])) == []
+    own = built(name="mine", args=["train.py"])
+    assert named(own, lambda letters: "?") == own
 
 
 def test_everything_that_is_said_is_in_the_job() -> None:
@@ -217,3 +226,8 @@ def test_problems_are_those_of_the_api_server() -> None:
     assert str(problem) == "spec.image: is required"
     (problem,) = problems(built(args=["train.py"], image="x", name="UPPER"))
     assert problem.path == "metadata.name"
+
+
+def test_what_is_no_object_is_a_problem_and_no_mistake_of_ours() -> None:
+    for job in ([1], "a", None):
+        assert [problem.path for problem in problems(job)] == ["(file)"]

@@ -172,28 +172,30 @@ def test_a_failed_job_shows_the_rank_that_failed_first() -> None:
         "state": "Failed",
         "failure": {"attempt": 2, "rank": 5, "pod": "digits-2-2", "time": "2026-01-01T00:00:00Z"},
     }
-    choice = first_failure(status, "digits", 2)
+    choice = first_failure(status, 2)
     assert choice and choice.wanted == Wanted(Ranges("5"), attempt=2) and choice.tail == 50
-    assert first_failure({**status, "state": "Running"}, "digits", 2) is None
-    assert first_failure({"state": "Failed"}, "digits", 2) is None
+    assert first_failure({**status, "state": "Running"}, 2) is None
+    assert first_failure({"state": "Failed"}, 2) is None
     assert after_failure(status).since == 1767225600
 
 
 @pytest.mark.parametrize("rank", [2**31 - 1, 640_000, -1, 10**400, "0", True])
 def test_a_rank_that_no_job_has_is_no_choice(rank: Any) -> None:
     status = {"state": "Failed", "failure": {"rank": rank, "attempt": 0}}
-    assert first_failure(status, "digits", 2) is None
+    assert first_failure(status, 2) is None
 
 
 @pytest.mark.parametrize("pod", ["digits-0-999999", "digits-0-640000", "digits-0-5000"])
 def test_a_pod_that_no_job_has_is_no_choice(pod: str) -> None:
     failure = {"rank": 3, "attempt": 0, "pod": pod}
-    choice = first_failure({"state": "Failed", "failure": failure}, "digits", 2)
+    choice = first_failure({"state": "Failed", "failure": failure}, 2)
     assert choice is not None and choice.wanted.ranks is not None
     assert choice.wanted.ranks.spans == ((3, 3),)
 
 
 def test_a_pod_whose_process_is_not_known_is_shown_as_a_whole() -> None:
-    failure = {"attempt": 0, "rank": 3, "pod": "digits-0-3"}
-    choice = first_failure({"state": "Failed", "failure": failure}, "digits", 2)
-    assert choice and choice.wanted == Wanted(nodes=Ranges("3"), attempt=0)
+    older = {"attempt": 0, "rank": 3, "pod": "digits-0-3"}
+    for failure in ({"attempt": 0, "pod": "digits-0-3"}, older):
+        choice = first_failure({"state": "Failed", "failure": failure}, 2)
+        assert choice and choice.wanted == Wanted(nodes=Ranges("3"), attempt=0)
+        assert choice.why == "the last lines of node 3, which failed first in attempt 0"

@@ -1,13 +1,19 @@
 """docs/cli.md says what the command line does."""
 
+import json
 import re
+from typing import get_args, get_type_hints
 
 import pytest
 
+from ddpjob.cli import app
 from ddpjob.cli.loglines import record
+from ddpjob.cli.records import records
+from ddpjob.cli.validating import Problem
 from ddpjob.client.description import describe
 from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.errors import InvalidJob
 from tests.builders import NOW, job_object
 from tests.clipage import meanings, with_tables
 from tests.cluster.tiers import ROOT
@@ -20,7 +26,7 @@ def test_the_page_is_that_of_these_commands() -> None:
 
 
 def test_each_exit_code_has_a_meaning() -> None:
-    assert all(text.endswith(".") for text in meanings().values()) and len(meanings()) == 8
+    assert all(text.endswith(".") for text in meanings().values()) and len(meanings()) == 9
 
 
 def test_a_page_without_a_place_is_refused() -> None:
@@ -43,3 +49,58 @@ def test_the_fields_of_json_are_documented() -> None:
     assert documented("`describe`") == set(whole) - set(short)
     line = LogLine("", 0, 0, 0, 0, "", "", b"", is_last=False)
     assert documented("`logs`") == set(record(line))
+    problem = Problem("job.yaml", None, InvalidJob("spec", "is required")).record()
+    assert f"`{{{', '.join(problem)}}}` each" in PAGE and documented("`validate`") == {
+        "ok",
+        "problems",
+    }
+
+
+def test_the_records_of_a_run_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    with records() as shown:
+        shown.status({})
+        shown.line("0", "x")
+        shown.note("y")
+    printed = map(json.loads, capsys.readouterr().out.splitlines())
+    assert documented("`run`") >= {field for record in printed for field in record}
+
+
+JOBS = {"json", "yaml", "name"}
+RECORD = {"text", "json"}
+FORMS = {
+    **dict.fromkeys(("submit", "suspend", "resume", "rerun"), JOBS),
+    "get": {*JOBS, "table", "wide"},
+    "delete": {"name"},
+    "convert": {"json", "yaml"},
+    "logs": {*RECORD, "raw"},
+    **dict.fromkeys(("run", "describe", "wait", "top", "stacks", "doctor", "version"), RECORD),
+    "validate": RECORD,
+}
+WITHOUT = {"completion", "crd", "plot", "uninstall"}
+
+
+def test_each_command_prints_what_scripts_read_or_the_page_says_that_it_does_not() -> None:
+    found, helps, verbs = {}, {}, set()
+    for command in app.registered_commands:
+        verb, function = str(command.name), command.callback
+        assert function is not None
+        verbs.add(verb)
+        if output := get_type_hints(function, include_extras=True).get("output"):
+            kind, option = output.__origin__, output.__metadata__[0]
+            (enum,) = {*(get_args(kind) or (kind,))} - {type(None)}
+            assert {"--output", "-o"} == {option.default, *option.param_decls}
+            found[verb], helps[verb] = {str(form) for form in enum}, option.help.lower()
+    assert found == FORMS and verbs == {*FORMS, *WITHOUT}
+    for verb, forms in FORMS.items():
+        assert all(form in helps[verb] for form in forms), f"{verb}: {helps[verb]}"
+    (without,) = re.findall(r"((?:`\w+`[, \n]*(?:and )?)+) have no `-o`", PAGE)
+    assert set(re.findall(r"\w+", without.replace("and", ""))) == WITHOUT
+
+
+def test_the_fields_of_all_records_are_on_a_page() -> None:
+    pages = PAGE + (ROOT / "docs" / "submit.md").read_text()
+    for verb, forms in FORMS.items():
+        if forms <= {*JOBS, "table", "wide"}:  # the objects as stored
+            assert f"`{verb}" in PAGE
+        else:
+            assert re.search(rf"^\| `{verb}( -o json)?`[^|]* \| \|$", pages, re.MULTILINE), verb

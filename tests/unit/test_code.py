@@ -22,11 +22,14 @@ from ddpjob.api.code import Code
 from ddpjob.client import git
 from ddpjob.client.code import PART_BYTES, CodeArchive, pack, verify
 from ddpjob.client.files import Selection, select
+from ddpjob.client.listing import Listing
 from ddpjob.errors import InvalidJob
 from ddpjob_agent.archive import members, unpack
 from tests.unit.agent.archives import HOSTILE
 
 TRAIN = {"train.py": "import pack.net\n", "pack/__init__.py": "", "pack/net.py": "SIZE = 4\n"}
+# It looks as if it were real, and stands in no file of the repository.
+TOKEN = "hf_" + base64.b64encode(hashlib.sha256(b"token").digest()).decode()[:34].replace("/", "x")
 USER = ("-c", "user.name=n", "-c", "user.email=e@example.com")
 
 
@@ -65,11 +68,16 @@ def random(size: int) -> bytes:
     return hashlib.shake_128(b"seed").digest(size)
 
 
-def refusal(folder: Path, **more: object) -> str:
+def refused(folder: Path, **more: Any) -> tuple[str, str]:
+    """The rule, and the next step, of the error about the folder."""
     with pytest.raises(InvalidJob) as error:
-        pack(folder, **more)  # type: ignore[arg-type]
+        pack(folder, **more)
     assert error.value.path == "code"
-    return error.value.rule
+    return error.value.rule, error.value.advice
+
+
+def refusal(folder: Path, **more: Any) -> str:
+    return refused(folder, **more)[0]
 
 
 # ---- Which files
@@ -242,29 +250,33 @@ def test_an_ignored_folder_is_not_even_entered(folder: Path) -> None:
 # ---- Refused
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(".env", ".env.local", "sub/.ENV", "id_rsa", "keys/id_ed25519", "server.pem", "tls.KEY"),
-        *(".netrc", ".aws/config", ".ssh/known_hosts", "credentials.json", "store.p12"),
-    ],
-)
+@pytest.mark.parametrize("name", [".env", "keys/id_ed25519", ".aws/config"])
 def test_what_may_be_a_secret_is_refused_unless_it_is_named(folder: Path, name: str) -> None:
     write(folder, **{name: "s3cret"})
-    rule = refusal(folder)
-    assert rule == (
-        f"{name!r} may hold secrets, so nothing is sent. Next: add them to .ddpjobignore, "
-        f"or send them with --code-include {name!r}"
+    assert refused(folder) == (
+        f"{name!r} (by its name) may hold secrets, so nothing is sent",
+        f"add them to .ddpjobignore, or send them with --code-include {name!r}",
     )
     assert name in pack(folder, names=[name]).files
     write(folder, **{".ddpjobignore": f"/{name}\n"})
     assert name not in pack(folder).files
 
 
-@pytest.mark.parametrize("name", [".env.example", "env.py", "keys.py", "my.environment", "pem"])
-def test_what_only_looks_like_one_is_sent(folder: Path, name: str) -> None:
-    write(folder, **{name: ""})
-    assert name in pack(folder).files
+def test_files_with_keys_or_tokens_are_refused_unless_they_are_named(folder: Path) -> None:
+    texts = {f"{number}.py": f"\nTOKEN = '{TOKEN}'\n" for number in range(7)}
+    write(folder, **texts)
+    rule, step = refused(folder)
+    assert rule.startswith("'0.py' (line 2: a token of Hugging Face), '1.py' (line 2: ")
+    assert rule.endswith(" and 2 more may hold secrets, so nothing is sent") and TOKEN not in rule
+    assert step.endswith("--code-include '3.py' --code-include '4.py'") and TOKEN not in step
+    assert "'6.py'" in refusal(folder, names=[f"{number}.py" for number in range(6)])
+    assert len(pack(folder, names=list(texts)).files) == 10
+
+
+def test_a_token_of_a_file_that_is_linked_is_found_in_both(folder: Path) -> None:
+    write(folder, **{"train.py": TOKEN})
+    (folder / "also.py").symlink_to("train.py")
+    assert refusal(folder).startswith("'also.py' (line 1: a token of Hugging Face), 'train.py' (")
 
 
 def test_a_named_file_is_sent_although_git_ignores_it(repository: Path) -> None:
@@ -325,9 +337,9 @@ def test_a_link_elsewhere_is_refused(repository: Path, target: str, words: str) 
     link = "sub/link" if target == "sub" else "link"
     at = repository / target if not target.startswith("/") else Path(target)
     (repository / link).symlink_to(os.path.normpath(at) if target != "." else repository)
-    rule = refusal(repository)
+    rule, step = refused(repository)
     assert f"{link!r} is a link to " in rule and words in rule
-    assert "Next: add it to .ddpjobignore" in rule
+    assert step.startswith("add it to .ddpjobignore")
     write(repository, **{".ddpjobignore": "link\n"})
     assert link not in pack(repository).files
 
@@ -335,8 +347,64 @@ def test_a_link_elsewhere_is_refused(repository: Path, target: str, words: str) 
 def test_a_named_link_is_sent_wherever_it_leads(folder: Path) -> None:
     write(folder.parent, outside="here")
     (folder / "link").symlink_to("../outside")
-    assert "--code-include 'link'" in refusal(folder)
+    assert "--code-include 'link'" in refused(folder)[1]
     assert contents(pack(folder, names=["link"]))["link"] == b"here"
+
+
+def replace_by_link(place: Path, target: Path) -> None:
+    """Put a link in the place of a folder that git knows files of."""
+    shutil.rmtree(place)
+    place.symlink_to(target)
+
+
+@pytest.mark.parametrize("ignored", ["", "pack\n"])
+def test_no_file_is_read_through_a_folder_that_has_become_a_link(
+    repository: Path, tmp_path: Path, ignored: str
+) -> None:
+    write(tmp_path / "home/.kube", **{"net.py": "s3cret", "more/deep.py": ""})
+    write(repository, **{"pack/more/deep.py": ""})
+    run(repository, "add", ".")
+    write(repository, **{".git/info/exclude": ignored})
+    replace_by_link(repository / "pack", tmp_path / "home/.kube")
+    rule = "; ".join(refused(repository))
+    assert rule == (
+        f"'pack' is a link to {os.path.realpath(tmp_path / 'home/.kube')!r}, outside of the "
+        "folder; add it to .ddpjobignore"
+    )
+    write(repository, **{".ddpjobignore": "pack\n"})
+    assert pack(repository).files == (".ddpjobignore", "train.py")
+    assert contents(pack(repository, names=["pack/net.py"]))["pack/net.py"] == b"s3cret"
+
+
+@pytest.mark.parametrize("path", ["../secret/file_x", "/tmp/secret/file", ".git/info/exclud"])
+def test_an_index_of_somebody_elses_leads_nowhere(repository: Path, path: str) -> None:
+    """Git lists what is in it as it stands there."""
+    write(repository.parent, **{"secret/file_x": "s3cret"})
+    index = repository / ".git/index"
+    content = index.read_bytes()[:-20].replace(b"pack/__init__.py", path.encode())
+    index.write_bytes(content + hashlib.sha1(content).digest())
+    assert path in git.paths(repository)
+    if path.startswith(".git"):
+        assert pack(repository).files == ("pack/__init__.py", "pack/net.py", "train.py")
+    else:
+        assert refusal(repository).startswith(f"git lists {path!r}, which is not in ")
+
+
+def test_a_folder_that_has_become_a_link_within_is_copied(repository: Path) -> None:
+    write(repository, **{"new/net.py": "SIZE = 8\n", ".gitignore": "pack\n"})
+    replace_by_link(repository / "pack", Path("new"))
+    found = contents(pack(repository))
+    assert found["pack/net.py"] == found["new/net.py"] == b"SIZE = 8\n"
+    assert "pack/__init__.py" not in found
+
+
+def test_no_repository_is_asked_for_files_below_a_link(repository: Path, tmp_path: Path) -> None:
+    write(tmp_path / "home/sub", **{"private.py": ""})
+    run(tmp_path / "home/sub", "init", "-q")
+    id_ = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
+    run(repository, "update-index", "--add", "--cacheinfo", f"160000,{id_},lib/sub")
+    (repository / "lib").symlink_to(tmp_path / "home")
+    assert set(Listing(repository).paths()) == {"lib", *TRAIN}
 
 
 def test_a_link_that_leads_to_nothing_here_is_left_out(folder: Path) -> None:
@@ -355,9 +423,10 @@ def test_what_is_no_file_is_left_out(folder: Path) -> None:
 @pytest.mark.parametrize("name", [b"caf\xe9.py", b"a\nb.py", b"a\x1b[2J"])
 def test_a_name_that_cannot_be_printed_is_refused(folder: Path, name: bytes) -> None:
     (Path(os.fsdecode(os.fsencode(folder) + b"/" + name))).touch()
-    rule = refusal(folder)
+    rule, step = refused(folder)
     assert "has a name that is not of printable characters in UTF-8" in rule
     assert rule.isascii() and rule.isprintable()
+    assert step == "rename it, or add it to .ddpjobignore"
 
 
 def test_too_long_a_path_is_refused_with_its_name(folder: Path) -> None:
@@ -386,11 +455,11 @@ def test_too_large_an_archive_lists_the_largest_files_and_the_next_step(folder: 
     write(folder, **{f"notebooks/{number}.ipynb": "x" * (600 - number) for number in range(6)})
     (folder / "data").mkdir()
     (folder / "data/val.bin").write_bytes(random(5 * 2**20))
-    assert refusal(folder) == (
+    assert refused(folder) == (
         "5.0 MiB after gzip, limit 4 MiB. Largest: data/val.bin 5 MiB, "
         "notebooks/0.ipynb 600 bytes, notebooks/1.ipynb 599 bytes, "
-        "notebooks/2.ipynb 598 bytes, notebooks/3.ipynb 597 bytes. "
-        'Next: add "data/" to .ddpjobignore, or --code-claim PVC'
+        "notebooks/2.ipynb 598 bytes, notebooks/3.ipynb 597 bytes",
+        'add "data/" to .ddpjobignore, or --code-claim PVC',
     )
 
 
@@ -410,9 +479,9 @@ def test_more_files_than_an_archive_may_have_are_refused_before_all_are_listed(
         path = folder / "images" / str(number % 50) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    rule = refusal(folder)
+    rule, step = refused(folder)
     assert rule.startswith("more than 10,000 files. Of the first, most are in 'images/' (")
-    assert rule.endswith("Next: add 'images/' to .ddpjobignore")
+    assert step == "add 'images/' to .ddpjobignore"
 
 
 def test_more_folders_than_an_archive_may_have_are_refused(folder: Path) -> None:
@@ -432,23 +501,98 @@ def test_a_claim_takes_more(folder: Path) -> None:
     assert Code.model_validate(spec).sha256 == found.sha256
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda path: path.write_text(""), "was changed while it was read. Next: try again"),
-        (Path.unlink, "cannot be read: No such file or directory. Next: add it to .ddpjobignore"),
-    ],
-)
+def emptied(path: Path) -> None:
+    path.write_text("")
+
+
+def with_a_link(path: Path) -> None:
+    """A link to a file of the same size, which is elsewhere."""
+    write(path.parent.parent, secret="x" * path.stat().st_size)
+    path.unlink()
+    path.symlink_to(path.parent.parent / "secret")
+
+
+def with_a_link_above(path: Path) -> None:
+    """A link in the place of a folder, and in it the same file."""
+    path.parent.rename(path.parent.parent.parent / "elsewhere")
+    path.parent.symlink_to(path.parent.parent.parent / "elsewhere")
+
+
+def with_a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def with_another_file(path: Path) -> None:
+    """A file of the same size."""
+    write(path.parent, other="x" * path.stat().st_size)
+    (path.parent / "other").replace(path)
+
+
+CHANGED = "was changed while it was read; try again"
+CHANGES: list[tuple[str, Callable[[Path], None], str]] = [
+    ("train.py", emptied, CHANGED),
+    ("train.py", with_a_link, CHANGED),
+    ("pack/__init__.py", with_a_link, CHANGED),
+    ("pack/net.py", with_a_link_above, CHANGED),
+    ("train.py", with_a_fifo, CHANGED),
+    ("pack/__init__.py", with_a_fifo, CHANGED),
+    ("train.py", with_another_file, CHANGED),
+    (
+        "train.py",
+        Path.unlink,
+        "cannot be read: No such file or directory; add it to .ddpjobignore",
+    ),
+]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("name", "change", "words"), CHANGES)
 def test_a_file_that_changes_meanwhile_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], words: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    change: Callable[[Path], None],
+    words: str,
 ) -> None:
     def then_change(*args: Any) -> Selection:
         found = select(*args)
-        change(folder / "train.py")
+        change(folder / name)
         return found
 
     monkeypatch.setattr("ddpjob.client.code.select", then_change)
-    assert refusal(folder) == f"'train.py' {words}"
+    names = {name, "pack/__init__.py"} if change is with_a_link_above else {name}
+    assert "; ".join(refused(folder)) in {f"{each!r} {words}" for each in names}
+
+
+def test_a_named_link_that_changes_meanwhile_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder.parent, wanted="1234")
+    (folder / "link").symlink_to("../wanted")
+
+    def then_change(*args: Any) -> Selection:
+        found = select(*args)
+        with_a_link(folder.parent / "wanted")
+        return found
+
+    monkeypatch.setattr("ddpjob.client.code.select", then_change)
+    assert "; ".join(refused(folder, names=["link"])) == f"'link' {CHANGED}"
+
+
+@pytest.mark.timeout(20)
+def test_an_ignore_file_that_is_none_is_refused(folder: Path) -> None:
+    os.mkfifo(folder / ".ddpjobignore")
+    assert refusal(folder) == ".ddpjobignore cannot be read: it is no plain file"
+    (folder / ".ddpjobignore").unlink()
+    (folder / ".ddpjobignore").symlink_to("/dev/zero")
+    assert refusal(folder) == ".ddpjobignore cannot be read: it is no plain file"
+
+
+def test_an_ignore_file_may_be_a_link(folder: Path) -> None:
+    write(folder, **{"ignored": "/pack\n"})
+    (folder / ".ddpjobignore").symlink_to("ignored")
+    assert pack(folder).files == (".ddpjobignore", "ignored", "train.py")
 
 
 # ---- The bytes

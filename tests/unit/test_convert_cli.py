@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from ddpjob import api
 from ddpjob.cli import app
-from ddpjob.cli.files import documents, to_yaml
+from ddpjob.client.documents import documents, to_yaml
 from tests.foreign import pytorch_job, runtime, template, train_job
 
 CLAIM = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
@@ -58,6 +58,9 @@ def test_several_documents_files_and_standard_input(tmp_path: Path) -> None:
     assert ended.exit_code == 0
     found = [job["metadata"]["name"] for job in read(ended.stdout, tmp_path)]
     assert found == ["a", "b", "c", "d"]
+    assert convert("-f", files[0], "-f", files[1]).stdout == convert(*files).stdout != ""
+    ended = convert()
+    assert ended.exit_code == 2 and "name a file; - is standard input" in ended.stderr
 
 
 def test_a_list_of_kubectl(tmp_path: Path) -> None:

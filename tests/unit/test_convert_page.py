@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ddpjob.cli import app
-from ddpjob.cli.files import to_yaml
+from ddpjob.client.documents import to_yaml
 from tests import convert_table
 from tests.cluster.tiers import ROOT
 from tests.foreign import pytorch_job, runtime, train_job

@@ -5,15 +5,19 @@ from typing import Any
 
 import pytest
 
-from ddpjob import api
+from ddpjob import api, names
 from ddpjob.cli.describing import text
 from ddpjob.client import advice, why
 from ddpjob.client.description import DEFAULT_RESTARTS, describe
 from ddpjob.client.events import read_event
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.plan import reasons
+from ddpjob.text import printable
 from ddpjob.times import timestamp
-from tests.builders import NOW, job_object
+from tests import links
+from tests import reasons as reason_pages
+from tests.builders import NOW, job_object, resumed
+from tests.cluster.tiers import ROOT
 
 GPUS = {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
 
@@ -47,7 +51,7 @@ RESTARTING: dict[str, Any] = {
     "summary": {"nodes": "0/4"},
     "conditions": [condition("Running", "False", "Exception", "rank 13")],
     "budget": {"charged": 1},
-    "goodput": {"ratio": "0.910"},
+    "goodput": {"ratio": "0.910", "since": ago(40)},
     "progress": {"attempt": 2, "step": 9100, "totalSteps": 50000, "loss": "2.207"},
     "failure": {
         **{"attempt": 2, "round": 0, "rank": 13, "pod": "llama-2-1", "node": "gpu-17"},
@@ -97,6 +101,28 @@ def test_a_restart_is_told_with_its_first_cause_and_the_attempts_before() -> Non
     ]
 
 
+COMMIT = "3f2a1b9" + "c" * 33
+
+
+@pytest.mark.parametrize(
+    ("revision", "shown"),
+    [
+        (COMMIT, "3f2a1b9"),
+        (f"{COMMIT}-dirty", "3f2a1b9, dirty"),
+        ("a" * 64, "aaaaaaa"),
+        ("v1.2-dirty", "v1.2-dirty"),
+        (f"{COMMIT}-dirty-dirty", f"{COMMIT}-dirty-dirty"),
+        ("\x1b[2J", "\\x1b[2J"),
+    ],
+)
+def test_a_commit_has_seven_digits_as_submit_says_it(revision: str, shown: str) -> None:
+    body = job_object("llama", code={"sha256": "94350632" * 8, "configMaps": ["code"]})
+    body["metadata"]["annotations"] = {names.REVISION_ANNOTATION: revision}
+    found = describe(Snapshot(body), [], now=NOW)
+    assert next(text(found, NOW)).endswith(f"  code 9435063 (git {shown})")
+    assert found["code"]["revision"] == printable(revision), "whole, for scripts"
+
+
 def test_the_record_is_json_with_all_of_its_keys() -> None:
     found = described(RESTARTING)
     assert json.loads(json.dumps(found)) == found
@@ -110,6 +136,7 @@ def test_the_record_is_json_with_all_of_its_keys() -> None:
     assert set(found["attempts"][0]) == {
         *("attempt", "round", "startTime", "endTime", "seconds", "firstStep", "step", "charged"),
         *("failed", "reason", "pod", "node", "signal", "exception", "message", "rank", "exitCode"),
+        "nodeRank",
     }
 
 
@@ -125,12 +152,19 @@ def test_a_pending_job_says_why() -> None:
     status = {
         "state": "Starting",
         "conditions": [condition("Running", "False", "Unschedulable", why_not, 720)],
+        "goodput": {"since": ago(720)},
     }
     lines = list(text(described(status), NOW))
     assert lines[0] == "llama  team-a  Starting for 12m  image trainer:1"
     assert f"why now   Unschedulable: {why_not}" in lines
     assert "next      ddpjob get -w llama" in lines
     assert lines[-1].endswith("reasons.md#unschedulable")
+
+
+def test_a_state_is_as_old_as_itself_and_not_as_its_condition() -> None:
+    found = described(resumed().status.to_json())
+    assert (found["state"], found["since"]) == ("Starting", ago(20))
+    assert next(text(found, NOW)).startswith("llama  team-a  Starting for 20s  ")
 
 
 def test_the_operators_own_line_comes_with_the_conditions_words() -> None:
@@ -156,6 +190,49 @@ def test_a_job_that_goes_on_tells_what_failed_before() -> None:
     assert any(line.startswith("before    rank 13 (node 1, ") for line in lines)
     assert not any(line.startswith("why now") for line in lines)
     assert found["next"] == ["ddpjob logs -f llama"] and found["docs"] is None
+
+
+WORDS = "pod llama-0-1 is being deleted: evicted"
+PLACE = {"attempt": 0, "reason": "Evicted", "pod": "llama-0-1", "node": "gpu-17", "message": WORDS}
+
+
+@pytest.mark.parametrize("older", [{}, {"rank": 1}], ids=["this operator", "an older one"])
+@pytest.mark.parametrize("state", ["Failed", "Restarting"])
+def test_a_pod_that_failed_as_a_whole_is_a_node_and_no_rank(state: str, older: Any) -> None:
+    status = {
+        **{"state": state, "worldSize": 16, "nodes": {"desired": 2}, "failure": PLACE | older},
+        "conditions": [condition("Running", "False", "Evicted", WORDS)],
+        "history": [{**PLACE, **older, "endTime": ago(40)}],
+    }
+    found = described(status, nnodes=2, resources=GPUS)
+    assert (found["cause"]["rank"], found["cause"]["nodeRank"]) == (None, 1)
+    lines = list(text(found, NOW))
+    at = lines.index(f"why now   node 1 (llama-0-1 on gpu-17) Evicted: {WORDS}")
+    assert lines[at + 1].endswith("attempt 0; the 8 other ranks were stopped after it")
+    assert any(line.endswith(f"Evicted  n1 gpu-17  {WORDS}") for line in lines)
+    assert found["next"] == ["ddpjob logs llama --attempt 0 --node 1"]
+    assert found["reason"].startswith("Evicted n1 gpu-17: ")
+
+
+def test_ranks_that_a_script_has_started_by_itself_are_named_and_read_with_their_pod() -> None:
+    """By mp.spawn, or torchrun in a command: the job knows of one process in each pod."""
+    failure = {**PLACE, "reason": "Exception", "rank": 3}
+    found = described({"state": "Failed", "failure": failure}, nnodes=2)
+    assert any("rank 3 (node 1, llama-0-1 on gpu-17) " in line for line in text(found, NOW))
+    assert found["next"] == ["ddpjob logs llama --attempt 0 --node 1"]
+
+
+def test_of_two_ranks_the_other_one_was_stopped() -> None:
+    status = {"state": "Failed", "failure": {**PLACE, "reason": "Signal", "rank": 1}}
+    lines = list(text(described(status, nnodes=2), NOW))
+    assert any(line.endswith("attempt 0; the other rank was stopped after it") for line in lines)
+
+
+@pytest.mark.parametrize("number", [-1, 10**6, 2**31 - 1, 2**70])
+def test_a_rank_that_cannot_be_is_none(number: int) -> None:
+    assert why.place({"rank": number}, 8) == (None, None)
+    assert why.place({"rank": number, "pod": "llama-0-1"}, 8) == (None, 1)
+    assert why.place({"rank": 9, "pod": f"llama-0-{number}"}, 8) == (9, 1)
 
 
 def test_rounds_are_told_apart() -> None:
@@ -207,9 +284,79 @@ def test_no_name_of_a_node_can_become_a_command() -> None:
     assert described({**RESTARTING, "history": history})["hints"] == []
 
 
-def test_the_reasons_with_a_section_are_those_of_the_operator() -> None:
-    known = {reason.name for reason in (*reasons.CONDITIONS, *reasons.FAILURES)}
-    assert known >= advice.DOCUMENTED
+def test_every_reason_has_a_section_and_no_other_has() -> None:
+    every = (*reasons.CONDITIONS, *reasons.FAILURES)
+    known = {name for reason in every for name in reason_pages.names(reason.name)}
+    assert known == advice.DOCUMENTED
+    anchors = links.anchors(ROOT / "docs" / "reasons.md")
+    # A heading of several words has one anchor more.
+    assert {name.lower() for name in known} == {name for name in anchors if "-" not in name}
+
+
+def section(state: str, **status: Any) -> str | None:
+    """The section to which the description of a job in this state links."""
+    link: str | None = described({"state": state, **status})["docs"]
+    return link.partition("reasons.md#")[2] if link else None
+
+
+def waits(reason: str) -> dict[str, Any]:
+    return {"conditions": [condition("Running", "False", reason, "words")]}
+
+
+@pytest.mark.parametrize(
+    "reason", ["Pulling", "ErrImagePull", "ImagePullBackOff", "PodInitializing", "CreateRefused"]
+)
+def test_the_section_is_that_of_what_a_job_waits_for(reason: str) -> None:
+    assert section("Starting", **waits(reason)) == reason.lower()
+    failure = {"attempt": 0, "reason": "Exception", "message": "boom"}
+    assert section("Restarting", failure=failure, **waits(reason)) == reason.lower()
+    assert section("Starting", summary={"reason": f"{reason}: words"}) == reason.lower()
+
+
+def test_a_job_that_waits_since_its_failure_says_for_what() -> None:
+    no_room = condition("Running", "False", "Unschedulable", "0/9 nodes are available")
+    lines = list(text(described({**RESTARTING, "conditions": [no_room]}), NOW))
+    assert "why now   Unschedulable: 0/9 nodes are available" in lines
+    assert any(
+        line.startswith("before    rank 13 (node 1, llama-2-1 on gpu-17) ") for line in lines
+    )
+    over = condition("Failed", "True", "DeadlineExceeded", "activeDeadlineSeconds is 60")
+    summary = {"reason": "DeadlineExceeded: activeDeadlineSeconds is 60"}
+    failed = {**RESTARTING, "state": "Failed", "conditions": [over], "summary": summary}
+    lines = list(text(described(failed), NOW))
+    assert "why now   DeadlineExceeded: activeDeadlineSeconds is 60" in lines
+    assert any(line.startswith("before    rank 13 ") for line in lines)
+    assert section("Restarting", failure=RESTARTING["failure"]) == "exception", "pods are created"
+
+
+@pytest.mark.parametrize(
+    ("failure", "found"),
+    [
+        *(("CodeInvalid", "codeinvalid"), ("StartError", "starterror"), ("Error", "error")),
+        *(("Evicted", "evicted"), ("ContainerCannotRun", "error"), ("x y", "error")),
+    ],
+)
+def test_the_section_of_a_failed_job_is_that_of_its_failure(failure: str, found: str) -> None:
+    status = {"failure": {"attempt": 0, "reason": failure}}
+    bad = [condition("Failed", "True", "MaxRestartsExceeded")]
+    stalled = condition("Stalled", "Unknown", "NoStep")
+    assert section("Failed", conditions=[*bad, stalled], **status) == found
+    restarting = waits(failure)["conditions"]
+    if failure != "x y":
+        assert section("Restarting", conditions=[*restarting, stalled], **status) == found
+    # The failure of an attempt before is not why the job has failed.
+    over = [condition("Failed", "True", "DeadlineExceeded")]
+    assert section("Failed", conditions=over, **status) == "deadlineexceeded"
+
+
+def test_a_job_that_is_well_has_no_section() -> None:
+    for state, reason in (("Starting", "Starting"), ("Suspended", "Suspended")):
+        assert section(state, **waits(reason)) is None
+    assert section("Succeeded", **waits("Finished")) is None
+    for value, name, found in (("Unknown", "NoStep", "nostep"), ("False", "Progress", None)):
+        conditions = [condition("Running", "True", "R"), condition("Stalled", value, name)]
+        assert section("Running", conditions=conditions) == found
+        assert section("Succeeded", conditions=conditions) is None
 
 
 def test_what_the_client_knows_by_heart_is_what_the_models_say() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from ddpjob.api import Status
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.observed import Observed, PodRecord
 from tests.builders import (
     NOW,
     condition,
@@ -102,6 +102,55 @@ def test_the_failure_of_a_large_group_fits_into_a_status() -> None:
     late = decide(ours, see(*pods, secondary_seconds=PRIMARY_WAIT_SECONDS), NOW).status
     assert late.failure and len(late.failure.message) <= 1024
     assert Status.model_validate(late.to_json()) == late
+
+
+EVICTED = running(1, deleting=True, disruption="Evicted")
+# Of a job of two pods with eight ranks each. Rank 1 is in the other pod.
+WHOLE_PODS = {
+    "evicted": see(running(0), EVICTED),
+    "gone": see(running(0)),
+    "no agent's message": see(running(0), failed(1, exit_code=137, reason="OOMKilled")),
+    "no script": see(running(0), failed(1, summary(reason="LaunchFailed", message="no script"))),
+    "secondary": see(
+        *(failed(0, summary(rank=3, peer=True, time=2.0)), failed(1, summary(peer=True, time=1.0))),
+        secondary_seconds=PRIMARY_WAIT_SECONDS,
+    ),
+    "late": see(
+        *(failed(0, summary(rank=3, peer=True, message="Timed out")), running(1)),
+        secondary_seconds=PRIMARY_WAIT_SECONDS,
+    ),
+}
+
+
+@pytest.mark.parametrize("seen", WHOLE_PODS.values(), ids=WHOLE_PODS)
+def test_of_a_pod_with_several_ranks_none_is_blamed_for_its_end(seen: Observed) -> None:
+    policy = {"rules": [{"onRanks": [1], "action": "FailJob"}]}
+    ours = whole(nprocPerNode=8, failurePolicy=policy)
+    step = decide(ours, seen, NOW)
+    found = step.status.failure
+    assert found and (found.rank, found.pod) == (None, "digits-0-1")
+    assert step.status.history[-1].rank is None
+    assert step.status.state != "Failed" or found.reason == "LaunchFailed", (
+        "the rule is about rank 1"
+    )
+    assert any(event.message.startswith("pod digits-0-1: ") for event in step.events)
+    assert (step.status.summary.reason or "").startswith(f"{found.reason} (digits-0-1")
+    one = decide(whole(), seen, NOW).status.failure
+    assert one and one.rank == 1, "the rank of its only process"
+
+
+def test_of_a_pod_with_several_ranks_the_one_that_failed_is_named() -> None:
+    ours = whole(nprocPerNode=8)
+    step = decide(ours, see(running(0), failed(1, summary(rank=13))), NOW)
+    assert step.status.failure and step.status.failure.rank == 13
+    assert step.events[0].message.startswith("rank 13 (pod digits-0-1): ")
+
+
+def test_a_pod_that_did_not_start_has_no_rank_that_failed() -> None:
+    ours = started(nprocPerNode=8, startupDeadlineSeconds=60)
+    found = decide(ours, see(running(0), pod(1, reason="Unschedulable")), NOW + 61).status.failure
+    assert found and (found.reason, found.rank) == ("StartupDeadlineExceeded", None)
+    assert found.pod == "digits-0-1"
 
 
 @pytest.mark.parametrize("ended", [failed, succeeded])

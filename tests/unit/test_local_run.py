@@ -124,7 +124,7 @@ def test_a_failure_of_another_rank_of_the_pod_is_printed_with_its_traceback(tmp_
     policy = {"maxRestarts": 1}
     done = finish(tmp_path, job(script, nnodes=1, nprocPerNode=2, failurePolicy=policy))
     assert done.returncode == 1
-    assert "shell restarts in place, as round 1: rank 0, Exception: ZeroDiv" in done.stdout
+    assert "shell restarts in place, as round 1: pod shell-0-0, Exception: ZeroDiv" in done.stdout
     assert "[node 0] 1.0" in done.stdout and "[node 0] Traceback" not in done.stdout
     assert "    ZeroDivisionError: division by zero" in done.stdout
 
@@ -174,9 +174,32 @@ def test_a_folder_with_code_is_used_as_it_is(tmp_path: Path, named: bool) -> Non
 def test_an_archive_of_code_is_not_unpacked_here(tmp_path: Path) -> None:
     done = finish(tmp_path, job("true", code={"configMaps": ["a"], "sha256": "0" * 64}))
     assert done.returncode == 2
-    rule = "is not unpacked on this machine: name the folder that has the code, --code DIR"
+    rule = "is an archive that is not in the file: name the folder with the code, --code DIR"
     assert done.stderr.endswith(f"job.yaml: spec.code: {rule}\n")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_dry_run_prints_is_run_with_its_code(tmp_path: Path) -> None:
+    folder, place = tmp_path / "project", tmp_path / "elsewhere"
+    folder.mkdir()
+    place.mkdir()
+    (folder / "lib.py").write_text("SIZE = 4\n")
+    (folder / "train.py").write_text(
+        "import lib, os, sys\nprint('size', lib.SIZE, sys.argv[1:])\nopen('written', 'w').close()\n"
+    )
+    base = [sys.executable, "-m", "ddpjob"]
+    options: dict[str, Any] = {"env": environment(), "capture_output": True, "text": True}
+    words = ["submit", "train.py", "--image", "any", "--nnodes", "2", "--dry-run", "--", "--lr"]
+    printed = subprocess.run([*base, *words, "3e-4"], cwd=folder, **options, timeout=50)
+    (place / "job.yaml").write_text(printed.stdout)
+    done = subprocess.run([*base, "run", "job.yaml"], cwd=place, **options, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "; code of the job file, unpacked for each node;" in done.stdout.splitlines()[0]
+    assert "[node 0] size 4 ['--lr', '3e-4']" in done.stdout
+    assert not (folder / "written").exists() and not (place / "written").exists()
+    refused = [*base, "run", "job.yaml", "--code", "none"]
+    done = subprocess.run(refused, cwd=place, **options, timeout=50)
+    assert done.returncode == 2 and "spec.code: is an archive that is not in" in done.stderr
 
 
 def test_a_folder_with_code_must_be_there_and_needs_the_agent(tmp_path: Path) -> None:
@@ -457,6 +480,19 @@ def test_a_script_runs_in_its_folder_with_the_options_of_submit(tmp_path: Path) 
         first = done.stdout.splitlines()[0]
         assert "train/logs; code in ." in first and "image" not in first
     assert (tmp_path / ".ddpjob" / "train" / "logs").is_dir()
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpjob", "submit", "--local", "train.py", "-o", "json"]
+        + ["--env", "LR=3", "--nproc-per-node", "1"],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    records = list(map(json.loads, done.stdout.splitlines()))
+    assert {"node": "0", "line": "hello [] 3 1"} in records
+    assert [r["status"] for r in records if "status" in r][-1]["state"] == "Succeeded"
+    assert {key for record in records for key in record} == {"status", "node", "line", "note"}
 
 
 def test_a_terminal_shows_the_columns_of_kubectl_and_lines_above_them() -> None:

@@ -8,11 +8,13 @@ from rich.cells import cell_len
 from ddpjob import api
 from ddpjob.cli.columns import lines, styled
 from ddpjob.cli.get import SORTS, STATES
+from ddpjob.cli.listing import Selection
+from ddpjob.cli.options import Output
 from ddpjob.cli.rows import HEADINGS, ORDERS, WIDE, headings, row
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.times import timestamp
-from tests.builders import NOW, job_object
+from tests.builders import NOW, job_object, resumed
 
 
 def job(status: dict[str, Any] | None = None, **metadata: Any) -> Job:
@@ -39,6 +41,24 @@ def test_the_operators_line_gets_the_time_for_which_it_holds() -> None:
     assert row(job(status), NOW)[-1] == "Pulling 1m30s: image REG/x, pod llama-0-1"
     failed = {"state": "Failed", "summary": {"reason": "RestartsExhausted: ExitCode r0: bad"}}
     assert row(job(failed), NOW)[-1] == "RestartsExhausted: ExitCode r0: bad"
+
+
+def test_a_resumed_job_waits_since_it_was_resumed() -> None:
+    body = job_object("digits") | {"status": resumed().status.to_json()}
+    [*_, reason] = row(Job(Connection("team"), body), NOW)
+    assert reason == "Pulling 20s: image reg/x, pod digits-1-1"
+
+
+def test_what_an_earlier_attempt_waited_for_does_not_count() -> None:
+    """Attempts that never run leave state and condition as they are."""
+    ended = {"attempt": 0, "reason": "StartupDeadlineExceeded", "endTime": timestamp(NOW - 60)}
+    status = {
+        "state": "Restarting",
+        "conditions": [running_false("Unschedulable", "no GPU", 3600)],
+        "goodput": {"since": timestamp(NOW - 3500)},
+        "history": [ended],
+    }
+    assert row(job(status), NOW)[-1] == "Unschedulable 1m: no GPU"
 
 
 def test_of_an_older_operator_the_reason_is_made_of_its_conditions() -> None:
@@ -77,6 +97,16 @@ def test_a_status_may_have_anything(value: Any) -> None:
             assert all(cell.isprintable() and len(cell) < 300 for cell in cells)
             for order in ORDERS.values():
                 sorted([job(status), job()], key=order)
+
+
+def test_what_is_watched_is_said_as_it_can_be_typed_again() -> None:
+    every = Selection(("a", "b; rm"), True, "team in (a, b)", "Failed,Running", True)
+    found = every.flags("step", Output.WIDE)
+    assert found == (
+        " a 'b; rm' -A --mine -l 'team in (a, b)' --state Failed,Running --sort step -o wide"
+    )
+    assert Selection().flags("age", Output.TABLE) == ""
+    assert Selection(labels="age").flags("age", Output.TABLE) == " -l age"
 
 
 def test_orders_and_states_are_those_of_the_options() -> None:

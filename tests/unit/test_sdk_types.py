@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import ddpjob
 from ddpjob.client.aio import AsyncClient, AsyncJob
 from ddpjob.client.client import Client
@@ -18,7 +20,9 @@ import asyncio
 from pathlib import Path
 from typing import Any, assert_type
 
-from ddpjob import AsyncClient, AsyncJob, Client, Job, JobFailed, Run, launch
+from ddpjob import AsyncClient, AsyncJob, AsyncJobList, Attempt, Client, CodeArchive, DDPJob, Event
+from ddpjob import Failure, Job, JobFailed, JobList, LogLine, Progress, Run, Snapshot, Spec, Status
+from ddpjob import launch
 
 
 def train(lr: float) -> dict[str, float]:
@@ -44,12 +48,30 @@ with Client("team-a", context="c") as client:
     except JobFailed as error:
         assert_type(error.rank, int | None)
     job.wait(20)  # type: ignore[arg-type]
+    assert_type(client.jobs(), JobList)
+    assert_type(list(job.logs()), list[LogLine])
+    assert_type(job.events(), list[Event])
+    assert_type((job.spec, job.status, job.progress), tuple[Spec, Status, Progress | None])
+    assert_type((job.failure, job.attempts), tuple[Failure | None, list[Attempt]])
+    model = DDPJob.parse(job.body)
+    assert_type(client.submit(model, code=Path("src")), Job)
+    client.submit(Path("job.yaml"))
+    client.submit("job.yaml")  # type: ignore[arg-type]
+
+
+def name(job: Snapshot, archive: CodeArchive | None = None) -> str:
+    return job.name
+
+
+name(job)
 
 
 async def main() -> None:
     async with AsyncClient() as client:
         job = await client.newest()
         assert_type(job, AsyncJob)
+        assert_type(await client.jobs(), AsyncJobList)
+        assert_type(await client.submit(Path("job.yaml")), AsyncJob)
         assert_type(await job.wait(), AsyncJob)
         async for change in job.watch():
             assert_type(change.state, str)
@@ -79,9 +101,18 @@ def test_a_program_of_somebody_else_is_checked_by_strict_types(tmp_path: Path) -
     assert (ROOT / "operator/ddpjob/py.typed").is_file()
 
 
-def test_importing_the_names_imports_no_large_library() -> None:
-    large = ("torch", "pydantic", "kubernetes", "aiohttp", "rich", "typer", "jinja2", "IPython")
-    code = f"from ddpjob import *; import sys; print([m for m in {large} if m in sys.modules])"
+MODELS = {"DDPJob", "Spec", "Status", "Progress", "Failure", "Attempt"}
+
+
+@pytest.mark.parametrize(("models", "also"), [(set(), ("pydantic",)), (MODELS, ())])
+def test_importing_the_names_imports_no_large_library(
+    models: set[str], also: tuple[str, ...]
+) -> None:
+    large = (*also, "torch", "kubernetes", "aiohttp", "rich", "typer", "jinja2", "IPython")
+    names = ", ".join(name for name in ddpjob.__all__ if name not in MODELS or name in models)
+    code = (
+        f"from ddpjob import {names}; import sys; print([m for m in {large} if m in sys.modules])"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(ROOT / "operator")},
@@ -95,6 +126,55 @@ def test_importing_the_names_imports_no_large_library() -> None:
 def test_every_name_of_the_package_exists() -> None:
     for name in ddpjob.__all__:
         assert getattr(ddpjob, name) is not None
+
+
+def test_every_type_that_a_public_name_takes_or_gives_is_public() -> None:
+    used: set[str] = set()
+    for kind in (Client, AsyncClient, Job, AsyncJob):
+        for name, verb in names(kind).items():
+            if name not in SYNCHRONOUS:
+                function = verb.fget if isinstance(verb, property) else verb
+                used |= set(re.findall(r"[A-Za-z]\w+", " ".join(map(str, annotations(function)))))
+    classes = {
+        *(
+            "Job",
+            "JobList",
+            "AsyncJob",
+            "AsyncJobList",
+            "LogLine",
+            "Event",
+            "CodeArchive",
+            "DDPJob",
+        ),
+        *MODELS,
+    }
+    assert used >= classes, "the expression finds them"
+    assert {name for name in used if is_ours(name)} <= set(ddpjob.__all__)
+
+
+def annotations(function: Any) -> list[Any]:
+    return list(inspect.get_annotations(inspect.unwrap(function)).values())
+
+
+def is_ours(name: str) -> bool:
+    """Whether a class of this project is called so."""
+    modules = [module for title, module in sys.modules.items() if title.startswith("ddpjob")]
+    found = [getattr(module, name, None) for module in modules]
+    return any(isinstance(x, type) and x.__module__.startswith("ddpjob") for x in found)
+
+
+def test_an_example_of_the_page_uses_no_name_that_it_does_not_make() -> None:
+    page = (ROOT / "docs" / "sdk.md").read_text().partition("<!-- reference -->")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 3
+    for block in blocks:
+        ended = subprocess.run(
+            [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"],
+            input=block,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 # What displays and commands use; a notebook's cell that follows a job needs its thread.

@@ -1,5 +1,6 @@
 """The site of the documentation: its pages, its navigation, its links."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,15 @@ def test_every_page_of_the_docs_is_in_the_navigation() -> None:
     written = {path for path in (ROOT / "docs").glob("*.md")}
     assert written <= listed
     assert len(set(site.pages().values())) == len(listed)
+
+
+def test_llms_txt_has_each_page_once_with_what_it_is_about() -> None:
+    text = site.llms()
+    listed = re.findall(r"^- \[.+?\]\((.+?)\)", text, re.M)
+    files = set(site.pages().values()) - {"pages.md"}  # the index itself
+    assert sorted(listed) == sorted(name.replace(".md", ".html") for name in files)
+    assert "- [Install](install.html): with and without Helm" in text
+    assert text.startswith("# ddpjob ") and "\n## Operate\n" in text
 
 
 @pytest.mark.parametrize(
@@ -42,7 +52,10 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
         '<script src="https://cdn.example.com/x.js"></script><img src="data:image/png;base64,">'
     )
     (tmp_path / "there.html").write_text("<h2 id='low'>x</h2>")
+    assert "llms.txt: llms.txt: no such file" in set(site.broken(tmp_path))
+    (tmp_path / "llms.txt").write_text("- [There](there.html): words\n- [Gone](gone.html)\n")
     assert set(site.broken(tmp_path)) == {
+        "llms.txt: gone.html: no such file",
         "here.html: /style.css: no such file",
         "here.html: #low: no such heading",
         "here.html: there.html#top: no such heading",

@@ -9,8 +9,43 @@ from pydantic import TypeAdapter, ValidationError
 
 from ddpjob.api import Status
 from ddpjob.api.base import Model
+from ddpjob.client.connection import Connection
+from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.errors import JobFailed
 from tests.builders import job_object
+
+
+def failed(**failure: Any) -> JobFailed:
+    """What is raised for a job of two pods with eight ranks each that has failed so."""
+    body = job_object("llama", nnodes=2, nprocPerNode=8)
+    error = pytest.raises(
+        JobFailed,
+        Job(
+            Connection("team"),
+            {
+                **body,
+                "status": {
+                    "state": "Failed",
+                    "conditions": [
+                        {"type": "Failed", "status": "True", "reason": "MaxRestartsExceeded"}
+                    ],
+                    "failure": {"attempt": 0, "pod": "llama-0-1", "node": "gpu-17", **failure},
+                },
+            },
+        ).raise_if_failed,
+    )
+    return error.value
+
+
+def test_an_error_names_a_rank_only_if_one_has_failed() -> None:
+    one = failed(rank=9, reason="Exception", message="KeyError: 'x'")
+    text = "llama failed: MaxRestartsExceeded; first cause: rank 9 on gpu-17: KeyError: 'x'"
+    assert (one.rank, str(one)) == (9, text)
+    for older in ({}, {"rank": 1}):
+        whole = failed(reason="Evicted", message="evicted", **older)
+        text = "llama failed: MaxRestartsExceeded; first cause: a pod on gpu-17: evicted"
+        assert (whole.rank, str(whole)) == (None, text)
 
 
 def with_curve(found: Any) -> Snapshot:

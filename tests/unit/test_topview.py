@@ -1,11 +1,12 @@
 """The lines and cells of `ddpjob top`."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ddpjob.cli.topview import bar, curve, head, row
+from ddpjob.cli.topview import bar, curve, head, rates, row
 from ddpjob.client.agents import Answer, NodeProgress, read_progress
 from ddpjob.client.forward import Page
 from ddpjob.client.job import Job
@@ -76,6 +77,16 @@ def test_the_progress_of_a_node() -> None:
     assert row(NodeProgress(POD), None) == ("1", "digits-0-1", "gpu-17", *["-"] * 4)
     problem = read_progress(Answer(POD, None, "its container is ended"))
     assert row(problem, None)[3] == "its container is ended"
+
+
+def test_rates_are_of_the_same_pods_at_both_looks() -> None:
+    def look(**steps: int | None) -> list[NodeProgress]:
+        return [NodeProgress(replace(POD, uid=uid), step=step) for uid, step in steps.items()]
+
+    before = look(a=10, b=10, again=90, none=None, gone=1)
+    now = look(a=13, b=10, again=2, none=5, new=7)
+    assert rates(before, now, 2.0) == {"a": 1.5, "b": 0.0}
+    assert rates([], now, 1e9) == {}
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 import gzip
 import hashlib
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from ddpjob.cli import app
-from ddpjob.cli.files import documents
+from ddpjob.client.documents import documents
 from tests.cluster.tiers import ROOT
 from tests.unit.agent.archives import HOSTILE, packed
 
@@ -352,3 +355,104 @@ def test_the_allow_list_is_the_charts_unless_one_is_given(tmp_path: Path) -> Non
         ended = validate(job, "--policy", policy)
         assert ended.exit_code == 2 and words in " ".join(ended.stderr.split()), ended.stderr
     assert validate(job, "--policy", tmp_path / "none").exit_code == 2
+
+
+def test_a_job_without_a_name_is_called_so(tmp_path: Path) -> None:
+    text = GOOD.replace("  name: digits\n", "  labels: {}\n")
+    ended = validate("-", stdin=text)
+    assert ended.stderr == "-: a job without a name: metadata.name: is required\n"
+    ended = validate("-", stdin=f"{text}  nnodes: 0\n---\n{text}")
+    assert len(ended.stderr.splitlines()) == 3 and "duplicate" not in ended.stderr
+
+
+def test_files_are_named_with_f_too(good: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(GOOD)
+    assert validate("-f", good).stdout == f"{good}: ok\n"
+    assert validate(good, "-f", other).stdout == f"{good}: ok\n{other}: ok\n"
+    ended = validate()
+    assert ended.exit_code == 2 and "name a file; - is standard input" in ended.stderr
+
+
+def test_a_cluster_is_named_for_the_server_alone(good: Path) -> None:
+    for option in ("--namespace", "--context", "--kubeconfig"):
+        ended = validate(good, option, "x")
+        assert ended.exit_code == 2 and f"{option}: has no effect without --server" in ended.stderr
+
+
+def test_the_problems_as_json(good: Path, tmp_path: Path) -> None:
+    ended = validate(good, "-o", "json")
+    assert (ended.exit_code, json.loads(ended.stdout)) == (0, {"ok": True, "problems": []})
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(GOOD + f"  nnodes: 0\n---\n{GOOD.replace('  name', '  labels: {}  #')}---\n[")
+    ended = validate(good, broken, tmp_path / "gone\x1b[2J", "-o", "json")
+    assert ended.exit_code == 2 and ended.stderr == ""
+    found = json.loads(ended.stdout)
+    assert found["ok"] is False
+    assert [(each["job"], each["field"], each["rule"]) for each in found["problems"]] == [
+        ("digits", "spec.nnodes", "must be at least 1, got 0"),
+        (None, "metadata.name", "is required"),
+        (
+            None,
+            "line 18, column 2",
+            "not YAML: expected the node content, but found '<stream end>'",
+        ),
+        (None, "(file)", "cannot be read: No such file or directory"),
+    ]
+    assert [each["file"] for each in found["problems"]] == [
+        *[str(broken)] * 3,
+        f"{tmp_path}/gone\\x1b[2J",
+    ]
+
+
+@pytest.fixture
+def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """What `submit --dry-run` prints, as a file."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").touch()
+    monkeypatch.chdir(folder)
+
+    def run(*options: str) -> Path:
+        words = ["submit", "train.py", "--image", "torch:2.9", "--dry-run", *options]
+        ended = CliRunner().invoke(app, words)
+        assert ended.exit_code == 0, ended.output
+        file = tmp_path / "dry.yaml"
+        file.write_text(ended.stdout)
+        return file
+
+    return run
+
+
+def test_what_a_dry_run_prints_is_valid(dry_run: Callable[..., Path]) -> None:
+    for options in ((), ("--code", "none"), ("-o", "json"), ("--name", "a")):
+        file = dry_run(*options)
+        assert validate(file).stdout == f"{file}: ok\n", options
+    text = dry_run("--", "--lr", "3e-4", "y", "0x1F").read_text()
+    config_map, job = yaml.safe_load_all(text)
+    assert job["spec"]["args"] == ["train.py", "--lr", "3e-4", "y", "0x1F"]
+    assert "'3e-4'" in text, "a number for kubectl without its quotes"
+    assert re.fullmatch("train-[b-z2-9]{5}", job["metadata"]["name"])
+    assert "generateName" not in job["metadata"]
+    assert "binaryData" in config_map and dry_run("-o", "name").read_text().startswith("configmap/")
+
+
+def test_two_jobs_may_share_the_config_maps_of_a_file(dry_run: Callable[..., Path]) -> None:
+    file = dry_run("--name", "one")
+    config_map, one = list(yaml.safe_load_all(file.read_text()))
+    two = {**one, "metadata": {"name": "two"}}
+    three = {**one, "metadata": {"name": "three"}, "spec": {"image": "a", "args": ["b"]}}
+
+    def judged(*bodies: Any) -> Result:
+        return validate("-", stdin="\n".join(map(json.dumps, bodies)))
+
+    assert judged(one, config_map, two, three).exit_code == 0
+    ended = judged(three, config_map)
+    name = config_map["metadata"]["name"]
+    rule = f"ConfigMap '{name}' is not in spec.code.configMaps of a job here"
+    assert ended.stderr == f"-: (file): {rule}\n"
+    config_map["binaryData"] = {"code.tar.gz": "AAAA"}
+    ended = judged(one, config_map, two)
+    assert ended.exit_code == 2
+    lines = ended.stderr.splitlines()
+    assert [line.split(": ")[1:3] for line in lines] == [["one", "spec.code"], ["two", "spec.code"]]

@@ -152,8 +152,8 @@ class Failure(Model):
     round: Count = 0
     """`round` is the number of the round of `attempt` that failed."""
     rank: Rank | None = None
-    """`rank` is the global rank of the process. It is the pod's node rank if the agent does not
-    know the process."""
+    """`rank` is the global rank of the process. It is absent if a pod of several processes failed
+    as a whole, such as by an eviction, or if its agent does not know which of them failed."""
     pod: Name | None = None
     """`pod` is the name of the pod that failed."""
     node: Name | None = None

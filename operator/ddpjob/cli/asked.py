@@ -9,14 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ddpjob.cli.files import documents
 from ddpjob.cli.program import SCRIPT_ARGS
 from ddpjob.client.build import JobOptions, build_job
+from ddpjob.client.jobfile import JobFile, read_job
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 # The value of --code that sends nothing.
 NO_CODE = "none"
+# Characters of a file of variables: an API server takes no larger object.
+MAX_ENV_FILE = 2**20
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
 
 
@@ -43,15 +45,24 @@ class Asked:
         return str(self.given["filename"] or self.given["file"] or self.given["module"])
 
     @cached_property
+    def file(self) -> JobFile | None:
+        """Return what is in the job file, or None without a file. Raises InvalidJob."""
+        name = self.given["filename"]
+        return None if name is None else read_job(name)
+
+    @property
     def base(self) -> Any:
         """Return the object in the job file, or None without a file. Raises InvalidJob."""
-        file = self.given["filename"]
-        if file is None:
-            return None
-        found = list(documents(file))
-        if len(found) != 1:
-            raise InvalidJob("(file)", f"must have exactly one object, got {len(found)}")
-        return found[0]
+        return self.file.job if self.file else None
+
+    @property
+    def config_maps(self) -> tuple[Body, ...]:
+        """Return the ConfigMaps of the job file that go with the job.
+
+        None does if the code is to be that of a folder, or if nothing is to be sent.
+        """
+        is_files = self.file and self.folder is None and self.given["code"] != NO_CODE
+        return self.file.config_maps if self.file and is_files else ()
 
     @cached_property
     def folder(self) -> Path | None:
@@ -142,13 +153,16 @@ def read_env_file(file: str) -> dict[str, str]:
     around a value, and quotes around a whole value.
     """
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        with Path(file).open(encoding="utf-8") as opened:
+            content = opened.read(MAX_ENV_FILE + 1)
     except OSError as error:
         raise InvalidJob("--env-file", f"{file}: {error.strerror}", file) from None
     except UnicodeDecodeError:
         raise InvalidJob("--env-file", f"{file}: must be text in UTF-8", file) from None
+    if len(content) > MAX_ENV_FILE:
+        raise InvalidJob("--env-file", f"{file}: must have at most {MAX_ENV_FILE} characters", file)
     found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(content.splitlines(), 1):
         text = line.strip().removeprefix("export ").strip()
         if text and not text.startswith("#"):
             name, value = _variable(text, f"--env-file {file}, line {number}")

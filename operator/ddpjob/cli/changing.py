@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpjob.cli.options import Output, complete_names
+from ddpjob.cli.options import Form, complete_names
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
@@ -28,17 +28,17 @@ Exclusions = Annotated[
     ),
 ]
 Format = Annotated[
-    Output | None,
+    Form | None,
     typer.Option("--output", "-o", help="Print the job as json, yaml or name instead of words."),
 ]
 
 
-def tell(job: "Job", words: str, output: Output | None) -> None:
+def tell(job: "Job", words: str, output: Form | None) -> None:
     """Print what has become of the job: in words, or the job itself."""
     from ddpjob.cli import objects
     from ddpjob.cli.say import say
 
-    if output in (None, Output.TABLE, Output.WIDE):
+    if output is None:
         say(f"{job.name} {words}")
     else:
         objects.show([job], output, single=True)

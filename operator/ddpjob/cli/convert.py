@@ -8,6 +8,7 @@ import typer
 
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.say import say
+from ddpjob.cli.values import FileNames, files_of
 
 # Characters of a kind, a namespace, a slash and a name of 253.
 MAX_TITLE = 381
@@ -22,15 +23,16 @@ class Format(StrEnum):
 
 def convert(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Files with PyTorchJobs (kubeflow.org/v1) and TrainJobs "
             "(trainer.kubeflow.org/v1alpha1), YAML or JSON. Training runtimes may be in them too. "
             "- is standard input."
         ),
-    ],
+    ] = None,
+    filename: FileNames = None,
     output: Annotated[
-        Format, typer.Option("-o", "--output", help="How the DDPJobs are printed.")
+        Format, typer.Option("-o", "--output", help="How the DDPJobs are printed: yaml or json.")
     ] = Format.YAML,
 ) -> None:
     """Turn PyTorchJobs and TrainJobs into DDPJobs, and print these.
@@ -40,7 +42,7 @@ def convert(
     does what it does; the error names the field, the value and the rule. All other objects are
     converted.
     """
-    objects, is_whole = _read(files)
+    objects, is_whole = _read(files_of(files, filename))
     jobs, is_converted = _converted(objects)
     if jobs:
         typer.echo(_text(jobs, output), nl=False)
@@ -51,7 +53,7 @@ def convert(
 
 def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:
     """Return the objects with their files, and whether all files could be read."""
-    from ddpjob.cli.files import documents
+    from ddpjob.client.documents import documents
     from ddpjob.convert import flattened
     from ddpjob.errors import InvalidJob
 
@@ -104,7 +106,7 @@ def _title(body: Any) -> str:
 def _text(jobs: list[dict[str, Any]], output: Format) -> str:
     """Return the jobs as YAML documents, or as JSON: one object, or a list of several."""
     if output is Format.YAML:
-        from ddpjob.cli.files import to_yaml
+        from ddpjob.client.documents import to_yaml
 
         return "---\n".join(map(to_yaml, jobs))
     several = {"apiVersion": "v1", "kind": "List", "items": jobs}

@@ -1,18 +1,34 @@
 """`ddpjob delete`: deletes jobs, and with each of them all that it owns."""
 
 import os
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpjob.cli.exits import Exit
 from ddpjob.cli.interrupt import detaching
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, complete_names, plain_name
+from ddpjob.cli.options import (
+    Context,
+    Form,
+    Kubeconfig,
+    Namespace,
+    Place,
+    complete_names,
+    plain_name,
+)
 from ddpjob.cli.say import note, say
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
 
 STDIN, STDERR = 0, 2
+
+
+class OnlyName(StrEnum):
+    """How a job is printed that is no more."""
+
+    NAME = "name"
 
 
 def delete(
@@ -24,21 +40,31 @@ def delete(
         bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal it is needed.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until their pods are gone.")] = False,
+    output: Annotated[
+        OnlyName | None,
+        typer.Option("--output", "-o", help="name: print the jobs by kind and name."),
+    ] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Delete jobs, with their pods and logs. Checkpoints in volumes stay.
 
-    No job is deleted unless all of them exist.
+    No job is deleted unless all of them exist. The exit code is 130 if the question is answered
+    with anything but yes; nothing is deleted then.
     """
+    from ddpjob.cli import objects
+
     client = Place(namespace, context, kubeconfig).client()
     jobs = [client.job(plain_name(name)) for name in dict.fromkeys(names)]
     if not yes:
         _ask(jobs)
     for job in jobs:
         job.delete()
-        say(f"{job.name} deleted")
+        if output is OnlyName.NAME:
+            objects.show([job], Form.NAME, single=True)
+        else:
+            say(f"{job.name} deleted")
     if wait:
         for job in jobs:
             with detaching("detached: the deletion goes on"):
@@ -53,5 +79,11 @@ def _ask(jobs: "list[Job]") -> None:
     for job in jobs:
         note(f"{job.name}  {job.state}  in namespace {job.namespace}")
     what = "this job, its pods and their logs" if len(jobs) == 1 else f"these {len(jobs)} jobs"
-    if not typer.confirm(f"delete {what}?", err=True):
-        raise typer.Exit(1)
+    try:
+        is_wanted = typer.confirm(f"delete {what}?", err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        note("")
+        is_wanted = False
+    if not is_wanted:
+        note("nothing was deleted")
+        raise typer.Exit(Exit.DETACHED)

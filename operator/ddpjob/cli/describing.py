@@ -8,9 +8,11 @@ from typing import Any
 from ddpjob.cli.columns import lines
 from ddpjob.cli.options import Place, Record, find
 from ddpjob.cli.say import document, note, say
+from ddpjob.client.advice import is_because_of
 from ddpjob.client.description import describe
 from ddpjob.client.events import Event
 from ddpjob.client.job import Job
+from ddpjob.client.why import short_place
 from ddpjob.errors import Forbidden
 from ddpjob.times import duration, unix_seconds
 
@@ -63,9 +65,16 @@ def _title(found: Found, now: float) -> str:
     finished = found["state"] in ("Succeeded", "Failed")
     state = found["state"] + (f" {ago} ago" if finished else f" for {ago}") * bool(ago)
     code = found["code"]
-    revision = f" (git {code['revision']})" if code and code["revision"] else ""
+    revision = f" (git {_commit(code['revision'])})" if code and code["revision"] else ""
     parts = [found["name"], found["namespace"], state, f"image {found['image'] or NONE}"]
     return "  ".join([*parts, f"code {code['sha256'][:7]}{revision}"] if code else parts)
+
+
+def _commit(revision: str) -> str:
+    """Return a revision as `submit` says it: `3f2a1b9, dirty`. The annotation may be any text."""
+    commit, dirty, rest = revision.partition("-dirty")
+    is_commit = len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef") and not rest
+    return commit[:7] + (", dirty" if dirty else "") if is_commit else revision
 
 
 def _numbers(found: Found) -> str:
@@ -97,37 +106,47 @@ def _progress(found: Found, now: float) -> Iterator[str]:
 
 def _why(found: Found, now: float) -> Iterator[str]:
     """Yield why the job is as it is; of one that goes on, what failed last."""
-    cause, state = found["cause"], found["state"]
+    cause, state, reason = found["cause"], found["state"], found["reason"]
+    shows_cause = cause is not None and is_because_of(cause["reason"], state, reason)
     if found["unseen"]:
         text = "no operator has seen this job: does one run, and does it watch this namespace?"
         yield f"{'why now':<{LABEL}}{text}"
-    elif state not in ("Failed", "Restarting") or cause is None:
-        words = found["reason"]
+    elif not shows_cause:
+        words = reason
         if found["message"] and found["message"] not in words and words:
             words = f"{words}: {found['message']}" if len(words) < 64 else words
         if words:
             yield f"{'why now':<{LABEL}}{words}"
     if cause is not None:
-        label = "why now" if state in ("Failed", "Restarting") else "before"
-        yield from _cause(found, cause, label)
+        yield from _cause(found, cause, "why now" if shows_cause else "before")
 
 
 def _cause(found: Found, cause: Found, label: str) -> Iterator[str]:
-    rank = cause["rank"]
-    who = "a pod" if rank is None else f"rank {rank}"
-    node = f"node {cause['nodeRank']}, " if cause["nodeRank"] is not None else ""
+    rank, node = cause["rank"], cause["nodeRank"]
+    named = [("rank", rank), ("node", node)]
+    who, *inside = [f"{kind} {number}" for kind, number in named if number is not None] or ["a pod"]
     where = cause["pod"] or "no pod"
     where += f" on {cause['node']}" if cause["node"] else ""
-    yield f"{label:<{LABEL}}{who} ({node}{where}) {how(cause)}: {cause['message'] or NONE}"
-    others = found["nodes"] * found["processesPerNode"] - 1
+    place = ", ".join([*inside, where])
+    yield f"{label:<{LABEL}}{who} ({place}) {how(cause)}: {cause['message'] or NONE}"
     in_round = f", round {cause['round']}" if cause["round"] else ""
     text = f"the first cause of attempt {cause['attempt']}{in_round}"
-    if others > 0 and rank is not None:
-        text += f"; the {others} other ranks were stopped after it"
-    yield f"{'':<{LABEL}}{text}"
-    if found["state"] == "Failed" and found["reason"]:
+    yield f"{'':<{LABEL}}{text}{_others(found, rank, node)}"
+    if found["state"] == "Failed" and found["reason"] and label == "why now":
         yield f"{'':<{LABEL}}{found['reason'].partition(':')[0]}: the job has failed for good"
     yield from (f"  {line}" for line in cause["traceback"].splitlines())
+
+
+def _others(found: Found, rank: int | None, node: int | None) -> str:
+    """Return what became of the other ranks, of those outside the pod if it failed as a whole."""
+    processes = found["processesPerNode"]
+    if rank is None and node is None:
+        return ""
+    count = found["nodes"] * processes - (processes if rank is None else 1)
+    if count < 1:
+        return ""
+    them = f"{count} other ranks were" if count > 1 else "other rank was"
+    return f"; the {them} stopped after it"
 
 
 def how(failure: Found) -> str:
@@ -147,7 +166,7 @@ def _attempts(found: Found) -> Iterator[str]:
 def _row(each: Found) -> tuple[str, ...]:
     began = unix_seconds(each["startTime"])
     steps = "-".join(str(step) for step in (each["firstStep"], each["step"]) if step is not None)
-    rank = "" if each["rank"] is None else f"r{each['rank']}"
+    place = short_place(each["rank"], each["nodeRank"])
     detail = {"ExitCode": each["exitCode"], "Signal": each["signal"]}.get(each["reason"])
     message = each["message"] or NONE
     return (
@@ -157,7 +176,7 @@ def _row(each: Found) -> tuple[str, ...]:
         steps or NONE,
         "yes" if each["charged"] else "no",
         each["reason"] if detail is None else f"{each['reason']} {detail}",
-        " ".join(filter(None, (rank, each["node"]))) or NONE,
+        " ".join(filter(None, (place, each["node"]))) or NONE,
         message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
     )
 

@@ -19,8 +19,9 @@ def doctor(
     """Check login, API, operator, rights and free GPUs, and say what to do about each gap.
 
     ok is in order, warn works in part, FAIL has to be mended, and ? cannot be seen by this user.
-    The exit code is 0 if nothing fails, 3 without the DDPJob API or an operator, and 4 without a
-    login or a right. Nothing is created: the API server is asked to check a job, and stores none.
+    The exit code is 0 if nothing fails, 3 without the DDPJob API or an operator, 4 without a login
+    or a right, and 5 if --admin finds a fault of the installation; the first check that fails
+    decides. Nothing is created: the API server is asked to check a job, and stores none.
     """
     from ddpjob.cli.diagnosis import diagnose
 

@@ -55,18 +55,25 @@ def get(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, and show changes.")] = False,
     sort: Annotated[str, typer.Option(callback=_sort, help=f"Order: {', '.join(SORTS)}.")] = "age",
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="json and yaml are the objects as stored.")
+        Output,
+        typer.Option(
+            "--output",
+            "-o",
+            help="table, wide, name, or the objects as stored: json, yaml.",
+        ),
     ] = Output.TABLE,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show jobs: state, progress, and why one is not running.
 
-    By default these are all jobs of the namespace, newest first. The exit code is 3 if a job that
-    is named does not exist.
+    By default these are all jobs of the namespace, newest first. A reason comes with the time for
+    which the job waits: Unschedulable 12m. The exit code is 3 if a job that is named does not
+    exist.
     """
     if names and (all_namespaces or labels or state or mine):
         raise typer.BadParameter("NAMES stand alone: without -A, -l, --state and --mine")
+    from ddpjob.cli.interrupt import detaching
     from ddpjob.cli.listing import Listing, Selection
 
     selection = Selection(
@@ -76,5 +83,11 @@ def get(
         state=state,
         mine=mine,
     )
-    listing = Listing(Place(namespace, context, kubeconfig).client(), selection, sort, output)
-    listing.follow() if watch else listing.print()
+    place = Place(namespace, context, kubeconfig)
+    listing = Listing(place.client(), selection, sort, output)
+    if not watch:
+        listing.print()
+        return
+    again = f"ddpjob get -w{selection.flags(sort, output)}{place.flags}"
+    with detaching(f"detached: the jobs run on; come back with: {again}"):
+        listing.follow()

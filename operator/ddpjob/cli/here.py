@@ -23,7 +23,7 @@ def run_here(
 ) -> None:
     """Run the job, and end the command with its exit code."""
     try:
-        local = Local(directory, logs, grace, keep, asked.folder, as_json)
+        local = Local(directory, logs, grace, keep, asked.folder, asked.config_maps, as_json)
         job = job_here(asked)
     except InvalidJob as error:
         note(f"{asked.title}: {error}")

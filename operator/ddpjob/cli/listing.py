@@ -4,13 +4,14 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 
 from rich.console import Group
 from rich.live import Live
 
 from ddpjob.cli import objects
 from ddpjob.cli.columns import line, show, styled, widths
-from ddpjob.cli.options import Output
+from ddpjob.cli.options import Form, Output
 from ddpjob.cli.rows import ORDERS, headings, row
 from ddpjob.cli.say import document, note, say
 from ddpjob.cli.screen import Screen
@@ -33,6 +34,15 @@ class Selection:
     state: str | None = None
     mine: bool = False
 
+    def flags(self, sort: str, output: Output) -> str:
+        """Return names and options that show the same again, with a space before each."""
+        words = [*self.names, *["-A"] * self.all_namespaces, *["--mine"] * self.mine]
+        words += ["-l", self.labels] if self.labels else []
+        words += ["--state", self.state] if self.state else []
+        words += ["--sort", sort] if sort != "age" else []
+        words += ["-o", output.value] if output is not Output.TABLE else []
+        return "".join(f" {quote(word)}" for word in words)
+
 
 class Listing:
     """Jobs in one order and one format."""
@@ -46,7 +56,7 @@ class Listing:
         """Print the jobs. Raises NotFound if one that is named does not exist."""
         jobs = self._jobs()
         if self._output not in (Output.TABLE, Output.WIDE):
-            objects.show(jobs, self._output, single=len(self._selection.names) == 1)
+            objects.show(jobs, Form(self._output), single=len(self._selection.names) == 1)
         elif jobs:
             show(headings(**self._columns), self._rows(jobs), Screen())
         else:
@@ -114,9 +124,9 @@ class Listing:
         if self._output is Output.JSON:
             document(json.dumps(job.body))
         elif self._output is Output.YAML:
-            document("---\n" + objects.as_text(job.body, self._output))
+            document("---\n" + objects.as_text(job.body, Form.YAML))
         else:
-            objects.show([job], self._output, single=True)
+            objects.show([job], Form.NAME, single=True)
 
     def _lines(self) -> None:
         """Print a row for each change, as wide as the widest so far."""

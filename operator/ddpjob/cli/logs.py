@@ -44,7 +44,12 @@ def logs(
         bool, typer.Option("--timestamps", "-t", help="Begin each line with its time.")
     ] = False,
     output: Annotated[
-        Format, typer.Option("--output", "-o", help="raw: as printed, escape sequences included.")
+        Format,
+        typer.Option(
+            "--output",
+            "-o",
+            help="text, json, or raw: as printed, escape sequences included.",
+        ),
     ] = Format.TEXT,
     max_streams: Annotated[
         int, typer.Option(min=1, max=1024, help="The most pods that are read at once.")

@@ -15,8 +15,8 @@ from ddpjob.cli.values import bad
 from ddpjob.client.client import Client
 from ddpjob.client.follow import Logs, Query
 from ddpjob.client.job import Job
-from ddpjob.client.logs import LogLine, Ranges, Wanted
-from ddpjob.client.selection import Choice, after_failure, first_failure, select
+from ddpjob.client.logs import LogLine, Wanted
+from ddpjob.client.selection import Choice, choices, select
 from ddpjob.errors import NotFound
 
 
@@ -46,27 +46,16 @@ def print_logs(place: Place, name: str | None, options: Options) -> Exit:
     job = find(client, name)
     printer = Printer(options.output, timestamps=options.timestamps)
     try:
-        for choice, follow in choices(job, wanted, follow=options.follow):
-            logs = _print(client, job, _query(choice, options, shows, follow=follow), printer)
+        found = choices(job.body, job.processes_per_node, wanted, follow=options.follow)
+        for choice, follow in found:
+            query = _query(choice, options, shows, follow=follow)
+            logs = _print(client, job, query, printer, goes_on=options.follow and not follow)
             job = logs.job
     except KeyboardInterrupt:
         return detached(job, place, f"logs -f {job.name}")
     if not options.follow:
         return Exit.OK
     return ended(job, place, is_deleted=logs.is_deleted)
-
-
-def choices(job: Job, wanted: Wanted | None, *, follow: bool) -> list[tuple[Choice, bool]]:
-    """Return which lines to print, one choice after the other, and whether to follow each."""
-    if wanted is not None:
-        return [(Choice(wanted), follow)]
-    status = job.body.get("status") or {}
-    failure = first_failure(status, job.name, job.processes_per_node)
-    if failure is None:
-        return [(Choice(Wanted(Ranges("0"))), follow)]
-    if not follow or job.is_finished:
-        return [(failure, False)]
-    return [(failure, False), (after_failure(status), True)]
 
 
 def _query(
@@ -91,24 +80,29 @@ def _query(
     )
 
 
-def _print(client: Client, job: Job, query: Query, printer: Printer) -> Logs:
-    """Print the lines, and return what was read, with the job as it was at their end."""
+def _print(client: Client, job: Job, query: Query, printer: Printer, *, goes_on: bool) -> Logs:
+    """Print the lines, and return what was read, with the job as it was at their end.
+
+    `goes_on` says that a later attempt, or how the job has ended, is told after them.
+    """
     logs = Logs(client.connection, job, query)
     count = 0
     for batch in logs.batches():
         count += printer.print(batch)
     if not count:
-        _say_why(logs, query)
+        _say_why(logs, query, goes_on=goes_on)
     return logs
 
 
-def _say_why(logs: Logs, query: Query) -> None:
-    """Say why there is no line. Raises NotFound if an attempt has no pods."""
+def _say_why(logs: Logs, query: Query, *, goes_on: bool) -> None:
+    """Say why there is no line. Raises NotFound if an attempt has no pods, and nothing follows."""
     job, attempt = logs.job, query.wanted.attempt
     known = sorted({pod.attempt for pod in logs.pods})
     if isinstance(attempt, int) and attempt not in known:
         there = f"there are pods of attempt {', '.join(map(str, known))}" if known else "none is"
         text = f"attempt {attempt} of {job.name} has no pods any more; {there}"
+        if goes_on:
+            return note(text)
         error = NotFound(404, "NotFound", text)
         error.advice = f"ddpjob describe {job.name} has what is known of earlier attempts"
         raise error

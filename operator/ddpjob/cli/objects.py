@@ -1,6 +1,6 @@
 """Prints objects of the API as kubectl does: JSON, YAML and names.
 
-All text that is not ASCII is escaped, so no object can move the cursor of a terminal.
+Invisible characters are escaped, so no object can move the cursor of a terminal.
 """
 
 import json
@@ -8,26 +8,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddpjob import names
-from ddpjob.cli.options import Output
+from ddpjob.cli.options import Form
 from ddpjob.cli.say import document, say
 from ddpjob.client.job import Job
 
 
-def show(jobs: Sequence[Job], output: Output, *, single: bool) -> None:
+def show(jobs: Sequence[Job], form: Form, *, single: bool) -> None:
     """Print the jobs. A `single` one is printed as itself, others are a List."""
-    if output is Output.NAME:
-        for job in jobs:
-            say(f"ddpjob.{names.GROUP}/{job.name}")
+    if form is Form.NAME:
+        say(*(f"ddpjob.{names.GROUP}/{job.name}" for job in jobs))
         return
     bodies = [job.body for job in jobs]
     whole = bodies[0] if single else {"apiVersion": "v1", "kind": "List", "items": bodies}
-    document(as_text(whole, output))
+    document(as_text(whole, form))
 
 
-def as_text(value: Any, output: Output) -> str:
+def as_text(value: Any, form: Form) -> str:
     """Return a value as a document of JSON or YAML, with its line end."""
-    if output is Output.JSON:
+    if form is Form.JSON:
         return json.dumps(value, indent=2) + "\n"
-    from ddpjob.cli.plain import as_yaml
+    from ddpjob.client.documents import to_yaml
 
-    return as_yaml(value, ascii_only=True)
+    return to_yaml(value)

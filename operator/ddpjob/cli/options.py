@@ -30,6 +30,14 @@ class Output(StrEnum):
     NAME = "name"
 
 
+class Form(StrEnum):
+    """How a job is printed that a command has made or changed, in place of words."""
+
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
 class Record(StrEnum):
     """How a record is printed that is no object of Kubernetes."""
 

@@ -1,6 +1,5 @@
 """Objects as YAML, as people read it."""
 
-from functools import partial
 from typing import Any
 
 import yaml
@@ -13,7 +12,7 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def as_yaml(value: Any, *, ascii_only: bool = False) -> str:
-    """Return the value as a YAML document. With `ascii_only`, all other characters are escaped."""
-    dump = partial(yaml.dump, Dumper=_Plain, sort_keys=False, width=100)
-    return str(dump(value, allow_unicode=not ascii_only))
+def as_yaml(value: Any) -> str:
+    """Return the value as a YAML document."""
+    dump = yaml.dump(value, Dumper=_Plain, sort_keys=False, width=100, allow_unicode=True)
+    return str(dump)

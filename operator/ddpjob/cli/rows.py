@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ddpjob.client import why
 from ddpjob.client.job import Job
-from ddpjob.times import duration, unix_seconds
+from ddpjob.times import duration
 
 HEADINGS = ("NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE")
 # Before the reason, which is cut at the end of a terminal's line.
@@ -52,11 +52,11 @@ def restarts(job: Job) -> int:
 
 
 def reason(job: Job, now: float) -> str:
-    """Return the job's reason, with the time for which it has held: `Unschedulable 12m: 0/9 …`."""
+    """Return the job's reason, with the time for which it waits: `Unschedulable 12m: 0/9 …`."""
     line = job.reason
     word, colon, rest = line.partition(":")
     status = job.seen.get("status")
-    began = unix_seconds(why.since(status))
+    began = why.since(status)
     if began is None or word != why.text(why.condition(status, "Running"), "reason"):
         return line
     return f"{word} {duration(max(0.0, now - began))}{colon}{rest}"

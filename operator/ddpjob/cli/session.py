@@ -17,14 +17,14 @@ from typing import Any, NoReturn, ParamSpec, TextIO
 import typer
 
 from ddpjob import api, names
+from ddpjob.cli.checking import check
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Status, display
 from ddpjob.cli.records import records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
-from ddpjob.cli.validate import check
-from ddpjob.cluster import DDPJOBS, Resource
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob
@@ -61,6 +61,8 @@ class Local:
     """Whether the pods' own folders are kept."""
     code: Path | None = None
     """The folder with the job's own code, which is used as it is."""
+    config_maps: tuple[Body, ...] = ()
+    """The ConfigMaps with the archive of its code, which each node unpacks as on a cluster."""
     as_json: bool = False
     """Whether the run is shown as objects of JSON."""
 
@@ -69,7 +71,7 @@ def start(job: Any, title: str, local: Local) -> int:
     """Run the job, and return the exit code of `ddpjob run`. Errors begin with `title`."""
     with contextlib.ExitStack() as held:
         try:
-            session = Session(_checked(job, title, local.code), local)
+            session = Session(_checked(job, title, local), local)
             held.enter_context(_alone(session.folder))
         except InvalidJob as error:
             _refuse(title, error)
@@ -93,6 +95,7 @@ class Session:
 
     def __init__(self, job: Body, local: Local) -> None:
         self._job, self._logs, self._code = job, local.logs, local.code
+        self._config_maps = local.config_maps
         self._as_json = local.as_json
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
@@ -139,6 +142,8 @@ class Session:
 
     async def _follow(self) -> None:
         """Create the job, and show its changes until it is finished or cannot go on."""
+        for config_map in self._config_maps:
+            await self._cluster.create(CONFIGMAPS, self.namespace, config_map)
         await self._cluster.create(DDPJOBS, self.namespace, self._job)
         async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
             before, self._status = self._status, event.object.get("status") or {}
@@ -165,6 +170,8 @@ class Session:
         lines = [f"logs in {self.folder / LOGS}"]
         if self._code:
             lines.append(f"code in {self._code}")
+        if self._config_maps:
+            lines.append("code of the job file, unpacked for each node")
         spec = self._job["spec"]
         ignored = [name for name in IGNORED if name in spec and spec[name] != NO_IMAGE]
         if ignored:
@@ -223,9 +230,10 @@ class Session:
     def _first_cause(self) -> list[str]:
         """Return lines with the rank, the reason, the log and the traceback of the last failure."""
         failure = self._status.get("failure") or {}
-        rank, reason = failure.get("rank", "?"), failure.get("reason", "unknown")
-        log = f"{self.folder / LOGS / str(failure.get('pod'))}.log"
-        cause = f"rank {rank}, {reason}: {failure.get('message', '')}"
+        rank, pod = failure.get("rank"), str(failure.get("pod"))
+        who = f"pod {pod}" if rank is None else f"rank {rank}"
+        log = f"{self.folder / LOGS / pod}.log"
+        cause = f"{who}, {failure.get('reason', 'unknown')}: {failure.get('message', '')}"
         traceback = str(failure.get("traceback") or "").splitlines()
         return [cause, f"  log: {log}", *(f"    {line}" for line in traceback)]
 
@@ -246,16 +254,17 @@ class Session:
         return None
 
 
-def _checked(job: Any, title: str, code: Path | None) -> Body:
-    """Return the job as it is run here, checked; `code` is the folder with its own code."""
+def _checked(job: Any, title: str, local: Local) -> Body:
+    """Return the job as it is run here, checked."""
+    code = local.code
     if code is not None and not code.is_dir():
         raise InvalidJob("--code", f"there is no folder {str(code)!r}")
     if code is not None and isinstance(job, dict) and isinstance(job.get("spec"), dict):
         job = {**job, "spec": {**job["spec"], "code": job["spec"].get("code") or NO_ARCHIVE}}
     if problems := check(job):
         _refuse(title, *problems)
-    if code is None and job["spec"].get("code"):
-        rule = "is not unpacked on this machine: name the folder that has the code, --code DIR"
+    if code is None and job["spec"].get("code") and not local.config_maps:
+        rule = "is an archive that is not in the file: name the folder with the code, --code DIR"
         raise InvalidJob("spec.code", rule)
     kept = ("name", "namespace", "labels", "annotations")
     meta = {field: job["metadata"][field] for field in kept if job["metadata"].get(field)}

@@ -1,15 +1,27 @@
 """`ddpjob submit`: makes a job of a script, and creates it."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ddpjob.cli import program
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Output, Place
+from ddpjob.cli.options import Context, Form, Kubeconfig, Namespace, Place
+from ddpjob.cli.values import bad
 
 # Files with these endings are no scripts.
 JOB_FILES = (".yaml", ".yml", ".json")
+
+
+# Options that ask for something of a cluster, by the names of their parameters.
+CLUSTERS = {
+    "namespace": "--namespace",
+    "context": "--context",
+    "kubeconfig": "--kubeconfig",
+    "watch": "--watch",
+    "code_include": "--code-include",
+    "code_claim": "--code-claim",
+}
 
 
 class DryRun(StrEnum):
@@ -60,7 +72,7 @@ def submit(
         ),
     ] = None,
     output: Annotated[
-        Output | None,
+        Form | None,
         typer.Option("--output", "-o", help="Print the job as json, yaml or name, and detach."),
     ] = None,
     namespace: Namespace = None,
@@ -79,6 +91,10 @@ def submit(
 
     if file is not None and file.endswith(JOB_FILES):
         raise typer.BadParameter("a job file is named with -f", param_hint="FILE.py")
+    if local:
+        _refuse_here(ctx.params)
+    elif dry_run and watch:
+        raise bad("there is no job to watch with --dry-run", "--watch")
     asked = Asked.of(ctx)
     place = Place(namespace, context, kubeconfig)
     submission = Submission(asked, place, output)
@@ -87,10 +103,22 @@ def submit(
     elif local:
         from ddpjob.cli.here import run_here
 
-        run_here(asked)
+        run_here(asked, as_json=output is Form.JSON)
     elif dry_run is DryRun.CLIENT:
         submission.print()
     elif dry_run is DryRun.SERVER:
         submission.rehearse()
     else:
         submission.create(watch)
+
+
+def _refuse_here(params: dict[str, Any]) -> None:
+    """Raise BadParameter for an option that would have no effect on this machine."""
+    for name, option in CLUSTERS.items():
+        if params[name] not in (None, [], ()):
+            words = "--watch and --detach have" if name == "watch" else "has"
+            raise bad(f"{words} no effect with --local", option)
+    if params["dry_run"] is DryRun.SERVER:
+        raise bad("there is no API server with --local", "--dry-run")
+    if params["dry_run"] is None and params["output"] not in (None, Form.JSON):
+        raise bad(f"must be json with --local, got {params['output']}", "--output")

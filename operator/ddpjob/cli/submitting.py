@@ -1,6 +1,8 @@
 """Creates the job that the options of `submit` ask for, or says what it would create."""
 
 import os
+import secrets
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,13 @@ from ddpjob import names
 from ddpjob.cli import objects
 from ddpjob.cli.asked import Asked, check_is_sent, in_namespace
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Output, Place
+from ddpjob.cli.options import Form, Place
 from ddpjob.cli.say import document, note, say
 from ddpjob.client import why
-from ddpjob.client.build import problems
+from ddpjob.client.build import named, problems
 from ddpjob.client.creation import with_code
+from ddpjob.client.jobfile import JobFile
+from ddpjob.client.submit import submit
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
@@ -37,32 +41,35 @@ def step(label: str, text: str) -> None:
 class Submission:
     """One job to create."""
 
-    def __init__(self, asked: Asked, place: Place, output: Output | None) -> None:
+    def __init__(self, asked: Asked, place: Place, output: Form | None) -> None:
         self._asked, self._place, self._output = asked, place, output
 
     def print(self) -> None:
         """Print the objects that would be created."""
-        found = self._objects()
-        if self._output is Output.NAME:
-            say(*map(_title, found))
-        elif self._output is Output.JSON:
-            whole = {"apiVersion": "v1", "kind": "List", "items": found}
-            document(objects.as_text(whole, Output.JSON))
-        else:
-            shown = map(_shortened, found) if os.isatty(STDOUT) else found
-            document("---\n".join(objects.as_text(body, Output.YAML) for body in shown))
+        self._print(self._objects())
         self._tell_code(created=False)
 
     def print_here(self) -> None:
         """Print the job as `ddpjob run` would run it."""
         from ddpjob.cli.here import job_here
 
-        form = Output.JSON if self._output is Output.JSON else Output.YAML
-        document(objects.as_text(job_here(self._asked), form))
+        job = job_here(self._asked)
+        _end_with(problems(job))
+        self._print([*self._asked.config_maps, job])
+
+    def _print(self, found: list[Body]) -> None:
+        if self._output is Form.NAME:
+            say(*map(_title, found))
+        elif self._output is Form.JSON:
+            whole = {"apiVersion": "v1", "kind": "List", "items": found}
+            document(objects.as_text(whole, Form.JSON))
+        else:
+            shown = map(_shortened, found) if os.isatty(STDOUT) else found
+            document("---\n".join(objects.as_text(body, Form.YAML) for body in shown))
 
     def rehearse(self) -> None:
         """Have the API server check the objects, and print what it says of the job."""
-        job = self._place.client().submit(self._job, code=self._sent, dry_run=True)
+        job = submit(self._place.client(), self._file, code=self._sent, dry_run=True)
         self._tell_code(created=False)
         step("job", f"{job.namespace}/{job.name} would be created: {_size(self._job)}")
         if self._output is not None:
@@ -75,7 +82,7 @@ class Submission:
         try:
             if self._claim:
                 self._keep(client)
-            job = client.submit(self._job, code=self._sent)
+            job = submit(client, self._file, code=self._sent)
         except KeyboardInterrupt as stopped:
             left = getattr(stopped, "__notes__", ("no job was created",))
             note("", *(f"stopped: {words}" for words in left))
@@ -112,15 +119,14 @@ class Submission:
         job = self._asked.job()
         if self._claim and _has_spec(job):
             job = with_code(job, self._archive, self._code_in_claim())
-        found = problems(with_code(job, self._sent) if _has_spec(job) else job)
-        for problem in found:
-            note(f"error: {problem}")
-        if any(problem.path == "spec.image" for problem in found):
-            note("  next: --image IMAGE, any with python3 and torch")
-        if found:
-            raise typer.Exit(Exit.USAGE)
+        _end_with(problems(with_code(job, self._sent) if _has_spec(job) else job))
         in_namespace(job, self._place.namespace)
         return dict(job)
+
+    @property
+    def _file(self) -> JobFile:
+        """Return the job, with the ConfigMaps of the job file that go with it."""
+        return JobFile(self._job, self._asked.config_maps)
 
     @property
     def _claim(self) -> str | None:
@@ -152,9 +158,12 @@ class Submission:
         keep(client.connection, claim, self._archive, lambda words: step("code", words))
 
     def _objects(self) -> list[Body]:
-        """Return the ConfigMaps and the job, in the namespace that was named."""
-        maps = self._sent.config_maps() if self._sent else []
-        job = with_code(self._job, self._sent)
+        """Return the ConfigMaps and the job, in the namespace that was named.
+
+        A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
+        """
+        maps = self._sent.config_maps() if self._sent else self._asked.config_maps
+        job = named(with_code(self._job, self._sent), secrets.choice)
         namespace = why.text(job, "metadata", "namespace") or self._place.namespace
         where = {"namespace": namespace} if namespace else {}
         return [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]
@@ -162,10 +171,12 @@ class Submission:
     def _tell_code(self, *, created: bool) -> None:
         archive = self._archive
         if archive is None:
-            if created and self._asked.given["module"]:
+            if found := self._asked.config_maps:
+                step("code", f"that of the job file, {_listed(found)}")
+            elif created and self._asked.given["module"]:
                 step("code", f"none sent: {self._asked.given['module']} is not in this folder")
             return
-        place = f"claim {self._claim}" if self._claim else _config_maps(archive)
+        place = f"claim {self._claim}" if self._claim else _listed(archive.config_maps())
         files = f"{len(archive.files)} file{'s' if len(archive.files) > 1 else ''}"
         sizes = f"{in_bytes(archive.size)} -> {in_bytes(len(archive.data))}"
         state = ", dirty" if archive.is_dirty else ""
@@ -173,9 +184,9 @@ class Submission:
         step("code", f"{files}, {sizes}, {place}{commit}")
 
 
-def _config_maps(archive: "CodeArchive") -> str:
-    parts = [config_map["metadata"]["name"] for config_map in archive.config_maps()]
-    return f"ConfigMap {parts[0]}" + (f" and {len(parts) - 1} more" if len(parts) > 1 else "")
+def _listed(config_maps: Sequence[Body]) -> str:
+    first, more = config_maps[0]["metadata"]["name"], len(config_maps) - 1
+    return f"ConfigMap {first}" + (f" and {more} more" if more else "")
 
 
 def in_bytes(size: int) -> str:
@@ -185,6 +196,16 @@ def in_bytes(size: int) -> str:
     if size < 2**20:
         return f"{size / 1024:.0f} KiB"
     return f"{size / 2**20:.1f} MiB"
+
+
+def _end_with(found: Sequence[InvalidJob]) -> None:
+    """Print what is wrong with the job, and end the command; go on if nothing is."""
+    for problem in found:
+        note(f"error: {problem}")
+    if any(problem.path == "spec.image" for problem in found):
+        note("  next: --image IMAGE, any with python3 and torch")
+    if found:
+        raise typer.Exit(Exit.USAGE)
 
 
 def _has_spec(job: Any) -> bool:
@@ -205,7 +226,7 @@ def _size(job: Body) -> str:
 def _title(body: Body) -> str:
     metadata = body["metadata"]
     kind = f"ddpjob.{names.GROUP}" if body["kind"] == names.KIND else body["kind"].lower()
-    return f"{kind}/{metadata.get('name') or metadata['generateName']}"
+    return f"{kind}/{metadata['name']}"
 
 
 def _shortened(body: Body) -> Body:

@@ -24,9 +24,10 @@ def top(
 ) -> None:
     """Show the progress of a job and of each node, in a table that changes until the job ends.
 
-    STEPS/S is what a node has done since the last look. IDLE is the time since its last step. The
-    agents in the pods are asked through port-forward; who may not do that sees the job's status
-    alone. Ctrl-C ends the command, and the job runs on.
+    STEPS/S is what a node has done since the last look; --once and -o json look twice, a second
+    apart. IDLE is the time since its last step. The agents in the pods are asked through
+    port-forward; who may not do that sees the job's status alone. Ctrl-C ends the command, and the
+    job runs on.
     """
     from ddpjob.cli.topview import View
 

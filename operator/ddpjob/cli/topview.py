@@ -2,16 +2,15 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import typer
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from ddpjob.cli.columns import show, styled
-from ddpjob.cli.exits import Exit
+from ddpjob.cli.interrupt import detaching
 from ddpjob.cli.options import Place, find
 from ddpjob.cli.say import document, note, say
 from ddpjob.cli.screen import COLOURS, Screen
@@ -25,6 +24,8 @@ HEADINGS = ("NODE", "POD", "ON", "STEP", "STEPS/S", "IDLE", "LOSS")
 NONE = "-"
 # Characters of the bar, and of the curve.
 BAR, CURVE = 20, 32
+# Seconds between the two looks of who looks once. A rate is the difference of two.
+ONCE_SECONDS = 1.0
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -32,7 +33,7 @@ class View:
     """One job, and its nodes as they were last seen."""
 
     def __init__(self, place: Place, name: str | None) -> None:
-        self._client = place.client()
+        self._place, self._client = place, place.client()
         self._job = find(self._client, name)
         self._nodes: list[NodeProgress] = []
         self._rates: dict[str, float] = {}  # steps per second, by pod
@@ -41,24 +42,25 @@ class View:
 
     def print_record(self) -> None:
         """Print all that is known, once, as JSON."""
-        self._look()
-        document(json.dumps(_record(self._job, self._nodes, self._problem), indent=2))
+        self._look_twice()
+        found = _record(self._job, self._nodes, self._rates, self._problem)
+        document(json.dumps(found, indent=2))
 
     def show(self, interval: float, *, once: bool) -> None:
         """Print the table once, or keep it on the terminal until the job ends or Ctrl-C."""
         screen = Screen()
-        self._look()
         if once or not screen.is_terminal:
+            self._look_twice()
             say(*head(self._job, self._nodes))
             if self._nodes:
                 show(HEADINGS, self._rows(), screen)
             if self._problem:
                 note(self._problem)
             return
-        try:
+        self._look()
+        again = f"ddpjob top {self._job.name}{self._place.flags}"
+        with detaching(f"detached: {self._job.name} runs on; come back with: {again}"):
             self._live(screen, interval)
-        except KeyboardInterrupt:
-            raise typer.Exit(Exit.DETACHED) from None
 
     def _live(self, screen: Screen, interval: float) -> None:
         with Live(
@@ -72,10 +74,18 @@ class View:
                 self._job.refresh()
                 self._look()
 
+    def _look_twice(self) -> None:
+        """Look, and once more for the rates if a node makes steps."""
+        self._look()
+        if any(node.step is not None for node in self._nodes):
+            time.sleep(ONCE_SECONDS)
+            self._job.refresh()
+            self._look()
+
     def _look(self) -> None:
         """Ask the agents, unless the job has no pods or its user may not."""
         if self._job.is_finished or self._job.state in ("Pending", "Suspended") or self._problem:
-            self._nodes = []
+            self._nodes, self._rates = [], {}
             return
         try:
             answers = agents.ask(self._client.connection, self._job.body, "/progress")
@@ -86,12 +96,9 @@ class View:
                 "so this is the job's status alone"
             )
             return
-        now, before = time.monotonic(), {node.pod.uid: node.step for node in self._nodes}
+        now, before = time.monotonic(), self._nodes
         self._nodes = [agents.read_progress(answer) for answer in answers]
-        for node in self._nodes:
-            last = before.get(node.pod.uid)
-            if node.step is not None and last is not None and node.step >= last:
-                self._rates[node.pod.uid] = (node.step - last) / max(0.001, now - self._seen_at)
+        self._rates = rates(before, self._nodes, now - self._seen_at)
         self._seen_at = now
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -112,6 +119,22 @@ class View:
         for line in lines:
             line.truncate(screen.width, overflow="ellipsis")
         return Group(*lines)
+
+
+def rates(
+    before: Sequence[NodeProgress], now: Sequence[NodeProgress], seconds: float
+) -> dict[str, float]:
+    """Return the steps per second between two looks, by the uid of the pod.
+
+    A pod that has begun again at a lower step has none, nor has one that one of the looks lacks.
+    """
+    last = {node.pod.uid: node.step for node in before}
+    steps = ((node.pod.uid, node.step, last.get(node.pod.uid)) for node in now)
+    return {
+        uid: (step - was) / max(0.001, seconds)
+        for uid, step, was in steps
+        if step is not None and was is not None and step >= was
+    }
 
 
 def head(job: Job, nodes: Sequence[NodeProgress]) -> list[str]:
@@ -186,7 +209,9 @@ def _percent(ratio: str) -> str:
         return ""
 
 
-def _record(job: Job, nodes: Sequence[NodeProgress], problem: str) -> dict[str, Any]:
+def _record(
+    job: Job, nodes: Sequence[NodeProgress], rates: Mapping[str, float], problem: str
+) -> dict[str, Any]:
     status = job.body.get("status")
     return {
         "job": job.name,
@@ -204,6 +229,7 @@ def _record(job: Job, nodes: Sequence[NodeProgress], problem: str) -> dict[str, 
                 "node": node.pod.node,
                 "state": node.state or None,
                 "step": node.step,
+                "stepsPerSecond": rates.get(node.pod.uid),
                 "loss": node.loss,
                 "samplesPerSecond": node.samples_per_second,
                 "idleSeconds": node.idle_seconds,

@@ -18,9 +18,9 @@ def wait(
         typer.Option(parser=seconds, metavar="TIME", help="Give up after a time such as 8h."),
     ] = None,
     any_: Annotated[bool, typer.Option("--any", help="Until one of the jobs is, not all.")] = False,
-    output: Annotated[Record, typer.Option("--output", "-o", help="json: an object a job.")] = (
-        Record.TEXT
-    ),
+    output: Annotated[
+        Record, typer.Option("--output", "-o", help="text, or json: an object a job.")
+    ] = (Record.TEXT),
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,

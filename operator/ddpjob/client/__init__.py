@@ -14,6 +14,8 @@ when somebody reads them (`Job.status`, `Job.spec`).
     submit       creates a job, and the ConfigMaps with its code
     code_maps    these ConfigMaps: who owns them, and when they go
     build        what a command line says → the object of a job
+    jobfile      a job file: one job, and the ConfigMaps with its code beside it; documents reads
+                 and writes YAML and JSON as kubectl does
     follow       the lines of its logs: podlog reads one log, tracked knows which pods there are,
                  resume finds the place after a cut, merge orders the lines of several
     description  what there is to say of a job; advice on what to do

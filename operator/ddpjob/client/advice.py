@@ -6,37 +6,62 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.client import why
+from ddpjob.client.selection import whose_lines
 from ddpjob.cluster import is_name
 
 # Reasons that have a section in docs/reasons.md. A kubelet has more.
 DOCUMENTED = frozenset(
     (
-        *("Invalid", "NameTaken", "LauncherNone", "Starting", "CreateRefused", "Unschedulable"),
-        *("Suspending", "Suspended", "NoStep", "Hang", "MaxRestartsExceeded", "NoProgress"),
-        *("FailurePolicy", "LaunchFailed", "DeadlineExceeded", "Exception", "ExitCode", "Signal"),
-        *("OOMKilled", "Rendezvous", "InitContainerFailed", "Preempted", "Evicted", "PodDeleted"),
-        *("NodeLost", "NodeSilent", "NodeRefused", "ResultUnknown", "StartupDeadlineExceeded"),
-        *("SpecChanged", "AvoidanceOver"),
+        *("Accepted", "Invalid", "NameTaken", "LauncherNone", "AgentRuns", "Starting"),
+        *("AllNodesRunning", "CreateRefused", "Unschedulable", "ErrImagePull", "ImagePullBackOff"),
+        *("Pulling", "PodInitializing", "ContainerCreating", "Suspended", "Finished", "Suspending"),
+        *("Resumed", "NoStep", "Progress", "NotWatched", "Hang", "AllRanksSucceeded"),
+        *("Rank0Succeeded", "MaxRestartsExceeded", "NoProgress", "FailurePolicy", "LaunchFailed"),
+        *("CodeInvalid", "DeadlineExceeded", "Exception", "ExitCode", "Signal", "OOMKilled"),
+        *("Rendezvous", "InitContainerFailed", "Error", "StartError", "Preempted", "Evicted"),
+        *("PodDeleted", "NodeLost", "NodeSilent", "NodeRefused", "ResultUnknown"),
+        *("StartupDeadlineExceeded", "SpecChanged", "AvoidanceOver"),
     )
 )
+# The section about the reasons of a kubelet for a failure.
+KUBELETS = "Error"
 # Failures on one node from which it is worth a hint.
 SUSPICIOUS = 2
 
 Attempts = Sequence[Mapping[str, Any]]
 
 
-def docs(status: Any) -> str | None:
-    """Return the address of the section on the reason of the job's state; None without one."""
-    running = why.condition(status, "Running")
-    reasons = [why.text(why.condition(status, kind), "reason") for kind in ("Accepted", "Stalled")]
-    if why.state(status) in ("Failed", "Restarting"):
-        reasons.append(why.text(status, "failure", "reason"))
-        reasons.append(why.text(why.condition(status, "Failed"), "reason"))
-    if running.get("status") != "True":
-        reasons.append(why.text(running, "reason"))
-    plain = ("Starting", "Suspended")
-    known = [reason for reason in reasons if reason in DOCUMENTED and reason not in plain]
-    return f"{names.DOCS}/reasons.md#{known[0].lower()}" if known else None
+def docs(status: Any, reason: str) -> str | None:
+    """Return the address of the section on `reason`, the job's reason in one line; None without it.
+
+    Of a job that runs it is the one on hangs, if none can be found yet.
+    """
+    failure, state = why.text(status, "failure", "reason"), why.state(status)
+    stalled = why.condition(status, "Stalled")
+    words = [_word(reason)]
+    if is_because_of(failure, state, reason):
+        words.insert(0, failure)
+    elif state == "Running" and not reason and stalled.get("status") != "False":
+        words = [why.text(stalled, "reason")]
+    for word in filter(None, words):
+        if word in DOCUMENTED or word == failure:
+            section = word if word in DOCUMENTED else KUBELETS
+            return f"{names.DOCS}/reasons.md#{section.lower()}"
+    return None
+
+
+def is_because_of(failure: str, state: str, reason: str) -> bool:
+    """Return whether a job is as it is because of its last failure, whose reason is `failure`.
+
+    It may wait for something else by now, or have failed by its deadline. `reason` is in one line.
+    """
+    if state == "Failed":
+        return _word(reason) != "DeadlineExceeded"
+    return state == "Restarting" and _word(reason) in ("", failure)
+
+
+def _word(reason: str) -> str:
+    return reason.partition(":")[0].partition(" ")[0]
 
 
 def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
@@ -56,13 +81,12 @@ def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
     return found
 
 
-def commands(name: str, flags: str, status: Any) -> list[str]:
-    """Return the commands with which somebody would go on."""
-    rank = why.number(status, "failure", "rank")
+def commands(name: str, flags: str, status: Any, processes: int) -> list[str]:
+    """Return the commands with which somebody would go on. `processes` are those of each pod."""
     match why.state(status):
-        case "Failed" | "Restarting" if rank is not None:
-            attempt = why.number(status, "failure", "attempt") or 0
-            return [f"ddpjob logs {name}{flags} --attempt {attempt} --rank {rank}"]
+        case "Failed" | "Restarting" if found := whose_lines(status, processes):
+            attempt, (kind, number) = why.number(status, "failure", "attempt") or 0, found
+            return [f"ddpjob logs {name}{flags} --attempt {attempt} --{kind} {number}"]
         case "Running" | "Restarting":
             return [f"ddpjob logs -f {name}{flags}"]
         case "Pending" | "Starting":

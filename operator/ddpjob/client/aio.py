@@ -198,7 +198,7 @@ class AsyncClient:
 
     async def submit(
         self,
-        job: "api.DDPJob | Mapping[str, Any]",
+        job: "api.DDPJob | Mapping[str, Any] | Path",
         *,
         code: "Path | CodeArchive | None" = None,
         dry_run: bool = False,

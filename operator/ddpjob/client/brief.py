@@ -40,6 +40,7 @@ _JOB = _parts(
         summary=_parts("nodes", "step", "loss", "eta", "reason", "pod", "node", "attempt"),
         progress=_parts("attempt", "round", "step", "percent"),
         failure=_FAILURE,
+        goodput=_parts("since"),
     ),
 )
 
@@ -49,6 +50,9 @@ def brief(job: Body) -> Body:
     found: Body = _picked(job, _JOB) or {}
     if gpus := _gpus(_at(job, "spec", "resources", "limits")):
         found["spec"]["resources"] = {"limits": gpus}
+    ended = _at(job, "status", "history")
+    if isinstance(ended, list) and ended:
+        found["status"]["history"] = [_picked(ended[-1], _parts("endTime"))]
     conditions = _at(job, "status", "conditions")
     if isinstance(conditions, list):
         first: dict[str, Any] = {}

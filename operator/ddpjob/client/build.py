@@ -4,14 +4,14 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
-from ddpjob.client.generated import GENERATED
+from ddpjob.client.generated import GENERATED, LETTERS
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import is_gpu
@@ -80,15 +80,26 @@ def build_job(options: JobOptions, base: Mapping[str, Any] | None = None) -> Bod
     return job
 
 
-def problems(job: Mapping[str, Any]) -> list[InvalidJob]:
+def problems(job: Any) -> list[InvalidJob]:
     """Return an InvalidJob for each rule of the API server that the job breaks."""
-    metadata = job.get("metadata")
+    metadata = job.get("metadata") if isinstance(job, Mapping) else None
     if isinstance(metadata, Mapping) and not metadata.get("name") and metadata.get("generateName"):
         job = {
             **job,
             "metadata": {**metadata, "name": f"{metadata['generateName']}{'x' * GENERATED}"},
         }
     return validate(job)
+
+
+def named(job: Body, pick: Callable[[str], str]) -> Body:
+    """Return the job with a name. It is made of `generateName` as the API server would make it.
+
+    `pick` returns any character of a text.
+    """
+    metadata = dict(job["metadata"])
+    if start := metadata.pop("generateName", None):
+        metadata.setdefault("name", start + "".join(pick(LETTERS) for _ in range(GENERATED)))
+    return {**job, "metadata": metadata}
 
 
 def stem(args: Sequence[str]) -> str:

@@ -84,9 +84,11 @@ class Client:
     ) -> Job:
         """Create a job, with the folder `code` if there is one, and return it.
 
-        `code` may be packed already. Jobs with the same code share its ConfigMaps, which go with
-        the last of them. Raises InvalidJob, AlreadyExists, Forbidden or another ClusterError; then
-        the job does not exist. With `dry_run` the API server checks all objects and stores none.
+        `job` may be a job file, YAML or JSON; the ConfigMaps with its code may stand beside it.
+        `code` may be packed already, and replaces these. Jobs with the same code share its
+        ConfigMaps, which go with the last of them. Raises InvalidJob, AlreadyExists, Forbidden or
+        another ClusterError; then the job does not exist. With `dry_run` the API server checks all
+        objects and stores none.
         """
         from ddpjob.client.submit import submit
 

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import os
-import stat
 import struct
 import tarfile
 import zlib
@@ -12,8 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ddpjob.client.files import SHOWN, File, select
+from ddpjob.client.files import SHOWN, File, file_at, refuse_secrets, select
 from ddpjob.client.listing import IGNORE_FILE
+from ddpjob.client.plain_files import NotPlain, open_plain
+from ddpjob.client.secret_files import secret_in
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import (
@@ -101,7 +102,7 @@ def pack(
     `names` are paths of files that are sent although a rule would refuse them. `limit` is the
     largest size of the archive in bytes: by default what fits into ConfigMaps, at most 64 MiB.
     `extra` are files of elsewhere, by the paths that they get; they replace files of the folder.
-    Raises InvalidJob with the path `code`, which also has the next step.
+    Raises InvalidJob with the path `code`, whose advice is the next step.
     """
     selection = select(folder, names)
     files, limit = _with_extra(selection.files, extra or {}), min(limit, ARCHIVE_BYTES)
@@ -112,9 +113,12 @@ def pack(
         most = CONFIG_MAPS_FILES_BYTES
     if size > most:
         raise _too_large(f"{_bytes(size)} before gzip, limit {_bytes(most)}", files)
-    stream = _Gzip(limit)
+    stream, secrets = _Gzip(limit), dict[str, str]()
     for file in files:
-        _add(stream, file)
+        beginning = _add(stream, file)
+        if not file.is_named and (found := secret_in(beginning)):
+            secrets[file.path] = "line {1}: {0}".format(*found)
+    refuse_secrets(secrets)
     stream.write(bytes(2 * BLOCK))  # the end of the archive
     data, size_packed = stream.end()
     if size_packed > limit:
@@ -133,7 +137,7 @@ def pack(
 
 def _with_extra(files: Sequence[File], extra: Mapping[str, Path]) -> list[File]:
     found = {file.path: file for file in files}
-    found |= {path: File(path, file, file.stat().st_size, False) for path, file in extra.items()}
+    found |= {path: file_at(path, file, is_named=True) for path, file in extra.items()}
     return [found[path] for path in sorted(found)]
 
 
@@ -179,29 +183,33 @@ class _Gzip:
             self._packed.append(packed)
 
 
-def _add(stream: _Gzip, file: File) -> None:
-    """Write a file as a member of a tar archive. Raises InvalidJob."""
+def _add(stream: _Gzip, file: File) -> bytes:
+    """Write a file as a member of a tar archive, and return its beginning. Raises InvalidJob."""
     info = tarfile.TarInfo(file.path)
     info.size, info.mode = file.size, 0o755 if file.is_executable else 0o644
     try:
         header = info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
     except ValueError:
         rule = "has too long a path: 100 bytes for its name, 155 for its folder"
-        raise _invalid(f"{file.path!r} {rule}. Next: add it to {IGNORE_FILE}") from None
+        raise _invalid(f"{file.path!r} {rule}", f"add it to {IGNORE_FILE}") from None
     stream.write(header)
-    left = file.size
+    left, beginning, is_still = file.size, b"", False
     try:
-        with open(os.open(file.source, os.O_RDONLY | os.O_NONBLOCK), "rb") as content:
-            is_file = stat.S_ISREG(os.fstat(content.fileno()).st_mode)
-            while left and is_file and (piece := content.read(min(left, 2**20))):
+        with open_plain(file.source) as content:
+            is_still = file.is_still(os.fstat(content.fileno()))
+            while left and is_still and (piece := content.read(min(left, 2**20))):
+                beginning = beginning or piece
                 stream.write(piece)
                 left -= len(piece)
+    except NotPlain:
+        is_still = False
     except OSError as error:
-        next_step = f"Next: add it to {IGNORE_FILE}"
-        raise _invalid(f"{file.path!r} cannot be read: {error.strerror}. {next_step}") from None
-    if left:
-        raise _invalid(f"{file.path!r} was changed while it was read. Next: try again")
+        words = f"{file.path!r} cannot be read: {error.strerror}"
+        raise _invalid(words, f"add it to {IGNORE_FILE}") from None
+    if left or not is_still:
+        raise _invalid(f"{file.path!r} was changed while it was read", "try again")
     stream.write(bytes(-file.size % BLOCK))
+    return beginning
 
 
 def _too_large(what: str, files: Sequence[File]) -> InvalidJob:
@@ -210,7 +218,7 @@ def _too_large(what: str, files: Sequence[File]) -> InvalidJob:
     listed = ", ".join(f"{file.path} {_bytes(file.size)}" for file in largest)
     top, slash, _ = largest[0].path.partition("/")
     step = f'add "{top}{slash}" to {IGNORE_FILE}, or --code-claim PVC'
-    return _invalid(f"{what}. Largest: {listed}. Next: {step}")
+    return _invalid(f"{what}. Largest: {listed}", step)
 
 
 def _bytes(size: float) -> str:
@@ -222,5 +230,5 @@ def _bytes(size: float) -> str:
     return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
 
 
-def _invalid(rule: str) -> InvalidJob:
-    return InvalidJob("code", rule)
+def _invalid(rule: str, advice: str = "") -> InvalidJob:
+    return InvalidJob("code", rule, advice=advice)

@@ -10,7 +10,7 @@ before the request is sent, and a job that nobody has been told of is deleted ag
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -62,39 +62,51 @@ def with_code(job: Body, archive: "CodeArchive | None", code: Body | None = None
     return {**job, "metadata": metadata, "spec": {**job["spec"], "code": code}}
 
 
-def create(connection: Connection, body: Body, archive: "CodeArchive | None" = None) -> Body:
+def create(
+    connection: Connection,
+    body: Body,
+    archive: "CodeArchive | None" = None,
+    config_maps: Sequence[Body] = (),
+) -> Body:
     """Create the job, whose namespace is set, with the archive as its code. Return it as stored.
 
-    Without an archive, the ConfigMaps that its spec names must exist. If this raises or is
-    interrupted, the job does not exist, or the error's advice, or a note of it, says that it may.
-    Raises InvalidJob or ClusterError.
+    `config_maps` are those that its spec names, where there is no archive. Without them these must
+    exist. If this raises or is interrupted, the job does not exist, or the error's advice, or a
+    note of it, says that it may. Raises InvalidJob or ClusterError.
     """
     body = with_code(body, archive)
-    if archive is None:
+    config_maps = archive.config_maps() if archive else config_maps
+    if not config_maps:
         code_maps.check(connection, body, body["metadata"]["namespace"])
     with _Attempt(connection) as attempt:
         if not code_maps.names_of(body):
             return attempt.post(body)
         waits = why.part(body, "spec", "suspend") is not True  # else its user wants it suspended
         job = attempt.post({**body, "spec": {**body["spec"], "suspend": True}})
-        if archive is None:
-            code_maps.adopt(connection, job)
+        if config_maps:
+            code_maps.provide(connection, job, config_maps)
         else:
-            code_maps.provide(connection, job, archive.config_maps())
+            code_maps.adopt(connection, job)
         return _resume(connection, job) if waits else job
 
 
-def rehearse(connection: Connection, body: Body, archive: "CodeArchive | None" = None) -> Body:
+def rehearse(
+    connection: Connection,
+    body: Body,
+    archive: "CodeArchive | None" = None,
+    config_maps: Sequence[Body] = (),
+) -> Body:
     """Have the API server check all that `create` would create, and store nothing.
 
     Return the job as it would be stored. Raises as `create`.
     """
     body = with_code(body, archive)
     namespace = body["metadata"]["namespace"]
-    if archive is None:
-        code_maps.check(connection, body, namespace)
+    config_maps = archive.config_maps() if archive else config_maps
+    if config_maps:
+        code_maps.rehearse(connection, namespace, config_maps)
     else:
-        code_maps.rehearse(connection, namespace, archive.config_maps())
+        code_maps.check(connection, body, namespace)
     return _post(connection, body, **DRY_RUN)
 
 

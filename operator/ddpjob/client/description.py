@@ -30,7 +30,7 @@ UNSEEN_SECONDS = 15.0
 def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str = "") -> Body:
     """Return the description. `flags` are the options that lead to the job's cluster."""
     status = job.body.get("status") or {}
-    attempts = history(status)
+    attempts = history(status, job.processes_per_node)
     return {
         **job.to_record(),
         "since": since(job),
@@ -50,18 +50,20 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
         "attempts": attempts,
         "events": [event.to_record() for event in events[-MAX_ENTRIES:]],
         "hints": advice.hints(job.name, flags, status, attempts),
-        "next": advice.commands(job.name, flags, status),
-        "docs": advice.docs(status),
+        "next": advice.commands(job.name, flags, status, job.processes_per_node),
+        "docs": advice.docs(status, job.reason),
     }
 
 
 def since(job: Snapshot) -> str | None:
-    """Return the time at which the job's state began, as far as it is known."""
+    """Return the time at which the job's state began, as far as it is known.
+
+    No condition has it: Running stays False from a failure, or a suspension, into the next start.
+    """
     status = job.body.get("status")
     if job.is_finished:
         return why.text(status, "completionTime", limit=64) or None
-    kind = "Suspended" if job.state == "Suspended" else "Running"
-    found = why.text(why.condition(status, kind), "lastTransitionTime", limit=64)
+    found = why.text(status, "goodput", "since", limit=64)
     return found or why.text(job.body, "metadata", "creationTimestamp", limit=64) or None
 
 
@@ -70,14 +72,14 @@ def is_unseen(job: Snapshot, now: float) -> bool:
     return not job.body.get("status") and now - (job.created or now) > UNSEEN_SECONDS
 
 
-def history(status: Any) -> list[dict[str, Any]]:
-    """Return the rounds that are over, oldest first."""
+def history(status: Any, processes: int) -> list[dict[str, Any]]:
+    """Return the rounds that are over, oldest first. `processes` are those of each pod."""
     found = why.part(status, "history")
     entries = found[-MAX_ENTRIES:] if isinstance(found, list) else []
-    return [_attempt(entry, status) for entry in entries if isinstance(entry, Mapping)]
+    return [_attempt(entry, status, processes) for entry in entries if isinstance(entry, Mapping)]
 
 
-def _attempt(entry: Mapping[str, Any], status: Any) -> dict[str, Any]:
+def _attempt(entry: Mapping[str, Any], status: Any, processes: int) -> dict[str, Any]:
     number, round_ = why.number(entry, "attempt") or 0, why.number(entry, "round") or 0
     last = why.part(status, "failure")
     place = (why.number(last, "attempt"), why.number(last, "round") or 0)
@@ -96,19 +98,21 @@ def _attempt(entry: Mapping[str, Any], status: Any) -> dict[str, Any]:
         "charged": why.part(entry, "charged") is True,
         "failed": reason not in NO_FAILURES,
         "reason": reason,
-        **_details(source),
+        **_details(source, processes),
     }
 
 
-def _details(source: Sequence[Any]) -> dict[str, Any]:
+def _details(source: Sequence[Any], processes: int) -> dict[str, Any]:
     """Return what is known of a failure: the first of these that has it."""
+    places = [why.place(each, processes) for each in source]
+    ranks, nodes = zip(*places, strict=True)
     texts = {"pod": 253, "node": 253, "signal": 63, "exception": 253, "message": MAX_MESSAGE}
     found: dict[str, Any] = {
         name: next(filter(None, (why.text(each, name, limit=limit) for each in source)), None)
         for name, limit in texts.items()
     }
-    for name in ("rank", "exitCode"):
-        numbers = (why.number(each, name) for each in source)
+    codes = [why.number(each, "exitCode") for each in source]
+    for name, numbers in (("rank", ranks), ("nodeRank", nodes), ("exitCode", codes)):
         found[name] = next((number for number in numbers if number is not None), None)
     return found
 
@@ -118,15 +122,11 @@ def _cause(job: Snapshot) -> dict[str, Any] | None:
     if not isinstance(failure, Mapping):
         return None
     traceback = why.part(failure, "traceback")
-    rank = why.number(failure, "rank")
-    pod = names.parse_pod_name(job.name, why.text(failure, "pod", limit=253))
-    of_rank = None if rank is None else rank // job.processes_per_node
     return {
         "attempt": why.number(failure, "attempt") or 0,
         "round": why.number(failure, "round") or 0,
         "reason": why.text(failure, "reason", limit=63),
-        "nodeRank": pod[1] if pod else of_rank,
-        **_details([failure]),
+        **_details([failure], job.processes_per_node),
         "time": why.text(failure, "time", limit=64) or None,
         "traceback": printable_lines(traceback, MAX_TRACEBACK)
         if isinstance(traceback, str)

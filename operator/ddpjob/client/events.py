@@ -11,15 +11,18 @@ MAX_MESSAGE = 1024
 
 @dataclass(frozen=True)
 class Event:
-    """What has happened to a job, once or several times."""
+    """What Kubernetes has noted of a job, once or several times. All texts are printable."""
 
     time: str | None
     """When it happened last, in RFC 3339."""
     type: str
     """Normal or Warning."""
     reason: str
+    """What has happened, in one word, such as FirstStep."""
     message: str
+    """The same in a sentence."""
     count: int
+    """How often it has happened."""
 
     def to_record(self) -> dict[str, Any]:
         """Return the event as JSON has it."""

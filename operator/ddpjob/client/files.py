@@ -8,26 +8,16 @@ import stat
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ddpjob.client.git import Revision
 from ddpjob.client.listing import IGNORE_FILE, Listing
+from ddpjob.client.secret_files import is_named_so
 from ddpjob.errors import InvalidJob
 from ddpjob_agent.archive import MOST_MEMBERS, CodeError, check_path
 
 # So many names are in a message.
 SHOWN = 5
-# Names of files and folders that may hold secrets, in lower case, and endings of files that show
-# others how to write their own.
-SECRETS = (
-    *(".env", ".env.*", ".netrc", "_netrc", ".pgpass", ".pypirc", ".npmrc", ".git-credentials"),
-    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx", "*.ppk"),
-    *("*.jks", "*.kdbx", "kubeconfig", "*.kubeconfig", "credentials", "credentials.json"),
-    *("service-account*.json", "service_account*.json", "client_secret*.json", ".htpasswd"),
-    *(".ssh", ".aws", ".kube", ".gnupg"),
-)
-HARMLESS = (".example", ".sample", ".template", ".dist")
 
 
 @dataclass(frozen=True)
@@ -37,9 +27,17 @@ class File:
     path: str
     """Its path from the folder, with slashes."""
     source: Path
-    """Its content; of a link, that which it leads to."""
+    """Where it is, of a link that which it leads to: an absolute path without links."""
     size: int
     is_executable: bool
+    identity: tuple[int, int]
+    """The device and the number of its inode, by which it is known again."""
+    is_named: bool = False
+    """Whether it is sent whatever is in it."""
+
+    def is_still(self, info: os.stat_result) -> bool:
+        """Return whether an opened file is the one that was chosen."""
+        return (info.st_dev, info.st_ino, info.st_size) == (*self.identity, self.size)
 
 
 @dataclass(frozen=True)
@@ -63,26 +61,26 @@ def select(folder: Path, names: Collection[str] = ()) -> Selection:
     if not folder.is_dir():
         raise _invalid(f"there is no folder {str(folder)!r}")
     if str(folder) in (folder.anchor, os.path.realpath(os.path.expanduser("~"))):
-        raise _invalid(
-            f"{str(folder)!r} is not the folder of a project. Next: put the code into one"
-        )
+        rule = f"{str(folder)!r} is not the folder of a project"
+        raise _invalid(rule, "put the code into a folder of its own")
     named = {_named(folder, name) for name in names}
     listing, found = Listing(folder), set(named)
     for path in listing.paths():
         found.add(path)
         if len(found) > MOST_MEMBERS:
             raise _too_many(found)
-    files, links = _by_kind(folder, found)
-    _refuse_secrets(files, named)
+    files, links = _by_kind(folder, found - named)
+    refuse_secrets({path: "by its name" for path in files if is_named_so(path)})
+    files |= {path: file_at(path, folder / path, is_named=True) for path in named}
     for path in links:
-        _follow(folder, path, files, is_named=path in named)
+        _follow(folder, path, files)
         if len(files) > MOST_MEMBERS:  # each of them may double the number
             raise _too_many(files)
     for path in files:
         try:
             check_path(path)
         except CodeError as problem:
-            raise _invalid(f"{problem}. Next: rename it, or add it to {IGNORE_FILE}") from None
+            raise _invalid(str(problem), f"rename it, or add it to {IGNORE_FILE}") from None
     chosen = tuple(files[path] for path in sorted(files))
     return Selection(chosen, listing.revision(), listing.note)
 
@@ -110,32 +108,32 @@ def _by_kind(folder: Path, paths: Collection[str]) -> tuple[dict[str, File], lis
     return files, sorted(links, key=lambda path: (folder / path).is_dir())
 
 
+def file_at(path: str, place: Path, *, is_named: bool = False) -> File:
+    """Return what is at a place, also where that is a link. Raises InvalidJob."""
+    source = Path(os.path.realpath(place))
+    try:
+        return replace(_file(path, source, source.lstat()), is_named=is_named)
+    except OSError as error:
+        raise _invalid(f"{path!r} cannot be read: {error.strerror}") from None
+
+
 def _file(path: str, source: Path, info: os.stat_result) -> File:
-    return File(path, source, info.st_size, bool(info.st_mode & 0o100))
+    identity = info.st_dev, info.st_ino
+    return File(path, source, info.st_size, bool(info.st_mode & 0o100), identity)
 
 
-def _refuse_secrets(files: Mapping[str, File], named: Collection[str]) -> None:
-    """Raise InvalidJob if one of the files may hold a secret and is not named."""
-    found = [path for path in files if path not in named and _may_be_secret(path)]
-    if found:
-        include = " ".join(f"--code-include {path!r}" for path in found[:SHOWN])
+def refuse_secrets(reasons: Mapping[str, str]) -> None:
+    """Raise InvalidJob if there are files that may hold secrets: their paths, and why."""
+    if reasons:
+        found = [f"{path!r} ({why})" for path, why in reasons.items()]
+        include = " ".join(f"--code-include {path!r}" for path in list(reasons)[:SHOWN])
         rule = f"{_some(found)} may hold secrets, so nothing is sent"
-        raise _invalid(f"{rule}. Next: add them to {IGNORE_FILE}, or send them with {include}")
+        raise _invalid(rule, f"add them to {IGNORE_FILE}, or send them with {include}")
 
 
-def _may_be_secret(path: str) -> bool:
-    parts = path.lower().split("/")
-    if parts[-1].endswith(HARMLESS):
-        return False
-    return any(fnmatchcase(part, secret) for part in parts for secret in SECRETS)
-
-
-def _follow(folder: Path, path: str, files: dict[str, File], *, is_named: bool) -> None:
+def _follow(folder: Path, path: str, files: dict[str, File]) -> None:
     """Add what a link leads to. Raises InvalidJob if that is nothing of the code."""
     target = Path(os.path.realpath(folder / path))
-    if is_named:
-        files[path] = _file(path, target, target.stat())
-        return
     include = f", or send the file with --code-include {path!r}" if target.is_file() else ""
     where = f"{str(target)!r}, outside of the folder"
     if target.is_relative_to(folder):
@@ -152,7 +150,7 @@ def _follow(folder: Path, path: str, files: dict[str, File], *, is_named: bool) 
                 return
         where = "a folder that it is in" if is_around else f"{whole!r}, which is not sent"
     rule = f"{path!r} is a link to {where}"
-    raise _invalid(f"{rule}. Next: add it to {IGNORE_FILE}{include}")
+    raise _invalid(rule, f"add it to {IGNORE_FILE}{include}")
 
 
 def _too_many(paths: Collection[str]) -> InvalidJob:
@@ -163,13 +161,13 @@ def _too_many(paths: Collection[str]) -> InvalidJob:
         f". Of the first, most are in {most}" if most else ""
     )
     name = tops[0][0] if tops else "*.png"
-    return _invalid(f"{rule}. Next: add {name!r} to {IGNORE_FILE}")
+    return _invalid(rule, f"add {name!r} to {IGNORE_FILE}")
 
 
-def _some(paths: list[str]) -> str:
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return ", ".join(map(repr, paths[:SHOWN])) + more
+def _some(texts: list[str]) -> str:
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]) + more
 
 
-def _invalid(rule: str) -> InvalidJob:
-    return InvalidJob("code", rule)
+def _invalid(rule: str, advice: str = "") -> InvalidJob:
+    return InvalidJob("code", rule, advice=advice)

@@ -1,8 +1,15 @@
-"""Asks git which files of a folder belong to a project, and in which state that is."""
+"""Asks git which files of a folder belong to a project, and in which state that is.
+
+A folder's configuration names programs that git would start. The folder may be somebody else's,
+and is to be sent, so here git starts none of them.
+"""
 
 import os
 import subprocess
 import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +17,23 @@ from ddpjob.text import printable
 
 # Bytes of git's answer: paths of many more files than a job may have.
 MAX_ANSWER = 32 * 2**20
+# Seconds for an answer. Git waits for ever for a fifo in the place of a file that it reads.
+MAX_SECONDS = 60.0
 # What tells git of another repository, as it does in git's own hooks.
 _ELSEWHERE = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
     *("GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"),
 )
+# Git fetches objects that are missing, by a program that the remote's settings name; no protocol
+# is allowed for that.
+_ENVIRONMENT = {
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "",
+    "LC_ALL": "C",
+}
+_NO_PROGRAMS = ("-c", "core.fsmonitor=", "-c", f"core.hooksPath={os.devnull}")
 
 
 class GitError(Exception):
@@ -47,19 +66,42 @@ def paths(folder: Path) -> list[str]:
 
 def revision(folder: Path) -> Revision:
     """Return the folder's commit. Raises GitError."""
-    status = _ask(folder, "status", "--porcelain", "-z", "--", ".")
     try:
         commit = _ask(folder, "rev-parse", "--verify", "--quiet", "HEAD").decode("ascii", "replace")
     except GitError:
         commit = ""
-    return Revision(printable(commit.strip(), 64) or None, bool(status))
+    return Revision(printable(commit.strip(), 64) or None, is_dirty(folder))
 
 
-def _ask(folder: Path, *words: str) -> bytes:
+def is_dirty(folder: Path) -> bool:
+    """Return whether files of the folder differ from its commit. Raises GitError.
+
+    Of a submodule only its commit is compared, because git would ask the submodule's own git for
+    more, to which no setting of ours would be passed on.
+    """
+    words = ("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--", ".")
+    return bool(_ask(folder, *words, settings=_no_filters(folder)))
+
+
+def _no_filters(folder: Path) -> list[str]:
+    """Return options with which git passes no file to a filter. Raises GitError.
+
+    Filters may be configured anywhere, and take arguments and files of this folder.
+    """
+    names = _ask(folder, "config", "--list", "--name-only", "-z").split(b"\0")
+    parts = [os.fsdecode(name).rpartition(".") for name in names if name.startswith(b"filter.")]
+    filters = sorted({driver for driver, _, _ in parts if driver != "filter"})
+    if any("=" in driver for driver in filters):  # -c would take it for the end of the name
+        raise GitError("git: a filter with such a name cannot be turned off")
+    off = ("clean=", "process=", "required=false")
+    return [word for driver in filters for value in off for word in ("-c", f"{driver}.{value}")]
+
+
+def _ask(folder: Path, *words: str, settings: Sequence[str] = ()) -> bytes:
     """Return git's answer. Raises GitError."""
     environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    command = ["git", "-c", "core.fsmonitor=false", *words]  # which would start a program
+    environment |= {**_ENVIRONMENT, "PATH": _path()}
+    command = ["git", *_NO_PROGRAMS, *settings, *words]
     with tempfile.TemporaryFile() as errors:  # a pipe could fill up, and hold git up
         try:
             process = subprocess.Popen(
@@ -72,15 +114,48 @@ def _ask(folder: Path, *words: str) -> bytes:
             )
         except OSError as error:
             raise GitError(f"git cannot be started: {error.strerror}") from None
-        with process:
+        with process, _limited(process) as is_late:
             assert process.stdout is not None
             answer: bytes = process.stdout.read(MAX_ANSWER + 1)
             if len(answer) > MAX_ANSWER:
                 process.kill()
                 raise GitError("git lists more files than are read")
+            process.wait()
         errors.seek(0)
         problem = errors.read(4096).decode(errors="replace")
+    if is_late.is_set():
+        raise GitError(f"git has not answered for {MAX_SECONDS:g} s")
     if process.returncode:
         first = next(iter(problem.splitlines()), f"exit code {process.returncode}")
         raise GitError(f"git: {printable(first, 300)}")
     return answer
+
+
+def _path() -> str:
+    """Return where git and its parts are looked for: not in the folder that is sent."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(filter(os.path.isabs, folders)) or os.defpath
+
+
+@contextmanager
+def _limited(process: "subprocess.Popen[bytes]") -> Iterator[threading.Event]:
+    """End the process if it takes too long, or if this is left by an error.
+
+    The event is set if it has taken too long.
+    """
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(MAX_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_late
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        timer.cancel()

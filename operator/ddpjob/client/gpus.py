@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import Any
 
-from ddpjob.api.base import quantity_value
 from ddpjob.client import why
 from ddpjob.client.connection import Connection
 from ddpjob.cluster import PODS, Resource
@@ -60,5 +59,7 @@ def _requested(pod: Body) -> Counter[str]:
 
 
 def _gpus(amounts: Any) -> Counter[str]:
+    from ddpjob.api.base import quantity_value  # the models are slow to import
+
     found = {name: text for name, text in (amounts or {}).items() if is_gpu(name)}
     return Counter({name: int(quantity_value(text)) for name, text in found.items()})

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ddpjob import __version__, names
-from ddpjob.api.crd import openapi_schema
 from ddpjob.client import why
 from ddpjob.client.check import Check, Level, Part
 from ddpjob.client.connection import Connection
@@ -47,6 +46,8 @@ def _seen(look: Callable[[Connection], Check], connection: Connection, what: str
 
 
 def _definition(connection: Connection) -> Check:
+    from ddpjob.api.crd import openapi_schema  # the models are slow to import
+
     name = f"{names.PLURAL}.{names.GROUP}"
     found = connection.request("GET", CRD.path(None, name))
     versions = why.part(found, "spec", "versions") or ()

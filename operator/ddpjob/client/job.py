@@ -142,22 +142,27 @@ class Job(Snapshot):
         """Yield lines of the ranks' logs: of `rank`, such as `3` or `0,8-11`, else of rank 0.
 
         Of a job that has failed or restarts, these are the last lines of the rank that failed
-        first. `attempt` is a number, `current` or `all`. With `follow` it goes on over restarts
-        until the job is finished. `since` is in seconds before now, `tail` in lines of each pod.
+        first, and with `follow` then those of rank 0 since. `attempt` is a number, `current` or
+        `all`. With `follow` it goes on over restarts until the job is finished. `since` is in
+        seconds before now, `tail` in lines of each pod.
         """
         from ddpjob.client.follow import Logs, Query
-        from ddpjob.client.logs import Ranges, Wanted
-        from ddpjob.client.selection import Choice, first_failure, select
+        from ddpjob.client.selection import choices, select
 
-        wanted = select(rank=rank, attempt=attempt)
-        if wanted is None:
-            failure = first_failure(self.body.get("status"), self.name, self.processes_per_node)
-            chosen = failure if failure and not follow else Choice(Wanted(Ranges("0")))
-            wanted, tail = chosen.wanted, chosen.tail if tail is None else tail
-        begin = None if since is None else time.time() - since
-        query = Query(wanted, follow=follow, tail=tail, since=begin)
-        for batch in Logs(self._connection, self, query).batches():
-            yield from batch
+        wanted, job = select(rank=rank, attempt=attempt), self
+        asked = None if since is None else time.time() - since
+        found = choices(self.body, self.processes_per_node, wanted, follow=follow)
+        for choice, goes_on in found:
+            query = Query(
+                choice.wanted,
+                follow=goes_on,
+                tail=choice.tail if tail is None else tail,
+                since=choice.since if asked is None else asked,
+            )
+            logs = Logs(self._connection, job, query)
+            for batch in logs.batches():
+                yield from batch
+            job = logs.job
 
     def events(self) -> list[Event]:
         """Return the Kubernetes events about the job, oldest first."""
@@ -262,7 +267,7 @@ class Job(Snapshot):
         error = JobFailed(
             self.name,
             why.text(why.condition(self.body.get("status"), "Failed"), "reason") or "Failed",
-            rank=why.number(failure, "rank"),
+            rank=why.place(failure, self.processes_per_node)[0],
             exit_code=why.number(failure, "exitCode"),
             **{name: why.text(failure, name) or None for name in texts},
             message=str(failure.get("message") or ""),

@@ -1,22 +1,25 @@
 """`launch`: a function, a module or a script becomes a job, in a cluster or on this machine."""
 
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ddpjob import names
 from ddpjob.client.arguments import refusal
 from ddpjob.client.client import Client
 from ddpjob.client.functions import SCRIPT, describe
-from ddpjob.client.generated import generated
 from ddpjob.client.live import follow
 from ddpjob.client.local import FILES, LocalRun
 from ddpjob.client.run import Run
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import Body
+
+if TYPE_CHECKING:
+    from ddpjob.client.code import CodeArchive
 
 Program = Callable[..., Any] | ModuleType | str | Path
 # Set in each process of a job by the operator.
@@ -32,6 +35,7 @@ def launch(
     image: str | None = None,
     name: str | None = None,
     code: str | Path | None = ".",
+    code_include: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     env_from_secret: Sequence[str] = (),
     checkpoint: str | None = None,
@@ -56,6 +60,7 @@ def launch(
         name: The job's name. By default it is made of the function's: `train-k7x2p`.
         code: The folder that is sent. It is the ranks' working directory, and on PYTHONPATH. With
             None nothing is sent but the function.
+        code_include: Files of it that are sent though they are ignored, or may hold secrets.
         env: Environment variables of the ranks.
         env_from_secret: Secrets whose keys become environment variables.
         checkpoint: A claim for checkpoints, as `CLAIM` or `CLAIM:PATH`.
@@ -100,7 +105,9 @@ def launch(
     if on == "local":
         run: Run = _run_here(job, folder or Path.cwd(), files)
     elif on == "cluster":
-        run = _submit(client or Client(), job, folder, files)
+        archive = packed(folder, files, code_include)
+        client = client or Client()
+        run = Run(client.connection, client.submit(job, code=archive).body)
     else:
         raise refusal(f"on must be 'cluster' or 'local', got {on!r}")
     if wait and stream:
@@ -141,25 +148,32 @@ def _program(
     return [*words, *map(str, args)], {}, stem(words)
 
 
-def _submit(client: Client, job: Body, folder: Path | None, files: Mapping[str, bytes]) -> Run:
-    """Have the job created, with the folder and the files as its code."""
+def packed(
+    folder: Path | None, files: Mapping[str, bytes], names: Sequence[str]
+) -> "CodeArchive | None":
+    """Return the archive of the folder and the files that are sent with it. Raises InvalidJob."""
     from ddpjob.client.code import pack
+    from ddpjob.client.secret_files import secret_in
 
+    if folder is None and not files:
+        return None
+    for path, content in files.items():
+        if found := secret_in(content):
+            what = "an argument" if path == SCRIPT else "the function, or what it uses,"
+            text = f"{what} has {found[0]}, and whoever may read ConfigMaps could read it"
+            raise refusal(f"{text}; keep it in a Secret, and name that in env_from_secret")
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory() as empty:
         extra = {path: Path(place, path) for path in files}
         for path, content in files.items():
             extra[path].write_bytes(content)
-        archive = pack(folder or Path(empty), extra=extra) if folder or files else None
-    return Run(client.connection, client.submit(job, code=archive).body)
+        return pack(folder or Path(empty), names=names, extra=extra)
 
 
 def _run_here(job: Body, folder: Path, files: Mapping[str, bytes]) -> LocalRun:
     """Run the job as processes of this machine."""
-    metadata = dict(job["metadata"])
-    if start := metadata.pop("generateName", None):
-        metadata["name"] = generated(start)
+    from ddpjob.client.build import named
+
     spec = {**job["spec"]}
     if files:  # they lie elsewhere than the folder, which stays as it is
         spec["args"] = [f"{FILES}/{SCRIPT}", *spec["args"][1:]]
-    job = {**job, "metadata": metadata, "spec": spec}
-    return LocalRun(job, folder, files)
+    return LocalRun(named({**job, "spec": spec}, secrets.choice), folder, files)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ddpjob.client import git
 from ddpjob.client.ignore import ignores
+from ddpjob.client.plain_files import open_plain
 from ddpjob.errors import InvalidJob
 
 IGNORE_FILE = ".ddpjobignore"
@@ -30,19 +31,26 @@ class Listing:
     def __init__(self, folder: Path) -> None:
         self.folder, self.note = folder, ""
         self._is_ignored = ignores(_ignore_text(folder / IGNORE_FILE))
-        self._is_of_git = False
+        # What git has listed: the folder, if it is a repository's, and repositories within.
+        self._repositories: list[Path] = []
+        self._folders = {""}
 
     def revision(self) -> git.Revision | None:
         """Return the folder's commit, if git has listed its files."""
+        if not self._repositories:
+            return None
         try:
-            return git.revision(self.folder) if self._is_of_git else None
+            found = git.revision(self._repositories[0])
+            is_dirty = found.is_dirty or any(map(git.is_dirty, self._repositories[1:]))
         except git.GitError:
             return None
+        return git.Revision(found.commit, is_dirty)
 
     def paths(self, below: str = "") -> Iterator[str]:
         """Yield the paths of files and links, from the folder. They may no longer exist.
 
-        `below` is the path of a folder within, with a slash at its end. Raises InvalidJob.
+        No path goes through a link, and a path may come several times. `below` is the path of a
+        folder within, with a slash at its end. Raises InvalidJob.
         """
         here = self.folder / below
         listed: list[str] = []
@@ -54,20 +62,39 @@ class Listing:
         if not listed:  # git may ignore the folder
             yield from self._walk(below)
             return
-        self._is_of_git = True
+        self._repositories.append(here)
         marks = [path for path in listed if path.endswith(f"/{ENVIRONMENT_FILE}")]
         environments = tuple(path.removesuffix(ENVIRONMENT_FILE) for path in marks)
         for path in listed:
+            if path.startswith("/") or ".." in path.split("/"):  # in an index that git did not make
+                raise InvalidJob("code", f"git lists {path!r}, which is not in {str(here)!r}")
             whole = below + path.rstrip("/")
             place = self.folder / whole
             is_folder = place.is_dir() and not place.is_symlink()
             # Of a submodule that was not fetched, git says "./".
             if path == "./" or path.startswith(environments) or self._skips(whole, is_folder):
                 continue
-            if is_folder:  # another repository
+            if link := self._link_above(whole):
+                if not self._skips(link, False):
+                    yield link
+            elif is_folder:  # another repository
                 yield from self.paths(f"{whole}/")
             else:
                 yield whole
+
+    def _link_above(self, path: str) -> str:
+        """Return the folder above a path that is a link, or an empty text.
+
+        Git knows files of a folder from a time when that was none.
+        """
+        parts = path.split("/")[:-1]
+        for end in range(1, len(parts) + 1):
+            folder = "/".join(parts[:end])
+            if folder not in self._folders:
+                if (self.folder / folder).is_symlink():
+                    return folder
+                self._folders.add(folder)
+        return ""
 
     def _walk(self, below: str) -> Iterator[str]:
         """Yield the paths of all files and links below a folder."""
@@ -92,13 +119,14 @@ class Listing:
 
     def _skips(self, path: str, is_folder: bool) -> bool:
         is_ignored = self._is_ignored(path + "/" * is_folder)
-        return is_ignored or any(part in NEVER for part in path.split("/"))
+        # Some file systems take .GIT for the same folder.
+        return is_ignored or any(part in NEVER for part in path.lower().split("/"))
 
 
 def _ignore_text(path: Path) -> str:
     """Return the ignore file's text. Raises InvalidJob."""
     try:
-        with path.open("rb") as file:
+        with open_plain(Path(os.path.realpath(path))) as file:
             content = file.read(MAX_IGNORE_BYTES + 1)
     except FileNotFoundError:
         return ""

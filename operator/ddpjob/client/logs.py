@@ -27,6 +27,7 @@ class LogLine:
     time: str
     """The time of the line by the clock of its node, in RFC 3339."""
     attempt: int
+    """The number of the attempt, from 0."""
     round: int | None
     """The round of the attempt; None if the part of the log that was read does not say it."""
     rank: int | None
@@ -36,6 +37,7 @@ class LogLine:
     node: str
     """The name of the Kubernetes node."""
     pod: str
+    """The name of the pod."""
     content: bytes
     """The text as it was printed, without its end. It may be anything."""
     part: int = 0

@@ -13,7 +13,7 @@ PART_BYTES = 64 * 1024
 
 def main(path: str, size: int, sha256: str) -> int:
     """Say `have` if the file is there, else `send`, take `size` bytes, and say `kept`."""
-    if os.path.exists(path):
+    if os.path.isfile(path):  # a fifo would keep us waiting
         with open(path, "rb") as there:
             if hashlib.sha256(there.read(size + 1)).hexdigest() == sha256:
                 return say(OUT, "have")

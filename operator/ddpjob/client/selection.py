@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.logs import Ranges, Wanted
 from ddpjob.json_depth import Body
-from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE
 from ddpjob.times import unix_seconds
 
 # Of the rank that failed first.
@@ -53,23 +51,46 @@ def select(
     return Wanted(ranks, nodes, which)
 
 
-def first_failure(status: object, job: str, processes: int) -> Choice | None:
+def choices(
+    body: Body, processes: int, wanted: Wanted | None, *, follow: bool
+) -> list[tuple[Choice, bool]]:
+    """Return which lines of a job to show, one choice after the other, and which to follow.
+
+    `processes` are those of each pod. `wanted` is what somebody has asked for.
+    """
+    if wanted is not None:
+        return [(Choice(wanted), follow)]
+    status = body.get("status") or {}
+    failure = first_failure(status, processes)
+    if failure is None:
+        return [(Choice(Wanted(Ranges("0"))), follow)]
+    if not follow or why.state(status) in why.FINISHED:
+        return [(failure, False)]
+    return [(failure, False), (after_failure(status), True)]
+
+
+def first_failure(status: object, processes: int) -> Choice | None:
     """Return the last lines of the rank that failed first, if the job failed or restarts.
 
-    A status may have any rank. Of one that no job can have there are no lines.
+    Of a pod that failed as a whole they are those of all its ranks.
     """
-    rank = why.number(status, "failure", "rank")
-    if rank is None or not 0 <= rank < MAX_WORLD_SIZE:
-        return None
-    if why.state(status) not in ("Failed", "Restarting"):
+    found = whose_lines(status, processes)
+    if why.state(status) not in ("Failed", "Restarting") or found is None:
         return None
     attempt = why.number(status, "failure", "attempt") or 0
-    pod = names.parse_pod_name(job, why.text(status, "failure", "pod"))
-    node = pod[1] if pod and pod[1] < MAX_NNODES else rank // processes
-    told = f"the last lines of rank {rank}, which failed first in attempt {attempt}"
-    if node != rank // processes:  # the agent does not know the process: it is the pod's number
-        return Choice(Wanted(nodes=Ranges(str(node)), attempt=attempt), FAILURE_LINES, None, told)
-    return Choice(Wanted(Ranges(str(rank)), attempt=attempt), FAILURE_LINES, None, told)
+    kind, number = found
+    wanted = Wanted(**{f"{kind}s": Ranges(str(number))}, attempt=attempt)
+    told = f"the last lines of {kind} {number}, which failed first in attempt {attempt}"
+    return Choice(wanted, FAILURE_LINES, None, told)
+
+
+def whose_lines(status: object, processes: int) -> tuple[Literal["rank", "node"], int] | None:
+    """Return the rank whose lines say why the last attempt failed, or the node rank of its pod."""
+    rank, node = why.place(why.part(status, "failure"), processes)
+    # A script may have started more ranks than the job says, and their lines are in its pod's.
+    if rank is not None and rank // processes == node:
+        return "rank", rank
+    return None if node is None else ("node", node)
 
 
 def after_failure(status: Body) -> Choice:

@@ -93,7 +93,7 @@ class Snapshot:
     @property
     def reason(self) -> str:
         """Return why the job is not simply running, in one line; empty while all is well."""
-        return why.reason(self.seen.get("status"))
+        return why.reason(self.seen.get("status"), self.processes_per_node)
 
     @property
     def message(self) -> str:

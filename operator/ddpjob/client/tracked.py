@@ -121,7 +121,7 @@ def restarted(before: "Job", now: "Job") -> str:
     ended = f"attempt {old}" if new > old else f"round {before.round} of attempt {old}"
     status = now.body.get("status")
     is_cause = why.number(status, "failure", "attempt") == old
-    cause = f": {why.cause(status)}" if is_cause else ""
+    cause = f": {why.cause(status, now.processes_per_node)}" if is_cause else ""
     nodes = why.text(status, "summary", "nodes")
     pods = f" ({nodes} pods)" if nodes else ""
     follows = f"waiting for attempt {new}{pods}" if new > old else f"round {now.round} follows"

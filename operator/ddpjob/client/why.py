@@ -8,7 +8,10 @@ no definition has checked it.
 from collections.abc import Mapping
 from typing import Any
 
+from ddpjob import names
+from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE
 from ddpjob.text import printable
+from ddpjob.times import unix_seconds
 
 # The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
 FINISHED = ("Succeeded", "Failed")
@@ -58,8 +61,11 @@ def state(status: Any) -> str:
     return text(status, "state", limit=63) or "Pending"
 
 
-def reason(status: Any) -> str:
-    """Return why the job is not simply running, in one line; empty while all is well."""
+def reason(status: Any, processes: int) -> str:
+    """Return why the job is not simply running, in one line; empty while all is well.
+
+    `processes` is the number of ranks in each pod.
+    """
     told = text(status, "summary", "reason")
     if told:
         return told
@@ -68,22 +74,34 @@ def reason(status: Any) -> str:
         return _of(accepted)
     match state(status):
         case "Failed":
-            return _joined(text(condition(status, "Failed"), "reason"), cause(status))
+            return _joined(text(condition(status, "Failed"), "reason"), cause(status, processes))
         case "Pending" | "Starting" | "Restarting" if running.get("status") != "True":
             word = text(running, "reason")
             if word == text(status, "failure", "reason") and word:
-                return cause(status)
+                return cause(status, processes)
             return "" if word in _PLAIN else _of(running)
         case _:
             return ""
 
 
-def since(status: Any) -> str | None:
-    """Return the time since which the job does not run, if that is why it is worth a line."""
+def since(status: Any) -> float | None:
+    """Return the Unix time from which the job waits for what its reason says, if it waits.
+
+    The reason itself may be younger. The condition's own time is not enough: it is older where the
+    job was suspended, or where attempts before this one never ran.
+    """
     running = condition(status, "Running")
     if running.get("status") == "True" or text(running, "reason") in _PLAIN:
         return None
-    return text(running, "lastTransitionTime", limit=64) or None
+    ended = part(status, "history")
+    last = ended[-1] if isinstance(ended, list) and ended else None
+    times = (
+        text(running, "lastTransitionTime", limit=64),
+        text(status, "goodput", "since", limit=64),
+        text(last, "endTime", limit=64),
+    )
+    known = [seconds for time in times if (seconds := unix_seconds(time)) is not None]
+    return max(known, default=None)
 
 
 def message(status: Any) -> str:
@@ -96,12 +114,35 @@ def message(status: Any) -> str:
     return ""
 
 
-def cause(status: Any) -> str:
+def cause(status: Any, processes: int) -> str:
     """Return the primary failure in short: `ExitCode r13 gpu-17: CUDA error`."""
-    rank = number(status, "failure", "rank")
-    where = [text(status, "failure", "reason"), "" if rank is None else f"r{rank}"]
-    where.append(text(status, "failure", "node"))
-    return _joined(" ".join(filter(None, where)), text(status, "failure", "message"))
+    failure = part(status, "failure")
+    where = [text(failure, "reason"), short_place(*place(failure, processes))]
+    where.append(text(failure, "node"))
+    return _joined(" ".join(filter(None, where)), text(failure, "message"))
+
+
+def place(failure: Any, processes: int) -> tuple[int | None, int | None]:
+    """Return the global rank of the process that failed, and the node rank of its pod.
+
+    None is what is not known. If a pod of several processes failed as a whole, or nobody knows
+    which of them did, there is no rank; older operators wrote the node rank there.
+    """
+    rank, node = number(failure, "rank"), names.node_rank(text(failure, "pod", limit=253))
+    # Any process of a pod may have written the rank.
+    if rank is None or rank not in range(MAX_WORLD_SIZE):
+        return None, node if node in range(MAX_NNODES) else None
+    if node not in range(MAX_NNODES):
+        return rank, rank // processes
+    is_of_node = rank == node and rank // processes != node
+    return None if is_of_node else rank, node
+
+
+def short_place(rank: int | None, node_rank: int | None) -> str:
+    """Return a place as the lines of a log begin: `r13`, or of a whole pod `n1`."""
+    if rank is not None:
+        return f"r{rank}"
+    return "" if node_rank is None else f"n{node_rank}"
 
 
 def _of(found: Mapping[str, Any]) -> str:

@@ -129,7 +129,8 @@ def _end(
 
 def words_of(found: api.Failure) -> str:
     """Return a failure in a few words."""
-    return f"rank {found.rank} (pod {found.pod}): {found.message or found.reason}"
+    who = f"pod {found.pod}" if found.rank is None else f"rank {found.rank} (pod {found.pod})"
+    return f"{who}: {found.message or found.reason}"
 
 
 def _ran_seconds(status: Status, now: float) -> float:

@@ -31,6 +31,7 @@ from ddpjob.plan.termination import (
     late_failure,
     secondary_failure,
     termination_of,
+    with_rank,
     with_traceback,
 )
 from ddpjob.ranks import format_ranks
@@ -70,12 +71,13 @@ def after_failure(
     That is a restart, the job's end, or a short wait for the primary failure.
     """
     job, observed, succeeded = group.job, group.observed, group.succeeded
+    processes = job.spec.processes_per_node
     rest = [pod for pod in group.current if pod.rank not in succeeded]
     silent = [pod for pod in silent_pods(group) if pod.rank not in succeeded]
     lost = [pod for pod in rest if pod.deleting] + silent
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
     gone = _gone_ranks(group, rest)
-    if ignored := _ignored(job, _in_order(failed, status.round)):
+    if ignored := _ignored(job, _in_order(failed, status.round, processes)):
         return _ignore(status, ignored, succeeded)
     # If Kubernetes ends one of the pods, a pod that failed without a termination message failed
     # because of that.
@@ -87,7 +89,8 @@ def after_failure(
     ]
     if primary:
         first = first_cause(primary)
-        return answer(group, status, with_traceback(failure(first, status.round), first))
+        found = with_traceback(failure(first, status.round), first)
+        return answer(group, status, with_rank(found, processes))
     if gone and not lost and not observed.confirmed:
         return Decision(job.status, confirm=True)
     if lost or gone:
@@ -101,7 +104,7 @@ def after_failure(
     if left > 0 and any(pod.live for pod in rest):
         return Decision(status, only_secondary=True, requeue_after=left)
     late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
-    found = late or secondary_failure(failed, status.round)
+    found = with_rank(late or secondary_failure(failed, status.round), processes)
     return answer(group, status, found if late else _with_bystanders(found, rest, succeeded))
 
 
@@ -140,7 +143,9 @@ def _with_bystanders(
     return found.model_copy(update={"message": message}) if words else found
 
 
-def _in_order(failed: Sequence[PodRecord], current_round: int) -> Iterator[_NodeFailure]:
+def _in_order(
+    failed: Sequence[PodRecord], current_round: int, processes: int
+) -> Iterator[_NodeFailure]:
     """Yield the failures of these pods, the first cause first.
 
     Those of earlier rounds have been answered, and whether to ignore them is no question any more.
@@ -148,7 +153,7 @@ def _in_order(failed: Sequence[PodRecord], current_round: int) -> Iterator[_Node
     for pod in by_cause(failed):
         found = failure(pod, current_round)
         if found.round == current_round:
-            yield pod.rank, found
+            yield pod.rank, with_rank(found, processes)
 
 
 def _ignored(job: DDPJob, failures: Iterable[_NodeFailure]) -> list[_NodeFailure]:
@@ -203,23 +208,18 @@ def _losses(
         "round": status.round,
         "time": timestamp(group.now),
     }
-    found = [
-        api.Failure(
-            rank=pod.rank,
-            pod=pod.name,
-            node=pod.node or None,
-            reason=_loss_of(pod),
-            message=_words_of_loss(pod),
-            **seen,
-        )
-        for pod in sorted(lost, key=lambda pod: (_loss_of(pod) == POD_DELETED, pod.rank))
-    ]
+    found = list[_NodeFailure]()
+    for pod in sorted(lost, key=lambda pod: (_loss_of(pod) == POD_DELETED, pod.rank)):
+        reason, words = _loss_of(pod), _words_of_loss(pod)
+        where = {**seen, "pod": pod.name, "node": pod.node or None}
+        found.append((pod.rank, api.Failure(**where, reason=reason, message=words)))
     for rank in gone:
         name = names.pod_name(group.job.name, status.attempt, rank)
         words = f"pod {name} is gone, and how it ended was never seen"
-        unknown = api.Failure(rank=rank, pod=name, reason=RESULT_UNKNOWN, message=words, **seen)
-        found.append(unknown)
-    return [(each.rank or 0, each) for each in found]
+        unknown = api.Failure(pod=name, reason=RESULT_UNKNOWN, message=words, **seen)
+        found.append((rank, unknown))
+    processes = group.job.spec.processes_per_node
+    return [(rank, with_rank(each, processes)) for rank, each in found]
 
 
 def _loss_of(pod: PodRecord) -> str:

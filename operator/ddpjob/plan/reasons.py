@@ -45,7 +45,8 @@ INVALID = Reason(
     "of these two), or the overlay, a mount, an expression or the installation's allow-list "
     "forbids it. The message names the field. While a job runs, the reason is about an edit: the "
     "pods run on, but the next attempt cannot start.",
-    "Correct the job, or have `policy.*` of the chart changed.",
+    "Correct the job, or have `policy.*` of the chart changed. `ddpjob validate FILE` checks a job "
+    "file.",
 )
 NAME_TAKEN = Reason(
     "Accepted",
@@ -81,14 +82,15 @@ UNSCHEDULABLE = Reason(
     "Unschedulable",
     False,
     "No node has room. The message is the scheduler's.",
-    "Wait, ask for less, or set `startupDeadlineSeconds`.",
+    "Wait, ask for less, or set `startupDeadlineSeconds`. `ddpjob doctor` shows the free GPUs.",
 )
 IMAGE_PULL = Reason(
     "Running",
     "ErrImagePull, ImagePullBackOff",
     False,
     "A kubelet cannot pull the image. The message is the kubelet's.",
-    "Correct `spec.image`: suspend the job first, edit it, resume it.",
+    "Correct the image: `ddpjob suspend NAME --wait`, then `ddpjob resume NAME --set image=IMAGE`. "
+    "With kubectl: set `suspend`, edit `image` once the state is Suspended, and unset it.",
 )
 PULLING = Reason(
     "Running",
@@ -97,14 +99,15 @@ PULLING = Reason(
     "A pod has waited for 10 s or more, and only an image is missing: its kubelet pulls it, or "
     "other pulls come first. The message names the image and the pod. Kubelets before Kubernetes "
     "1.36 do not show this, so the reason is `ContainerCreating` there.",
-    "Wait. `kubectl describe pod` shows the pull.",
+    "Wait: `ddpjob get -w NAME` shows when it goes on. The kubelet's events about the pull are in "
+    "`kubectl describe pod POD`.",
 )
 POD_INITIALIZING = Reason(
     "Running",
     "PodInitializing",
     False,
     "A pod has been at its init containers for 10 s or more. The message names the one that runs.",
-    "Read that container's log.",
+    "Read that container's log: `kubectl logs POD -c CONTAINER`.",
 )
 CONTAINER_CREATING = Reason(
     "Running",
@@ -112,7 +115,8 @@ CONTAINER_CREATING = Reason(
     False,
     "A kubelet has had a pod for 10 s or more, and its volumes, its network or its image are not "
     "there. Before Kubernetes 1.36 a pod does not show which of them; it is mostly the image.",
-    "`kubectl describe pod` shows what it waits for.",
+    "`ddpjob describe NAME` names the pod. Its events say what it waits for: `kubectl describe pod "
+    "POD`.",
 )
 RESTARTING = Reason(
     "Running",
@@ -133,7 +137,8 @@ NO_STEP = Reason(
     None,
     "`hangTimeoutSeconds` is set, but no step of this attempt has been seen, so nothing can hang "
     "yet.",
-    "If no step ever comes, see [troubleshooting](troubleshooting.md).",
+    "`ddpjob stacks NAME` shows where the ranks are. If no step ever comes, see "
+    "[troubleshooting](troubleshooting.md#no-step-no-loss).",
 )
 PROGRESS = Reason("Stalled", "Progress", False, "The training makes steps.")
 NOT_WATCHED = Reason("Stalled", "NotWatched", False, "Since an edit `hangTimeoutSeconds` is 0.")
@@ -143,7 +148,8 @@ STALLED = Reason(
     True,
     "A hang has ended the attempt, or the job. The condition stays True until the next attempt "
     "makes a step.",
-    "`status.failure` names the rank, and the log of its pod has the stacks.",
+    "`ddpjob describe NAME` names the rank (`status.failure`). The log of its node has the stacks: "
+    "`ddpjob logs NAME --node N`.",
 )
 ALL_RANKS_SUCCEEDED = Reason(
     "Complete", "AllRanksSucceeded", True, "All ranks have ended with exit code 0."
@@ -159,8 +165,9 @@ MAX_RESTARTS_EXCEEDED = Reason(
     "MaxRestartsExceeded",
     True,
     "One failure more than `maxRestarts` was counted. The message has the last one.",
-    "Mend what `status.failure` names; `status.history` has the failures before it. Then create "
-    "the job anew.",
+    "`ddpjob describe NAME` has the last failure and those before it (`status.failure`, "
+    "`status.history`). Mend the cause, and create the job anew; `ddpjob rerun NAME` does so with "
+    "the same spec and code.",
 )
 NO_PROGRESS = Reason(
     "Failed",
@@ -168,14 +175,16 @@ NO_PROGRESS = Reason(
     True,
     "Three counted failures in a row happened at one step, whatever `maxRestarts` is. A failure "
     "before any step begins the row anew.",
-    "Look at what that step does.",
+    "Look at what that step does: `ddpjob describe NAME` has the failures, and `ddpjob logs NAME` "
+    "the last lines of the rank that failed first.",
 )
 FAILURE_POLICY = Reason(
     "Failed",
     "FailurePolicy",
     True,
     "A rule has `action: FailJob`. The message names the rule.",
-    "Mend what `status.failure` names, or change the rule, and create the job anew.",
+    "Mend what `ddpjob describe NAME` names (`status.failure`), or change the rule, and create the "
+    "job anew.",
 )
 LAUNCH_FAILED = Reason(
     "Failed",
@@ -198,7 +207,8 @@ DEADLINE_EXCEEDED = Reason(
     "DeadlineExceeded",
     True,
     "The job was active for longer than `activeDeadlineSeconds`.",
-    "Create the job anew with a longer deadline. With a checkpoint it goes on where it was.",
+    "Create the job anew with a longer deadline: `ddpjob rerun NAME --set "
+    "activeDeadlineSeconds=86400`. With a checkpoint it goes on where it was.",
 )
 
 CONDITIONS = (
@@ -248,8 +258,8 @@ FAILURES = (
         EXCEPTION,
         "The script ended with an uncaught exception. `exception` is its type, and `message` is "
         "its last line.",
-        do="Read the traceback in `status.failure`, and the lines before it in the log of that "
-        "rank: `ddpjob logs NAME`.",
+        do="Read the traceback, which `ddpjob describe NAME` shows (`status.failure`), and the "
+        "lines before it in the log of that rank: `ddpjob logs NAME`.",
     ),
     FailureReason(
         EXIT_CODE,
@@ -261,25 +271,25 @@ FAILURES = (
     FailureReason(
         SIGNAL,
         "`signal` ended a rank.",
-        do="SIGSEGV and SIGABRT come from native code: the log has its last words, and "
+        do="SIGSEGV and SIGABRT come from native code: `ddpjob logs NAME` has its last words, and "
         "`PYTHONFAULTHANDLER=1` in `spec.env` adds the Python stack. SIGKILL without "
         "`OOMKilled` comes from outside, for example from the node's own memory shortage: "
-        "`kubectl describe node` names it.",
+        "`kubectl describe node NODE` names it.",
     ),
     FailureReason(
         OOM_KILLED,
         "The memory limit was reached. The kernel counts the end of one process, and the kubelet "
         "reports that of a whole container.",
-        do="Raise `resources.limits.memory`, or use less: smaller batches, fewer data-loader "
-        "workers. /dev/shm counts against the limit.",
+        do="Raise the limit, as with `ddpjob rerun NAME --set resources.limits.memory=32Gi`, or "
+        "use less: smaller batches, fewer data-loader workers. /dev/shm counts against the limit.",
     ),
     FailureReason(
         HANG,
         "No step was made for `hangTimeoutSeconds`. The message has the last step, and the place "
         "of the rank that the others wait for.",
-        do="The log of each pod has the stacks of its ranks at that moment. Mostly one rank "
-        "takes another path than the others, or waits for data. If the step is only slow, "
-        "raise `hangTimeoutSeconds`.",
+        do="The log of each node has the stacks of its ranks at that moment: `ddpjob logs NAME "
+        "--node N`. Mostly one rank takes another path than the others, or waits for data. If the "
+        "step is only slow, raise `hangTimeoutSeconds`.",
     ),
     FailureReason(
         RENDEZVOUS,
@@ -318,7 +328,8 @@ FAILURES = (
     FailureReason(
         "Error, StartError …",
         "The kubelet's reason, where the agent left none.",
-        do="Run `kubectl describe pod POD`: the kubelet's events have the details.",
+        do="`ddpjob describe NAME` names the pod. The kubelet's events have the details: `kubectl "
+        "describe pod POD`.",
     ),
     FailureReason(
         PREEMPTED,
@@ -350,7 +361,7 @@ FAILURES = (
     FailureReason(
         NODE_LOST,
         "The pod's node no longer answers.",
-        do="Look at the node: `kubectl describe node NODE`.",
+        do="`ddpjob describe NAME` names the node. Look at it: `kubectl describe node NODE`.",
         counts=False,
         loss="A node no longer answers",
         follows="After about 50 s (Kubernetes waits for 40 s, and the pods tolerate the loss for "
@@ -360,8 +371,8 @@ FAILURES = (
         NODE_SILENT,
         "Nobody heard the pod's node for `nodeTimeoutSeconds`: neither the agent of rank 0 nor the "
         "operator. Or the node heard nobody, and ended its ranks (exit code 78).",
-        do="Look at the node and its network. Where networks pause for seconds, raise "
-        "`nodeTimeoutSeconds`.",
+        do="Look at the node, which `ddpjob describe NAME` names, and at its network. Where "
+        "networks pause for seconds, raise `nodeTimeoutSeconds`.",
         counts=False,
         loss="A node is silent for `nodeTimeoutSeconds`",
         follows="The group restarts at once, on other nodes. The node has ended its ranks by then, "

@@ -26,6 +26,7 @@ from ddpjob.plan.restart import restart, with_own_root
 from ddpjob.plan.silent import silent_nodes
 from ddpjob.plan.status import CREATING, with_condition, with_history, with_summary
 from ddpjob.plan.strays import UNBEGUN_SECONDS, name_taken
+from ddpjob.plan.termination import with_rank
 from ddpjob.plan.waiting import first_stuck
 from ddpjob.times import seconds_since, timestamp
 
@@ -74,15 +75,15 @@ def not_started(group: Group, status: Status) -> api.Failure | None:
     if pod and pod.without_sandbox:
         words = "its volumes or its network are not there, or, before Kubernetes 1.36, its image"
         words += "; kubectl describe pod says which"
-    return api.Failure(
+    found = api.Failure(
         attempt=status.attempt,
-        rank=rank,
         pod=name,
         node=pod.node or None if pod else None,
         reason=NOT_STARTED,
         message=f"not started within {job.spec.startup_deadline_seconds} s: {words}"[:4096],
         time=timestamp(group.now),
     )
+    return with_rank(found, job.spec.processes_per_node)
 
 
 def create_missing(group: Group, status: Status) -> Decision:

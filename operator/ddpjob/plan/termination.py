@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ddpjob import names
 from ddpjob.api import MAX_REASON, MAX_TRACEBACK, Failure, Result
 from ddpjob.names import MAX_RESULT
 from ddpjob.plan.observed import UNREAD, PodRecord, Report, Termination
@@ -249,7 +250,6 @@ def late_failure(
         round=reported.round,
         pod=late.name,
         node=late.node or None,
-        rank=late.rank,
         reason=HANG,
         message=_clip(f"{words}: {reported.message}"),
         time=reported.time,
@@ -279,14 +279,16 @@ def is_timeout(pod: PodRecord) -> bool:
 
 
 def failure(pod: PodRecord, current_round: int = 0) -> Failure:
-    """Return `status.failure` of this pod, whose attempt is in `current_round`."""
+    """Return `status.failure` of this pod, whose attempt is in `current_round`.
+
+    It has a rank if the agent has named the process.
+    """
     termination = termination_of(pod)
     where: dict[str, Any] = {"attempt": pod.attempt, "pod": pod.name, "node": pod.node or None}
     if termination is None:
         return Failure(
             **where,
             round=current_round,
-            rank=pod.rank,
             exit_code=pod.exit_code,
             reason=pod.disruption or pod.reason[:MAX_REASON] or "Error",
             message=_clip(_kubelet_message(pod)),
@@ -295,7 +297,7 @@ def failure(pod: PodRecord, current_round: int = 0) -> Failure:
     return Failure(
         **where,
         round=min(termination.round, current_round),  # no later one has begun
-        rank=termination.rank if termination.rank is not None else pod.rank,
+        rank=termination.rank,
         exit_code=termination.exit_code,
         signal=termination.signal,
         reason=pod.disruption or _own_reason(termination.reason),
@@ -303,6 +305,16 @@ def failure(pod: PodRecord, current_round: int = 0) -> Failure:
         message=termination.message,
         time=timestamp(termination.time) if termination.time else as_timestamp(pod.finished_at),
     )
+
+
+def with_rank(found: Failure, processes: int) -> Failure:
+    """Return `found` with a rank, if its pod has one process, whether or not the agent named it.
+
+    Of a pod with more of them no rank is the one that failed: it is evicted with all of its ranks.
+    """
+    if found.rank is not None or found.pod is None or processes > 1:
+        return found
+    return found.model_copy(update={"rank": names.node_rank(found.pod)})
 
 
 def with_traceback(found: Failure, pod: PodRecord) -> Failure:

@@ -57,7 +57,8 @@ def told(kind: Kind, failure: Failure) -> str:
     """The failure in one cell, without what is different each time."""
     end = failure.get("signal") or failure.get("exitCode")
     words = [
-        f"{failure['reason']}, rank {failure['rank']}",
+        failure["reason"],
+        *([f"rank {failure['rank']}"] if "rank" in failure else []),
         *([f"{'signal' if 'signal' in failure else 'exit code'} {end}"] if end is not None else []),
     ]
     message = failure["message"].replace(f"{kind.job}-0-", "JOB-0-")

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ddpjob.cli.json_text import read_value, skip_blanks
+from ddpjob.client.json_text import read_value, skip_blanks
 from ddpjob.errors import InvalidJob
 from ddpjob.text import printable_lines
 

@@ -1,0 +1,126 @@
+"""A job file: one job, and beside it perhaps the ConfigMaps with its code.
+
+That is what `ddpjob submit --dry-run` prints. A file with some of the ConfigMaps is refused, and so
+is one with another ConfigMap than these: what is in a file is used, or named.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpjob.client import why
+from ddpjob.client.documents import documents
+from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import Body
+from ddpjob.names import ARCHIVE_KEY
+
+# The fields of a ConfigMap, and of its metadata, that are sent. A file may have what a cluster has
+# written, such as a resourceVersion, and that is refused in a new object.
+FIELDS = ("immutable", "data", "binaryData")
+METADATA = ("name", "labels", "annotations")
+# Characters of a name that are shown.
+MAX_NAME = 253
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """The content of a job file."""
+
+    job: Any
+    """The object, which nothing has checked: it need not even be a mapping."""
+    config_maps: tuple[Body, ...] = ()
+    """The ConfigMaps with its code, without a namespace, in the order of its parts."""
+
+
+def read_job(path: str) -> JobFile:
+    """Return the job in a file, YAML or JSON; `-` is standard input. Raises InvalidJob."""
+    found = list(documents(path))
+    jobs = [each for each in found if not is_config_map(each)]
+    if len(jobs) != 1:
+        rule = "must have exactly one job, and nothing beside it but the ConfigMaps with its code"
+        raise InvalidJob("(file)", f"{rule}, got {len(jobs)}")
+    config_maps = [each for each in found if is_config_map(each)]
+    if others := unnamed(jobs, config_maps):
+        raise others[0]
+    return with_code_of(jobs[0], config_maps)
+
+
+def is_config_map(document: Any) -> bool:
+    """Return whether an object of a file is a ConfigMap."""
+    head = (why.part(document, "apiVersion"), why.part(document, "kind"))
+    return head == ("v1", "ConfigMap")
+
+
+def unnamed(jobs: Sequence[Any], config_maps: Sequence[Body]) -> list[InvalidJob]:
+    """Return an InvalidJob for each ConfigMap that is no part of the code of one of these jobs."""
+    used = {name for job in jobs for name in _parts(job)}
+    names = [str(why.part(each, "metadata", "name") or "") for each in config_maps]
+    rule = "is not in spec.code.configMaps of a job here"
+    return [
+        InvalidJob("(file)", f"ConfigMap {name[:MAX_NAME]!r} {rule}")
+        for name in names
+        if name not in used
+    ]
+
+
+def with_code_of(job: Any, config_maps: Sequence[Body]) -> JobFile:
+    """Return a job with those of the ConfigMaps that have its code. Raises InvalidJob.
+
+    Of its ConfigMaps all are there or none is, and together they are the archive of `spec.code`.
+    """
+    names = _parts(job)
+    known = set(names)
+    beside = [each for each in config_maps if why.text(each, "metadata", "name") in known]
+    if not beside:
+        return JobFile(job)
+    found: dict[str, Body] = {}
+    for each in beside:
+        name, where = why.text(each, "metadata", "name"), why.part(each, "metadata", "namespace")
+        if name in found:
+            raise InvalidJob("(file)", f"ConfigMap {name} is there twice")
+        if (where or None) != (why.part(job, "metadata", "namespace") or None):
+            rule = f"must be that of the job for ConfigMap {name}, got {where!r}"
+            raise InvalidJob("metadata.namespace", rule)
+        found[name] = each
+    for position, name in enumerate(names):
+        if name not in found:
+            where = f"spec.code.configMaps[{position}]"
+            raise InvalidJob(where, f"ConfigMap {name} is not in the file, which has others")
+    parts = [_content(found[name], name) for name in names]
+    from ddpjob.client.code import verify  # few files have an archive
+
+    try:
+        verify(parts, why.text(job, "spec", "code", "sha256"))
+    except InvalidJob as problem:
+        raise InvalidJob("spec.code", problem.rule) from None
+    return JobFile(job, tuple(_sent(found[name]) for name in names))
+
+
+def _parts(job: Any) -> list[str]:
+    """Return the names of the ConfigMaps that a job names for its code, without a second time."""
+    found = why.part(job, "spec", "code", "configMaps")
+    names = [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    return list(dict.fromkeys(names))
+
+
+def _content(config_map: Body, name: str) -> bytes:
+    """Return the part of the archive in a ConfigMap. Raises InvalidJob."""
+    text = why.part(config_map, "binaryData", ARCHIVE_KEY)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, binascii.Error, ValueError):
+        where = f"binaryData[{ARCHIVE_KEY}]"
+        raise InvalidJob(where, f"must be Base64 in ConfigMap {name}") from None
+
+
+def _sent(config_map: Body) -> Body:
+    """Return the ConfigMap as a new object."""
+    metadata: Mapping[str, Any] = config_map["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {field: metadata[field] for field in METADATA if metadata.get(field)},
+        **{field: config_map[field] for field in FIELDS if field in config_map},
+    }

@@ -1,0 +1,60 @@
+"""docs/how-to.md names metrics, labels and states as they are."""
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from ddpjob import api
+from ddpjob.pods import render
+from ddpjob.pods.allowlist import Policy
+from ddpjob_agent.progress import metrics_text
+from tests.builders import job
+from tests.cluster.tiers import ROOT
+
+PAGE = (ROOT / "docs" / "how-to.md").read_text()
+# Alerts, a PodMonitor, and the settings of kube-state-metrics.
+RULES, MONITOR, STATES = (
+    yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+)
+
+
+def pod() -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(render.pods(job(), render.Agent(b""), Policy()).body(0))
+    return body
+
+
+def test_alerts_are_on_metrics_that_exist() -> None:
+    source = (ROOT / "operator" / "ddpjob" / "server.py").read_text()
+    known = set(re.findall(r'"(ddpjob_\w+)"', source))
+    known |= {f"{name}_total" for name in known}
+    report = dict.fromkeys(("step", "total_steps", "epoch", "loss", "samples_per_second"), 1)
+    of_agent = metrics_text({"attempt": 0, "node_rank": 0, **report}, "llama")
+    known |= set(re.findall(r"^(ddpjob_\w+){", of_agent, re.MULTILINE))
+    expressions = [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
+    used = {name for each in expressions for name in re.findall(r"ddpjob_\w+", each)}
+    assert used <= known and len(used) == len(expressions)
+    assert 'node_rank="0"' in of_agent and 'node_rank="0"' in str(expressions)
+
+
+def test_the_states_are_those_of_a_job() -> None:
+    (resource,) = STATES["spec"]["resources"]
+    (metric,) = resource["metrics"]
+    states = metric["each"]["stateSet"]
+    annotation = str(api.Status.model_fields["state"].annotation)
+    assert states["path"] == ["status", "state"]
+    assert set(states["list"]) == set(re.findall(r"'(\w+)'", annotation))
+    name, label = f"{resource['metricNamePrefix']}_{metric['name']}", states["labelName"]
+    assert f'`{name}{{{label}="Failed"}} == 1`' in PAGE
+
+
+def test_pods_have_the_labels_and_the_port_by_which_they_are_found() -> None:
+    labels, (container,) = pod()["metadata"]["labels"], pod()["spec"]["containers"]
+    named = set(re.findall(r"ddpjob\.dev/\w+", PAGE))
+    assert len(named) == 3 and named <= set(labels)
+    (wanted,) = MONITOR["spec"]["selector"]["matchExpressions"]
+    assert wanted["key"] in named
+    ports = [port["name"] for port in container["ports"]]
+    assert [endpoint["port"] for endpoint in MONITOR["spec"]["podMetricsEndpoints"]] == ports
+    assert f"-c {container['name']} " in PAGE

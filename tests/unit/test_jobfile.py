@@ -1,0 +1,92 @@
+"""A job file: one job, and the ConfigMaps with its code beside it."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob.client.code import CodeArchive, pack
+from ddpjob.client.creation import with_code
+from ddpjob.client.documents import to_yaml
+from ddpjob.client.jobfile import read_job
+from ddpjob.errors import InvalidJob
+from tests.builders import job_object
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CodeArchive:
+    """The code of a script, in three ConfigMaps."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)\n")
+    made = pack(folder)
+    monkeypatch.setattr("ddpjob.client.code.PART_BYTES", len(made.data) // 3 + 1)
+    return made
+
+
+def written(folder: Path, *bodies: Any) -> str:
+    file = folder / "job.yaml"
+    file.write_text("---\n".join(map(to_yaml, bodies)))
+    return str(file)
+
+
+def objects(archive: CodeArchive) -> list[Any]:
+    maps = archive.config_maps()
+    assert len(maps) == 3
+    return [with_code(job_object(), archive), *maps]
+
+
+def test_the_config_maps_come_in_the_order_of_their_parts(
+    archive: CodeArchive, tmp_path: Path
+) -> None:
+    job, *maps = objects(archive)
+    found = read_job(written(tmp_path, maps[2], job, maps[0], maps[1]))
+    assert (found.job, list(found.config_maps)) == (job, maps)
+    assert read_job(written(tmp_path, job)).config_maps == (), "they may be in the cluster"
+
+
+def test_what_a_cluster_has_written_is_not_sent(archive: CodeArchive, tmp_path: Path) -> None:
+    job, *maps = objects(archive)
+    stored = copy.deepcopy(maps)
+    for each in (job, *stored):
+        each["metadata"]["namespace"] = "team-a"
+    stored[0]["metadata"] |= {"uid": "u", "resourceVersion": "7", "ownerReferences": [{"uid": "v"}]}
+    assert list(read_job(written(tmp_path, *stored, job)).config_maps) == maps
+
+
+def test_what_does_not_belong_together_is_named(archive: CodeArchive, tmp_path: Path) -> None:
+    job, *maps = objects(archive)
+    names = job["spec"]["code"]["configMaps"]
+
+    def edited(**changes: Any) -> Any:
+        return {**copy.deepcopy(maps[0]), **changes}
+
+    strange = edited(metadata={"name": "other\x1b[2J"})
+    elsewhere = edited(metadata={**maps[0]["metadata"], "namespace": "b"})
+    empty: Any = edited(binaryData={})
+    wrong: Any = edited(binaryData={"code.tar.gz": "?"})
+    another: Any = edited(binaryData=maps[1]["binaryData"])
+    for bodies, text in (
+        ([job, job, *maps], "must have exactly one job, and nothing beside it but the ConfigMaps"),
+        (maps, "with its code, got 0"),
+        ([job, *maps, strange], r"ConfigMap 'other\\x1b\[2J' is not in spec.code.configMaps"),
+        ([job_object(), maps[0]], rf"ConfigMap '{names[0]}' is not in spec.code.configMaps"),
+        ([job, *maps, maps[0]], f"ConfigMap {names[0]} is there twice"),
+        ([job, *maps[:2]], rf"^spec.code.configMaps\[2\]: ConfigMap {names[2]} is not in the"),
+        ([job, elsewhere, *maps[1:]], "metadata.namespace: must be that of the job .*, got 'b'"),
+        ([job, empty, *maps[1:]], rf"^binaryData\[code.tar.gz\]: must be Base64 in .*{names[0]}"),
+        ([job, wrong, *maps[1:]], rf"^binaryData\[code.tar.gz\]: must be Base64 in .*{names[0]}"),
+        ([job, another, *maps[1:]], "^spec.code: the archive's sha256 is [0-9a-f]*, and spec.code"),
+    ):
+        with pytest.raises(InvalidJob, match=text):
+            read_job(written(tmp_path, *bodies))
+
+
+@pytest.mark.parametrize("code", [None, 3, [], {"configMaps": 3}, {"configMaps": [3, "a"]}])
+def test_a_job_of_any_shape_can_be_read(tmp_path: Path, code: Any) -> None:
+    assert read_job(written(tmp_path, {"spec": {"code": code}})).config_maps == ()
+    for whole in ({"spec": 3}, {"a": 1}, [1], "text", 3):
+        (tmp_path / "any.json").write_text(json.dumps(whole))
+        assert read_job(str(tmp_path / "any.json")).job == whole

@@ -1,0 +1,33 @@
+"""Completions for kubectl: one a line, then the directive."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.terminal import environment
+
+PROGRAM = "from ddpjob.cli.kubectl import complete; complete()"
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["stac"], ["stacks"]),
+        (["logs", "--gre"], ["--grep"]),
+        (["logs", "--output", ""], ["text", "json", "raw"]),
+        (["run", "it's a file", "--qui"], ["--quiet"]),
+        (["get", "$(touch x)", ""], []),
+    ],
+)
+def test_the_last_word_is_completed(words: list[str], lines: list[str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    printed = ended.stdout.splitlines()
+    assert printed[-1] == ":0" and ended.stderr == ""
+    assert [line for line in printed[:-1] if line] == lines  # kubectl leaves empty lines out

@@ -1,0 +1,65 @@
+"""`ddpjob submit` without a cluster: what it refuses, and what it prints."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from ddpjob.cli import app
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+def submit(*words: str) -> Result:
+    return CliRunner().invoke(app, ["submit", "train.py", *words])
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--namespace", ("-n", "a")),
+        ("--context", ("--context", "c")),
+        ("--kubeconfig", ("--kubeconfig", "k")),
+        ("--watch", ("--watch",)),
+        ("--watch", ("--detach",)),
+        ("--code-include", ("--code-include", "train.py")),
+        ("--code-claim", ("--code-claim", "code")),
+    ],
+)
+def test_an_option_without_an_effect_on_this_machine_is_refused(
+    option: str, value: tuple[str, ...], dry: tuple[str, ...]
+) -> None:
+    ended = submit("--local", *value, *dry)
+    assert ended.exit_code == 2 and not Path(".ddpjob").exists()
+    assert f"Invalid value for {option}:" in ended.stderr
+    assert "no effect with --local" in " ".join(ended.stderr.split())
+
+
+def test_forms_and_checks_that_a_cluster_has_are_refused_on_this_machine() -> None:
+    for words, text in (
+        (("-o", "yaml"), "must be json with --local, got yaml"),
+        (("-o", "name"), "must be json with --local, got name"),
+        (("--dry-run=server",), "there is no API server with --local"),
+    ):
+        ended = submit("--local", *words)
+        assert ended.exit_code == 2 and text in ended.stderr
+    ended = submit("--image", "i", "--dry-run", "--watch")
+    assert ended.exit_code == 2 and "there is no job to watch" in ended.stderr
+
+
+def test_a_dry_run_for_this_machine_prints_the_job_as_it_would_run() -> None:
+    printed = submit("--local", "--dry-run", "--nnodes", "2").stdout
+    job = yaml.safe_load(printed)
+    assert (job["metadata"], job["spec"]["nnodes"]) == ({"name": "train"}, 2)
+    ended = submit("--local", "--dry-run", "-o", "json", "--nnodes", "2")
+    assert json.loads(ended.stdout)["items"] == [job]
+    assert submit("--local", "--dry-run", "-o", "name").stdout == "ddpjob.ddpjob.dev/train\n"
+    ended = submit("--local", "--dry-run", "--name", "UPPER")
+    assert ended.exit_code == 2 and "error: metadata.name: must be" in ended.stderr
