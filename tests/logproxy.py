@@ -57,6 +57,11 @@ class Proxy:
         self.api, self.logs = server, dict[str, PodLog]()
         self.down = False
         """Whether all requests are refused for now."""
+        self.held: str | None = None
+        """Requests whose answer is held back, a regular expression: `POST .*/ddpjobs`."""
+        self.holds, self.goes_on = threading.Event(), threading.Event()
+        """Whether one is held back, and whether it may go on. One that is cut never does."""
+        self.cuts = False
         proxy = self
 
         class Handler(_Handler):
@@ -80,6 +85,7 @@ class Proxy:
     ) -> None:
         for log in self.logs.values():
             log.end()
+        self.goes_on.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -113,6 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             upstream.request(self.command, self.path, body, headers)
             answer = upstream.getresponse()
+            if self._is_cut():
+                self.close_connection = True
+                return
             self._begin(answer.status, answer.headers.get("Content-Type", ""))
             while part := answer.read1(65536):
                 self._chunk(part)
@@ -121,6 +130,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         finally:
             upstream.close()
+
+    def _is_cut(self) -> bool:
+        """Hold the answer back where that is wanted, and return whether it is given at all."""
+        owner = self.owner
+        if owner.held is None or not re.match(owner.held, f"{self.command} {self.path}"):
+            return False
+        owner.holds.set()
+        if not owner.cuts:
+            owner.goes_on.wait(60)
+        return owner.cuts
 
     do_POST = do_PATCH = do_PUT = do_DELETE = _pass_on
 

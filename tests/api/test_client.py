@@ -121,8 +121,12 @@ def test_lists_of_many_pages_have_each_job_once(
         client.submit(job_object(f"job-{number}"))
     monkeypatch.setattr("ddpjob.client.connection.FIRST_PAGE", 2)
     monkeypatch.setattr("ddpjob.client.connection.PAGE_BYTES", 4000)
-    found = sorted(job.name for job in client.jobs())
-    assert found == [f"job-{number}" for number in range(7)]
+    found = sorted(client.jobs(), key=lambda job: job.name)
+    assert [job.name for job in found] == [f"job-{number}" for number in range(7)]
+    whole = client.job("job-3")
+    assert found[3].body == whole.body and found[3].spec == whole.spec
+    assert found[3].suspend().body["spec"]["suspend"] is True
+    assert found[3].body["spec"]["suspend"] is True, "it is up to date"
 
 
 def test_wait_ends_with_the_job(client: Client, write_status: Callable[..., None]) -> None:

@@ -1,13 +1,24 @@
 """New jobs by the SDK's client on a real API server."""
 
+import asyncio
+import itertools
+import secrets
+import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ddpjob import Client
-from ddpjob.errors import AlreadyExists, Refused
+from ddpjob import AsyncClient, Client
+from ddpjob.client.code import CodeArchive
+from ddpjob.errors import AlreadyExists, Forbidden, Refused, Unavailable
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
+from tests.cluster.rights import account
+from tests.logproxy import Proxy
+from tests.terminal import Running, environment
 
 
 @pytest.fixture
@@ -37,3 +48,153 @@ def test_a_field_that_the_cluster_does_not_know_is_refused(client: Client) -> No
         client.submit(job_object("digits", coda={}))
     assert "older" in refused.value.advice
     assert client.jobs() == []
+
+
+CODE = CodeArchive(b"x", ("a.py",), 1)
+JOBS, MAPS = r"POST .*/ddpjobs\?", r"POST .*/configmaps"
+RESUMED = r"PATCH .*/ddpjobs/"
+
+
+def unnamed() -> Any:
+    """A job whose name is made of its beginning."""
+    return {**job_object(), "metadata": {"generateName": "train-"}}
+
+
+@pytest.fixture
+def held(proxy: Proxy, api_server: ApiServer, namespace: str, tmp_path: Path) -> Path:
+    """A kubeconfig that leads through a proxy, which may hold answers back."""
+    path = tmp_path / "held"
+    token = api_server.token
+    api_server.write_kubeconfig(path, token=token, namespace=namespace, url=proxy.url)
+    return path
+
+
+def left(client: Client) -> list[str]:
+    """The names of the jobs that there are, once whatever is under way has come to its end."""
+    for _ in range(20):
+        if not (found := [job.name for job in client.jobs()]):
+            break
+        time.sleep(0.1)
+    return found
+
+
+def test_a_name_is_made_before_the_job_is_and_another_one_where_it_is_taken(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = itertools.chain("bbbbbbbbbbccccc", itertools.repeat("c"))
+    monkeypatch.setattr(secrets, "choice", lambda _: next(letters))
+    first, second = client.submit(unnamed()), client.submit(unnamed())
+    assert (first.name, second.name) == ("train-bbbbb", "train-ccccc")
+    assert first.body["metadata"]["generateName"] == "train-"
+    with pytest.raises(AlreadyExists):
+        client.submit(unnamed())
+    assert sorted(job.name for job in client.jobs()) == ["train-bbbbb", "train-ccccc"]
+
+
+@pytest.mark.parametrize("request_", [JOBS, MAPS, RESUMED])
+async def test_a_submission_that_is_cancelled_leaves_no_job(
+    client: Client, proxy: Proxy, held: Path, request_: str
+) -> None:
+    proxy.held = request_
+    async with AsyncClient(kubeconfig=held) as other:
+        task = asyncio.create_task(other.submit(unnamed(), code=CODE))
+        assert await asyncio.to_thread(proxy.holds.wait, 30)
+        assert len(client.jobs()) == 1, "it exists, and nobody knows it"
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as stopped:
+            await task
+        assert client.jobs() == [], "it is gone before the caller goes on"
+    assert not getattr(stopped.value, "__notes__", [])
+
+
+async def test_a_job_that_was_made_while_its_submission_was_cancelled_is_deleted(
+    client: Client, api_server: ApiServer, namespace: str
+) -> None:
+    async with AsyncClient(namespace, kubeconfig=api_server.kubeconfig) as other:
+        first = await other.submit(job_object("digits"))
+        for create in (other.submit(job_object("other")), first.rerun(name="again")):
+            task = asyncio.create_task(create)
+            await asyncio.sleep(0)
+            while len(client.jobs()) < 2:  # the loop is not asked meanwhile
+                time.sleep(0.05)
+            time.sleep(0.5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert [job.name for job in client.jobs()] == ["digits"]
+
+
+async def test_closing_the_client_leaves_no_job_of_a_submission_under_way(
+    client: Client, proxy: Proxy, held: Path
+) -> None:
+    proxy.held = JOBS
+    async with AsyncClient(kubeconfig=held) as other:
+        task = asyncio.create_task(other.submit(unnamed()))
+        assert await asyncio.to_thread(proxy.holds.wait, 30)
+    with pytest.raises(Unavailable, match="the connection was closed"):
+        await task
+    assert client.jobs() == []
+
+
+@pytest.mark.parametrize("request_", [JOBS, MAPS, RESUMED])
+def test_ctrl_c_while_a_job_is_submitted_says_what_is_true(
+    client: Client,
+    proxy: Proxy,
+    held: Path,
+    tmp_path: Path,
+    request_: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    monkeypatch.chdir(tmp_path)
+    proxy.held = request_
+    words = ["submit", "train.py", "--image", "i", "--detach"]
+    with Running(*words, env=environment(held)) as running:
+        assert proxy.holds.wait(60), running.err
+        assert len(client.jobs()) == 1
+        running.process.send_signal(signal.SIGINT)
+        ended = running.end()
+    assert ended.code == 130 and ended.err.endswith("\nstopped: no job was created\n"), ended.err
+    assert left(client) == []
+
+
+def test_what_may_not_be_deleted_again_is_named(
+    client: Client, proxy: Proxy, api_server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    rules = ("ddpjob.dev", "ddpjobs", ["create", "get", "list"])
+    token = account(api_server, namespace, "creator", rules)
+    path = tmp_path / "creator"
+    api_server.write_kubeconfig(path, token=token, namespace=namespace, url=proxy.url)
+    with pytest.raises(Forbidden, match="configmaps") as refused:
+        Client(kubeconfig=path).submit(unnamed(), code=CODE)
+    (job,) = client.jobs()
+    advice = f"{job.name} may be left behind: ddpjob delete {job.name} -n {namespace}"
+    assert refused.value.advice == advice
+    job.delete()
+    proxy.held = JOBS
+    words = ["submit", "train.py", "--image", "i", "--code", "none", "--detach"]
+    with Running(*words, env=environment(path)) as running:
+        assert proxy.holds.wait(60), running.err
+        (job,) = client.jobs()
+        running.process.send_signal(signal.SIGINT)
+        ended = running.end()
+    assert ended.code == 130
+    assert f"stopped: {job.name} may be left behind: ddpjob delete {job.name}" in ended.err
+
+
+def test_a_job_whose_creation_was_not_answered_is_deleted_and_no_other_of_its_name(
+    client: Client, proxy: Proxy, held: Path
+) -> None:
+    proxy.held, proxy.cuts = JOBS, True
+    other = Client(kubeconfig=held)
+    for body in (unnamed(), job_object("digits")):
+        with pytest.raises(Unavailable) as lost:
+            other.submit(body)
+        assert client.jobs() == [] and "may be" not in lost.value.advice
+    mine = client.submit(job_object("digits"))
+    with pytest.raises(Unavailable) as lost:
+        other.submit(job_object("digits"))
+    assert client.job("digits").uid == mine.uid, "another one's, whose name was taken"
+    with pytest.raises(Unavailable) as lost:
+        other.submit(job_object("x", nnodes=-1))
+    assert lost.value.advice.startswith("x may be created still: ddpjob get x")

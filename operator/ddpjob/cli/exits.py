@@ -132,6 +132,9 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except _TYPERS:
             raise
+        except KeyboardInterrupt as stopped:
+            note(*getattr(stopped, "__notes__", ()))  # what it has left behind
+            raise
         except DDPJobError as error:
             raise typer.Exit(report(error)) from None
         except Exception as error:

@@ -15,7 +15,7 @@ from ddpjob.cli.options import Form, Output
 from ddpjob.cli.rows import ORDERS, headings, row
 from ddpjob.cli.say import document, note, say
 from ddpjob.cli.screen import Screen
-from ddpjob.client.client import Client, is_selected
+from ddpjob.client.client import Client, in_brief, is_selected, select
 from ddpjob.client.job import Job
 from ddpjob.cluster import DDPJOBS
 from ddpjob.json_depth import Body
@@ -79,9 +79,11 @@ class Listing:
     def _jobs(self) -> list[Job]:
         wanted = self._selection
         if wanted.names:
-            found = [self._client.job(name) for name in wanted.names]
+            found = [self._job(self._client.job(name).body) for name in wanted.names]
         else:
-            found = self._client.jobs(
+            found = select(
+                self._client,
+                self._job,
                 state=wanted.state,
                 mine=wanted.mine,
                 labels=wanted.labels,
@@ -89,17 +91,25 @@ class Listing:
             )
         return sorted(found, key=self._order)
 
+    def _job(self, body: Body) -> Job:
+        """Return a job; only who prints whole objects has room for all of it."""
+        if self._output in (Output.JSON, Output.YAML):
+            return Job(self._client.connection, body, is_listed=True)
+        return in_brief(self._client, body)
+
     def _changes(self) -> Iterator[tuple[str, Job]]:
         """Yield what happens, and the job, whose state alone may not be a selected one."""
         wanted, client = self._selection, self._client
         me = client.user if wanted.mine else None
+        is_whole = self._output in (Output.JSON, Output.YAML)
         for name in wanted.names:
             client.job(name)  # raises NotFound
 
         def keep(body: Body) -> Body | None:
-            job = Job(client.connection, body)
+            job = in_brief(client, body)
             named = not wanted.names or job.name in wanted.names
-            return body if named and is_selected(job, None, me) else None
+            is_wanted = named and is_selected(job, None, me)
+            return (body if is_whole else job.seen) if is_wanted else None
 
         namespace = None if wanted.all_namespaces else client.namespace
         watch = client.connection.watch(

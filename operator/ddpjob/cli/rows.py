@@ -19,7 +19,7 @@ ORDERS: dict[str, Callable[[Job], tuple[float | str, ...]]] = {
     "name": lambda job: (job.namespace, job.name),
     "state": lambda job: (job.state, job.namespace, job.name),
     "restarts": lambda job: (-restarts(job), job.namespace, job.name),
-    "step": lambda job: (-(why.number(job.body, "status", "progress", "step") or 0), job.name),
+    "step": lambda job: (-(why.number(job.seen, "status", "progress", "step") or 0), job.name),
 }
 
 
@@ -41,21 +41,21 @@ def row(job: Job, now: float, *, wide: bool = False, namespaces: bool = False) -
         age,
     ]
     if wide:
-        image = why.text(job.body, "spec", "image") or NONE
+        image = why.text(job.seen, "spec", "image") or NONE
         cells += [_attempt(job), *_place(job), image, job.user or NONE]
     return (*cells, reason(job, now))
 
 
 def restarts(job: Job) -> int:
     """Return the number of the job's restarts."""
-    return why.number(job.body, "status", "restarts") or 0
+    return why.number(job.seen, "status", "restarts") or 0
 
 
 def reason(job: Job, now: float) -> str:
     """Return the job's reason, with the time for which it waits: `Unschedulable 12m: 0/9 …`."""
     line = job.reason
     word, colon, rest = line.partition(":")
-    status = job.body.get("status")
+    status = job.seen.get("status")
     began = why.since(status)
     if began is None or word != why.text(why.condition(status, "Running"), "reason"):
         return line
@@ -63,19 +63,19 @@ def reason(job: Job, now: float) -> str:
 
 
 def _summary(job: Job, name: str) -> str:
-    return why.text(job.body, "status", "summary", name, limit=MAX_CELL) or NONE
+    return why.text(job.seen, "status", "summary", name, limit=MAX_CELL) or NONE
 
 
 def _attempt(job: Job) -> str:
-    told = why.text(job.body, "status", "summary", "attempt", limit=MAX_CELL)
-    return told or f"{job.attempt}.{why.number(job.body, 'status', 'round') or 0}"
+    told = why.text(job.seen, "status", "summary", "attempt", limit=MAX_CELL)
+    return told or f"{job.attempt}.{why.number(job.seen, 'status', 'round') or 0}"
 
 
 def _place(job: Job) -> list[str]:
     """Return pod and node: of an older operator's job, those of the primary failure."""
     places = []
     for name in ("pod", "node"):
-        told = why.text(job.body, "status", "summary", name, limit=253)
-        failed = "" if job.state == "Running" else why.text(job.body, "status", "failure", name)
+        told = why.text(job.seen, "status", "summary", name, limit=253)
+        failed = "" if job.state == "Running" else why.text(job.seen, "status", "failure", name)
         places.append(told or failed or NONE)
     return places

@@ -83,8 +83,9 @@ class Submission:
             if self._claim:
                 self._keep(client)
             job = submit(client, self._file, code=self._sent)
-        except KeyboardInterrupt:
-            note("", "stopped: no job was created")
+        except KeyboardInterrupt as stopped:
+            left = getattr(stopped, "__notes__", ("no job was created",))
+            note("", *(f"stopped: {words}" for words in left))
             raise typer.Exit(Exit.DETACHED) from None
         step("job", f"{job.namespace}/{job.name} created: {_size(self._job)}")
         if self._output is not None:

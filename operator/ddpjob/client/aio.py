@@ -19,10 +19,12 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ddpjob.client.client import Client
+from ddpjob.client import creation
+from ddpjob.client.client import Client, select
 from ddpjob.client.connection import Connection
 from ddpjob.client.events import Event
 from ddpjob.client.html import table
@@ -30,6 +32,7 @@ from ddpjob.client.job import Job
 from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.threads import Pipe
+from ddpjob.errors import DDPJobError
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
@@ -37,13 +40,15 @@ if TYPE_CHECKING:
     from ddpjob.client.code import CodeArchive
 
 T = TypeVar("T")
+# Seconds for which a call that was cancelled waits until what it has done is undone.
+UNDO_SECONDS = 10.0
 
 
 class AsyncJob(Snapshot):
     """A snapshot of a job, and verbs. Verbs that return a job bring this one up to date first."""
 
-    def __init__(self, connection: Connection, body: Body) -> None:
-        super().__init__(body)
+    def __init__(self, connection: Connection, body: Body, *, is_listed: bool = False) -> None:
+        super().__init__(body, is_listed=is_listed)
         self._connection = connection
 
     def _repr_html_(self) -> str:
@@ -115,7 +120,10 @@ class AsyncJob(Snapshot):
 
         Raises as `Job.rerun`.
         """
-        made = await self._call(lambda job: job.rerun(name=name, **set))
+        job = Job(self._connection.apart(), self.body)
+        made = await _in_thread(
+            lambda: job.rerun(name=name, **set), job.close, undo=partial(_delete, self._connection)
+        )
         return type(self)(self._connection, made.body)
 
     async def patch(self, changes: Mapping[str, Any]) -> Self:
@@ -197,9 +205,15 @@ class AsyncClient:
     ) -> AsyncJob:
         """Create a job, with the folder `code` if there is one, and return it.
 
-        Raises as `Client.submit`.
+        Raises as `Client.submit`. If this is cancelled, the job does not exist, or a note of the
+        error says that it may.
         """
-        made = await self._call(lambda client: client.submit(job, code=code, dry_run=dry_run))
+        client = Client.on(self.connection.apart())
+        made = await _in_thread(
+            lambda: client.submit(job, code=code, dry_run=dry_run),
+            client.connection.close,
+            undo=None if dry_run else partial(_delete, self.connection),
+        )
         return AsyncJob(self.connection, made.body)
 
     async def job(self, name: str) -> AsyncJob:
@@ -216,9 +230,13 @@ class AsyncClient:
         all_namespaces: bool = False,
     ) -> AsyncJobList:
         """Return jobs, newest first, as `Client.jobs` does."""
+
+        def make(body: Body) -> AsyncJob:
+            return AsyncJob(self.connection, body, is_listed=True)
+
         wanted: dict[str, Any] = {"state": state, "mine": mine, "all_namespaces": all_namespaces}
-        found = await self._call(lambda client: client.jobs(labels=labels, **wanted))
-        return AsyncJobList(AsyncJob(self.connection, job.body) for job in found)
+        found = await self._call(lambda client: select(client, make, labels=labels, **wanted))
+        return AsyncJobList(found)
 
     async def changes(
         self, jobs: Sequence[AsyncJob], *, timeout: float | None = None
@@ -241,10 +259,26 @@ class AsyncClient:
         return _in_thread(lambda: verb(client), client.connection.close)
 
 
-async def _in_thread(function: Callable[[], T], on_cancel: Callable[[], None]) -> T:
+def _delete(connection: Connection, job: Job) -> None:
+    """Delete a job that nobody waits for any more; the connection may be closed by now."""
+    other = connection.outliving()
+    try:
+        creation.delete(other, job.body)
+    finally:
+        other.close()
+
+
+async def _in_thread(
+    function: Callable[[], T],
+    on_cancel: Callable[[], None],
+    *,
+    undo: Callable[[T], None] | None = None,
+) -> T:
     """Return what a function returns that runs in a thread of its own.
 
-    A thread of its own, because hundreds may wait for a job at once, and a pool has few.
+    A thread of its own, because hundreds may wait for a job at once, and a pool has few. When this
+    is cancelled, the thread is not waited for; but with `undo` it is, for UNDO_SECONDS at most, and
+    what it has returned meanwhile is undone.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -269,10 +303,30 @@ async def _in_thread(function: Callable[[], T], on_cancel: Callable[[], None]) -
 
     threading.Thread(target=run, name="ddpjob", daemon=True).start()
     try:
-        return await future
-    except asyncio.CancelledError:
+        await asyncio.wait({future})
+    except asyncio.CancelledError as stopped:
         on_cancel()
+        if undo is None:
+            future.cancel()
+        elif left := await _undone(future, undo):
+            stopped.add_note(left)
         raise
+    return future.result()
+
+
+async def _undone(future: "asyncio.Future[T]", undo: Callable[[T], None]) -> str:
+    """Undo what a thread has done, once it has ended. Return what is left to do if that fails."""
+    left = "the job may be left behind: see Client.jobs(mine=True)"
+    try:
+        async with asyncio.timeout(UNDO_SECONDS):
+            await asyncio.wait({future})
+            error = future.exception()
+            if error is None:
+                await _in_thread(lambda: undo(future.result()), lambda: None)
+    except (TimeoutError, DDPJobError):
+        future.cancel()
+        return left
+    return getattr(error, "advice", "")
 
 
 async def _read(

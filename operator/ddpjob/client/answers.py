@@ -2,12 +2,17 @@
 
 import json
 import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ddpjob import names
 from ddpjob.client.login import Login
+from ddpjob.cluster import Keep, kept
+from ddpjob.cluster.pages import read_page_at_once
 from ddpjob.errors import (
     ClusterError,
+    DDPJobError,
     LoginFailed,
     NotInstalled,
     Unavailable,
@@ -17,6 +22,8 @@ from ddpjob.json_depth import Body, read_json
 
 # Bytes of an answer, and of one that is an error.
 MAX_BYTES, MAX_ERROR = 256 * 2**20, 64 * 1024
+# Bytes of a list that are read at once.
+CHUNK_BYTES = 64 * 1024
 # The reason of an Unavailable if no connection was made, so that trying again at once is no use.
 UNREACHED = "Unreached"
 # That of one in whose answer nothing has come for as long as was allowed.
@@ -24,8 +31,8 @@ IDLE = "Idle"
 _OF_JOBS = f"/apis/{names.GROUP}/"
 
 
-def read_object(answer: Any, request: str) -> tuple[Body, int]:
-    """Return the object in an answer, and its bytes. Raises Unavailable if there is none."""
+def read_object(answer: Any, request: str) -> Body:
+    """Return the object in an answer. Raises Unavailable if there is none."""
     text = answer.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise Unavailable(200, "TooLarge", f"{request}: more than {MAX_BYTES} bytes")
@@ -35,7 +42,54 @@ def read_object(answer: Any, request: str) -> tuple[Body, int]:
         raise Unavailable(200, "Garbled", f"{request}: the answer is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise Unavailable(200, "Garbled", f"{request}: the answer is no object")
-    return found, len(text)
+    return found
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a list."""
+
+    metadata: Body
+    items: list[Any]
+    """What was kept of the objects."""
+    count: int
+    """The number of objects."""
+    size: int
+    """The bytes of the answer."""
+
+
+def read_list(answer: Any, request: str, keep: Keep | None) -> Page:
+    """Return what `keep` returns of each object of a list, of which one is in memory at a time.
+
+    Raises Unavailable if the answer is no list.
+    """
+    items: list[Any] = []
+    count = size = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal size
+        for chunk in answer.stream(CHUNK_BYTES):
+            size += len(chunk)
+            if size > MAX_BYTES:
+                raise Unavailable(200, "TooLarge", f"{request}: more than {MAX_BYTES} bytes")
+            yield chunk
+
+    def take(body: Body) -> None:
+        nonlocal count
+        count += 1
+        items.extend(kept([body], keep))
+
+    arriving = chunks()
+    try:
+        page = read_page_at_once(arriving, take)
+    except ValueError as error:
+        raise Unavailable(200, "Garbled", f"{request}: the answer is no JSON: {error}") from None
+    for _ in arriving:
+        pass  # the end of a line; what is not read costs the connection
+    metadata = page.get("metadata")
+    if not isinstance(page.get("items"), list) or not isinstance(metadata, dict):
+        raise Unavailable(200, "Garbled", f"{request}: the answer is no list")
+    return Page(metadata, items, count, size)
 
 
 def refusal(answer: Any, login: Login, path: str) -> ClusterError | LoginFailed:
@@ -74,6 +128,13 @@ def no_answer(error: Exception, login: Login) -> Unavailable | LoginFailed:
     found = Unavailable(0, word, f"no answer from {login.server}: {_in_short(cause)}")
     found.advice = "is the cluster up, and this machine in its network (VPN, proxy)?"
     return found
+
+
+def may_have_come(error: BaseException) -> bool:
+    """Return whether a request that has ended so may have been carried out all the same."""
+    if isinstance(error, Unavailable):
+        return error.reason != UNREACHED and error.code != 429
+    return not isinstance(error, DDPJobError)  # an interrupt
 
 
 def not_installed(code: int) -> NotInstalled:

@@ -11,14 +11,13 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
+from ddpjob.client.generated import GENERATED, LETTERS
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import is_gpu
 
 # Jobs get GPUs of this kind, unless the file has others.
 GPU = "nvidia.com/gpu"
-# The API server appends so many characters to `generateName`, of these: they make no words.
-GENERATED, LETTERS = 5, "bcdfghjklmnpqrstvwxz2456789"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class JobOptions:
     script_args: Sequence[str] | None = None
     """The arguments alone: the script of the file stays."""
     name: str | None = None
-    """By default the API server makes one of the script's name: `train-k7x2p`."""
+    """By default one is made of the script's name: `train-k7x2p`."""
     image: str | None = None
     nnodes: int | None = None
     nproc_per_node: int | str | None = None

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpjob.client import receive, why
+from ddpjob.client.answers import may_have_come
 from ddpjob.client.connection import Connection
+from ddpjob.client.generated import generated
 from ddpjob.client.sockets import open_socket
 from ddpjob.cluster import PODS
-from ddpjob.errors import ClusterError, Refused, Unavailable
+from ddpjob.errors import ClusterError, DDPJobError, Refused, Unavailable
 from ddpjob.json_depth import Body
 from ddpjob.text import printable
 
@@ -94,21 +96,34 @@ def pod(claim: Claim) -> Body:
         "containers": [container],
         "volumes": [{"name": "claim", **source}],
     }
-    metadata = {"generateName": "ddpjob-code-", "namespace": claim.namespace}
+    metadata = {"namespace": claim.namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 @contextmanager
 def _pod(connection: Connection, claim: Claim) -> Iterator[str]:
     """Yield the name of a pod that takes an archive, and delete it afterwards."""
-    made = connection.request("POST", PODS.path(claim.namespace), pod(claim))
-    name = made["metadata"]["name"]
+    body = pod(claim)
+    # Made here, so that it is known if the creation is interrupted; long, so no other pod has it.
+    name = body["metadata"]["name"] = generated("ddpjob-code-", 12)
+    try:
+        connection.request("POST", PODS.path(claim.namespace), body)
+    except BaseException as error:
+        if may_have_come(error):
+            _delete(connection, claim.namespace, name)
+        raise
     try:
         yield name
     finally:
-        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": made["metadata"]["uid"]}}
-        with suppress(ClusterError):  # then it ends by its deadline
-            connection.request("DELETE", PODS.path(claim.namespace, name), body)
+        _delete(connection, claim.namespace, name)
+
+
+def _delete(connection: Connection, namespace: str, name: str) -> None:
+    """Delete the pod, also after the connection was closed."""
+    other = connection.outliving()
+    with suppress(DDPJobError):  # then it ends by its deadline
+        other.request("DELETE", PODS.path(namespace, name), {"gracePeriodSeconds": 0})
+    other.close()
 
 
 def _wait(connection: Connection, namespace: str, name: str, note: Callable[[str], None]) -> None:

@@ -3,11 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ddpjob.client.brief import brief
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
@@ -15,6 +18,8 @@ from ddpjob.json_depth import Body
 if TYPE_CHECKING:
     from ddpjob import api
     from ddpjob.client.code import CodeArchive
+
+S = TypeVar("S", bound=Snapshot)
 
 
 class JobList(list[Job]):
@@ -106,15 +111,12 @@ class Client:
         `state` is one state, or several with commas between. `mine` are those that this user made
         with the client. `labels` is a label selector.
         """
-        me = self.user if mine else None
 
-        def keep(body: Body) -> Job | None:
-            job = Job(self.connection, body)
-            return job if is_selected(job, state, me) else None
+        def make(body: Body) -> Job:
+            return Job(self.connection, body, is_listed=True)
 
-        namespace = None if all_namespaces else self.namespace
-        found = self.connection.list(DDPJOBS, namespace=namespace, labels=labels, keep=keep).items
-        return JobList(sorted(found, key=lambda job: (-(job.created or 0), job.name)))
+        chosen: dict[str, Any] = {"state": state, "mine": mine, "labels": labels}
+        return JobList(select(self, make, all_namespaces=all_namespaces, **chosen))
 
     def changes(self, jobs: Sequence[Job], *, timeout: float | None = None) -> Iterator[Job]:
         """Yield these jobs now, then each again when it changes, for `timeout` seconds.
@@ -144,7 +146,7 @@ class Client:
 
     def newest(self) -> Job:
         """Return the newest job that this user has made with the client. Raises NotFound."""
-        for job in self.jobs(mine=True):
+        for job in select(self, partial(in_brief, self), mine=True):
             return job.refresh()
         text = f"no job of {self.user} in namespace {self.namespace}"
         error = NotFound(404, "NotFound", text)
@@ -152,7 +154,33 @@ class Client:
         raise error
 
 
-def is_selected(job: Job, state: str | None, user: str | None) -> bool:
+def select(
+    client: Client,
+    make: Callable[[Body], S],
+    *,
+    state: str | None = None,
+    mine: bool = False,
+    labels: str = "",
+    all_namespaces: bool = False,
+) -> list[S]:
+    """Return what `make` makes of each job that `Client.jobs` selects, newest first."""
+    me = client.user if mine else None
+
+    def keep(body: Body) -> S | None:
+        job = make(body)
+        return job if is_selected(job, state, me) else None
+
+    namespace = None if all_namespaces else client.namespace
+    found = client.connection.list(DDPJOBS, namespace=namespace, labels=labels, keep=keep).items
+    return sorted(found, key=lambda job: (-(job.created or 0), job.name))
+
+
+def in_brief(client: Client, body: Body) -> Job:
+    """Return a job of which nothing is kept but what tables show."""
+    return Job(client.connection, brief(body))
+
+
+def is_selected(job: Snapshot, state: str | None, user: str | None) -> bool:
     """Return whether a job is in one of the states, and the user's; None is any."""
     states = {word.strip().lower() for word in state.split(",")} if state else None
     is_users = user is None or job.user == user

@@ -12,11 +12,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from ddpjob.client.answers import UNREACHED, no_answer, read_object, refusal
+from ddpjob.client.answers import UNREACHED, Page, no_answer, read_list, read_object, refusal
 from ddpjob.client.login import Login, log_in
+from ddpjob.client.unanswered import Unanswered
 from ddpjob.client.watching import Seen, read_event, whole_lines
 from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.errors import ClusterError, Expired, Unavailable
@@ -32,9 +33,11 @@ WATCH_SECONDS = 60.0
 TRIES = 4
 # Seconds between two tries. They double.
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
-# Objects of a page. Later pages have so many that they have about so many bytes.
-FIRST_PAGE, MAX_PAGE, PAGE_BYTES = 100, 500, 8 * 2**20
+# Objects of a page. Of the first one nobody knows how large they are, and a server makes it whole
+# before it sends it. Later pages have so many that they have about so many bytes.
+FIRST_PAGE, MAX_PAGE, PAGE_BYTES = 25, 500, 8 * 2**20
 
+T = TypeVar("T")
 Query = Mapping[str, str | int]
 
 
@@ -58,6 +61,7 @@ class Connection:
         self.connect_seconds = CONNECT_SECONDS
         self._origin: Connection | None = None
         self._closed = threading.Event()
+        self._unanswered = Unanswered()
         self._answers: set[Any] = set()  # those that are being read
         self._parts = weakref.WeakSet[Connection]()
 
@@ -97,9 +101,17 @@ class Connection:
         It is closed with this one too. Raises Unavailable if this one is closed.
         """
         self._check_open()
+        other = self.outliving()
+        self._parts.add(other)
+        return other
+
+    def outliving(self) -> "Connection":
+        """Return a connection with the same login that goes on when this one is closed.
+
+        For what has to be undone then. Whoever asks for it closes it.
+        """
         other = Connection(self._namespace, note=self.note)
         other._origin, other.connect_seconds = self, self.connect_seconds
-        self._parts.add(other)
         return other
 
     def close(self) -> None:
@@ -108,14 +120,20 @@ class Connection:
         They raise Unavailable with the reason `Closed`.
         """
         self._closed.set()
+        self._unanswered.end()
         for part in list(self._parts):
             part.close()
         for answer in list(self._answers):
             # A thread that is blocked in a read does not notice that a socket is closed.
             with suppress(AttributeError, OSError, RuntimeError, ValueError):
                 answer.shutdown()
-        if "login" in self.__dict__ and not self._origin:
+        if "login" in self.__dict__ and (not self._origin or self._origin.is_closed):
             self.login.pool.clear()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether this connection is closed, or the one that it has its login from."""
+        return self._closed.is_set() or (self._origin is not None and self._origin.is_closed)
 
     def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Body:
         """Return one object, by default of the connection's namespace. Raises ClusterError."""
@@ -131,23 +149,28 @@ class Connection:
         content_type: str = "application/json",
     ) -> Body:
         """Return the object in the answer to one request. Raises ClusterError or LoginFailed."""
-        return self._ask(verb, path, body, query=query, content_type=content_type)[0]
+
+        def read(answer: Any) -> Body:
+            return read_object(answer, f"{verb} {path}")
+
+        return self._ask(read, verb, path, body, query=query, content_type=content_type)
 
     def _ask(
         self,
+        read: Callable[[Any], T],
         verb: str,
         path: str,
         body: Mapping[str, Any] | None = None,
         *,
         query: Query | None = None,
         content_type: str = "application/json",
-    ) -> tuple[Body, int]:
-        """Return the object in an answer, and its size in bytes."""
+    ) -> T:
+        """Return what `read` makes of the answer. After one that breaks off it reads another."""
         tries = TRIES if verb == "GET" else 1
         for number in range(1, tries + 1):
             try:
                 with self.open(verb, path, body, query=query, content_type=content_type) as answer:
-                    return read_object(answer, f"{verb} {path}")
+                    return read(answer)
             except Unavailable as error:
                 longer = (error.retry_after or 0) > LONGEST_PAUSE
                 if number == tries or longer or error.reason in (UNREACHED, CLOSED):
@@ -176,16 +199,17 @@ class Connection:
         login, answer = self.login, None
         headers = {**login.headers(), "Accept": "application/json", "Content-Type": content_type}
         try:
-            answer = login.pool.urlopen(
-                verb,
-                f"{login.server}{path}{'?' + urlencode(query) if query else ''}",
-                body=None if body is None else json.dumps(body).encode(),
-                headers=headers,
-                preload_content=False,
-                retries=False,
-                redirect=False,
-                timeout=urllib3.Timeout(connect=self.connect_seconds, read=read_seconds),
-            )
+            with self._unanswered.request():
+                answer = login.pool.urlopen(
+                    verb,
+                    f"{login.server}{path}{'?' + urlencode(query) if query else ''}",
+                    body=None if body is None else json.dumps(body).encode(),
+                    headers=headers,
+                    preload_content=False,
+                    retries=False,
+                    redirect=False,
+                    timeout=urllib3.Timeout(connect=self.connect_seconds, read=read_seconds),
+                )
             self._answers.add(answer)
             self._check_open()
             if answer.status >= 300:
@@ -221,8 +245,8 @@ class Connection:
     ) -> Listing:
         """Return all objects, and the version from which a watch goes on.
 
-        `namespace` is None for all namespaces. With `keep`, only one page of whole objects is in
-        memory at a time. Raises ClusterError or LoginFailed.
+        `namespace` is None for all namespaces. With `keep`, only one whole object is in memory at
+        a time. Raises ClusterError or LoginFailed.
         """
         path = resource.path(namespace)
         for last in (False, False, True):
@@ -234,19 +258,19 @@ class Connection:
         raise AssertionError(path)
 
     def _pages(self, path: str, query: Query, keep: Keep | None) -> Listing:
+        def read(answer: Any) -> Page:
+            return read_list(answer, f"LIST {path}", keep)
+
         found: list[Any] = []
         limit, mark = FIRST_PAGE, ""
         while True:
             asked = {**query, "limit": limit, **({"continue": mark} if mark else {})}
-            page, size = self._ask("GET", path, query=asked)
-            items, metadata = page.get("items"), page.get("metadata")
-            if not isinstance(items, list) or not isinstance(metadata, dict):
-                raise Unavailable(200, "Garbled", f"LIST {path}: the answer is no list")
-            found += kept(items, keep)
-            mark = str(metadata.get("continue") or "")
+            page = self._ask(read, "GET", path, query=asked)
+            found += page.items
+            mark = str(page.metadata.get("continue") or "")
             if not mark:
-                return Listing(found, str(metadata.get("resourceVersion") or ""))
-            limit = max(1, min(MAX_PAGE, PAGE_BYTES * max(1, len(items)) // max(1, size)))
+                return Listing(found, str(page.metadata.get("resourceVersion") or ""))
+            limit = max(1, min(MAX_PAGE, PAGE_BYTES * max(1, page.count) // max(1, page.size)))
 
     def watch(
         self,

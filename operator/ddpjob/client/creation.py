@@ -4,18 +4,30 @@ A job with code is created suspended. Then its ConfigMaps are created, with the 
 and then the job is resumed. So no pod looks for code that is not there yet. If this process dies
 in between, it leaves a suspended job, which holds nothing, is seen in every list, and takes its
 ConfigMaps with it when it is deleted. ConfigMaps that were created first would have no owner then.
+
+Whoever creates a job may be interrupted at any moment, or get no answer. So the name is known
+before the request is sent, and a job that nobody has been told of is deleted again.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob import names
 from ddpjob.client import code_maps, why
+from ddpjob.client.answers import may_have_come
 from ddpjob.client.connection import MERGE, Connection
+from ddpjob.client.generated import generated
 from ddpjob.cluster import DDPJOBS
-from ddpjob.errors import DDPJobError, NotFound, Refused, Unavailable
+from ddpjob.errors import (
+    AlreadyExists,
+    Conflict,
+    DDPJobError,
+    NotFound,
+    Refused,
+    Unavailable,
+)
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
@@ -26,6 +38,10 @@ STRICT = {"fieldValidation": "Strict"}
 DRY_RUN = {"dryRun": "All"}
 # Seconds before each further try to resume the job; a server may be starting.
 RESUME_PAUSES = (0.5, 1.0, 2.0, 4.0)
+# Seconds before each further look for a job whose creation was not answered.
+FIND_PAUSES = (0.25, 0.5, 1.0)
+# Names that are tried for a job that has none.
+NAME_TRIES = 5
 
 
 def with_code(job: Body, archive: "CodeArchive | None", code: Body | None = None) -> Body:
@@ -55,18 +71,18 @@ def create(
     """Create the job, whose namespace is set, with the archive as its code. Return it as stored.
 
     `config_maps` are those that its spec names, where there is no archive. Without them these must
-    exist. If an error is raised, the job does not exist, or its advice says that it may. Raises
-    InvalidJob or ClusterError.
+    exist. If this raises or is interrupted, the job does not exist, or the error's advice, or a
+    note of it, says that it may. Raises InvalidJob or ClusterError.
     """
     body = with_code(body, archive)
     config_maps = archive.config_maps() if archive else config_maps
     if not config_maps:
         code_maps.check(connection, body, body["metadata"]["namespace"])
-    if not code_maps.names_of(body):
-        return _post(connection, body)
-    waits = why.part(body, "spec", "suspend") is not True  # else its user wants it suspended
-    job = _post(connection, {**body, "spec": {**body["spec"], "suspend": True}})
-    with _deleted_on_error(connection, job):
+    with _Attempt(connection) as attempt:
+        if not code_maps.names_of(body):
+            return attempt.post(body)
+        waits = why.part(body, "spec", "suspend") is not True  # else its user wants it suspended
+        job = attempt.post({**body, "spec": {**body["spec"], "suspend": True}})
         if config_maps:
             code_maps.provide(connection, job, config_maps)
         else:
@@ -94,6 +110,91 @@ def rehearse(
     return _post(connection, body, **DRY_RUN)
 
 
+class _Attempt:
+    """A job that is being created. If the block raises or is interrupted, it is deleted again."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        # The field manager of the job that this creates, by which it is known without an answer.
+        self._mark = f"ddpjob-{secrets.token_hex(8)}"
+        self._sent: Body | None = None
+        """The job that may exist, as it was sent."""
+        self._made: Body | None = None
+        """The same as it was stored."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or self._sent is None or not (left := self._undo(error)):
+            return
+        if isinstance(error, DDPJobError):
+            error.advice = left
+        else:
+            error.add_note(left)
+
+    def post(self, body: Body) -> Body:
+        """Create the job. Its name is made here, so that it is known before there is an answer."""
+        metadata = body["metadata"]
+        start = None if metadata.get("name") else metadata.get("generateName")
+        tries = NAME_TRIES if isinstance(start, str) else 1
+        for number in range(1, tries + 1):
+            named = {**metadata, "name": generated(start)} if isinstance(start, str) else metadata
+            self._sent = {**body, "metadata": named}
+            try:
+                self._made = _post(self._connection, self._sent, fieldManager=self._mark)
+                return self._made
+            except BaseException as error:
+                if not may_have_come(error):
+                    self._sent = None
+                if not isinstance(error, AlreadyExists) or number == tries:
+                    raise
+        raise AssertionError
+
+    def _undo(self, error: BaseException) -> str:
+        """Delete the job. Return what is left to do, if that fails.
+
+        The connection may be what was closed, so another one is used.
+        """
+        assert self._sent
+        metadata = self._sent["metadata"]
+        name, namespace = metadata.get("name"), metadata["namespace"]
+        if not name:
+            return ""
+        connection = self._connection.outliving()
+        try:
+            if found := self._made or self._find(connection, self._sent):
+                delete(connection, found)
+            elif isinstance(error, Unavailable):
+                return f"{name} may be created still: ddpjob get {name} -n {namespace}"
+        except (DDPJobError, KeyboardInterrupt):
+            return f"{name} may be left behind: ddpjob delete {name} -n {namespace}"
+        finally:
+            connection.close()
+        return ""
+
+    def _find(self, connection: Connection, sent: Body) -> Body | None:
+        """Return the job if it was stored. The request may still be on its way."""
+        for pause in (*FIND_PAUSES, None):
+            try:
+                found = connection.request("GET", _path(sent))
+            except NotFound:
+                if pause is not None:
+                    connection.pause(pause)
+                continue
+            managers = why.part(found, "metadata", "managedFields")
+            marks = [why.part(each, "manager") for each in managers or ()]
+            return found if self._mark in marks else None  # else it is another job of the name
+        return None
+
+
+def delete(connection: Connection, job: Body) -> None:
+    """Delete this job, and no other one of its name; one that is gone is fine."""
+    body = {"preconditions": {"uid": job["metadata"]["uid"]}}
+    with suppress(NotFound, Conflict):
+        connection.request("DELETE", _path(job), body)
+
+
 def _post(connection: Connection, body: Mapping[str, Any], **query: str) -> Body:
     path = DDPJOBS.path(body["metadata"]["namespace"])
     try:
@@ -112,26 +213,8 @@ def _resume(connection: Connection, job: Body) -> Body:
         except Unavailable:  # it may have come through, which another try does not change
             if pause is None:
                 raise
-            time.sleep(pause)
+            connection.pause(pause)
     raise AssertionError
-
-
-@contextmanager
-def _deleted_on_error(connection: Connection, job: Body) -> Iterator[None]:
-    """Delete the job, which has not run yet, if the block raises or is interrupted."""
-    try:
-        yield
-    except BaseException as error:
-        body = {"preconditions": {"uid": job["metadata"]["uid"]}}
-        try:
-            connection.request("DELETE", _path(job), body)
-        except NotFound:
-            pass
-        except DDPJobError:
-            if isinstance(error, DDPJobError):
-                name = job["metadata"]["name"]
-                error.advice = f"{name} may be left behind: ddpjob delete {name}"
-        raise
 
 
 def _path(job: Body) -> str:

@@ -56,11 +56,11 @@ def look(connection: Connection) -> Installed:
     versions = _versions(connection)
     missing, unknown = _differences(connection) if names.VERSION in versions else ((), ())
     try:
-        found = connection.list(DEPLOYMENTS, labels=LABELS).items
+        found = connection.list(DEPLOYMENTS, labels=LABELS, keep=_operator).items
     except Forbidden as error:
         hidden = f"you may not {error.verb} {error.resource} in the whole cluster"
         return Installed(server, versions, missing, unknown, (), hidden)
-    return Installed(server, versions, missing, unknown, tuple(map(_operator, found)))
+    return Installed(server, versions, missing, unknown, tuple(found))
 
 
 def _versions(connection: Connection) -> tuple[str, ...]:

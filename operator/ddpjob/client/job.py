@@ -9,7 +9,7 @@ from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import MERGE, Connection
 from ddpjob.client.events import Event, read_event
-from ddpjob.client.snapshot import Snapshot, slim
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS, EVENTS
 from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
@@ -31,8 +31,8 @@ MAX_RERUNS = 100
 class Job(Snapshot):
     """A snapshot of a job, and verbs. Verbs that return a Job bring this one up to date first."""
 
-    def __init__(self, connection: Connection, body: Body) -> None:
-        super().__init__(body)
+    def __init__(self, connection: Connection, body: Body, *, is_listed: bool = False) -> None:
+        super().__init__(body, is_listed=is_listed)
         self._connection = connection
 
     def at(self, body: Body) -> "Job":
@@ -167,9 +167,15 @@ class Job(Snapshot):
     def events(self) -> list[Event]:
         """Return the Kubernetes events about the job, oldest first."""
         selector = f"involvedObject.kind={names.KIND},involvedObject.name={self.name}"
-        found = self._connection.list(EVENTS, namespace=self.namespace, fields=selector).items
-        own = [body for body in found if why.text(body, "involvedObject", "uid") == self.uid]
-        return sorted(map(read_event, own), key=lambda event: unix_seconds(event.time) or 0.0)
+
+        def keep(body: Body) -> Event | None:
+            own = why.text(body, "involvedObject", "uid") == self.uid
+            return read_event(body) if own else None
+
+        found = self._connection.list(
+            EVENTS, namespace=self.namespace, fields=selector, keep=keep
+        ).items
+        return sorted(found, key=lambda event: unix_seconds(event.time) or 0.0)
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of the ranks that answer, by global rank.
@@ -235,7 +241,8 @@ class Job(Snapshot):
         with suppress(NotFound):
             self.until(lambda job: False)
         labels = f"{names.JOB_UID_LABEL}={self.uid}"
-        while self._connection.list(PODS, namespace=self.namespace, labels=labels).items:
+        where: dict[str, Any] = {"namespace": self.namespace, "labels": labels}
+        while self._connection.list(PODS, keep=lambda body: True, **where).items:
             time.sleep(POLL_SECONDS)
 
     def patch(self, changes: Mapping[str, Any]) -> "Job":
@@ -272,7 +279,7 @@ class Job(Snapshot):
     def _take(self, body: Body) -> "Job":
         if self.uid and why.text(body, "metadata", "uid") != self.uid:
             raise NotFound(404, "NotFound", f"{self.name} was deleted; another job has its name")
-        self.body = slim(body)
+        self.body = body
         return self
 
     def _changes(self, deadline: float | None) -> Generator["Job", None, None]:

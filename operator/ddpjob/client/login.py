@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob import __version__
+from ddpjob.client.unanswered import telling
 from ddpjob.errors import LoginFailed
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
@@ -174,7 +175,7 @@ def _pool(configuration: Any) -> Any:
     if not configuration.verify_ssl:  # the kubeconfig says so; nobody can act on the warning
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     client: Any = ApiClient
-    return client(configuration).rest_client.pool_manager
+    return telling(client(configuration).rest_client.pool_manager)
 
 
 class _Collector(logging.Filter):

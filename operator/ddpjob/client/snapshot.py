@@ -1,10 +1,12 @@
 """A DDPJob as it was read."""
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
 from ddpjob.client import why
-from ddpjob.json_depth import Body
+from ddpjob.client.brief import brief
+from ddpjob.json_depth import Body, read_json, write_json
 from ddpjob.ranks import MAX_NPROC
 from ddpjob.times import unix_seconds
 
@@ -19,11 +21,36 @@ _LARGEST = 1e300
 class Snapshot:
     """A job as it was read. `body` is the object as it is stored.
 
+    A job of a list keeps little at hand, and the rest as compressed text; it reads `body`, `spec`,
+    `status` and what is made of them from that each time.
+
     What the status says may be anybody's text: it is printable here, but in `body`.
     """
 
-    def __init__(self, body: Body) -> None:
-        self.body = slim(body)
+    def __init__(self, body: Body, *, is_listed: bool = False) -> None:
+        """`is_listed` is whether there may be thousands of others."""
+        self._packed: bytes | None = None
+        self.body = body
+        if is_listed:
+            packed = zlib.compress(write_json(body), level=1)
+            self._seen, self._packed = brief(body), packed
+
+    @property
+    def body(self) -> Body:
+        """Return the object as it is stored. Of a job of a list it is made anew each time."""
+        if self._packed is None:
+            return self._seen
+        found: Body = read_json(zlib.decompress(self._packed))
+        return found
+
+    @body.setter
+    def body(self, body: Body) -> None:
+        self._seen, self._packed = slim(body), None
+
+    @property
+    def seen(self) -> Body:
+        """Return the part of `body` that is at hand: all of it, or what tables show of a job."""
+        return self._seen
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.namespace}/{self.name} {self.state}>"
@@ -31,32 +58,32 @@ class Snapshot:
     @property
     def name(self) -> str:
         """Return the job's name."""
-        return why.text(self.body, "metadata", "name", limit=253)
+        return why.text(self.seen, "metadata", "name", limit=253)
 
     @property
     def namespace(self) -> str:
         """Return the job's namespace."""
-        return why.text(self.body, "metadata", "namespace", limit=253)
+        return why.text(self.seen, "metadata", "namespace", limit=253)
 
     @property
     def uid(self) -> str:
         """Return the job's uid. Another job of the same name has another one."""
-        return why.text(self.body, "metadata", "uid")
+        return why.text(self.seen, "metadata", "uid")
 
     @property
     def user(self) -> str:
         """Return the name of whoever has made the job with the client. Anybody may change it."""
-        return why.text(self.body, "metadata", "annotations", names.USER_ANNOTATION)
+        return why.text(self.seen, "metadata", "annotations", names.USER_ANNOTATION)
 
     @property
     def created(self) -> float | None:
         """Return the time of creation in Unix seconds."""
-        return unix_seconds(why.text(self.body, "metadata", "creationTimestamp"))
+        return unix_seconds(why.text(self.seen, "metadata", "creationTimestamp"))
 
     @property
     def state(self) -> str:
         """Return Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
-        return why.state(self.body.get("status"))
+        return why.state(self.seen.get("status"))
 
     @property
     def is_finished(self) -> bool:
@@ -66,27 +93,27 @@ class Snapshot:
     @property
     def reason(self) -> str:
         """Return why the job is not simply running, in one line; empty while all is well."""
-        return why.reason(self.body.get("status"), self.processes_per_node)
+        return why.reason(self.seen.get("status"), self.processes_per_node)
 
     @property
     def message(self) -> str:
         """Return the operator's words about the state."""
-        return why.message(self.body.get("status"))
+        return why.message(self.seen.get("status"))
 
     @property
     def attempt(self) -> int:
         """Return the number of the current attempt, from 0."""
-        return why.number(self.body, "status", "attempt") or 0
+        return why.number(self.seen, "status", "attempt") or 0
 
     @property
     def round(self) -> int:
         """Return the number of the current round of the attempt, from 0."""
-        return why.number(self.body, "status", "round") or 0
+        return why.number(self.seen, "status", "round") or 0
 
     @property
     def gpus_per_node(self) -> int:
         """Return the GPUs in the limits of each pod."""
-        limits = why.part(self.body, "spec", "resources", "limits")
+        limits = why.part(self.seen, "spec", "resources", "limits")
         counts = [
             str(count)
             for name, count in (limits.items() if isinstance(limits, dict) else ())
@@ -97,18 +124,18 @@ class Snapshot:
     @property
     def processes_per_node(self) -> int:
         """Return the number of ranks in each pod: as the job has started, else as the spec says."""
-        status = self.body.get("status")
-        nnodes = why.number(self.body, "spec", "nnodes") or 1
+        status = self.seen.get("status")
+        nnodes = why.number(self.seen, "spec", "nnodes") or 1
         nodes = why.number(status, "nodes", "desired") or nnodes
         if world := why.number(status, "worldSize"):
             return max(1, min(MAX_NPROC, world // max(1, nodes)))
-        asked = why.number(self.body, "spec", "nprocPerNode")
+        asked = why.number(self.seen, "spec", "nprocPerNode")
         return max(1, min(MAX_NPROC, self.gpus_per_node if asked is None else asked))
 
     @property
     def step(self) -> int | None:
         """Return the last step of the current round that the job has reported, or None."""
-        progress = why.part(self.body, "status", "progress")
+        progress = why.part(self.seen, "status", "progress")
         current = (self.attempt, self.round)
         found = (why.number(progress, "attempt") or 0, why.number(progress, "round") or 0)
         return why.number(progress, "step") if found == current else None
@@ -161,7 +188,7 @@ class Snapshot:
             "reason": self.reason,
             "attempt": self.attempt,
             "round": self.round,
-            "restarts": why.number(self.body, "status", "restarts") or 0,
+            "restarts": why.number(self.seen, "status", "restarts") or 0,
             "step": self.step,
         }
 

@@ -1,0 +1,14 @@
+"""Names as the API server makes them of `generateName`, for objects that must be known before."""
+
+import secrets
+
+# What is appended: so many letters, of which no words are made.
+LETTERS, GENERATED = "bcdfghjklmnpqrstvwxz2456789", 5
+# Characters of such a name.
+MAX_NAME = 63
+
+
+def generated(start: str, count: int = GENERATED) -> str:
+    """Return a name that begins so, cut to leave room for the letters."""
+    letters = "".join(secrets.choice(LETTERS) for _ in range(count))
+    return start[: MAX_NAME - count] + letters
