@@ -446,6 +446,21 @@ async def test_a_script_trains_with_its_package_and_is_restarted_from_the_cluste
             await asyncio.sleep(0.5)
 
 
+def test_a_status_of_the_time_before_its_code_ends_no_looking_on(
+    cluster: Cluster, submit: Callable[..., Ended], env: Mapping[str, str]
+) -> None:
+    """A new job is suspended until its code is there, and its status says so for longer."""
+    with Running("submit", "train.py", "--name", "digits", *IMAGE, "--watch", env=env) as running:
+        until(lambda: all_jobs(cluster) and not all_jobs(cluster)[0]["spec"].get("suspend"))
+        cluster.status("digits", state="Suspended")
+        time.sleep(1)
+        assert running.process.poll() is None
+        cluster.status("digits", state="Succeeded")
+        ended = running.end()
+    assert ended.code == 0 and "digits succeeded" in ended.err + ended.out
+    assert "it starts with" not in ended.err
+
+
 async def test_a_terminal_shows_a_job_from_its_code_to_its_end(
     jobs: Jobs,
     project: Path,
@@ -475,5 +490,6 @@ async def test_a_terminal_shows_a_job_from_its_code_to_its_end(
         r"a0 r0 \| rank 0 lr 1\.0 \['-x'\]",
         r"digits succeeded",
     )
-    places = [next(n for n, x in enumerate(lines) if re.fullmatch(p, x)) for p in patterns]
-    assert places == sorted(places) and "rank 1" not in ended.out
+    places = [n for p in patterns for n, line in enumerate(lines) if re.fullmatch(p, line)]
+    assert len(places) == len(patterns) and places == sorted(places), ended.out
+    assert "rank 1" not in ended.out
