@@ -94,7 +94,11 @@ class Release:
             raise _crd_is_needed(others)
         jobs = self._jobs(here.watches if here else ())
         unfinished = [state for _, state in jobs or () if state not in why.FINISHED]
-        if jobs and delete_jobs:
+        if delete_jobs and not here and jobs:
+            # Without its Deployment nobody knows which jobs are this release's.
+            what = f"release {self._release} has no operator in namespace {self._namespace}"
+            say(f"{what}, so no DDPJob is deleted: ddpjob delete takes their names")
+        elif jobs and delete_jobs:
             self._delete_jobs([job for job, _ in jobs], timeout)
         elif unfinished and here:
             say(f"{len(unfinished)} DDPJobs stay; their pods run on without an operator")
