@@ -94,7 +94,7 @@ class Listing:
     def _job(self, body: Body) -> Job:
         """Return a job; only who prints whole objects has room for all of it."""
         if self._output in (Output.JSON, Output.YAML):
-            return Job(self._client.connection, body, is_listed=True)
+            return Job(self._client.connection, body)  # all are printed at once in the end
         return in_brief(self._client, body)
 
     def _changes(self) -> Iterator[tuple[str, Job]]:

@@ -3,12 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import typer
 
 from ddpjob import names
 from ddpjob.api.base import below
@@ -17,11 +15,12 @@ from ddpjob.cli.checking import check
 from ddpjob.cli.exits import Exit, exit_code
 from ddpjob.cli.options import Place, Record
 from ddpjob.cli.say import document, note, say
+from ddpjob.cli.values import bad
 from ddpjob.client import why
 from ddpjob.client.client import Client
 from ddpjob.client.code import verify
 from ddpjob.client.documents import documents
-from ddpjob.client.jobfile import JobFile, is_config_map, unnamed, with_code_of
+from ddpjob.client.jobfile import JobFile, parted, unnamed, with_code_of
 from ddpjob.client.submit import submit
 from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refused
 from ddpjob.pods.allowlist import Policy, parse_policy
@@ -70,21 +69,21 @@ class Validation:
     """The parts of the archive that `spec.code` stands for."""
     place: Place | None = None
     """The cluster whose API server is asked too."""
-    _found: list[Problem] = field(default_factory=list)
 
     def run(self, files: list[str], output: Record) -> Exit:
         """Judge the files, print the problems, and return the exit code."""
+        found: list[Problem] = []
         for file in files:
             problems = list(self._of_file(file))
-            self._found.extend(problems)
+            found += problems
             if output is Record.TEXT:
                 say(*map(str, problems), err=True)
                 if not problems:
                     say(f"{file}: ok")
         if output is Record.JSON:
-            listed = [problem.record() for problem in self._found]
+            listed = [problem.record() for problem in found]
             document(json.dumps({"ok": not listed, "problems": listed}, indent=2))
-        codes = {problem.code for problem in self._found}
+        codes = {problem.code for problem in found}
         return Exit.USAGE if Exit.USAGE in codes else min(codes, default=Exit.OK)
 
     def _of_file(self, file: str) -> Iterator[Problem]:
@@ -96,8 +95,7 @@ class Validation:
                 found.append(each)
         except InvalidJob as problem:
             broken = problem
-        jobs = [each for each in found if not is_config_map(each)]
-        config_maps = [each for each in found if is_config_map(each)]
+        jobs, config_maps = parted(found)
         titles: Counter[str] = Counter()
         for job in jobs:
             name = _name(job)
@@ -140,10 +138,7 @@ class Validation:
             return
         if not code:
             raise InvalidJob("spec.code", "is required with --code")
-        try:
-            verify(self.archive, code["sha256"])
-        except InvalidJob as problem:
-            raise InvalidJob("spec.code", problem.rule) from None
+        verify(self.archive, code["sha256"], where="spec.code")
 
     def _of_server(self, job: JobFile, title: str) -> Iterator[tuple[InvalidJob, Exit]]:
         """Yield why the API server refuses to create the job. Raises DDPJobError.
@@ -174,7 +169,7 @@ def read_policy(path: Path) -> Policy:
     try:
         return parse_policy(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(printable(f"{path}: {error}"), param_hint="--policy") from None
+        raise bad(f"{path}: {error}", "--policy") from None
 
 
 def read_archive(parts: list[Path]) -> list[bytes]:
@@ -188,9 +183,7 @@ def read_archive(parts: list[Path]) -> list[bytes]:
             with path.open("rb") as file:
                 found.append(file.read(ARCHIVE_BYTES + 1))
         except OSError as error:
-            raise typer.BadParameter(
-                printable(f"{path}: {error.strerror}"), param_hint="--code"
-            ) from None
+            raise bad(f"{path}: {error.strerror}", "--code") from None
     return found
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from ddpjob import names
+from ddpjob.client import why
 from ddpjob.json_depth import Body
 
 # Characters of a text: those of a condition's message.
@@ -48,12 +49,12 @@ _JOB = _parts(
 def brief(job: Body) -> Body:
     """Return the parts of a job that a row of a table has, in bounded memory."""
     found: Body = _picked(job, _JOB) or {}
-    if gpus := _gpus(_at(job, "spec", "resources", "limits")):
+    if gpus := _gpus(why.part(job, "spec", "resources", "limits")):
         found["spec"]["resources"] = {"limits": gpus}
-    ended = _at(job, "status", "history")
+    ended = why.part(job, "status", "history")
     if isinstance(ended, list) and ended:
         found["status"]["history"] = [_picked(ended[-1], _parts("endTime"))]
-    conditions = _at(job, "status", "conditions")
+    conditions = why.part(job, "status", "conditions")
     if isinstance(conditions, list):
         first: dict[str, Any] = {}
         for each in conditions:
@@ -80,9 +81,3 @@ def _picked(value: Any, parts: _Parts | None, limit: int = MAX_TEXT) -> Any:
         return None
     picked = ((name, _picked(value.get(name), part)) for name, part in parts.items())
     return {name: part for name, part in picked if part is not None}
-
-
-def _at(value: Any, *path: str) -> Any:
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value

@@ -11,7 +11,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
-from ddpjob.client.generated import GENERATED, LETTERS
+from ddpjob.client.generated import GENERATED, generated
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import is_gpu
@@ -98,7 +98,7 @@ def named(job: Body, pick: Callable[[str], str]) -> Body:
     """
     metadata = dict(job["metadata"])
     if start := metadata.pop("generateName", None):
-        metadata.setdefault("name", start + "".join(pick(LETTERS) for _ in range(GENERATED)))
+        metadata.setdefault("name", generated(start, pick=pick))
     return {**job, "metadata": metadata}
 
 

@@ -141,21 +141,23 @@ def _with_extra(files: Sequence[File], extra: Mapping[str, Path]) -> list[File]:
     return [found[path] for path in sorted(found)]
 
 
-def verify(parts: Sequence[bytes], sha256: str = "") -> tuple[str, ...]:
+def verify(parts: Sequence[bytes], sha256: str = "", *, where: str = "code") -> tuple[str, ...]:
     """Return the paths of the files in an archive, by the rules of the agent.
 
-    Raises InvalidJob if the agent would refuse it, or if it has another SHA-256 than this one.
+    Raises InvalidJob, about the field `where`, if the agent would refuse it, or if it has another
+    SHA-256 than this one.
     """
     data = b"".join(parts)
     found = hashlib.sha256(data).hexdigest()
     if sha256 and sha256 != found:
-        raise _invalid(f"the archive's sha256 is {found}, and spec.code.sha256 is {sha256}")
+        rule = f"the archive's sha256 is {found}, and spec.code.sha256 is {sha256}"
+        raise InvalidJob(where, rule)
     try:
         if len(data) > ARCHIVE_BYTES:
             raise CodeError(f"it has more than {_bytes(ARCHIVE_BYTES)}")
         return tuple(path for path, _, content in members(data) if content is not None)
     except CodeError as problem:
-        raise _invalid(f"the archive is refused: {problem}") from None
+        raise InvalidJob(where, f"the archive is refused: {problem}") from None
 
 
 class _Gzip:

@@ -1,6 +1,7 @@
 """Names as the API server makes them of `generateName`, for objects that must be known before."""
 
 import secrets
+from collections.abc import Callable
 
 # What is appended: so many letters, of which no words are made.
 LETTERS, GENERATED = "bcdfghjklmnpqrstvwxz2456789", 5
@@ -8,7 +9,12 @@ LETTERS, GENERATED = "bcdfghjklmnpqrstvwxz2456789", 5
 MAX_NAME = 63
 
 
-def generated(start: str, count: int = GENERATED) -> str:
-    """Return a name that begins so, cut to leave room for the letters."""
-    letters = "".join(secrets.choice(LETTERS) for _ in range(count))
+def generated(
+    start: str, count: int = GENERATED, *, pick: Callable[[str], str] | None = None
+) -> str:
+    """Return a name that begins so, cut to leave room for the letters.
+
+    `pick` returns one of a text's characters; by default one is drawn.
+    """
+    letters = "".join((pick or secrets.choice)(LETTERS) for _ in range(count))
     return start[: MAX_NAME - count] + letters

@@ -6,7 +6,7 @@ is one with another ConfigMap than these: what is in a file is used, or named.
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,21 +36,22 @@ class JobFile:
 
 def read_job(path: str) -> JobFile:
     """Return the job in a file, YAML or JSON; `-` is standard input. Raises InvalidJob."""
-    found = list(documents(path))
-    jobs = [each for each in found if not is_config_map(each)]
+    jobs, config_maps = parted(documents(path))
     if len(jobs) != 1:
         rule = "must have exactly one job, and nothing beside it but the ConfigMaps with its code"
         raise InvalidJob("(file)", f"{rule}, got {len(jobs)}")
-    config_maps = [each for each in found if is_config_map(each)]
     if others := unnamed(jobs, config_maps):
         raise others[0]
     return with_code_of(jobs[0], config_maps)
 
 
-def is_config_map(document: Any) -> bool:
-    """Return whether an object of a file is a ConfigMap."""
-    head = (why.part(document, "apiVersion"), why.part(document, "kind"))
-    return head == ("v1", "ConfigMap")
+def parted(objects: Iterable[Any]) -> tuple[list[Any], list[Body]]:
+    """Return the jobs, or whatever is no ConfigMap, and the ConfigMaps among a file's objects."""
+    jobs, config_maps = list[Any](), list[Body]()
+    for each in objects:
+        head = (why.part(each, "apiVersion"), why.part(each, "kind"))
+        (config_maps if head == ("v1", "ConfigMap") else jobs).append(each)
+    return jobs, config_maps
 
 
 def unnamed(jobs: Sequence[Any], config_maps: Sequence[Body]) -> list[InvalidJob]:
@@ -91,10 +92,7 @@ def with_code_of(job: Any, config_maps: Sequence[Body]) -> JobFile:
     parts = [_content(found[name], name) for name in names]
     from ddpjob.client.code import verify  # few files have an archive
 
-    try:
-        verify(parts, why.text(job, "spec", "code", "sha256"))
-    except InvalidJob as problem:
-        raise InvalidJob("spec.code", problem.rule) from None
+    verify(parts, why.text(job, "spec", "code", "sha256"), where="spec.code")
     return JobFile(job, tuple(_sent(found[name]) for name in names))
 
 
