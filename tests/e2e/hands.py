@@ -23,6 +23,12 @@ class Hands:
         """Run the command in the folder and the namespace."""
         return ddpjob(*words, env=self.env, cwd=self.folder, seconds=seconds)
 
+    def submit(self, *words: str) -> Ended:
+        """Submit the folder's train.py, without looking on."""
+        sent = self.do("submit", "train.py", "--detach", *words)
+        assert sent.code == 0, sent
+        return sent
+
     def read(self, page: str, name: str, replaced: Mapping[str, str], *, until: str = "") -> None:
         """Run the sessions of this name of a page, and compare what is printed with what it shows.
 

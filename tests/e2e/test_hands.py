@@ -89,11 +89,10 @@ def test_own_code_trains_in_three_commands(
     (hands.folder / "config.json").write_text(json.dumps({"width": 8, "lr": 0.1}))
     checked = hands.do("doctor")
     assert checked.code == 0, checked
-    sent = hands.do(
-        *("submit", "train.py", "--nnodes", "2", "--image", foreign_image, "--name", "own"),
-        *("--cpu", "500m", "--memory", "1Gi", "--detach", "--", "--steps", "40"),
+    sent = hands.submit(
+        *("--nnodes", "2", "--image", foreign_image, "--name", "own"),
+        *("--cpu", "500m", "--memory", "1Gi", "--", "--steps", "40"),
     )
-    assert sent.code == 0, sent
     assert re.search(r"code +3 files", sent.err + sent.out), sent
     followed = hands.do("logs", "-f", "own")
     assert followed.code == 0, followed
@@ -112,11 +111,10 @@ def test_the_first_cause_is_found_in_three_commands(
     hands: Hands, kind_cluster: KindCluster, namespace: str, foreign_image: str
 ) -> None:
     (hands.folder / "train.py").write_text(UNRELIABLE)
-    sent = hands.do(
-        *("submit", "train.py", "--nnodes", "4", "--nproc-per-node", "2", "--name", "llama"),
-        *("--image", foreign_image, "--memory", "1Gi", "--max-restarts", "1", "--detach"),
+    hands.submit(
+        *("--nnodes", "4", "--nproc-per-node", "2", "--name", "llama"),
+        *("--image", foreign_image, "--memory", "1Gi", "--max-restarts", "1"),
     )
-    assert sent.code == 0, sent
     job = Job(kind_cluster, namespace, "llama")
     status = job.in_state("Failed", 400)
     cause = status["failure"]
@@ -160,11 +158,7 @@ def test_logs_are_followed_over_three_restarts_with_the_laptop_gone(
 ) -> None:
     """In place, with new pods, and with the pod that is read deleted: no line lost, none twice."""
     (hands.folder / "train.py").write_text(LINES)
-    sent = hands.do(
-        *("submit", "train.py", "--nnodes", "2", "--image", foreign_image, "--name", "far"),
-        *("--memory", "1Gi", "--detach"),
-    )
-    assert sent.code == 0, sent
+    hands.submit("--nnodes", "2", "--image", foreign_image, "--name", "far", "--memory", "1Gi")
     shutil.rmtree(hands.folder)
     job, delete = Job(kind_cluster, namespace, "far"), ("delete", "pod", "-n", namespace)
     with Running("logs", "-f", "far", env=hands.env) as following:
@@ -237,11 +231,10 @@ def test_a_job_that_stands_is_seen_in_top_and_stacks(
     hands: Hands, kind_cluster: KindCluster, namespace: str, foreign_image: str
 ) -> None:
     (hands.folder / "train.py").write_text(STANDS)
-    sent = hands.do(
-        *("submit", "train.py", "--nnodes", "2", "--nproc-per-node", "2", "--name", "llama"),
-        *("--image", foreign_image, "--memory", "1Gi", "--detach"),
+    hands.submit(
+        *("--nnodes", "2", "--nproc-per-node", "2", "--name", "llama"),
+        *("--image", foreign_image, "--memory", "1Gi"),
     )
-    assert sent.code == 0, sent
     job = Job(kind_cluster, namespace, "llama")
     job.until(lambda status: (status.get("progress") or {}).get("step") == 20, 120, "step 20")
     workers = dict(zip(kind_cluster.workers(), ("gpu-03", "gpu-04"), strict=True))
