@@ -210,21 +210,21 @@ async def test_a_pod_that_answers_with_any_number_keeps_nobody_waiting(
     pods = {
         pod["metadata"]["name"]: pod["status"]["podIP"] for pod in await jobs.pods_as_they_are()
     }
-    hostile = [
-        OK + b"Content-Length: %d\r\n\r\nabc" % 10**20,
-        OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\nabc",
-        OK + b'\r\n{"step": 1%s, "updated_at": -1e299}' % (b"0" * 400),
-    ]
-    speakers: list[Speaker] = []
+    hostile = {
+        "wants to send more than": OK + b"Content-Length: %d\r\n\r\nabc" % 10**20,
+        "has sent chunks": OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\nabc",
+        "": OK + b'\r\n{"step": 1%s, "updated_at": -1e299}' % (b"0" * 400),
+    }
+    answer = b""
 
     def address(pod: str, port: int) -> tuple[str, int]:
         if pod != "digits-0-1":
             return pods[pod], port
-        speakers.append(Speaker(hostile[len(speakers) // 2]))
-        return "127.0.0.1", speakers[-1].port
+        return "127.0.0.1", Speaker(answer).port
 
     with Kubelet(api_server, "local", address=address):
-        for words in ("wants to send more than", "has sent chunks", ""):
+        for words, content in hostile.items():
+            answer = content
             ended = await asyncio.to_thread(ddpjob, "stacks", "digits", env=env)
             assert ended.code == 0 and "2 ranks  (r0,r2)" in ended.out, ended.err
             assert words in ended.err
