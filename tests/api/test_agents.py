@@ -210,21 +210,22 @@ async def test_a_pod_that_answers_with_any_number_keeps_nobody_waiting(
     pods = {
         pod["metadata"]["name"]: pod["status"]["podIP"] for pod in await jobs.pods_as_they_are()
     }
-    hostile = {
-        "wants to send more than": OK + b"Content-Length: %d\r\n\r\nabc" % 10**20,
-        "has sent chunks": OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\nabc",
-        "": OK + b'\r\n{"step": 1%s, "updated_at": -1e299}' % (b"0" * 400),
-    }
-    answer = b""
+    large = OK + b"Content-Length: %d\r\n\r\nabc" % 10**20
+    chunked = OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\nabc"
+    odd = OK + b'\r\n{"step": 1%s, "updated_at": -1e299}' % (b"0" * 400)
+    speakers: list[Speaker] = []
+    said = list[bytes]()
 
     def address(pod: str, port: int) -> tuple[str, int]:
         if pod != "digits-0-1":
             return pods[pod], port
-        return "127.0.0.1", Speaker(answer).port
+        speakers.append(Speaker(said[-1]))
+        return "127.0.0.1", speakers[-1].port
 
     with Kubelet(api_server, "local", address=address):
-        for words, content in hostile.items():
-            answer = content
+        all_words = ("wants to send more than", "has sent chunks", "")
+        for answer, words in zip((large, chunked, odd), all_words, strict=True):
+            said.append(answer)
             ended = await asyncio.to_thread(ddpjob, "stacks", "digits", env=env)
             assert ended.code == 0 and "2 ranks  (r0,r2)" in ended.out, ended.err
             assert words in ended.err

@@ -34,7 +34,8 @@ class Hands:
         for session in found:
             for step in session.steps:
                 printed = self._printed(step, until)
-                for old, new in replaced.items():
+                # The longest first: a node's name may begin with another's.
+                for old, new in sorted(replaced.items(), key=lambda pair: -len(pair[0])):
                     printed = printed.replace(old, new)
                 line = missing(step.shown, printed.splitlines())
                 assert line is None, f"{session}: {line!r} is not in\n{printed}"

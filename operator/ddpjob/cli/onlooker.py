@@ -37,7 +37,7 @@ class Onlooker:
         try:
             self._until_taken()
             job = self._job.until(self._is_settled)
-            if job.state == "Suspended":
+            if _stays_suspended(job):
                 note(f"it starts with: ddpjob resume {name}{self._place.flags}")
                 return Exit.OK
             # Of a job that has finished meanwhile: all lines, or those of its first failure.
@@ -59,6 +59,8 @@ class Onlooker:
             words = f"attempt {job.attempt}"
         elif nodes := why.text(job.body, "status", "summary", "nodes"):
             words = f"{nodes} nodes" + (f": {words}" if words else "")
+        if job.state == "Suspended" and not _stays_suspended(job):
+            return False
         if job.body.get("status") and self._shown != (job.state, words):
             self._shown = job.state, words
             self._step(job.state.lower(), words)
@@ -67,3 +69,11 @@ class Onlooker:
     def _step(self, label: str, text: str) -> None:
         seconds = int(time.monotonic() - self._began)
         note(f"{label:<9} {seconds // 60}:{seconds % 60:02}  {text}".rstrip())
+
+
+def _stays_suspended(job: "Job") -> bool:
+    """Return whether a suspended job waits for its user.
+
+    Until its code is there, a new job is suspended, and its status may still say so afterwards.
+    """
+    return job.state == "Suspended" and bool(job.body["spec"].get("suspend"))
