@@ -111,7 +111,7 @@ def test_ddpjob_uninstall_delete_jobs_leaves_nothing_but_the_crd(
 ) -> None:
     sleeper(kind_cluster, namespace, trainer_image)
     ended = subprocess.run(
-        [sys.executable, "-m", "ddpjob", "uninstall", "--delete-jobs"],
+        [sys.executable, "-m", "ddpjob", "uninstall", "--delete-jobs", "--yes"],
         env={
             **os.environ,
             "KUBECONFIG": str(kind_cluster.kubeconfig),

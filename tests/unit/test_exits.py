@@ -138,6 +138,13 @@ def test_what_nobody_has_foreseen_is_one_line_and_no_failed_job(
     assert "raise raises" in traced.stderr and traced.stderr.endswith(ended.stderr)
 
 
+def test_what_an_interrupt_leaves_behind_is_said() -> None:
+    stopped = KeyboardInterrupt()
+    stopped.add_note("digits may be left behind\x1b[2J")
+    ended = CliRunner().invoke(app(stopped), ["fail"])
+    assert ended.exit_code == 130 and "digits may be left behind\\x1b[2J\n" in ended.stderr
+
+
 @pytest.mark.parametrize("error", [OSError(2, "no such file"), MemoryError(), RecursionError()])
 def test_errors_of_every_class_are_caught(error: Exception) -> None:
     assert CliRunner().invoke(app(error), ["fail"]).exit_code == 70

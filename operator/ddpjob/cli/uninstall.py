@@ -25,6 +25,14 @@ def uninstall(
             "--delete-crd", help="Also delete the CRD. This deletes every DDPJob in the cluster."
         ),
     ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Do not ask before jobs are deleted. Without a terminal it is needed.",
+        ),
+    ] = False,
     release: Annotated[str, typer.Option(help="Name of the Helm release.")] = "ddpjob",
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of the Helm release.")
@@ -40,11 +48,15 @@ def uninstall(
 
     Jobs stay. Their pods run on without an operator, and a later installation continues the jobs.
     Operators in other namespaces stay, and so do the objects that they share with this one. No
-    object of ddpjob has finalizers, so no deletion can get stuck. The exit code is 3 if there is no
-    such release but another one, 5 if another operator needs the CRD or Helm fails, and 124 if pods
-    are left after --timeout; nothing but the jobs is removed then.
+    object of ddpjob has finalizers, so no deletion can get stuck.
+
+    Before jobs are deleted, they are listed and you are asked. No job is deleted that another
+    operator watches too, or if the operator's Deployment is gone, so that nobody knows which jobs
+    are its. The exit code is 3 if it is, or if there is no such release but another one; 5 if
+    another operator needs the CRD or Helm fails; 124 if pods are left after --timeout, and nothing
+    but the jobs is removed then; 130 if the question is answered with anything but yes.
     """
     from ddpjob.cli.uninstalling import Release  # only cluster commands pay for the client
 
     found = Release(Place(context=context, kubeconfig=kubeconfig), release, namespace)
-    found.remove(delete_jobs=delete_jobs, delete_crd=delete_crd, timeout=timeout)
+    found.remove(delete_jobs=delete_jobs, delete_crd=delete_crd, timeout=timeout, yes=yes)

@@ -4,15 +4,26 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from shlex import join
 from typing import Any
 
 from ddpjob import names
+from ddpjob.cli.losing import (
+    Job,
+    Object,
+    ask,
+    doomed,
+    nobody_knows,
+    read_job,
+    read_left,
+    read_object,
+)
 from ddpjob.cli.options import Place
 from ddpjob.cli.say import say
 from ddpjob.client import why
+from ddpjob.client.operators import NAMESPACES, Acting, acting
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, LEASES, PODS, SERVICES, Keep, Resource
 from ddpjob.errors import Conflict, DDPJobError, JobTimeout, NotFound
 from ddpjob.json_depth import Body
@@ -24,7 +35,6 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 ROLES = Resource(RBAC, "v1", "roles", "Role")
 BINDINGS = Resource(RBAC, "v1", "rolebindings", "RoleBinding")
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
 )
@@ -54,28 +64,6 @@ CLUSTER_WIDE = (
 SHOWN = 5
 
 
-@dataclass(frozen=True)
-class _Operator:
-    """An operator's Deployment."""
-
-    release: str
-    namespace: str
-    watches: tuple[str, ...]
-    """Namespaces that it watches. Without any it watches all namespaces."""
-
-
-@dataclass(frozen=True)
-class _Object:
-    """An object, as far as it is told from others."""
-
-    resource: Resource
-    name: str
-    namespace: str | None
-
-    def __str__(self) -> str:
-        return f"{self.resource.kind} {self.namespace}/{self.name}"
-
-
 class Release:
     """One release of the chart, whether Helm or kubectl has installed it."""
 
@@ -84,7 +72,7 @@ class Release:
         self._connection = place.client().connection
         self._deleted = 0
 
-    def remove(self, *, delete_jobs: bool, delete_crd: bool, timeout: float) -> None:
+    def remove(self, *, delete_jobs: bool, delete_crd: bool, timeout: float, yes: bool) -> None:
         """Delete the release. Raises DDPJobError if something else has to be done first."""
         here, others = self._operators()
         is_helms = self._is_helms()
@@ -92,84 +80,86 @@ class Release:
             raise self._not_found(others)
         if delete_crd and others:
             raise _crd_is_needed(others)
-        jobs = self._jobs(here.watches if here else ())
-        unfinished = [state for _, state in jobs or () if state not in why.FINISHED]
-        if delete_jobs and not here and jobs:
-            # Without its Deployment nobody knows which jobs are this release's.
-            what = f"release {self._release} has no operator in namespace {self._namespace}"
-            say(f"{what}, so no DDPJob is deleted: ddpjob delete takes their names")
-        elif jobs and delete_jobs:
-            self._delete_jobs([job for job, _ in jobs], timeout)
-        elif unfinished and here:
-            say(f"{len(unfinished)} DDPJobs stay; their pods run on without an operator")
+        jobs = self._jobs()
+        if delete_jobs and jobs and here is None:
+            raise nobody_knows(self._release, self._namespace)
+        own = doomed(jobs or (), here, others) if delete_jobs and here else []
+        if (lost := (jobs or ()) if delete_crd else own) and not yes:
+            ask(lost, self._connection.login)
+        if own:
+            self._delete_jobs([job.found for job in own], timeout)
+        elif here and not delete_jobs:
+            self._tell_of_jobs(jobs or [], here)
         if is_helms:
             self._helm_uninstall()
         for each in self._ours(shared=not others):
             self._delete(each)
         if not (here or is_helms or self._deleted):
             say(f"nothing is left of release {self._release} in namespace {self._namespace}")
-        if delete_crd and jobs is not None:
-            self._delete(_Object(CRDS, CRD_NAME, None))
+        if delete_crd:
+            self._delete_definition()
         elif jobs is not None:
             say(f"the CRD {CRD_NAME} stays (--delete-crd deletes it and every DDPJob)")
 
-    def _operators(self) -> tuple[_Operator | None, list[_Operator]]:
-        """Return the operator to remove, if it is there, and all other operators."""
-        found = [_operator(body) for body in self._list(DEPLOYMENTS, LABEL)]
-        ours = (self._release, self._namespace)
-        here = [each for each in found if (each.release, each.namespace) == ours]
-        return (here[0] if here else None), [each for each in found if each not in here]
+    def _operators(self) -> tuple[Acting | None, list[Acting]]:
+        """Return the operator to remove, if it is there, and all other operators.
+
+        A Deployment of a tenant that looks like one is none of them, or it would keep what is
+        shared, and its arguments would say which jobs are lost.
+        """
+        found = acting(self._connection)
+        here = [each for each in found if each.place == (self._release, self._namespace)]
+        return (here[0] if here else None), [each for each in found if each not in here[:1]]
 
     def _is_helms(self) -> bool:
         """Return whether Helm manages this release: it keeps a Secret for each revision."""
         labels = f"owner=helm,name={self._release}"
-        return bool(self._list(SECRETS, labels, namespace=self._namespace))
+        return bool(self._list(SECRETS, labels, namespace=self._namespace, keep=lambda _: True))
 
-    def _ours(self, *, shared: bool) -> list[_Object]:
+    def _ours(self, *, shared: bool) -> list[Object]:
         """Return the release's objects, dependants first.
 
         With `shared` these include the cluster-wide objects of a release of that name.
         """
         labels = f"{LABEL},app.kubernetes.io/instance={self._release}"
-        # In every namespace that it watches.
-        bound = {
-            (why.text(binding, "roleRef", "name"), why.text(binding, "metadata", "namespace"))
-            for binding in self._list(BINDINGS, labels)
-            if any(
-                why.part(subject, "namespace") == self._namespace
-                for subject in why.part(binding, "subjects") or ()
-            )
-        }
+        bound = set(self._list(BINDINGS, labels, keep=self._bound))
         return [
-            _object(resource, body)
+            each
             for resource in (*NAMESPACED, *(CLUSTER_WIDE if shared else ()))
-            for body in self._list(resource, labels)
-            if self._is_ours(resource, body, bound)
+            for each in self._list(resource, labels, keep=partial(self._own, resource, bound))
         ]
 
-    def _is_ours(self, resource: Resource, body: Body, bound: set[tuple[str, str]]) -> bool:
+    def _bound(self, binding: Body) -> tuple[str, str] | None:
+        """Return the role of a binding for this release's operator, and the namespace."""
+        for subject in why.part(binding, "subjects") or ():
+            if why.part(subject, "namespace") == self._namespace:
+                return why.text(binding, "roleRef", "name"), str(binding["metadata"]["namespace"])
+        return None
+
+    def _own(self, resource: Resource, bound: set[tuple[str, str]], body: Body) -> Object | None:
+        """Return an object if it is the release's: its roles are in all namespaces it watches."""
         name, where = body["metadata"]["name"], body["metadata"].get("namespace")
         if resource == NAMESPACES:
-            return bool(name == self._namespace)
-        if resource in (ROLES, BINDINGS):
+            is_own = name == self._namespace
+        elif resource in (ROLES, BINDINGS):
             role = name if resource == ROLES else why.text(body, "roleRef", "name")
-            return where == self._namespace or (role, where) in bound
-        return where in (None, self._namespace)
+            is_own = where == self._namespace or (role, where) in bound
+        else:
+            is_own = where in (None, self._namespace)
+        return read_object(resource, body) if is_own else None
 
-    def _jobs(self, namespaces: Sequence[str]) -> list[tuple[_Object, str]] | None:
-        """Return the DDPJobs of these namespaces, or of all, with their states.
-
-        None if the cluster has no DDPJob API.
-        """
-
-        def keep(body: Body) -> tuple[_Object, str]:
-            return _object(DDPJOBS, body), why.state(body.get("status"))
-
+    def _jobs(self) -> list[Job] | None:
+        """Return all DDPJobs of the cluster; None if it has no DDPJob API."""
         try:
-            found: list[tuple[_Object, str]] = self._connection.list(DDPJOBS, keep=keep).items
+            found: list[Job] = self._connection.list(DDPJOBS, keep=read_job).items
         except NotFound:
             return None
-        return [each for each in found if not namespaces or each[0].namespace in namespaces]
+        return found
+
+    def _tell_of_jobs(self, jobs: Sequence[Job], here: Acting) -> None:
+        unfinished = [job for job in jobs if here.watches(job.namespace) and not job.is_finished]
+        if unfinished:
+            say(f"{len(unfinished)} DDPJobs stay; their pods run on without an operator")
 
     def _list(
         self,
@@ -187,36 +177,40 @@ class Release:
         except NotFound:
             return []
 
-    def _delete(self, found: _Object) -> None:
-        path = found.resource.path(found.namespace, found.name)
+    def _delete(self, found: Object) -> None:
+        """Delete this object, and no other one that has got its name meanwhile."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": found.uid}}
         try:
-            self._connection.request("DELETE", path, {"propagationPolicy": "Background"})
+            self._connection.request("DELETE", found.path, body)
         except NotFound:
+            return
+        except Conflict:
+            say(f"{found} is another one by now, and stays", err=True)
             return
         self._deleted += 1
         where = f" in {found.namespace}" if found.namespace else ""
         say(f"deleted {found.resource.kind} {found.name}{where}")
 
-    def _delete_jobs(self, jobs: list[_Object], timeout: float) -> None:
+    def _delete_definition(self) -> None:
+        with suppress(NotFound):
+            found = self._connection.request("GET", CRDS.path(None, CRD_NAME))
+            self._delete(read_object(CRDS, found))
+
+    def _delete_jobs(self, jobs: list[Object], timeout: float) -> None:
         """Delete the jobs, and wait until their objects are gone. Raises JobTimeout."""
         for job in jobs:
             self._delete(job)
-        places, deadline = {job.namespace for job in jobs}, time.monotonic() + timeout
-        while left := self._left(places):
+        labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
+        keep, deadline = partial(read_left, {job.uid for job in jobs}), time.monotonic() + timeout
+        kinds = (PODS, SERVICES, CONFIGMAPS)
+        while left := [
+            x for kind in kinds for x in self._list(kind, labels, keep=partial(keep, kind))
+        ]:
             if time.monotonic() > deadline:
                 listed = ", ".join(map(str, left[:SHOWN]))
                 text = f"not deleted within --timeout, {timeout:.0f} s: {listed}"
                 raise JobTimeout(None, f"{text}; nothing else was removed")
             time.sleep(1.0)
-
-    def _left(self, places: set[str | None]) -> list[_Object]:
-        labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
-        return [
-            each
-            for resource in (PODS, SERVICES, CONFIGMAPS)
-            for each in self._list(resource, labels, keep=partial(_object, resource))
-            if each.namespace in places
-        ]
 
     def _helm_uninstall(self) -> None:
         """Have Helm remove the release. Raises DDPJobError."""
@@ -232,29 +226,16 @@ class Release:
         if code := subprocess.run(command, check=False).returncode:
             raise DDPJobError(f"helm uninstall ended with {code}; its own words stand above")
 
-    def _not_found(self, others: Sequence[_Operator]) -> NotFound:
-        there = ", ".join(f"{other.release} in {other.namespace}" for other in others)
+    def _not_found(self, others: Sequence[Acting]) -> NotFound:
+        there = ", ".join(map(str, others))
         text = f"no release {self._release} in namespace {self._namespace}"
         error = NotFound(404, "NotFound", f"{text}; releases in this cluster: {there}")
         error.advice = "name one of them: --release NAME -n NAMESPACE"
         return error
 
 
-def _crd_is_needed(others: Sequence[_Operator]) -> Conflict:
-    where = ", ".join(sorted({other.namespace for other in others}))
+def _crd_is_needed(others: Sequence[Acting]) -> Conflict:
+    where = ", ".join(sorted({other.deployed.namespace for other in others}))
     error = Conflict(409, "Conflict", f"--delete-crd: the operator in {where} still needs the CRD")
     error.advice = "uninstall that one first, or leave --delete-crd out"
     return error
-
-
-def _operator(body: Body) -> _Operator:
-    containers = why.part(body, "spec", "template", "spec", "containers") or [{}]
-    options = [str(text).partition("=") for text in why.part(containers[0], "args") or ()]
-    watches = tuple(value for name, _, value in options if name == "--namespace")
-    release = why.text(body, "metadata", "labels", "app.kubernetes.io/instance")
-    return _Operator(release, why.text(body, "metadata", "namespace"), watches)
-
-
-def _object(resource: Resource, body: Body) -> _Object:
-    metadata = body["metadata"]
-    return _Object(resource, str(metadata["name"]), metadata.get("namespace"))
