@@ -1,7 +1,8 @@
 """What the tests against the real control plane share."""
 
+import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,23 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
     api_server.create_namespace(name)
     yield name
     api_server.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def later() -> Iterator[Callable[..., None]]:
+    """Do something in a moment, beside the test.
+
+    The last of a test's fixtures: it ends before they do, once all has been done.
+    """
+    timers: list[threading.Timer] = []
+
+    def start(act: Callable[[], object], seconds: float = 0.5) -> None:
+        timers.append(threading.Timer(seconds, act))
+        timers[-1].start()
+
+    yield start
+    for timer in timers:
+        timer.join()
 
 
 @pytest.fixture

@@ -51,10 +51,6 @@ def write_status(api_server: ApiServer, namespace: str) -> Callable[..., None]:
     return write
 
 
-def later(act: Callable[[], None], seconds: float = 0.3) -> None:
-    threading.Timer(seconds, act).start()
-
-
 def test_a_job_is_created_read_listed_and_deleted(client: Client, namespace: str) -> None:
     job = client.submit(JOB)
     assert (job.name, job.namespace, job.state, job.user) == (
@@ -129,7 +125,9 @@ def test_lists_of_many_pages_have_each_job_once(
     assert found[3].body["spec"]["suspend"] is True, "it is up to date"
 
 
-def test_wait_ends_with_the_job(client: Client, write_status: Callable[..., None]) -> None:
+def test_wait_ends_with_the_job(
+    client: Client, write_status: Callable[..., None], later: Callable[..., None]
+) -> None:
     job = client.submit(JOB)
     later(lambda: write_status(state="Running", attempt=0))
     assert job.wait("running", timeout=30).state == "Running"
@@ -153,7 +151,9 @@ def test_wait_ends_with_the_job(client: Client, write_status: Callable[..., None
     assert job.wait(check=False).state == "Failed"
 
 
-def test_wait_for_a_job_that_is_deleted_does_not_hang(client: Client) -> None:
+def test_wait_for_a_job_that_is_deleted_does_not_hang(
+    client: Client, later: Callable[..., None]
+) -> None:
     job = client.submit(JOB)
     later(job.delete)
     with pytest.raises(NotFound, match="digits was deleted"):

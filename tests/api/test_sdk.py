@@ -177,12 +177,8 @@ class Shown:
         pass
 
 
-def later(act: Callable[[], object], seconds: float = 0.5) -> None:
-    threading.Timer(seconds, act).start()
-
-
 def test_a_job_is_shown_until_it_is_finished(
-    cluster: Cluster, kubeconfig: Path, api_server: ApiServer
+    cluster: Cluster, kubeconfig: Path, api_server: ApiServer, later: Callable[..., None]
 ) -> None:
     job, shown = cluster.running("digits"), Shown()
     cluster.pod(job, 0)
@@ -205,7 +201,7 @@ def test_a_job_is_shown_until_it_is_finished(
 
 
 def test_an_interrupt_detaches_and_says_how_to_come_back(
-    cluster: Cluster, kubeconfig: Path, namespace: str
+    cluster: Cluster, kubeconfig: Path, namespace: str, later: Callable[..., None]
 ) -> None:
     cluster.running("digits")
     shown = Shown()
@@ -219,7 +215,9 @@ def test_an_interrupt_detaches_and_says_how_to_come_back(
     assert no_thread_is_left()
 
 
-def test_looking_on_ends_in_time_and_with_the_job(cluster: Cluster, kubeconfig: Path) -> None:
+def test_looking_on_ends_in_time_and_with_the_job(
+    cluster: Cluster, kubeconfig: Path, later: Callable[..., None]
+) -> None:
     cluster.running("digits")
     with Client(kubeconfig=kubeconfig) as client:
         job = client.job("digits")
@@ -232,7 +230,11 @@ def test_looking_on_ends_in_time_and_with_the_job(cluster: Cluster, kubeconfig: 
 
 
 def test_without_the_right_to_read_logs_the_state_is_shown(
-    api_server: ApiServer, cluster: Cluster, namespace: str, tmp_path: Path
+    api_server: ApiServer,
+    cluster: Cluster,
+    namespace: str,
+    tmp_path: Path,
+    later: Callable[..., None],
 ) -> None:
     readable = ("ddpjob.dev", "ddpjobs", ["get", "list", "watch"])
     token = account(api_server, namespace, "ben", readable)
@@ -247,7 +249,7 @@ def test_without_the_right_to_read_logs_the_state_is_shown(
 
 
 async def test_the_asynchronous_client_has_the_same_answers(
-    cluster: Cluster, kubeconfig: Path, namespace: str
+    cluster: Cluster, kubeconfig: Path, namespace: str, later: Callable[..., None]
 ) -> None:
     async with AsyncClient(kubeconfig=kubeconfig) as client:
         assert (await client.namespace, await client.user) == (namespace, "admin")
@@ -294,7 +296,7 @@ async def test_a_hundred_may_wait_at_once_and_those_that_are_cancelled_end(
 
 
 async def test_a_watch_is_read_over_a_restart_of_the_api_server_and_left_at_any_time(
-    cluster: Cluster, kubeconfig: Path, api_server: ApiServer
+    cluster: Cluster, kubeconfig: Path, api_server: ApiServer, later: Callable[..., None]
 ) -> None:
     cluster.running("digits")
     async with AsyncClient(kubeconfig=kubeconfig) as client:
