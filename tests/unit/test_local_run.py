@@ -444,8 +444,12 @@ def test_what_is_wrong_with_the_file_is_named(tmp_path: Path) -> None:
     done = finish(tmp_path, job("true", nnodes=0, image=""))
     assert done.returncode == 2
     assert "spec.nnodes: must be at least 1, got 0" in done.stderr and "spec.image" in done.stderr
-    done = finish(tmp_path, job("true", suspend=True))
-    assert done.returncode == 1 and "shell is Suspended" in done.stderr
+
+
+def test_a_suspended_job_runs_here_because_nobody_could_resume_it(tmp_path: Path) -> None:
+    done = finish(tmp_path, job("echo up", suspend=True))
+    assert done.returncode == 0 and "up" in done.stdout
+    assert "of no effect on this machine: image, suspend" in done.stdout
 
 
 def test_a_job_runs_here_with_or_without_local(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from ddpjob.settings import Settings
 
 # There is one job and no network, so progress can be polled and written often.
 SETTINGS = Settings(progress_poll=0.5, progress_write=0.5, minor_status=0.2, backoff_first=0.1)
-IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master")
+IGNORED = ("image", "imagePullPolicy", "imagePullSecrets", "shm", "template", "master", "suspend")
 # This file is locked while the job runs. A folder that has it is ddpjob's.
 LOCK = ".ddpjob-lock"
 # No image is looked at, but every job names one.
@@ -144,13 +144,15 @@ class Session:
         """Create the job, and show its changes until it is finished or cannot go on."""
         for config_map in self._config_maps:
             await self._cluster.create(CONFIGMAPS, self.namespace, config_map)
-        await self._cluster.create(DDPJOBS, self.namespace, self._job)
+        # Nobody could resume it here: a queue's job is tried as it stands in its file.
+        job = {**self._job, "spec": {**self._job["spec"], "suspend": False}}
+        await self._cluster.create(DDPJOBS, self.namespace, job)
         async for event in self._cluster.watch(DDPJOBS, namespace=None, resource_version="0"):
             before, self._status = self._status, event.object.get("status") or {}
             if self._status.get("restarts", 0) > before.get("restarts", 0):
                 self._show(self._display.note, *self._restart())
             self._show(self._display.status, self._status)
-            if self._status.get("state") in (*api.FINISHED, "Suspended") or self._refusal():
+            if self._status.get("state") in api.FINISHED or self._refusal():
                 return
 
     def _line(self, labels: Mapping[str, str], line: str) -> None:
@@ -173,7 +175,8 @@ class Session:
         if self._config_maps:
             lines.append("code of the job file, unpacked for each node")
         spec = self._job["spec"]
-        ignored = [name for name in IGNORED if name in spec and spec[name] != NO_IMAGE]
+        unset = (NO_IMAGE, False)
+        ignored = [name for name in IGNORED if spec.get(name, NO_IMAGE) not in unset]
         if ignored:
             lines.append(f"of no effect on this machine: {', '.join(ignored)}")
         if "resources" in self._job["spec"]:
