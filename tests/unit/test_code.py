@@ -25,12 +25,12 @@ from ddpjob.client.files import Selection, select
 from ddpjob.client.listing import Listing
 from ddpjob.errors import InvalidJob
 from ddpjob_agent.archive import members, unpack
+from tests.repositories import add_submodule, commit, run_git, write
 from tests.unit.agent.archives import HOSTILE
 
 TRAIN = {"train.py": "import pack.net\n", "pack/__init__.py": "", "pack/net.py": "SIZE = 4\n"}
 # It looks as if it were real, and stands in no file of the repository.
 TOKEN = "hf_" + base64.b64encode(hashlib.sha256(b"token").digest()).decode()[:34].replace("/", "x")
-USER = ("-c", "user.name=n", "-c", "user.email=e@example.com")
 
 
 @pytest.fixture
@@ -41,26 +41,12 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def write(folder: Path, **files: str) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def run(folder: Path, *words: str) -> None:
-    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    subprocess.run(["git", *USER, *words], cwd=folder, check=True, env=env, capture_output=True)
-
-
 @pytest.fixture
 def repository(folder: Path) -> Path:
     """The same, committed."""
     if not shutil.which("git"):
         pytest.skip("no git")
-    run(folder, "init", "-q", "-b", "main")
-    run(folder, "add", ".")
-    run(folder, "commit", "-q", "-m", "first")
-    return folder
+    return commit(folder)
 
 
 def random(size: int) -> bytes:
@@ -147,7 +133,7 @@ def test_commit_and_changes_are_told(repository: Path) -> None:
 
 
 def test_a_repository_without_a_commit_has_no_revision(folder: Path) -> None:
-    run(folder, "init", "-q")
+    run_git(folder, "init", "-q")
     write(folder, **{".gitignore": "pack\n"})
     found = pack(folder)
     assert (found.files, found.revision, found.is_dirty) == ((".gitignore", "train.py"), None, True)
@@ -164,15 +150,13 @@ def test_submodules_and_repositories_within_are_sent_with_their_own_rules(
 ) -> None:
     other = tmp_path / "other"
     write(other, **{"lib.py": "", ".gitignore": "*.tmp\n", "a.tmp": ""})
-    run(other, "init", "-q")
-    run(other, "add", ".")
-    run(other, "commit", "-q", "-m", "first")
-    run(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(other), "sub")
+    commit(other)
+    add_submodule(repository, other)
     shutil.copytree(other, repository / "nested")
     found = set(pack(repository).files)
     assert {"sub/lib.py", "sub/.gitignore", "nested/lib.py", "nested/.gitignore"} <= found
     assert not [path for path in found if path.endswith(".tmp") or ".git/" in path]
-    run(repository, "submodule", "deinit", "-f", "sub")
+    run_git(repository, "submodule", "deinit", "-f", "sub")
     assert "sub" not in {path.partition("/")[0] for path in pack(repository).files}
 
 
@@ -210,7 +194,7 @@ def test_git_asks_no_other_repository_and_starts_no_program_of_this_one(
     hook = tmp_path / "hook"
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     hook.chmod(0o755)
-    run(repository, "config", "core.fsmonitor", str(hook))
+    run_git(repository, "config", "core.fsmonitor", str(hook))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
     found = pack(repository)
@@ -363,7 +347,7 @@ def test_no_file_is_read_through_a_folder_that_has_become_a_link(
 ) -> None:
     write(tmp_path / "home/.kube", **{"net.py": "s3cret", "more/deep.py": ""})
     write(repository, **{"pack/more/deep.py": ""})
-    run(repository, "add", ".")
+    run_git(repository, "add", ".")
     write(repository, **{".git/info/exclude": ignored})
     replace_by_link(repository / "pack", tmp_path / "home/.kube")
     rule = "; ".join(refused(repository))
@@ -400,9 +384,9 @@ def test_a_folder_that_has_become_a_link_within_is_copied(repository: Path) -> N
 
 def test_no_repository_is_asked_for_files_below_a_link(repository: Path, tmp_path: Path) -> None:
     write(tmp_path / "home/sub", **{"private.py": ""})
-    run(tmp_path / "home/sub", "init", "-q")
+    run_git(tmp_path / "home/sub", "init", "-q")
     id_ = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=repository, text=True).strip()
-    run(repository, "update-index", "--add", "--cacheinfo", f"160000,{id_},lib/sub")
+    run_git(repository, "update-index", "--add", "--cacheinfo", f"160000,{id_},lib/sub")
     (repository / "lib").symlink_to(tmp_path / "home")
     assert set(Listing(repository).paths()) == {"lib", *TRAIN}
 
@@ -695,7 +679,7 @@ def test_an_archive_becomes_config_maps_named_by_its_content(
 def test_nothing_but_the_content_is_in_a_config_map(repository: Path, folder: Path) -> None:
     """Jobs of several users share one, whatever commit each of them is at."""
     before = pack(repository).config_maps()
-    run(repository, "commit", "-q", "--allow-empty", "-m", "second")
+    run_git(repository, "commit", "-q", "--allow-empty", "-m", "second")
     assert pack(repository).config_maps() == before
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from ddpjob.client import git
 from ddpjob.client.code import pack
+from tests.repositories import add_submodule, commit, run_git, write
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("git"), reason="no git"),
@@ -68,36 +69,16 @@ PROGRAMS = """
 """
 ATTRIBUTES = "*.py filter=plain diff=any merge=any\n*.sh filter=dots.in.it\n*.md filter=UPPER\n"
 FILES = {"train.py": "x = 1\n", "run.sh": "true\n", "read.md": "text\n", "pack/net.py": ""}
-USER = ("-c", "user.name=n", "-c", "user.email=e@example.com")
-
-
-def run(folder: Path, *words: str) -> None:
-    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    subprocess.run(["git", *USER, *words], cwd=folder, check=True, env=env, capture_output=True)
-
-
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def commit(folder: Path) -> Path:
-    """Make a repository of the folder."""
-    run(folder, "init", "-q", "-b", "main")
-    run(folder, "add", ".")
-    run(folder, "commit", "-q", "-m", "first")
-    return folder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A repository, with a submodule."""
-    write(tmp_path / "project", FILES)
-    write(tmp_path / "other", FILES)
+    write(tmp_path / "project", **FILES)
+    write(tmp_path / "other", **FILES)
     folder, other = commit(tmp_path / "project"), commit(tmp_path / "other")
-    run(folder, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(other), "sub")
-    run(folder, "commit", "-q", "-m", "second")
+    add_submodule(folder, other)
+    run_git(folder, "commit", "-q", "-m", "second")
     return folder
 
 
@@ -151,7 +132,7 @@ def of_a_submodule(folder: Path, program: Program) -> None:
 
 
 def of_a_repository_within(folder: Path, program: Program) -> None:
-    write(folder / "within", FILES)
+    write(folder / "within", **FILES)
     own(commit(folder / "within"), program)
 
 
@@ -181,7 +162,7 @@ def elsewhere(folder: Path, program: Program) -> None:
     (folder / ".git").write_text("gitdir: ../moved\n")
     (folder / "sub/.git").write_text("gitdir: ../../moved/modules/sub\n")
     of_sub = folder.parent / "moved/modules/sub/config"
-    run(folder.parent, "config", "-f", str(of_sub), "core.worktree", "../../../project/sub")
+    run_git(folder.parent, "config", "-f", str(of_sub), "core.worktree", "../../../project/sub")
 
 
 def with_an_equals_sign(folder: Path, program: Program) -> None:
@@ -258,18 +239,18 @@ def test_a_touched_file_is_no_change_and_a_filtered_one_is_compared_as_it_is(fol
     append(folder / ".git/info/attributes", ATTRIBUTES)
     change(folder)
     assert not git.is_dirty(folder)
-    write(folder, {"train.py": "x = 2\n"})
+    write(folder, **{"train.py": "x = 2\n"})
     assert git.is_dirty(folder)
 
 
 def test_changes_of_submodules_make_the_folder_dirty(folder: Path) -> None:
     assert not pack(folder).is_dirty
-    write(folder / "sub", {"train.py": "x = 2\n"})
+    write(folder / "sub", **{"train.py": "x = 2\n"})
     assert pack(folder).is_dirty
-    run(folder / "sub", "commit", "-q", "-a", "-m", "third")
+    run_git(folder / "sub", "commit", "-q", "-a", "-m", "third")
     assert pack(folder).is_dirty  # another commit than the folder's own has
-    run(folder, "add", "sub")
-    run(folder, "commit", "-q", "-m", "fourth")
+    run_git(folder, "add", "sub")
+    run_git(folder, "commit", "-q", "-m", "fourth")
     assert not pack(folder).is_dirty
 
 
