@@ -9,6 +9,7 @@ of it; elsewhere the pod ends. A job of the name FLAPPING fails by itself, again
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ from tests.cluster.client import Client, Kubeconfig
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.podstatus import End, Life, Pod
+from tests.cluster.processes import RUN
 from tests.cluster.tiers import ROOT
 
 NODES = 20
@@ -177,10 +179,16 @@ def _pipes(process: "subprocess.Popen[str]") -> tuple[IO[str], IO[str]]:
 def playing(server: ApiServer, *, bind: bool = True) -> Iterator[Played]:
     """All pods run on played nodes; without `bind`, once a scheduler has bound them."""
     command = [sys.executable, "-m", "benchmarks.player", str(server.kubeconfig)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command + ["--bind"] * bind, cwd=ROOT, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(
+        command + ["--bind"] * bind,
+        cwd=ROOT,
+        env={**os.environ, RUN: str(server.folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
-            if process.stdout.readline() != "ready\n":
+            if _pipes(process)[1].readline() != "ready\n":
                 raise RuntimeError("the played kubelet did not start")
             yield Played(process)
         finally:

@@ -1,5 +1,6 @@
 """Many jobs that arrive at once at a live cluster: scheduler and garbage collector run."""
 
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from benchmarks.scale.result import Promise, Result
 from benchmarks.stage import WAIT_SECONDS, Stage, halted, numbered, stage
 from tests.cluster import operator as operators
 from tests.cluster.operator import OperatorProcess
+from tests.cluster.processes import RUN
 from tests.cluster.tiers import ROOT
 
 JOBS, ROUNDS = 100, 3
@@ -142,7 +144,12 @@ def _bare(here: Stage, ours: OperatorProcess, jobs: int, side: Side) -> Iterator
     command = [sys.executable, "-m", "benchmarks.bare", str(config), "--namespace", NEW, "--wait"]
     command += side.options or ()
     with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env={**os.environ, RUN: str(here.server.folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None

@@ -271,12 +271,20 @@ async def test_data_and_the_kubelet_survive_a_restart_of_the_api_server(
 
 
 @pytest.mark.usefixtures("api_server")  # skips where there is none
-def test_nothing_is_left_when_the_tests_are_killed() -> None:
-    script = """
+def test_nothing_is_left_when_the_tests_are_killed(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
 from tests.cluster.apiserver import ApiServer
+from tests.cluster.operator import OperatorProcess
+from benchmarks.player import playing
 import time
-with ApiServer() as server:
-    print(server.folder, *(c.pid for c in server.components.values()), flush=True)
+with (
+    ApiServer() as server,
+    OperatorProcess(server, Path({str(tmp_path)!r})) as operator,
+    playing(server) as played,
+):
+    started = *server.components.values(), operator.process, played.process
+    print(server.folder, *(one.pid for one in started), flush=True)
     time.sleep(600)
 """
     with subprocess.Popen(
@@ -284,7 +292,7 @@ with ApiServer() as server:
     ) as tests:
         assert tests.stdout is not None
         folder, *pids = tests.stdout.readline().split()
-        assert len(pids) == 4 and all(psutil.pid_exists(int(pid)) for pid in pids)
+        assert len(pids) == 6 and all(psutil.pid_exists(int(pid)) for pid in pids)
         tests.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 30
     while Path(folder).exists() or any(psutil.pid_exists(int(pid)) for pid in pids):

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 import yaml
 
 from tests.cluster.apiserver import ApiServer
-from tests.cluster.processes import free_ports
+from tests.cluster.processes import RUN, free_ports
 from tests.cluster.tiers import ROOT
 
 INSTALL = ROOT / "manifests" / "install.yaml"
@@ -57,6 +57,7 @@ class OperatorProcess:
         """By which the audit log tells this process from others of its account."""
         name = f"operator-{uuid.uuid4().hex[:8]}"
         self._kubeconfig = server.write_kubeconfig(folder / name, token=token, url=url)
+        self._run = server.folder
         self._arguments = arguments
         self.log = folder / ("operator.log" if not url else f"{name}.log")
         self.process: subprocess.Popen[bytes] | None = None
@@ -90,6 +91,7 @@ class OperatorProcess:
                     **os.environ,
                     "KUBECONFIG": str(self._kubeconfig),
                     "PYTHONPATH": str(ROOT / "operator"),
+                    RUN: str(self._run),
                 },
             )
 

@@ -16,6 +16,8 @@ import psutil
 from tests.cluster.tiers import ROOT
 
 FOLDER_PREFIX = "ddpjob-api-"
+# In the environment of a program that works on a run's API server: the run's folder.
+RUN = "DDPJOB_TEST_RUN"
 MEMORY = Path("/dev/shm")
 
 
@@ -110,10 +112,14 @@ def run_folder() -> tuple[Path, Guardian]:
 
 
 def sweep(folder: Path) -> None:
-    """End the processes started on this folder, known by its path in their arguments; remove it."""
-    for process in psutil.process_iter(["cmdline"]):
-        arguments = process.info["cmdline"] or []
-        if process.pid != os.getpid() and any(f"={folder}/" in argument for argument in arguments):
+    """End the processes started on this folder, and remove it.
+
+    They are known by its path, in their arguments or in their variable RUN.
+    """
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        arguments, environ = process.info["cmdline"] or [], process.info["environ"] or {}
+        is_ours = environ.get(RUN) == str(folder) or any(f"={folder}/" in one for one in arguments)
+        if is_ours and process.pid != os.getpid():
             process.kill()
     shutil.rmtree(folder, ignore_errors=True)
 
