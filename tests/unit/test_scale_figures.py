@@ -61,7 +61,9 @@ def test_a_start_is_correct_in_time_and_writes_nothing_without_need() -> None:
 def test_ratios_are_held_against_their_bars() -> None:
     assert holds(width.judge(1000, 5000, 2.0, 12.0)) == [True]
     assert holds(width.judge(1000, 5000, 2.0, 12.1)) == [False]
-    one, two, more = (beside.Small([0.1, 0.1], [1.0, last]) for last in (1.0, 2.0, 2.1))
+    one, two, more = (
+        beside.Small([0.1, 0.1], [1.0, last], [0.1], 0.2, 1.0) for last in (1.0, 2.0, 2.1)
+    )
     assert holds(beside.judge(1000, one, two, 3)) == [True]
     assert holds(beside.judge(1000, one, more, 3)) == [False]
 
