@@ -22,6 +22,7 @@ def test_the_page_has_every_kind_and_says_which_are_wrong() -> None:
     right = marks.count("✓")
     assert f"Right: {right} of {len(KINDS)}." in text
     assert f"in {right} of [{len(KINDS)} kinds" in (ROOT / "README.md").read_text()
+    assert f"each of {len(KINDS)} kinds" in (ROOT / "docs" / "README.md").read_text()
 
 
 def test_every_kind_has_a_job_of_its_own_and_a_reason_where_it_is_wrong() -> None:

@@ -1,7 +1,9 @@
 """Failures around the script: of pods, nodes, quotas and images."""
 
 import asyncio
+import base64
 import contextlib
+import gzip
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,11 @@ PYTHON = {"launcher": "python"}
 ONE = {"launcher": "python", "nnodes": 1}
 NOWHERE = {"spec": {"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}}
 PRIORITY = "/apis/scheduling.k8s.io/v1/priorityclasses"
+# A ConfigMap that there is, with an archive of another sum than the jobs have.
+OTHER_CODE = {
+    "metadata": {"name": "other-code"},
+    "binaryData": {"code.tar.gz": base64.b64encode(gzip.compress(b"", mtime=0)).decode()},
+}
 FILLS = """
     rows = []
     while True:
@@ -26,6 +33,11 @@ FILLS = """
 def on(node: str) -> dict[str, Any]:
     """A template whose pods run on this node alone."""
     return {"spec": {"nodeSelector": {"kubernetes.io/hostname": node}}}
+
+
+def code(config_map: str) -> dict[str, Any]:
+    """Own code in this ConfigMap, which has not the sum that the job names."""
+    return {**ONE, "args": ["train.py"], "code": {"configMaps": [config_map], "sha256": "0" * 64}}
 
 
 def ends(end: End) -> Callable[[Pod], Life]:
@@ -141,6 +153,16 @@ KINDS = (
                 message='exec: "python3": executable file not found in $PATH',
             )
         ),
+    ),
+    Kind(
+        "another archive than that of spec.code",
+        Cause("CodeInvalid", None, message=("its sha256 is", "spec.code")),
+        spec=code("other-code"),
+    ),
+    Kind(
+        "no ConfigMap with the archive of spec.code",
+        Cause("CodeInvalid", None, exception="FileNotFoundError", message=("no such ConfigMap",)),
+        spec=code("no-code"),
     ),
     Kind(
         "no node for the pod",

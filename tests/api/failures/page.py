@@ -74,6 +74,7 @@ VARIES = (
     (r"(?<=in )/tmp/\S+", "FOLDER"),
     (r"[\w.-]*/(\S*/)?(?=[\w.-]+\.(py|cc|cpp)\b)", ""),  # folders
     (r"(?<='|\s)/\S*/(?=python)", ""),
+    (r"(?<=\s)/\S*/(?=ddpjob-code)", "/"),  # where the pod's volumes are, on this machine
     (r"\bpid(\(s\))? \d+", r"pid\1 …"),
     (r"\[?127(\.\d+){3}(\]?:\d+)?", "ADDRESS"),
     (r"port: \d+", "port: …"),

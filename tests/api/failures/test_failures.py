@@ -20,6 +20,7 @@ from ddpjob import names
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.runner import Runner
+from tests.api.failures.around import OTHER_CODE
 from tests.api.failures.catalogue import COLD_KINDS, KINDS
 from tests.api.failures.page import page
 from tests.api.failures.table import Failure, Kind, starts_warm, text
@@ -194,6 +195,7 @@ async def outcomes(
         await stack.enter_async_context(fake_nodes(client, "small", capacity={"cpu": "1"}))
         await stack.enter_async_context(stage.kubelet)
         await client.request("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", QUOTA)
+        await client.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", OTHER_CODE)
         cluster = KubeCluster(
             Credentials(api_server.url, ca_file=str(api_server.ca_file), token=api_server.token)
         )
