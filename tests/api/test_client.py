@@ -4,6 +4,7 @@ import json
 import queue
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from ddpjob import AsyncClient, Client, DDPJob, names
 from ddpjob.client.documents import to_yaml
+from ddpjob.client.sockets import open_socket
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import (
     AlreadyExists,
@@ -241,6 +243,32 @@ def test_a_cluster_without_the_definition_says_so(api_server: ApiServer, namespa
     with pytest.raises(NotFound) as absent:
         connection.get(DDPJOBS, "nobody")
     assert not isinstance(absent.value, NotInstalled)
+
+
+def test_the_users_key_is_in_no_file_while_the_client_works(
+    api_server: ApiServer, crd: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    config = json.loads(api_server.kubeconfig.read_text())
+    user, files = config["users"][0]["user"], api_server.ca_file
+    for name, path in (("certificate", files), ("key", files.with_suffix(".key"))):
+        user[f"client-{name}-data"] = b64encode(path.read_bytes()).decode()
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    for _ in range(2):  # the library remembers what it has written
+        with Client(kubeconfig=path) as client:
+            assert client.jobs() == [] and not list(folder.iterdir())
+            with pytest.raises(NotFound):
+                open_socket(
+                    client.connection.login, "/api/v1/namespaces/default/pods/gone/exec", ()
+                )
+    config["users"][0]["user"]["client-key-data"] = b64encode(b"no key").decode()
+    path.write_text(json.dumps(config))
+    with pytest.raises(LoginFailed, match="cannot be read"):
+        Client(kubeconfig=path).jobs()
+    assert not list(folder.iterdir())
 
 
 def test_closing_ends_the_requests_under_way_and_leaves_other_connections_alone(

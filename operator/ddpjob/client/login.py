@@ -5,10 +5,13 @@ What can go wrong is explained here: no kubeconfig, an unknown context, a plugin
 
 import logging
 import os
+import shutil
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from ddpjob import __version__
@@ -28,8 +31,10 @@ class Login:
 
     configuration: Any
     """The `kubernetes.client.Configuration`: its hook renews a token that has expired."""
+    tls: ssl.SSLContext
+    """It has the certificates of server and user, which are in no file of ours."""
     pool: Any
-    """The `urllib3.PoolManager`, with the certificates of server and user."""
+    """The `urllib3.PoolManager`, which connects with these."""
     context: str
     """The context's name; empty in a pod."""
     namespace: str
@@ -37,6 +42,8 @@ class Login:
     """The user's name in the kubeconfig; empty in a pod."""
     plugin: str
     """The command of the exec plugin, or empty."""
+    folder: str = ""
+    """Where the library writes the user's key; it exists only while that is read."""
 
     @property
     def server(self) -> str:
@@ -45,7 +52,7 @@ class Login:
 
     def headers(self) -> dict[str, str]:
         """Return the headers with the credentials of now. Raises LoginFailed."""
-        with _complaints() as complaints:
+        with _complaints() as complaints, _without(self.folder):
             bearer = self.configuration.auth_settings().get("BearerToken")
         if complaints and self.plugin:
             raise _plugin_failed(self.plugin, complaints)
@@ -87,27 +94,52 @@ def _from_kubeconfig(paths: str, context: str | None) -> Login:
     if merger.config is None:
         raise LoginFailed(f"kubeconfig {paths}: the file is empty")
     chosen = _context(merger.config.value, paths, context)
-    loader = library.KubeConfigLoader(
-        config_dict=merger.config,
-        active_context=chosen,
-        config_base_path=None,
-        config_persister=merger.save_changes,
-    )
-    details = loader.current_context["context"]
-    plugin = _plugin(merger.config.value, details.get("user"))
-    configuration = _configuration()
-    with _complaints() as complaints:
-        loader.load_and_set(configuration)
-    if complaints and plugin:
-        raise _plugin_failed(plugin, complaints)
+    folder = mkdtemp(prefix="ddpjob-login-")
+    with _without(folder):
+        loader = library.KubeConfigLoader(
+            config_dict=merger.config,
+            active_context=chosen,
+            config_base_path=None,
+            config_persister=merger.save_changes,
+            temp_file_path=folder,
+        )
+        details = loader.current_context["context"]
+        plugin = _plugin(merger.config.value, details.get("user"))
+        configuration = _configuration()
+        with _complaints() as complaints:
+            loader.load_and_set(configuration)
+        if complaints and plugin:
+            raise _plugin_failed(plugin, complaints)
+        tls = _tls(configuration)
     return Login(
         configuration,
-        _pool(configuration),
+        tls,
+        _pool(configuration, tls),
         context=chosen,
         namespace=str(details.get("namespace") or "default"),
         user=str(details.get("user") or ""),
         plugin=plugin,
+        folder=folder,
     )
+
+
+@contextmanager
+def _without(folder: str) -> Iterator[None]:
+    """Delete what the library has written into this folder, and let it forget the files.
+
+    It would delete them when Python ends, which a signal can prevent.
+    """
+    from kubernetes.config import kube_config
+
+    try:
+        yield
+    finally:
+        if folder and os.path.isdir(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            files: dict[str, str] = getattr(kube_config, "_temp_files", {})
+            for content, path in list(files.items()):
+                if os.path.dirname(path) == folder:
+                    files.pop(content, None)
 
 
 def _context(config: dict[str, Any], paths: str, wanted: str | None) -> str:
@@ -154,9 +186,9 @@ def _from_pod() -> Login:
     load: Any = load_incluster_config
     load(client_configuration=configuration)
     namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else "default"
-    return Login(
-        configuration, _pool(configuration), context="", namespace=namespace, user="", plugin=""
-    )
+    tls = _tls(configuration)
+    pool = _pool(configuration, tls)
+    return Login(configuration, tls, pool, context="", namespace=namespace, user="", plugin="")
 
 
 def _configuration() -> Any:
@@ -168,14 +200,35 @@ def _configuration() -> Any:
     return configuration
 
 
-def _pool(configuration: Any) -> Any:
+def _tls(configuration: Any) -> ssl.SSLContext:
+    """Return a context with the certificates of these settings. Raises OSError."""
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    context = create_urllib3_context()
+    if not configuration.verify_ssl:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif configuration.ssl_ca_cert:
+        context.load_verify_locations(configuration.ssl_ca_cert)
+    else:
+        context.load_default_certs()
+    if configuration.cert_file:
+        # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+        context.load_cert_chain(configuration.cert_file, configuration.key_file, password="")
+    return context
+
+
+def _pool(configuration: Any, tls: ssl.SSLContext) -> Any:
     import urllib3
     from kubernetes.client import ApiClient
 
     if not configuration.verify_ssl:  # the kubeconfig says so; nobody can act on the warning
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     client: Any = ApiClient
-    return telling(client(configuration).rest_client.pool_manager)
+    pool = client(configuration).rest_client.pool_manager
+    for name in ("ca_certs", "cert_file", "key_file"):
+        pool.connection_pool_kw.pop(name, None)
+    pool.connection_pool_kw["ssl_context"] = tls
+    return telling(pool)
 
 
 class _Collector(logging.Filter):

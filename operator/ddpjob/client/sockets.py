@@ -4,7 +4,6 @@ The library's login, certificates and proxy are used, and the WebSocket that it 
 """
 
 import http
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +37,15 @@ def open_socket(login: Login, path: str, query: Sequence[tuple[str, str]]) -> An
     from kubernetes.stream.ws_client import websocket_proxycare
 
     settings: Any = login.configuration
-    socket: Any = websocket.WebSocket(sslopt=_certificates(settings), enable_multithread=True)
+    # The last two are those of the context already, where no version may set others.
+    tls: dict[str, Any] = {
+        "context": login.tls,
+        "cert_reqs": login.tls.verify_mode,
+        "check_hostname": login.tls.check_hostname,
+    }
+    if settings.tls_server_name:
+        tls["server_hostname"] = settings.tls_server_name
+    socket: Any = websocket.WebSocket(sslopt=tls, enable_multithread=True)
     url = f"{login.server.replace('http', 'ws', 1)}{path}?{urlencode(query)}"
     headers = login.headers()
     options: dict[str, Any] = {
@@ -74,22 +81,3 @@ def _check_is_open(socket: Any, login: Login, path: str) -> None:
         socket.shutdown()
         text = f"{login.server} leads elsewhere ({answer.status}), where no token is sent"
         raise refusal(_Refused(answer.status, "Redirect", {}, text.encode()), login, path)
-
-
-def _certificates(settings: Any) -> dict[str, Any]:
-    """Return the TLS options of the login, as the library sets them for its own WebSocket."""
-    import certifi
-
-    if not settings.verify_ssl:
-        found: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE, "check_hostname": False}
-    else:
-        authority = settings.ssl_ca_cert or certifi.where()
-        found = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": authority}
-        if settings.assert_hostname is not None:
-            found["check_hostname"] = settings.assert_hostname
-    named = {
-        "certfile": settings.cert_file,
-        "keyfile": settings.key_file,
-        "server_hostname": settings.tls_server_name,
-    }
-    return found | {name: value for name, value in named.items() if value}
