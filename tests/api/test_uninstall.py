@@ -136,7 +136,7 @@ def test_it_takes_one_operator_and_no_other(
     assert left(api_server, first) == left(api_server, second) == ALL
 
     asked = uninstall("--namespace", first, "--delete-jobs")
-    assert asked.returncode == 2 and "nobody can be asked here: -y" in asked.stderr
+    assert asked.returncode == 2 and "--yes: needed, since there is no terminal" in asked.stderr
     assert left(api_server, first) == left(api_server, second) == ALL
 
     gone = uninstall("--namespace", first, "--delete-jobs", "--yes")
@@ -145,7 +145,9 @@ def test_it_takes_one_operator_and_no_other(
     assert has_shared_role(api_server), "the other one needs it"
 
     last = uninstall("--namespace", second)
-    assert last.returncode == 0 and "1 DDPJobs stay" in last.stdout, last.stderr
+    assert last.returncode == 0 and "1 unfinished DDPJob stays; its pods run on" in last.stdout, (
+        last.stderr
+    )
     assert left(api_server, second) == {"DDPJob"} and not has_shared_role(api_server)
     again = uninstall("--namespace", second)
     assert again.returncode == 0 and "nothing is left" in again.stdout, again.stderr
@@ -196,8 +198,11 @@ def test_a_release_of_helm_needs_helm(
     ended = uninstall("-n", first, "--kubeconfig", str(api_server.kubeconfig))
     assert ended.returncode == 5 and left(api_server, first) == ALL
     command = f"helm uninstall {RELEASE} --namespace {first} --wait --kubeconfig "
-    assert ended.stderr.startswith("error: Helm manages this release, but helm is not on PATH\n")
-    assert ended.stderr.endswith(f"  next: {command}{api_server.kubeconfig}\n")
+    words = "Helm manages this release, but helm is not on PATH; nothing was deleted"
+    assert ended.stderr.startswith(f"error: {words}\n")
+    assert ended.stderr.endswith(f"where it is: {command}{api_server.kubeconfig}\n")
+    ended = uninstall("-n", first, "--delete-jobs", "--yes")
+    assert ended.returncode == 5 and left(api_server, first) == ALL and words in ended.stderr
     script = tmp_path / "helm"
     script.write_text('#!/bin/sh\necho "called: $*" >&2\nexit 7\n')
     script.chmod(0o755)

@@ -13,7 +13,8 @@ STDIN, STDERR = 0, 2
 def check_can_ask() -> None:
     """Raise typer.BadParameter where nobody could answer."""
     if not (os.isatty(STDIN) and os.isatty(STDERR)):
-        raise typer.BadParameter("nobody can be asked here: -y", param_hint="--yes")
+        text = "needed, since there is no terminal to ask on"
+        raise typer.BadParameter(text, param_hint="--yes")
 
 
 def confirm(question: str) -> None:

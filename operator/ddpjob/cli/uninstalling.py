@@ -80,6 +80,8 @@ class Release:
             raise self._not_found(others)
         if delete_crd and others:
             raise _crd_is_needed(others)
+        if is_helms:  # before anything is lost
+            self._check_helm()
         jobs = self._jobs()
         if delete_jobs and jobs and here is None:
             raise nobody_knows(self._release, self._namespace)
@@ -159,7 +161,9 @@ class Release:
     def _tell_of_jobs(self, jobs: Sequence[Job], here: Acting) -> None:
         unfinished = [job for job in jobs if here.watches(job.namespace) and not job.is_finished]
         if unfinished:
-            say(f"{len(unfinished)} DDPJobs stay; their pods run on without an operator")
+            one = len(unfinished) == 1
+            stay = "DDPJob stays; its pods run" if one else "DDPJobs stay; their pods run"
+            say(f"{len(unfinished)} unfinished {stay} on without an operator")
 
     def _list(
         self,
@@ -212,18 +216,26 @@ class Release:
                 raise JobTimeout(None, f"{text}; nothing else was removed")
             time.sleep(1.0)
 
-    def _helm_uninstall(self) -> None:
-        """Have Helm remove the release. Raises DDPJobError."""
+    def _helm(self) -> list[str]:
+        """Return the command by which Helm removes the release."""
         command = ["helm", "uninstall", self._release, "--namespace", self._namespace, "--wait"]
         if self._place.context:
             command += ["--kube-context", self._place.context]
         if self._place.kubeconfig:
             command += ["--kubeconfig", str(self._place.kubeconfig)]
+        return command
+
+    def _check_helm(self) -> None:
+        """Raise DDPJobError if Helm is not there."""
         if not shutil.which("helm"):
-            error = DDPJobError("Helm manages this release, but helm is not on PATH")
-            error.advice = join(command)
+            text = "Helm manages this release, but helm is not on PATH; nothing was deleted"
+            error = DDPJobError(text)
+            error.advice = f"install helm, or where it is: {join(self._helm())}"
             raise error
-        if code := subprocess.run(command, check=False).returncode:
+
+    def _helm_uninstall(self) -> None:
+        """Have Helm remove the release. Raises DDPJobError."""
+        if code := subprocess.run(self._helm(), check=False).returncode:
             raise DDPJobError(f"helm uninstall ended with {code}; its own words stand above")
 
     def _not_found(self, others: Sequence[Acting]) -> NotFound:
