@@ -51,7 +51,7 @@ RESTARTING: dict[str, Any] = {
     "summary": {"nodes": "0/4"},
     "conditions": [condition("Running", "False", "Exception", "rank 13")],
     "budget": {"charged": 1},
-    "goodput": {"ratio": "0.910", "since": ago(40)},
+    "goodput": {"startingSeconds": 860, "productiveSeconds": 9100, "since": ago(40)},
     "progress": {"attempt": 2, "step": 9100, "totalSteps": 50000, "loss": "2.207"},
     "failure": {
         **{"attempt": 2, "round": 0, "rank": 13, "pod": "llama-2-1", "node": "gpu-17"},

@@ -51,7 +51,11 @@ def job(**status: Any) -> Job:
 def test_the_head_has_what_is_known() -> None:
     assert head(job(), []) == ["digits  Running"]
     summary = {"nodes": "2/2", "step": "10/100", "eta": "2h4m", "loss": "3.021"}
-    full = job(summary=summary, goodput={"ratio": "0.972"}, curve=[[1, 2.0], [2, 1.0, 400.0]])
+    full = job(
+        summary=summary,
+        goodput={"startingSeconds": 3, "productiveSeconds": 97},
+        curve=[[1, 2.0], [2, 1.0, 400.0]],
+    )
     node = NodeProgress(POD, samples_per_second=412.0)
     assert head(full, [node]) == [
         "digits  Running 2/2  [##..................] 10/100 10%  eta 2h4m  useful 97%",
@@ -60,7 +64,11 @@ def test_the_head_has_what_is_known() -> None:
 
 
 def test_what_is_odd_in_a_status_does_no_harm() -> None:
-    odd = job(summary={"step": "\x1b[2J", "nodes": 3}, goodput={"ratio": "x"}, curve="nothing")
+    odd = job(
+        summary={"step": "\x1b[2J", "nodes": 3},
+        goodput={"productiveSeconds": "x", "since": 7},
+        curve="nothing",
+    )
     assert all(line.isprintable() for line in head(odd, []))
 
 

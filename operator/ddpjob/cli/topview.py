@@ -148,8 +148,8 @@ def head(job: Job, nodes: Sequence[NodeProgress]) -> list[str]:
         parts.append(bar(summary["step"]))
     if summary["eta"] and summary["eta"] != NONE:
         parts.append(f"eta {summary['eta']}")
-    if useful := _percent(why.text(status, "goodput", "ratio", limit=16)):
-        parts.append(f"useful {useful}")
+    if (useful := why.useful(status, time.time())) is not None:
+        parts.append(f"useful {useful:.0%}")
     lines = ["  ".join(parts)]
     if job.reason:
         lines.append(job.reason)
@@ -202,17 +202,10 @@ def row(node: NodeProgress, rate: float | None) -> tuple[str, ...]:
     )
 
 
-def _percent(ratio: str) -> str:
-    try:
-        return f"{100 * float(ratio):.0f}%"
-    except ValueError:
-        return ""
-
-
 def _record(
     job: Job, nodes: Sequence[NodeProgress], rates: Mapping[str, float], problem: str
 ) -> dict[str, Any]:
-    status = job.body.get("status")
+    useful = why.useful(job.body.get("status"), time.time())
     return {
         "job": job.name,
         "namespace": job.namespace,
@@ -220,7 +213,7 @@ def _record(
         "attempt": job.attempt,
         "step": job.step,
         "curve": [list(point) for point in job.curve()],
-        "goodput": why.text(status, "goodput", "ratio", limit=16) or None,
+        "goodput": None if useful is None else f"{useful:.3f}",
         "problem": problem or None,
         "nodes": [
             {

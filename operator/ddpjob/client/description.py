@@ -44,7 +44,7 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
         "gpusPerNode": job.gpus_per_node,
         "ready": why.text(status, "summary", "nodes", limit=33) or None,
         "budget": _budget(job.body),
-        "usefulTime": _ratio(status),
+        "usefulTime": why.useful(status, now),
         "progress": _progress(status),
         "cause": _cause(job),
         "attempts": attempts,
@@ -145,11 +145,6 @@ def _budget(body: Body) -> dict[str, int | None]:
     most = why.number(policy, "maxRestarts")
     charged = why.number(body, "status", "budget", "charged") or 0
     return {"charged": charged, "max": DEFAULT_RESTARTS if most is None else most}
-
-
-def _ratio(status: Any) -> float | None:
-    text = why.text(status, "goodput", "ratio", limit=8)
-    return float(text) if text.replace(".", "", 1).isdigit() and text.isascii() else None
 
 
 def _progress(status: Any) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Any
 from ddpjob import names
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE
 from ddpjob.text import printable
-from ddpjob.times import unix_seconds
+from ddpjob.times import seconds_since, unix_seconds
 
 # The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
 FINISHED = ("Succeeded", "Failed")
@@ -102,6 +102,26 @@ def since(status: Any) -> float | None:
     )
     known = [seconds for time in times if (seconds := unix_seconds(time)) is not None]
     return max(known, default=None)
+
+
+def useful(status: Any, now: float) -> float | None:
+    """Return the useful part of the job's time until `now`, from 0 to 1; None before it ran.
+
+    The status has the time of a state once that has ended; the present one is added here. What is
+    useful now is lost if the next attempt has to repeat it.
+    """
+    spent = part(status, "goodput")
+    books = ("startingSeconds", "productiveSeconds", "lostSeconds")
+    starting, productive, lost = (max(0, number(spent, book) or 0) for book in books)
+    current = max(0.0, seconds_since(text(spent, "since", limit=64), now))
+    match state(status):
+        case "Running":
+            whole, kept = starting + productive + lost + current, productive + current
+        case "Starting" | "Restarting":
+            whole, kept = starting + productive + lost + current, float(productive)
+        case _:
+            whole, kept = float(starting + productive + lost), float(productive)
+    return kept / whole if kept or lost else None
 
 
 def message(status: Any) -> str:

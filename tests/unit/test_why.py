@@ -1,0 +1,33 @@
+"""What one line says of a job, read from the status as it was stored."""
+
+from typing import Any
+
+import pytest
+
+from ddpjob.client import why
+from ddpjob.times import timestamp
+
+NOW = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("state", "booked", "seconds_ago", "part"),
+    [
+        ("Running", (5, 0, 0), 95, 0.95),  # a first attempt that has not ended
+        ("Running", (10, 50, 10), 30, 0.8),
+        ("Restarting", (5, 85, 0), 10, 0.85),
+        ("Suspended", (10, 90, 0), 10**6, 0.9),
+        ("Succeeded", (10, 60, 30), 0, 0.6),
+        ("Running", (5, 5, 0), -60, 0.5),  # by a clock that is behind
+        ("Starting", (0, 0, 0), 60, None),
+        ("Pending", (0, 0, 0), 60, None),
+        ("Running", (-5, "7", None), 0, None),
+    ],
+)
+def test_the_useful_part_of_the_time_has_the_present_state(
+    state: str, booked: tuple[Any, ...], seconds_ago: float, part: float | None
+) -> None:
+    names = ("startingSeconds", "productiveSeconds", "lostSeconds")
+    spent = {**dict(zip(names, booked, strict=True)), "since": timestamp(NOW - seconds_ago)}
+    found = why.useful({"state": state, "goodput": spent}, NOW)
+    assert found == (part if part is None else pytest.approx(part))
