@@ -147,6 +147,19 @@ def test_a_failed_job_is_run_again_rather_than_resumed() -> None:
     ]
 
 
+def test_failures_alike_at_one_step_are_rather_the_scripts() -> None:
+    entry = {**RESTARTING["history"][1], "step": 50}
+    found = described({**RESTARTING, "history": [entry, entry, entry]})
+    again = "ddpjob suspend llama, then resume --exclude-node gpu-17"
+    assert found["hints"] == [
+        "3 failures alike, at one step: look at the script first",
+        f"3 failures on gpu-17: if another node does not fail so: {again}",
+    ]
+    for other in ({**entry, "step": 60}, {**entry, "message": "ECC"}):
+        found = described({**RESTARTING, "history": [entry, other]})
+        assert found["hints"] == [f"2 failures on gpu-17: {again}"]
+
+
 def test_a_pending_job_says_why() -> None:
     why_not = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu."
     status = {

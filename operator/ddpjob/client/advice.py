@@ -74,11 +74,24 @@ def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
             again = f"ddpjob suspend {name}{flags}, then resume --exclude-node {node}"
             if why.state(status) == "Failed":
                 again = f"ddpjob rerun {name}{flags} --exclude-node {node}"
+            if _is_the_scripts([each for each in attempts if each["node"] == node]):
+                found.append(f"{count} failures alike, at one step: look at the script first")
+                again = f"if another node does not fail so: {again}"
             found.append(f"{count} failures on {node}: {again}")
     reason = why.text(status, "failure", "reason")
     if why.state(status) in ("Failed", "Restarting") and reason == "OOMKilled":
         found.append("raise resources.limits.memory; /dev/shm (spec.shm) counts against it")
     return found
+
+
+def _is_the_scripts(attempts: Attempts) -> bool:
+    """Return whether all of these failed with the same words at the same step.
+
+    A node that is broken fails anywhere, unless that is before the first step.
+    """
+    keys = ("reason", "exception", "message", "rank", "step")
+    ends = {tuple(each[key] for key in keys) for each in attempts if each["failed"]}
+    return len(ends) == 1 and ends.pop()[-1] is not None
 
 
 def commands(name: str, flags: str, status: Any, processes: int) -> list[str]:
