@@ -82,6 +82,21 @@ def test_wrong_options_are_named(
     assert ended.code == 2 and words in ended.err and options[0] in ended.err
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--rank", "4-7"), "digits has no rank 4-7; it has ranks 0 to 3"),
+        (("--rank", "9", "-f"), "digits has no rank 9; it has ranks 0 to 3"),
+        (("--node", "2"), "digits has no node 2; it has node ranks 0 to 1"),
+    ],
+)
+def test_ranks_that_there_are_not_are_named(
+    options: tuple[str, ...], words: str, logs: list[PodLog], env: Mapping[str, str]
+) -> None:
+    ended = ddpjob("logs", "digits", *options, env=env)
+    assert (ended.code, ended.out, ended.err) == (3, "", f"error: {words}\n")
+
+
 def test_json_has_one_object_for_each_line(logs: list[PodLog], env: Mapping[str, str]) -> None:
     logs[0].write(b"ddpjob-agent: \x1b[2J\xff", time_ns=seconds(3))
     lines = ddpjob("logs", "digits", "-o", "json", env=env).out.splitlines()

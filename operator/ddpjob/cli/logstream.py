@@ -16,7 +16,7 @@ from ddpjob.client.client import Client
 from ddpjob.client.follow import Logs, Query
 from ddpjob.client.job import Job
 from ddpjob.client.logs import LogLine, Wanted
-from ddpjob.client.selection import Choice, choices, select
+from ddpjob.client.selection import Choice, check_is_there, choices, select
 from ddpjob.errors import NotFound
 
 
@@ -44,6 +44,8 @@ def print_logs(place: Place, name: str | None, options: Options) -> Exit:
     wanted = _wanted(options)
     client = place.client()
     job = find(client, name)
+    if wanted:
+        check_is_there(job, wanted)
     printer = Printer(options.output, timestamps=options.timestamps)
     try:
         found = choices(job.body, job.processes_per_node, wanted, follow=options.follow)

@@ -9,6 +9,7 @@ from ddpjob.cli.say import document, note, say
 from ddpjob.client import agents
 from ddpjob.client.agents import Answer
 from ddpjob.client.job import Job
+from ddpjob.client.selection import none_of
 from ddpjob.client.stacks import Group, group
 from ddpjob.errors import NotFound
 from ddpjob.ranks import format_ranks
@@ -38,6 +39,8 @@ def show_rank(place: Place, name: str | None, rank: int, output: Record) -> None
     """Print all that is known of one rank. Raises NotFound if it does not answer."""
     job, answers, found = _ask(place, name)
     if rank not in found:
+        if rank >= (world := job.nnodes * job.processes_per_node):
+            raise none_of(job, "rank", str(rank), world)
         _tell_absent(answers)
         raise _nothing(job, answers, rank)
     text = found[rank].rstrip("\n")
@@ -58,9 +61,9 @@ def _tell_absent(answers: Sequence[Answer]) -> None:
 
 
 def _nothing(job: Job, answers: Sequence[Answer], rank: int | None = None) -> NotFound:
-    who = "no rank" if rank is None else f"rank {rank}"
+    silent = "no rank has answered" if rank is None else f"rank {rank} has not answered"
     why = f"{job.name} is {job.state}" + ("" if answers else ", and has no pods")
-    error = NotFound(404, "NotFound", f"{who} has answered: {why}")
+    error = NotFound(404, "NotFound", f"{silent}: {why}")
     error.advice = f"ddpjob describe {job.name}"
     return error
 

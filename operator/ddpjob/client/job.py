@@ -144,12 +144,15 @@ class Job(Snapshot):
         Of a job that has failed or restarts, these are the last lines of the rank that failed
         first, and with `follow` then those of rank 0 since. `attempt` is a number, `current` or
         `all`. With `follow` it goes on over restarts until the job is finished. `since` is in
-        seconds before now, `tail` in lines of each pod.
+        seconds before now, `tail` in lines of each pod. Raises NotFound for a rank beyond those
+        that the job has.
         """
         from ddpjob.client.follow import Logs, Query
-        from ddpjob.client.selection import choices, select
+        from ddpjob.client.selection import check_is_there, choices, select
 
         wanted, job = select(rank=rank, attempt=attempt), self
+        if wanted:
+            check_is_there(self, wanted)
         asked = None if since is None else time.time() - since
         found = choices(self.body, self.processes_per_node, wanted, follow=follow)
         for choice, goes_on in found:

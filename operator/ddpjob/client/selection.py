@@ -5,6 +5,8 @@ from typing import Literal
 
 from ddpjob.client import why
 from ddpjob.client.logs import Ranges, Wanted
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 
@@ -49,6 +51,23 @@ def select(
             return None
         ranks = Ranges("0") if attempt != "all" else None
     return Wanted(ranks, nodes, which)
+
+
+def check_is_there(job: Snapshot, wanted: Wanted) -> None:
+    """Raise NotFound if the current attempt has none of these ranks, or of these nodes."""
+    if wanted.attempt != "current":  # an attempt that is over may have been larger
+        return
+    world = job.nnodes * job.processes_per_node
+    for kind, asked, count in (("rank", wanted.ranks, world), ("node", wanted.nodes, job.nnodes)):
+        if asked and not asked.meets(range(count)):
+            raise none_of(job, kind, asked.text, count)
+
+
+def none_of(job: Snapshot, kind: str, asked: str, count: int) -> NotFound:
+    """Return the error for a rank, or node, beyond those that the job has."""
+    there = f"ranks 0 to {count - 1}" if count > 1 else "rank 0 alone"
+    text = f"{job.name} has no {kind} {asked}; it has {'node ' * (kind == 'node')}{there}"
+    return NotFound(404, "NotFound", text)
 
 
 def choices(

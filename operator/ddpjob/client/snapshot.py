@@ -122,13 +122,16 @@ class Snapshot:
         return sum(int(text[:6]) for text in counts if text.isascii() and text.isdigit())
 
     @property
+    def nnodes(self) -> int:
+        """Return the number of pods: as the job has started, else as the spec says."""
+        desired = why.number(self.seen, "status", "nodes", "desired")
+        return max(1, desired or why.number(self.seen, "spec", "nnodes") or 1)
+
+    @property
     def processes_per_node(self) -> int:
         """Return the number of ranks in each pod: as the job has started, else as the spec says."""
-        status = self.seen.get("status")
-        nnodes = why.number(self.seen, "spec", "nnodes") or 1
-        nodes = why.number(status, "nodes", "desired") or nnodes
-        if world := why.number(status, "worldSize"):
-            return max(1, min(MAX_NPROC, world // max(1, nodes)))
+        if world := why.number(self.seen, "status", "worldSize"):
+            return max(1, min(MAX_NPROC, world // self.nnodes))
         asked = why.number(self.seen, "spec", "nprocPerNode")
         return max(1, min(MAX_NPROC, self.gpus_per_node if asked is None else asked))
 
