@@ -17,6 +17,7 @@ from types import FunctionType
 from typing import Any
 
 from ddpjob.client.arguments import check_arguments, refusal
+from ddpjob.client.main_guard import unguarded_line
 from ddpjob.client.notebook_source import module_source
 
 # The files that are sent beside the user's own. The second one has what is defined in a notebook.
@@ -62,9 +63,15 @@ def describe(
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        raise refusal(f"{function.__name__}() cannot be called so: {error}") from None
+        text = f"{function.__name__}() cannot be called so: {error}"
+        if "unexpected keyword" in str(error):
+            text += "; fields of the job belong into spec={...}"
+        raise refusal(text) from None
     file = Path(function.__code__.co_filename)
     if file.is_file():
+        if function.__module__ == "__main__" and (line := unguarded_line(file)):
+            text = f"line {line} of {file.name} would call launch again in each rank, which imports"
+            raise refusal(f'{text} {file.name}; put the call below if __name__ == "__main__"')
         return Call(_module_of(function, file, folder), function.__qualname__, args, kwargs)
     return Call(NOTEBOOK_MODULE, function.__name__, args, kwargs, module_source(function))
 
