@@ -166,6 +166,32 @@ def test_what_breaks_a_rule_is_named_before_anything_runs(
     assert words in str(refused.value)
 
 
+FAILS_ONCE = """
+def train():
+    import os, pathlib
+    print("round", os.environ["DDPJOB_ROUND"], flush=True)
+    once = pathlib.Path("once")
+    if not once.exists():
+        once.touch()
+        raise ValueError("boom")
+"""
+
+
+@pytest.mark.parametrize("strategy", ["InPlace", "Recreate"])
+def test_lines_say_which_attempt_and_round_they_are_of(
+    folder: Path, strategy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = {"restartStrategy": strategy, "backoffSeconds": {"first": 0}}
+    spec = {**PLAIN["spec"], "failurePolicy": policy}
+    launch(Notebook()(FAILS_ONCE)["train"], **{**PLAIN, "spec": spec, "stream": True})
+    lines = capsys.readouterr().out.splitlines()
+    again = "a0.1 r0 | round 1" if strategy == "InPlace" else "a1 r0 | round 0"
+    assert "a0 r0 | round 0" in lines and again in lines, lines
+    before = lines[: lines.index(again)]
+    assert "a0 r0 | ValueError: boom" in before
+    assert any(line.startswith("a0 n0 | ddpjob-agent: Exception") for line in before)
+
+
 def test_code_of_a_job_cannot_launch_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPJOB_ATTEMPT", "0")
     with pytest.raises(DDPJobError, match="__main__"):

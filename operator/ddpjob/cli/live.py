@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -23,13 +24,24 @@ PROGRESS_SECONDS = 5.0
 REFRESHES = 4
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line that a pod of the run has printed."""
+
+    attempt: int
+    node_rank: int
+    rank: int | None
+    """The global rank; None for a line that no rank has printed."""
+    text: str
+
+
 class Display(Protocol):
     """A place where a run is shown."""
 
     def status(self, status: Status) -> None:
         """Show the job's new status."""
 
-    def line(self, node: str, line: str) -> None:
+    def line(self, line: Line) -> None:
         """Show a line that a pod has printed: its own colours, and the rest printable."""
 
     def note(self, *lines: str) -> None:
@@ -60,10 +72,10 @@ class LiveDisplay:
         """Show the new status at the next refresh."""
         self._status = status
 
-    def line(self, node: str, line: str) -> None:
+    def line(self, line: Line) -> None:
         """Print the line above the table, with its own colours."""
-        own = Text.from_ansi(printable_but_colours(line))
-        text = Text(f"[node {node}] ", style="dim") + own
+        own = Text.from_ansi(printable_but_colours(line.text))
+        text = Text(f"[node {line.node_rank}] ", style="dim") + own
         self._console.print(text, soft_wrap=True)
 
     def note(self, *lines: str) -> None:
@@ -107,9 +119,9 @@ class PlainDisplay:
         self._last, self._printed_at = step, now
         self.note("  ".join([self._name, state, *shown, *([reason] if reason else [])]))
 
-    def line(self, node: str, line: str) -> None:
+    def line(self, line: Line) -> None:
         """Print the line, with its own colours."""
-        self._print(f"[node {node}] {printable_but_colours(line)}")
+        self._print(f"[node {line.node_rank}] {printable_but_colours(line.text)}")
 
     def note(self, *lines: str) -> None:
         """Print the lines at once."""

@@ -47,9 +47,7 @@ class Printer:
 
     def _head(self, line: LogLine) -> str:
         time = f"{line.time} " if self._timestamps else ""
-        round_ = f".{line.round}" if line.round else ""
-        who = f"n{line.node_rank}" if line.rank is None else f"r{line.rank}"
-        return f"{time}a{line.attempt}{round_} {who}"
+        return time + line.place
 
 
 def shown(line: LogLine) -> str:

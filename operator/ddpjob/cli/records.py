@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddpjob.cli.live import Display, Status
+from ddpjob.cli.live import Display, Line, Status
 
 
 @contextmanager
@@ -16,15 +16,16 @@ def records() -> Iterator[Display]:
 
 
 class Records:
-    """One object a line: `{"status": {…}}`, `{"node": "0", "line": "…"}` or `{"note": "…"}`."""
+    """One object a line: `{"status": {…}}`, `{"attempt": 0, …, "line": "…"}` or `{"note": "…"}`."""
 
     def status(self, status: Status) -> None:
         """Print the whole status of the job."""
         self._print(status=status)
 
-    def line(self, node: str, line: str) -> None:
-        """Print a line that a pod has printed."""
-        self._print(node=node, line=line)
+    def line(self, line: Line) -> None:
+        """Print a line that a pod has printed, with where it comes from."""
+        place = {"attempt": line.attempt, "nodeRank": line.node_rank, "rank": line.rank}
+        self._print(**place, line=line.text)
 
     def note(self, *lines: str) -> None:
         """Print lines of ddpjob itself."""

@@ -20,10 +20,11 @@ from ddpjob import api, names
 from ddpjob.cli.checking import check
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.gpus import describe, shares
-from ddpjob.cli.live import Display, Status, display
+from ddpjob.cli.live import Display, Line, Status, display
 from ddpjob.cli.records import records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
+from ddpjob.client.logs import AGENT
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
@@ -156,9 +157,13 @@ class Session:
                 return
 
     def _line(self, labels: Mapping[str, str], line: str) -> None:
-        rank, text = (None, line) if self._is_one_rank_a_pod else rank_of_line(line)
+        if self._is_one_rank_a_pod:
+            rank, text = None if line.startswith(AGENT.decode()) else 0, line
+        else:
+            rank, text = rank_of_line(line)
         if self._logs and labels.get(names.RANK_LABEL) == "0" and not rank:
-            self._show(self._display.line, "0", text)
+            attempt = int(labels[names.ATTEMPT_LABEL])
+            self._show(self._display.line, Line(attempt, 0, rank, text))
 
     def _show(self, show: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
         """Call `show`; if nobody reads any more (`| head`), end as after SIGPIPE."""

@@ -99,8 +99,8 @@ class PlainDisplay:
         self.note("  ".join(filter(None, [job.name, job.state, *texts, job.reason])))
 
     def line(self, line: LogLine) -> None:
-        """Print the line, with the attempt that it comes from."""
-        print(f"a{line.attempt} r{line.rank or 0} | {shown(line.text)}", flush=True)
+        """Print the line, with the attempt and the rank that it comes from."""
+        print(f"{line.place} | {shown(line.text)}", flush=True)
 
     def note(self, *lines: str) -> None:
         """Print the lines at once."""

@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ddpjob import names
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.client.live import News
 from ddpjob.client.login import Login
-from ddpjob.client.logs import LineMaker, LogLine, Pod
+from ddpjob.client.logs import LineMaker, LogLine, Pod, begun_round
 from ddpjob.client.pieces import Piece
 from ddpjob.client.run import Run
 from ddpjob.client.snapshot import Snapshot
@@ -55,6 +55,7 @@ class LocalRun(Run):
         self._changed = threading.Condition()
         self._queues: list[queue.SimpleQueue[News | None]] = []
         self._notes = deque[str](maxlen=NOTES)
+        self._round = 0, 0  # attempt and round of the last line
         place = _write(self._root, job, files)
         self._process = _start(place / "job.json", self._root, folder)
         self._finalize = weakref.finalize(self, _end, self._process, place)
@@ -182,11 +183,18 @@ class LocalRun(Run):
             self.body = {**self.body, "status": record["status"]}
             return Snapshot(self.body)
         if "line" in record:
-            pod = _pod(self.name, self.attempt, 0)
-            maker = LineMaker(pod, self.processes_per_node, from_the_beginning=False)
-            (line,) = maker.lines([_piece(record["line"])])
-            return line if line.rank in (0, None) else None
+            return self._take_line(record)
         return str(record.get("note", ""))
+
+    def _take_line(self, record: Mapping[str, Any]) -> LogLine:
+        attempt, rank = record["attempt"], record["rank"]
+        if attempt != self._round[0]:
+            self._round = attempt, 0
+        content = record["line"].encode(errors="replace")
+        if rank is None and (begun := begun_round(content)) is not None:
+            self._round = attempt, begun
+        name = names.pod_name(self.name, attempt, record["nodeRank"])
+        return LogLine("", *self._round, rank, record["nodeRank"], "local", name, content)
 
     def _take_note(self, text: str) -> News:
         self._notes.append(text)

@@ -46,6 +46,13 @@ class LogLine:
     """Whether the line ends with this part."""
 
     @property
+    def place(self) -> str:
+        """Return where the line comes from, in short: `a0 r3`, or `a0.1 n1` of round 1, node 1."""
+        round_ = f".{self.round}" if self.round else ""
+        who = f"n{self.node_rank}" if self.rank is None else f"r{self.rank}"
+        return f"a{self.attempt}{round_} {who}"
+
+    @property
     def text(self) -> str:
         """Return the content as text. It may have escape sequences of a terminal."""
         return self.content.decode(errors="replace")
@@ -108,6 +115,12 @@ def _container(body: Body) -> tuple[Literal["waiting", "running", "ended"], str]
     return "waiting", ""
 
 
+def begun_round(content: bytes) -> int | None:
+    """Return the round that begins with this line of an agent, if one does."""
+    found = _ROUND.fullmatch(content)
+    return int(found[1]) if found else None
+
+
 class LineMaker:
     """Makes lines of one pod's pieces: finds the rank, and the round."""
 
@@ -125,8 +138,8 @@ class LineMaker:
             content = piece.text
             if piece.number == 0:
                 self._rank, content = self._whose(content)
-                if self._rank is None and (found := _ROUND.fullmatch(content)):
-                    self._round = int(found[1])
+                if self._rank is None and (begun := begun_round(content)) is not None:
+                    self._round = begun
             yield LogLine(
                 piece.time.decode("ascii", "replace"),
                 pod.attempt,
