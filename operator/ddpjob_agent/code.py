@@ -16,16 +16,17 @@ from ddpjob_agent.processes import read_text
 from ddpjob_agent.verdict import Verdict
 
 if TYPE_CHECKING:
-    from typing import Sequence  # noqa: UP035 - Python 3.8
+    from typing import Callable, Sequence  # noqa: UP035 - Python 3.8
 
 # What the kernel escapes in /proc/self/mountinfo.
 ESCAPES = {ord(character): f"\\{ord(character):03o}" for character in " \t\n\\"}
 
 
-def lay_down(config: Config) -> Verdict | None:
+def lay_down(config: Config, tell: Callable[[str], None] = say) -> Verdict | None:
     """Put the job's code into its folder, and go there. The verdict where that fails, else None.
 
-    Nothing of an earlier round is left in the folder. Without parts it has the code already.
+    `tell` gets a line about it. Nothing of an earlier round is left in the folder. Without parts it
+    has the code already.
     """
     folder = config.code_dir
     try:
@@ -34,7 +35,7 @@ def lay_down(config: Config) -> Verdict | None:
             check_sum(archive, config.code_sha256)
             empty(folder)
             files = unpack(archive, folder)
-            say(f"code {config.code_sha256[:12]} is in {folder}: {files} files")
+            tell(f"code {config.code_sha256[:12]} is in {folder}: {files} files")
         if folder:
             os.chdir(folder)
     except CodeError as problem:

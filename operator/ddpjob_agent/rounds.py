@@ -60,6 +60,7 @@ class Rounds:
         self.token = read_token() if config.in_place or config.node_timeout else ""
         self.round = self.make_round(config)
         self.is_told = False  # the log has the round's failure already
+        self.news: list[str] = []  # lines that belong to the round that is to begin
 
     def make_round(self, config: Config) -> Round:
         """The round whose launcher has just been started, or is about to be."""
@@ -227,7 +228,7 @@ class Rounds:
             return None
         from ddpjob_agent.code import lay_down  # few jobs need it
 
-        return lay_down(self.first)
+        return lay_down(self.first, self.news.append)
 
     def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
         """Wait until something holds.
@@ -250,6 +251,9 @@ class Rounds:
         self.drain()
         end_lines()
         say(f"round {number} of attempt {config.attempt} begins")
+        for line in self.news:
+            say(line)
+        self.news.clear()
         self.round = self.make_round(config)
         self.round.progress.ignore_file()
         start(self.launcher, config, self.mode, self.arguments, self.setup)

@@ -136,7 +136,11 @@ def test_code_trains_and_is_new_after_each_restart_in_place(
         for number in range(restarts + 1):
             assert_sees(pod, number, nproc)
         (assert_warm if is_warm else assert_cold)(pod, (restarts + 1) * nproc)
-        assert pod.log.count(" is in ") == restarts + 1  # unpacked before each round
+        told = [
+            line for line in pod.log.splitlines() if " is in " in line or line.endswith("begins")
+        ]
+        words = [" is in ", *(["begins", " is in "] * restarts)]  # of each round, in its lines
+        assert len(told) == len(words) and all(map(str.__contains__, told, words)), told
 
 
 def assert_sees(pod: Pod, number: int, nproc: int) -> None:
