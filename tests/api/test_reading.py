@@ -442,5 +442,5 @@ def test_plot_of_a_job_without_a_curve_says_so(cluster: Cluster, env: Mapping[st
     cluster.job("sweep-lr3")
     ended = ddpjob("plot", "sweep-lr3", env=env)
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "sweep-lr3: has no loss yet\n"
+    assert ended.err == "sweep-lr3: has no loss yet; docs/progress.md has how to report it\n"
     assert ddpjob("plot", "no-such-job", env=env).code == 3

@@ -82,7 +82,7 @@ def test_a_restart_is_told_with_its_first_cause_and_the_attempts_before() -> Non
     lines = list(text(found, NOW))
     assert lines[:6] == [
         "llama  team-a  Restarting for 40s  image REG/llama:1",
-        "4 nodes x 8 GPUs  3 restarts, 1 of 3 charged since new progress  useful time 91%",
+        "4 nodes x 8 GPUs  3 restarts: 1 charged since new progress, 3 allowed  useful time 91%",
         "step      9100/50000  loss 2.207",
         f"why now   rank 13 (node 1, llama-2-1 on gpu-17) exit 1: {ECC}",
         "          the first cause of attempt 2; the 31 other ranks were stopped after it",

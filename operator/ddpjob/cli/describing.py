@@ -82,8 +82,9 @@ def _numbers(found: Found) -> str:
     each = f"{gpus} GPUs" if gpus else f"{ranks} ranks" if ranks > 1 else "1 rank"
     restarts, budget = found["restarts"], found["budget"]
     many = "restart" if restarts == 1 else "restarts"
-    charged = f"{budget['charged']} of {budget['max']} charged since new progress"
-    parts = [f"{found['nodes']} nodes x {each}", f"{restarts} {many}, {charged}"]
+    since = f"{budget['charged']} charged since new progress, {budget['max']} allowed"
+    nodes = "1 node" if found["nodes"] == 1 else f"{found['nodes']} nodes"
+    parts = [f"{nodes} x {each}", f"{restarts} {many}: {since}"]
     if found["usefulTime"] is not None:
         parts.append(f"useful time {found['usefulTime']:.0%}")
     return "  ".join(parts)

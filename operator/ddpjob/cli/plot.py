@@ -50,7 +50,7 @@ def plot(
     else:
         title, curve = _of_job(Place(namespace, context, kubeconfig), name, metric)
     if not curve.points:
-        _refuse(f"{title}: has no {LABELS[metric]} yet")
+        _refuse(f"{title}: has no {LABELS[metric]} yet; docs/progress.md has how to report it")
     label = LABELS[metric]
     if svg is not None:
         drawn = plots.svg(curve.points, curve.restarts, title, label=label, is_log=log)

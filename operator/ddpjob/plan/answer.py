@@ -27,8 +27,8 @@ from ddpjob.plan.status import with_condition, with_history
 from ddpjob.times import duration, seconds_since
 
 HOPELESS = (
-    "a restart would end the same way; where it would not, a rule of failurePolicy with "
-    "onReasons: [{reason}] and action: Restart has it tried"
+    "a restart would end the same way. If it would not, add a rule to failurePolicy with "
+    "onReasons: [{reason}] and action: Restart"
 )
 # As many as the status may hold.
 MAX_AVOIDED_NODES = 32

@@ -82,7 +82,9 @@ UNSCHEDULABLE = Reason(
     "Unschedulable",
     False,
     "No node has room. The message is the scheduler's.",
-    "Wait, ask for less, or set `startupDeadlineSeconds`. `ddpjob doctor` shows the free GPUs.",
+    "Wait, or ask for less: `ddpjob suspend NAME --wait`, then `ddpjob resume NAME --set "
+    "resources.limits.cpu=500m`. `startupDeadlineSeconds` ends the waiting. `ddpjob doctor` shows "
+    "the free GPUs.",
 )
 IMAGE_PULL = Reason(
     "Running",
