@@ -109,7 +109,7 @@ endef
 
 ##@ Releasing
 
-.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery peer-image soak pictures gpu-check upgrade-images upgrade-check lock clean
+.PHONY: images bench bench-memory bench-trainer bench-startup bench-failures bench-recovery bench-cli peer-image soak pictures gpu-check upgrade-images upgrade-check lock clean
 images: ## Build the operator's image and the trainer's three; IMAGES=operator,native picks
 	@tool='$(CONTAINER_TOOL)'; \
 	for candidate in docker podman buildah; do \
@@ -145,6 +145,9 @@ bench-failures: $(DEV_STAMP) ## Run every kind of failure, on a real API server,
 
 bench-recovery: $(DEV_STAMP) ## From a fault to the next step, on kind (2.5 hours); writes docs/recovery.md
 	$(PY) -m benchmarks.recovery --write
+
+bench-cli: $(DEV_STAMP) ## The CPU time that commands take to start; writes a table of docs/cli.md
+	$(PY) -m benchmarks.cli --write
 
 peer-image: $(DEV_STAMP) ## Build Kubeflow's Training Operator, beside which `make bench-recovery` measures
 	VENV=$(VENV) benchmarks/recovery/training-operator/build

@@ -1,20 +1,25 @@
 """The CPU time that the command line takes to start: `python -m benchmarks.cli`.
 
 Each command runs several times; the least is printed, user and system time together. The first
-request goes to a server on this machine that answers with an empty list.
+request goes to a server on this machine that answers with an empty list. `--write` puts the table
+into docs/cli.md. Exit codes: 0 all are within their budgets, 1 one is not or an error.
 """
 
+import argparse
 import json
 import os
 import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.cluster.tiers import ROOT
+from tests.parts import with_part
 from tests.terminal import COMMAND, environment
 
 RUNS = 7
@@ -64,27 +69,46 @@ def cpu_seconds(command: tuple[str, ...], env: Mapping[str, str]) -> float:
     return least
 
 
-def main() -> None:
-    """Measure, and print a line for each command."""
+def measure() -> Iterator[tuple[str, float, float | None]]:
+    """Yield each command, its CPU time and its budget, in seconds."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with TemporaryDirectory() as folder:
         env = environment(kubeconfig(Path(folder), server.server_port))
         cases = [
-            ("python alone", (sys.executable, "-c", ""), env, None),
-            ("--version", (*COMMAND, "--version"), env, "local"),
-            ("--help", (*COMMAND, "--help"), env, "local"),
-            ("logs --help", (*COMMAND, "logs", "--help"), env, "local"),
-            ("a TAB", COMMAND, {**env, **TAB}, "local"),
-            ("get: the first request", (*COMMAND, "get"), env, "request"),
+            ("Python alone: `python -c ''`", (sys.executable, "-c", ""), env, None),
+            ("`ddpjob --version`", (*COMMAND, "--version"), env, "local"),
+            ("`ddpjob --help`", (*COMMAND, "--help"), env, "local"),
+            ("`ddpjob logs --help`", (*COMMAND, "logs", "--help"), env, "local"),
+            ("completion, at each TAB", COMMAND, {**env, **TAB}, "local"),
+            ("`ddpjob get`, with its request", (*COMMAND, "get"), env, "request"),
         ]
         for name, command, environ, budget in cases:
-            spent = cpu_seconds(command, environ)
-            of = f"  of {BUDGETS[budget]}" if budget else ""
-            print(f"{name:<24} {spent:.3f} s{of}")
+            yield name, cpu_seconds(command, environ), BUDGETS[budget] if budget else None
     server.shutdown()
-    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}")
+
+
+def main() -> int:
+    """Measure, and print a row for each command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cli", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table of docs/cli.md")
+    write, within = parser.parse_args().write, True
+    lines = ["| command | CPU, s | at most |", "| --- | --- | --- |"]
+    for name, spent, budget in measure():
+        lines.append(f"| {name} | {spent:.2f} | {'' if budget is None else budget} |")
+        within = within and (budget is None or spent <= budget)
+    python = sys.version.split()[0]
+    today = datetime.now(UTC).date()
+    lines += [
+        "",
+        f"Measured on {today}, with Python {python} on a machine of {os.cpu_count()} cores.",
+    ]
+    print("\n".join(lines))
+    if write:
+        page = ROOT / "docs" / "cli.md"
+        page.write_text(with_part(page.read_text(), "start", "\n".join(lines)))
+    return 0 if within else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
