@@ -192,7 +192,7 @@ def test_deletion_in_a_pipe_needs_yes(cluster: Cluster, env: Mapping[str, str]) 
     cluster.running("one")
     cluster.running("two")
     ended = ddpjob("delete", "one", "two", env=env)
-    assert ended.code == 2 and "--yes: needed, since there is no terminal" in ended.err
+    assert ended.code == 2 and "--yes: needed, as there is no terminal" in ended.err
     ended = ddpjob("delete", "one", "gone", "-y", env=env)
     assert ended.code == 3 and '"gone" not found' in ended.err
     assert stored(cluster, "one")

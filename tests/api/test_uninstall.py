@@ -136,7 +136,7 @@ def test_it_takes_one_operator_and_no_other(
     assert left(api_server, first) == left(api_server, second) == ALL
 
     asked = uninstall("--namespace", first, "--delete-jobs")
-    assert asked.returncode == 2 and "--yes: needed, since there is no terminal" in asked.stderr
+    assert asked.returncode == 2 and "--yes: needed, as there is no terminal" in asked.stderr
     assert left(api_server, first) == left(api_server, second) == ALL
 
     gone = uninstall("--namespace", first, "--delete-jobs", "--yes")

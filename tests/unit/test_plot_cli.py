@@ -79,7 +79,10 @@ def test_a_terminal_without_unicode_gets_ascii(history: Path) -> None:
     [
         (("--file", "/none"), "/none: cannot be read: No such file or directory"),
         (("--file", "/"), "/: cannot be read: Is a directory"),
-        (("--file", "/dev/null"), "/dev/null: has no loss yet"),
+        (
+            ("--file", "/dev/null"),
+            "/dev/null: has no loss yet; docs/progress.md has how to report it",
+        ),
         (("a", "--file", "b"), "give the NAME of a job or --file, not both"),
     ],
 )

@@ -13,8 +13,7 @@ STDIN, STDERR = 0, 2
 def check_can_ask() -> None:
     """Raise typer.BadParameter where nobody could answer."""
     if not (os.isatty(STDIN) and os.isatty(STDERR)):
-        text = "needed, since there is no terminal to ask on"
-        raise typer.BadParameter(text, param_hint="--yes")
+        raise typer.BadParameter("needed, as there is no terminal to ask on", param_hint="--yes")
 
 
 def confirm(question: str) -> None:

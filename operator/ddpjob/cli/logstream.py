@@ -45,7 +45,7 @@ def print_logs(place: Place, name: str | None, options: Options) -> Exit:
     client = place.client()
     job = find(client, name)
     if wanted:
-        check_is_there(job, wanted)
+        check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
     printer = Printer(options.output, timestamps=options.timestamps)
     try:
         found = choices(job.body, job.processes_per_node, wanted, follow=options.follow)

@@ -5,12 +5,16 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, Record
+from ddpjob.ranks import MAX_WORLD_SIZE
 
 
 def stacks(
     name: Name = None,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Print the whole stacks of this global rank.")
+        int | None,
+        typer.Option(
+            min=0, max=MAX_WORLD_SIZE - 1, help="Print the whole stacks of this global rank."
+        ),
     ] = None,
     namespace: Namespace = None,
     output: Annotated[

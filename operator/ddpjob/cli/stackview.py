@@ -9,7 +9,8 @@ from ddpjob.cli.say import document, note, say
 from ddpjob.client import agents
 from ddpjob.client.agents import Answer
 from ddpjob.client.job import Job
-from ddpjob.client.selection import none_of
+from ddpjob.client.logs import Ranges, Wanted
+from ddpjob.client.selection import check_is_there
 from ddpjob.client.stacks import Group, group
 from ddpjob.errors import NotFound
 from ddpjob.ranks import format_ranks
@@ -39,8 +40,8 @@ def show_rank(place: Place, name: str | None, rank: int, output: Record) -> None
     """Print all that is known of one rank. Raises NotFound if it does not answer."""
     job, answers, found = _ask(place, name)
     if rank not in found:
-        if rank >= (world := job.nnodes * job.processes_per_node):
-            raise none_of(job, "rank", str(rank), world)
+        wanted = Wanted(Ranges(str(rank)))
+        check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
         _tell_absent(answers)
         raise _nothing(job, answers, rank)
     text = found[rank].rstrip("\n")

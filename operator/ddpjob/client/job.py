@@ -152,7 +152,7 @@ class Job(Snapshot):
 
         wanted, job = select(rank=rank, attempt=attempt), self
         if wanted:
-            check_is_there(self, wanted)
+            check_is_there(self.name, self.nnodes, self.processes_per_node, wanted)
         asked = None if since is None else time.time() - since
         found = choices(self.body, self.processes_per_node, wanted, follow=follow)
         for choice, goes_on in found:

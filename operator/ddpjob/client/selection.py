@@ -5,7 +5,6 @@ from typing import Literal
 
 from ddpjob.client import why
 from ddpjob.client.logs import Ranges, Wanted
-from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
@@ -53,21 +52,19 @@ def select(
     return Wanted(ranks, nodes, which)
 
 
-def check_is_there(job: Snapshot, wanted: Wanted) -> None:
-    """Raise NotFound if the current attempt has none of these ranks, or of these nodes."""
+def check_is_there(name: str, nnodes: int, processes: int, wanted: Wanted) -> None:
+    """Raise NotFound if the current attempt of job `name` has none of these ranks, or nodes.
+
+    It has `nnodes` pods of so many processes.
+    """
     if wanted.attempt != "current":  # an attempt that is over may have been larger
         return
-    world = job.nnodes * job.processes_per_node
-    for kind, asked, count in (("rank", wanted.ranks, world), ("node", wanted.nodes, job.nnodes)):
+    world = nnodes * processes
+    for kind, asked, count in (("rank", wanted.ranks, world), ("node", wanted.nodes, nnodes)):
         if asked and not asked.meets(range(count)):
-            raise none_of(job, kind, asked.text, count)
-
-
-def none_of(job: Snapshot, kind: str, asked: str, count: int) -> NotFound:
-    """Return the error for a rank, or node, beyond those that the job has."""
-    there = f"ranks 0 to {count - 1}" if count > 1 else "rank 0 alone"
-    text = f"{job.name} has no {kind} {asked}; it has {'node ' * (kind == 'node')}{there}"
-    return NotFound(404, "NotFound", text)
+            there = f"ranks 0 to {count - 1}" if count > 1 else "rank 0 alone"
+            has = f"it has {'node ' * (kind == 'node')}{there}"
+            raise NotFound(404, "NotFound", f"{name} has no {kind} {asked.text}; {has}")
 
 
 def choices(
