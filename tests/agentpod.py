@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,6 @@ import ddpjob_agent
 from ddpjob import names
 from ddpjob.controller.controller import load_agent
 from ddpjob.pods.agent_zip import pack
-from ddpjob.ranks import rank_of_line
 
 SOURCES = Path(ddpjob_agent.__file__).parent
 DEADLINE = 90.0  # s; nothing here takes more than a few on an idle machine
@@ -40,6 +40,11 @@ def archive_with(changes: Mapping[str, str]) -> bytes:
         (path,) = (path for path, text in sources.items() if text.count(f"\n{old}\n") == 1)
         sources[path] = sources[path].replace(f"\n{old}\n", f"\n{new}\n")
     return pack(sources)
+
+
+def without_rank(line: str) -> str:
+    """A line of a log as its rank wrote it: the agent names the rank where a pod has several."""
+    return re.sub(r"^\[rank [0-9]+\] ", "", line)
 
 
 def _config_map(folder: Path, archive: bytes) -> None:
@@ -87,7 +92,7 @@ class Pod:
     @property
     def lines(self) -> list[str]:
         """The lines of the log as processes wrote them, without the ranks before them."""
-        return [rank_of_line(line)[1] for line in self.log.splitlines()]
+        return [without_rank(line) for line in self.log.splitlines()]
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The limits of ranks, sets of ranks as text such as `0-3,7`, and the rank of a line in a log."""
+"""The limits of ranks, and sets of ranks as text such as `0-3,7`."""
 
 import re
 from collections.abc import Iterable
@@ -9,8 +9,6 @@ MAX_WORLD_SIZE = MAX_NNODES * MAX_NPROC
 PART = "[0-9]{1,4}(-[0-9]{1,4})?"
 # The texts that `format_ranks` writes, for up to 5000 nodes.
 RANKS = f"^({PART}(,{PART})*)?$"
-# The agent begins each line of a rank so, where the pod runs several.
-_LINE = re.compile(r"\[rank (0|[1-9][0-9]{0,5})\] ", re.ASCII)
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
@@ -41,12 +39,3 @@ def parse_ranks(text: str, nnodes: int) -> set[int]:
         ranks.update(range(max(first, free), min(last + 1, nnodes)))
         free = max(free, last + 1)
     return ranks
-
-
-def rank_of_line(line: str) -> tuple[int | None, str]:
-    """Return the global rank that wrote a line of a pod's log, and the line as it wrote it.
-
-    The rank is None for a line of the agent, of torchrun, or of a pod with one rank.
-    """
-    found = _LINE.match(line)
-    return (int(found[1]), line[found.end() :]) if found else (None, line)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpjob.api.base import quantity_value
-from ddpjob.ranks import rank_of_line
+from tests.agentpod import without_rank
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 from tests.e2e.install import SYSTEM, Job, evict, signal_rank, wait_until
@@ -240,7 +240,7 @@ def stepped_at(job: Job, pods: Sequence[str], since: float, nproc: int = 1) -> f
 def first_steps(log: str, since: float) -> list[float]:
     """When each rank in a log of SCRIPT made a first step after a Unix time."""
     found: dict[str, float] = {}
-    for _, line in map(rank_of_line, log.splitlines()):
+    for line in map(without_rank, log.splitlines()):
         if line.startswith("first step"):
             _, _, rank, at = line.split()
             if float(at) > since:

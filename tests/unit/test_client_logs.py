@@ -33,6 +33,15 @@ def test_a_rank_is_known_by_the_agents_prefix() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[rank 2]step", "[rank2]: torch's own", "[rank 02] x", "[rank -2] x", "[rank \u0662] x"],
+)
+def test_what_only_looks_like_the_agents_prefix_is_none(text: str) -> None:
+    (line,) = made(text.encode())
+    assert (line.rank, line.text) == (None, text)
+
+
 def test_the_only_rank_of_a_pod_has_all_lines_but_the_agents() -> None:
     lines = made(b"[rank 7] my words", b"ddpjob-agent: x", processes=1)
     assert [(each.rank, each.text) for each in lines] == [

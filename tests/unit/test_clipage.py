@@ -7,7 +7,6 @@ from typing import get_args, get_type_hints
 import pytest
 
 from ddpjob.cli import app
-from ddpjob.cli.live import Line
 from ddpjob.cli.loglines import record
 from ddpjob.cli.records import records
 from ddpjob.cli.validating import Problem
@@ -60,7 +59,7 @@ def test_the_fields_of_json_are_documented() -> None:
 def test_the_records_of_a_run_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
     with records() as shown:
         shown.status({})
-        shown.line(Line(0, 0, 0, "x"))
+        shown.line(LogLine("", 0, 0, 0, 0, "local", "digits-0-0", b"x"))
         shown.note("y")
     printed = map(json.loads, capsys.readouterr().out.splitlines())
     assert documented("`run`") >= {field for record in printed for field in record}

@@ -17,14 +17,19 @@ import psutil
 import pytest
 from rich.console import Console
 
-from ddpjob.cli.live import Line, LiveDisplay, PlainDisplay, display
+from ddpjob.cli.live import LiveDisplay, PlainDisplay, display
+from ddpjob.client.logs import LineMaker, LogLine, local_pod
 
 pytestmark = pytest.mark.timeout(180)
 # Rank 0 says so when both ranks have set their traps.
 # Where a line of rank 0 comes from, in a record.
-FIRST = {"attempt": 0, "nodeRank": 0, "rank": 0}
+FIRST = {"attempt": 0, "round": 0, "rank": 0, "nodeRank": 0}
 MEET = "touch /meet/$RANK; until [ -e /meet/0 ] && [ -e /meet/1 ]; do :; done; echo up"
 STUBBORN = f"trap '' TERM; {MEET}; while :; do sleep 0.05; done"
+
+
+def line_of(text: str) -> LogLine:
+    return LineMaker(local_pod("digits", 0, 0), 1, from_the_beginning=True).line(text)
 
 
 def job(script: str, **spec: Any) -> dict[str, Any]:
@@ -512,7 +517,7 @@ def test_a_terminal_shows_the_columns_of_kubectl_and_lines_above_them() -> None:
                 "summary": {"nodes": "2/2", "step": "12/20", "loss": "0.0831", "eta": "14s"},
             }
         )
-        shown.line(Line(0, 0, 0, "[not] markup"))
+        shown.line(line_of("[not] markup"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[node 0] [not] markup" in text
     headings, row = [line for line in text.splitlines() if "NAME" in line or "digits" in line][-2:]
@@ -542,7 +547,7 @@ def test_notes_are_made_printable_and_lines_of_the_job_keep_their_colours(
     )
     with display("digits", console) as shown:
         shown.note("digits restarts: boom\x1b[2J\nforged\u202e", "  log: there")
-        shown.line(Line(0, 0, 0, "\x1b[31mred\x1b[0m"))
+        shown.line(line_of("\x1b[31mred\x1b[0m"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert r"digits restarts: boom\x1b[2J\nforged\u202e" in text and "  log: there" in text
     assert re.search(r"\x1b\[(2;)?31mred\x1b\[0m", text) and "\x1b[2J" not in text
@@ -568,7 +573,7 @@ CONTROLS = (
 def test_a_line_of_the_job_controls_no_terminal(control: str, is_terminal: bool) -> None:
     console = Console(file=io.StringIO(), width=300, force_terminal=is_terminal)
     shown = (LiveDisplay if is_terminal else PlainDisplay)("digits", console)
-    shown.line(Line(0, 0, 0, f"a\t\x1b[1;31mred {control} end"))
+    shown.line(line_of(f"a\t\x1b[1;31mred {control} end"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     left = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert left.startswith("[node 0] a") and left.endswith("end\n")
@@ -581,7 +586,7 @@ def test_of_a_progress_bar_the_last_state_is_shown(is_terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=is_terminal, color_system=None)
     shown = (LiveDisplay if is_terminal else PlainDisplay)("digits", console)
     for line in ("10%\r20%\r30%\r", "windows\r", "\r", ""):
-        shown.line(Line(0, 0, 0, line))
+        shown.line(line_of(line))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.strip() for line in lines] == [
         *("[node 0] 30%", "[node 0] windows"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob.ranks import format_ranks, parse_ranks, rank_of_line
+from ddpjob.ranks import format_ranks, parse_ranks
 
 NNODES = 5000  # the most that a job may have
 MOST = 20_000  # characters of status.succeededRanks
@@ -56,24 +56,3 @@ def test_each_rank_is_looked_at_once_however_often_it_is_there(text: str) -> Non
     finally:
         tracemalloc.stop()
     assert parse_ranks(text, NNODES) == set(range(NNODES))
-
-
-@pytest.mark.parametrize(
-    ("line", "rank", "text"),
-    [
-        ("[rank 0] step 1", 0, "step 1"),
-        ("[rank 639999] ", 639999, ""),
-        ("[rank 3] [rank 4] ", 3, "[rank 4] "),
-        ("ddpjob-agent: [rank 0] ", None, "ddpjob-agent: [rank 0] "),
-        ("[rank 0]step", None, "[rank 0]step"),
-        ("[rank0]: torch's own", None, "[rank0]: torch's own"),
-        ("[rank 07] x", None, "[rank 07] x"),
-        ("[rank -1] x", None, "[rank -1] x"),
-        ("[rank 1000000] x", None, "[rank 1000000] x"),
-        ("[rank \u0661] x", None, "[rank \u0661] x"),
-    ],
-)
-def test_a_line_of_a_pods_log_says_which_rank_wrote_it(
-    line: str, rank: int | None, text: str
-) -> None:
-    assert rank_of_line(line) == (rank, text)

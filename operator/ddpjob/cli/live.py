@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpjob.cli.screen import COLOURS
+from ddpjob.client.logs import LogLine
 from ddpjob.text import printable, printable_but_colours
 from ddpjob.times import duration
 
@@ -24,24 +24,13 @@ PROGRESS_SECONDS = 5.0
 REFRESHES = 4
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line that a pod of the run has printed."""
-
-    attempt: int
-    node_rank: int
-    rank: int | None
-    """The global rank; None for a line that no rank has printed."""
-    text: str
-
-
 class Display(Protocol):
     """A place where a run is shown."""
 
     def status(self, status: Status) -> None:
         """Show the job's new status."""
 
-    def line(self, line: Line) -> None:
+    def line(self, line: LogLine) -> None:
         """Show a line that a pod has printed: its own colours, and the rest printable."""
 
     def note(self, *lines: str) -> None:
@@ -72,7 +61,7 @@ class LiveDisplay:
         """Show the new status at the next refresh."""
         self._status = status
 
-    def line(self, line: Line) -> None:
+    def line(self, line: LogLine) -> None:
         """Print the line above the table, with its own colours."""
         own = Text.from_ansi(printable_but_colours(line.text))
         text = Text(f"[node {line.node_rank}] ", style="dim") + own
@@ -119,7 +108,7 @@ class PlainDisplay:
         self._last, self._printed_at = step, now
         self.note("  ".join([self._name, state, *shown, *([reason] if reason else [])]))
 
-    def line(self, line: Line) -> None:
+    def line(self, line: LogLine) -> None:
         """Print the line, with its own colours."""
         self._print(f"[node {line.node_rank}] {printable_but_colours(line.text)}")
 

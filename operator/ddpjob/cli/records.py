@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddpjob.cli.live import Display, Line, Status
+from ddpjob.cli.live import Display, Status
+from ddpjob.client.logs import LogLine
 
 
 @contextmanager
@@ -22,10 +23,10 @@ class Records:
         """Print the whole status of the job."""
         self._print(status=status)
 
-    def line(self, line: Line) -> None:
+    def line(self, line: LogLine) -> None:
         """Print a line that a pod has printed, with where it comes from."""
-        place = {"attempt": line.attempt, "nodeRank": line.node_rank, "rank": line.rank}
-        self._print(**place, line=line.text)
+        place = {"attempt": line.attempt, "round": line.round}
+        self._print(**place, rank=line.rank, nodeRank=line.node_rank, line=line.text)
 
     def note(self, *lines: str) -> None:
         """Print lines of ddpjob itself."""

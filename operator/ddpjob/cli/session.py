@@ -20,17 +20,16 @@ from ddpjob import api, names
 from ddpjob.cli.checking import check
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.gpus import describe, shares
-from ddpjob.cli.live import Display, Line, Status, display
+from ddpjob.cli.live import Display, Status, display
 from ddpjob.cli.records import records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
-from ddpjob.client.logs import AGENT
+from ddpjob.client.logs import LineMaker, local_pod
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-from ddpjob.ranks import rank_of_line
 from ddpjob.runner import Runner
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
@@ -103,7 +102,8 @@ class Session:
         self.folder = job_folder(local.directory, self.namespace, self.name)
         parsed = api.DDPJob.parse(job)
         self._shares = shares(parsed, os.environ)
-        self._is_one_rank_a_pod = parsed.spec.processes_per_node == 1
+        self._processes = parsed.spec.processes_per_node
+        self._makers: dict[str, LineMaker] = {}  # of node rank 0's lines, by attempt
         self._cluster = LocalCluster(admit=_admit)
         self._runner = Runner(
             self._cluster,
@@ -157,13 +157,15 @@ class Session:
                 return
 
     def _line(self, labels: Mapping[str, str], line: str) -> None:
-        if self._is_one_rank_a_pod:
-            rank, text = None if line.startswith(AGENT.decode()) else 0, line
-        else:
-            rank, text = rank_of_line(line)
-        if self._logs and labels.get(names.RANK_LABEL) == "0" and not rank:
-            attempt = int(labels[names.ATTEMPT_LABEL])
-            self._show(self._display.line, Line(attempt, 0, rank, text))
+        if not self._logs or labels.get(names.RANK_LABEL) != "0":
+            return
+        attempt = labels[names.ATTEMPT_LABEL]
+        if attempt not in self._makers:
+            pod = local_pod(self.name, int(attempt), 0)
+            self._makers[attempt] = LineMaker(pod, self._processes, from_the_beginning=True)
+        made = self._makers[attempt].line(line)
+        if not made.rank:
+            self._show(self._display.line, made)
 
     def _show(self, show: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
         """Call `show`; if nobody reads any more (`| head`), end as after SIGPIPE."""
@@ -252,7 +254,7 @@ class Session:
         cause, log, *traceback = self._first_cause()
         pod = str((self._status.get("failure") or {}).get("pod"))
         # Rank 0's lines are printed, and its pod may have other ranks.
-        is_shown = self._logs and pod.endswith("-0") and self._is_one_rank_a_pod
+        is_shown = self._logs and pod.endswith("-0") and self._processes == 1
         return [f"{self.name} restarts{where}: {cause}", log, *([] if is_shown else traceback)]
 
     def _refusal(self) -> str | None:

@@ -19,13 +19,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ddpjob import names
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.client.live import News
 from ddpjob.client.login import Login
-from ddpjob.client.logs import LineMaker, LogLine, Pod, begun_round
-from ddpjob.client.pieces import Piece
+from ddpjob.client.logs import LineMaker, LogLine, local_pod
 from ddpjob.client.run import Run
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.threads import Pipe
@@ -55,7 +53,6 @@ class LocalRun(Run):
         self._changed = threading.Condition()
         self._queues: list[queue.SimpleQueue[News | None]] = []
         self._notes = deque[str](maxlen=NOTES)
-        self._round = 0, 0  # attempt and round of the last line
         place = _write(self._root, job, files)
         self._process = _start(place / "job.json", self._root, folder)
         self._finalize = weakref.finalize(self, _end, self._process, place)
@@ -90,9 +87,9 @@ class LocalRun(Run):
             raise InvalidJob("logs", "of a local run are those of one rank, and have no times")
         number = self.attempt if attempt == "current" else int(attempt)
         processes = self.processes_per_node
-        pod = _pod(self.name, number, int(text) // processes)
-        pieces = map(_piece, _lines(self._log(pod), lambda: follow and not self._is_over))
-        made = LineMaker(pod, processes, from_the_beginning=True).lines(pieces)
+        pod = local_pod(self.name, number, int(text) // processes)
+        maker = LineMaker(pod, processes, from_the_beginning=True)
+        made = map(maker.line, _lines(self._log(pod.name), lambda: follow and not self._is_over))
         found = (line for line in made if line.rank in (int(text), None))
         yield from found if tail is None else deque(found, maxlen=tail)
 
@@ -135,8 +132,8 @@ class LocalRun(Run):
     def close(self) -> None:
         """Do nothing: there is no connection."""
 
-    def _log(self, pod: Pod) -> Path:
-        return self._root / self.name / "logs" / f"{pod.name}.log"
+    def _log(self, pod: str) -> Path:
+        return self._root / self.name / "logs" / f"{pod}.log"
 
     @property
     def _is_over(self) -> bool:
@@ -187,27 +184,13 @@ class LocalRun(Run):
         return str(record.get("note", ""))
 
     def _take_line(self, record: Mapping[str, Any]) -> LogLine:
-        attempt, rank = record["attempt"], record["rank"]
-        if attempt != self._round[0]:
-            self._round = attempt, 0
-        content = record["line"].encode(errors="replace")
-        if rank is None and (begun := begun_round(content)) is not None:
-            self._round = attempt, begun
-        name = names.pod_name(self.name, attempt, record["nodeRank"])
-        return LogLine("", *self._round, rank, record["nodeRank"], "local", name, content)
+        pod = local_pod(self.name, record["attempt"], record["nodeRank"])
+        place = pod.attempt, record["round"], record["rank"], pod.node_rank, pod.node, pod.name
+        return LogLine("", *place, record["line"].encode(errors="replace"))
 
     def _take_note(self, text: str) -> News:
         self._notes.append(text)
         return text
-
-
-def _pod(job: str, attempt: int, node_rank: int) -> Pod:
-    name = names.pod_name(job, attempt, node_rank)
-    return Pod(name, "", attempt, node_rank, node="local", state="running", reason="")
-
-
-def _piece(line: str) -> Piece:
-    return Piece(b"", line.encode(errors="replace"), 0, True)
 
 
 class _Nowhere(Connection):

@@ -14,7 +14,7 @@ from ddpjob.json_depth import Body
 from ddpjob.ranks import MAX_WORLD_SIZE
 
 # What the agent writes: before a rank's lines if the pod has several ranks, and before its own.
-_RANK = re.compile(rb"\[rank ([0-9]{1,6})\] ")
+_RANK = re.compile(rb"\[rank (0|[1-9][0-9]{0,5})\] ")
 AGENT = b"ddpjob-agent: "
 # And between two rounds.
 _ROUND = re.compile(rb"ddpjob-agent: round ([0-9]{1,9}) of attempt [0-9]{1,9} begins\r?")
@@ -73,6 +73,12 @@ class Pod:
     """Why it waits, or an empty text."""
 
 
+def local_pod(job: str, attempt: int, node_rank: int) -> Pod:
+    """Return a pod of a job that runs on this machine."""
+    name = names.pod_name(job, attempt, node_rank)
+    return Pod(name, "", attempt, node_rank, node="local", state="running", reason="")
+
+
 def read_pod(body: Body, job: str, job_uid: str) -> Pod | None:
     """Return the job's pod; None for a pod of another job, or of nobody's.
 
@@ -115,12 +121,6 @@ def _container(body: Body) -> tuple[Literal["waiting", "running", "ended"], str]
     return "waiting", ""
 
 
-def begun_round(content: bytes) -> int | None:
-    """Return the round that begins with this line of an agent, if one does."""
-    found = _ROUND.fullmatch(content)
-    return int(found[1]) if found else None
-
-
 class LineMaker:
     """Makes lines of one pod's pieces: finds the rank, and the round."""
 
@@ -131,6 +131,11 @@ class LineMaker:
         self._round: int | None = 0 if from_the_beginning else None
         self._rank: int | None = None
 
+    def line(self, text: str) -> LogLine:
+        """Return the line of a text that has no time, as on this machine."""
+        (line,) = self.lines([Piece(b"", text.encode(errors="replace"), 0, True)])
+        return line
+
     def lines(self, pieces: Iterable[Piece]) -> Iterator[LogLine]:
         """Yield the line of each piece."""
         pod = self._pod
@@ -138,8 +143,8 @@ class LineMaker:
             content = piece.text
             if piece.number == 0:
                 self._rank, content = self._whose(content)
-                if self._rank is None and (begun := begun_round(content)) is not None:
-                    self._round = begun
+                if self._rank is None and (begun := _ROUND.fullmatch(content)):
+                    self._round = int(begun[1])
             yield LogLine(
                 piece.time.decode("ascii", "replace"),
                 pod.attempt,
