@@ -5,14 +5,15 @@ Both stand side by side, so that both refuse the same files.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, get_args
 
 import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 
@@ -119,6 +120,15 @@ class Model(BaseModel):
         Keys are camelCase, defaults are filled in, and absent fields are left out.
         """
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+def parts_of(field: FieldInfo) -> Iterator[Any]:
+    """Yield what the annotation of a field is made of: types, and what `Annotated` adds."""
+    annotations = [field.annotation, *field.metadata]
+    while annotations:
+        annotation = annotations.pop(0)
+        yield annotation
+        annotations[:0] = get_args(annotation)
 
 
 def _filled_in(model: Model, path: str) -> tuple[Any, bool]:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from ddpjob.api.base import DNS_SUBDOMAIN, NAMESPACE, Broken, Model, Rule, below, broken_rules
+from ddpjob.api.meant import unknown_field
 from ddpjob.api.messages import MAX_PROBLEMS, explain, show
 from ddpjob.api.new_jobs import problems_beside, problems_of
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, Spec
@@ -134,7 +135,7 @@ class DDPJob(Model):
         try:
             return cls.model_validate(_read(obj))
         except ValidationError as error:
-            raise explain(error, most=1)[0] from None
+            raise explain(cls, error, most=1)[0] from None
 
 
 def validate(obj: Any) -> list[InvalidJob]:
@@ -153,7 +154,7 @@ def validate(obj: Any) -> list[InvalidJob]:
         spec = DDPJob.model_validate(read).spec
         problems += problems_of(spec.failure_policy, spec.world_size)
     except ValidationError as error:
-        problems += explain(error)
+        problems += explain(DDPJob, error)
         problems += unjudged(DDPJob, read, error)
         problems += problems_beside(error, read.get("spec"))
     return problems[:MAX_PROBLEMS]
@@ -180,12 +181,12 @@ def _unknown_metadata(metadata: Any) -> list[InvalidJob]:
     The models ignore them, because a later Kubernetes may have more fields.
     """
     unknown = set(metadata) - _METADATA_FIELDS if isinstance(metadata, Mapping) else set()
-    return [
-        InvalidJob(
-            f"metadata{below(name)}", f"unknown field, got {show(metadata[name])}", metadata[name]
-        )
-        for name in sorted(map(str, unknown))
-    ]
+    found = []
+    for name in sorted(map(str, unknown)):
+        value = metadata[name]
+        rule = f"{unknown_field(name, _METADATA_FIELDS)}, got {show(value)}"
+        found.append(InvalidJob(f"metadata{below(name)}", rule, value))
+    return found
 
 
 def _unknown_nulls(obj: Mapping[str, Any]) -> list[InvalidJob]:
@@ -193,7 +194,7 @@ def _unknown_nulls(obj: Mapping[str, Any]) -> list[InvalidJob]:
     try:
         DDPJob.model_validate(obj)
     except ValidationError as error:
-        found = explain(error)
+        found = explain(DDPJob, error)
         return [p for p in found if p.value is None and p.rule.startswith("unknown field")]
     return []
 

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ddpjob.api.base import PATTERNS, Broken, below
+from ddpjob.api.base import PATTERNS, Broken, Model, below
+from ddpjob.api.meant import fields_at, unknown_field
 from ddpjob.errors import InvalidJob
 
 _RULES = {
-    "extra_forbidden": "unknown field",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "string_too_long": "must be at most {max_length} characters",
@@ -34,9 +34,15 @@ _RULES = {
 MAX_PROBLEMS = 100
 
 
-def explain(error: ValidationError, *, most: int = MAX_PROBLEMS) -> list[InvalidJob]:
-    """Return an InvalidJob for each broken rule, in the order of the fields, at most `most`."""
-    problems = (p for detail in error.errors(include_url=False) for p in _problems(detail))
+def explain(
+    model: type[Model], error: ValidationError, *, most: int = MAX_PROBLEMS
+) -> list[InvalidJob]:
+    """Return an InvalidJob for each rule that `error` says is broken, when it read `model`.
+
+    They are in the order of the fields, at most `most`.
+    """
+    details = error.errors(include_url=False)
+    problems = (problem for detail in details for problem in _problems(model, detail))
     found: dict[str, InvalidJob] = {}
     for problem in problems:
         found.setdefault(str(problem), problem)
@@ -59,11 +65,14 @@ def broken_problem(path: str, broken: Broken, value: Any) -> InvalidJob:
     return _problem(where, broken.rule, broken.value, note)
 
 
-def _problems(detail: ErrorDetails) -> Iterator[InvalidJob]:
+def _problems(model: type[Model], detail: ErrorDetails) -> Iterator[InvalidJob]:
     path, value = path_of(detail["loc"]), detail["input"]
     context = detail.get("ctx") or {}
     if detail["type"] == "missing":
         yield InvalidJob(path, "is required")
+    elif detail["type"] == "extra_forbidden":
+        *place, name = detail["loc"]
+        yield _problem(path, unknown_field(str(name), fields_at(model, place)), value)
     elif detail["type"] == "rules":
         yield from (broken_problem(path, broken, value) for broken in context["broken"])
     elif detail["type"] == "string_pattern_mismatch":

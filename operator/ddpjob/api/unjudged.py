@@ -4,14 +4,14 @@ pydantic checks the rules of a model once all of its fields are right. A user wa
 broken rules at once. So the rules that read none of the broken fields are checked here.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from ddpjob.api.base import Broken, Model, Unique, duplicates
+from ddpjob.api.base import Broken, Model, Unique, duplicates, parts_of
 from ddpjob.api.messages import broken_problem, path_of
 from ddpjob.errors import InvalidJob
 
@@ -84,7 +84,7 @@ def _model(model: type[Model], value: Any, place: _Place, places: Sequence[_Plac
 def _field(field: FieldInfo, value: Any, place: _Place, places: Sequence[_Place]) -> _Found:
     """Yield the same of a field, and the equal items of a list that has a broken item."""
     models: list[type[Model]] = []
-    for part in _parts([field.annotation, *field.metadata]):
+    for part in parts_of(field):
         if isinstance(part, Unique) and isinstance(value, list) and _inside(place, places):
             for found in duplicates(part.keys, (_keys(item, part.keys) for item in value)):
                 yield place, found, value
@@ -98,13 +98,6 @@ def _keys(item: Any, names: Sequence[str]) -> Hashable:
     """Return the values of these fields; if they are not all texts, what equals nothing else."""
     found = tuple(item.get(name) for name in names) if isinstance(item, Mapping) else ()
     return found if found and all(isinstance(value, str) for value in found) else object()
-
-
-def _parts(annotations: Iterable[Any]) -> Iterator[Any]:
-    """Yield what annotations are made of: types, and what `Annotated` adds."""
-    for annotation in annotations:
-        yield annotation
-        yield from _parts(get_args(annotation))
 
 
 def _inside(place: _Place, places: Sequence[_Place]) -> list[_Place]:

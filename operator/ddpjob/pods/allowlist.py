@@ -80,7 +80,7 @@ def parse_policy(content: bytes) -> Policy:
     try:
         return Policy.model_validate_json(content)
     except ValidationError as error:
-        raise ValueError("; ".join(map(str, explain(error)))) from None
+        raise ValueError("; ".join(map(str, explain(Policy, error)))) from None
 
 
 def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
