@@ -266,7 +266,10 @@ def test_wrong_options_are_named(
     ):
         ended = submit(*words)
         assert ended.code == 2 and text in ended.err, ended.err
-    (project / ".ddpjobignore").write_text("train.py\n")
+    (project / "outside").symlink_to("/")
+    ended = submit("gone.py", *IMAGE)
+    assert ended.code == 2 and "error: FILE.py: there is no file 'gone.py'" in ended.err
+    (project / ".ddpjobignore").write_text("train.py\noutside\n")
     ended = submit("train.py", *IMAGE)
     assert ended.code == 2 and "leaves it out\n  next: --code-include train.py" in ended.err
     assert submit("train.py", *IMAGE, "--code-include", "train.py").code == 0

@@ -209,6 +209,13 @@ def test_what_a_dry_run_prints_is_run_with_its_code(tmp_path: Path) -> None:
     assert done.returncode == 2 and "spec.code: is an archive that is not in" in done.stderr
 
 
+def test_a_script_must_be_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ddpjob", "run", "gone.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"error: FILE.py: there is no file 'gone.py' in '{tmp_path}'")
+
+
 def test_a_folder_with_code_must_be_there_and_needs_the_agent(tmp_path: Path) -> None:
     done = finish(tmp_path, job("true"), "--code", str(tmp_path / "absent"))
     assert done.returncode == 2 and "--code: there is no folder '" in done.stderr

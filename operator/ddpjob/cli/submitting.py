@@ -103,6 +103,7 @@ class Submission:
             return None
         from ddpjob.client.code import pack
 
+        script = self._asked.script  # if it is not there, that is said first
         names = self._asked.given["code_include"] or ()
         if self._claim:
             archive = pack(folder, names=names, limit=CLAIM_BYTES)
@@ -110,7 +111,7 @@ class Submission:
             archive = pack(folder, names=names)
         if archive.note:
             note(archive.note)
-        check_is_sent(archive.files, self._asked.script)
+        check_is_sent(archive.files, script)
         return archive
 
     @cached_property
