@@ -111,11 +111,12 @@ def judge(wide: int, alone: Small, beside: Small, restarts: int) -> Result:
     times = percentile(beside.running, 0.99) / percentile(alone.running, 0.99)
     return Result(
         f"{len(alone.running)} small jobs beside a flapping one of {wide:,} pods",
-        f"Jobs of {NNODES} pods are created one after the other, {EVERY_SECONDS} s apart, first "
-        "alone and then beside a job whose rank 0 fails 2 s after it has started, and that gets "
-        "all its pods anew each time, without a pause. Creating the pods is the operator's part, "
-        "in three writes that wait for each other; the rest is the control plane's and the played "
-        "kubelet's, on the same cores. So another client's three small writes are measured too.",
+        f"Jobs of {NNODES} pods are created one after the other, first alone and then beside a job "
+        "whose rank 0 fails 2 s after it has started, and that gets all its pods anew each time, "
+        "without a pause. Creating the pods is the operator's part, in three writes that wait for "
+        "each other; the rest is the control plane's and the played kubelet's, on the same cores. "
+        f"So another client's three small writes are measured too, {EVERY_SECONDS} s after each "
+        "job's creation; the next job comes after them.",
         [
             Promise(
                 f"p99 from creation to Running at most {MOST_TIMES:.0f} × that without it",
