@@ -182,7 +182,7 @@ def _unknown_metadata(metadata: Any) -> list[InvalidJob]:
     """
     unknown = set(metadata) - _METADATA_FIELDS if isinstance(metadata, Mapping) else set()
     found = []
-    for name in sorted(map(str, unknown)):
+    for name in sorted(map(str, unknown))[:MAX_PROBLEMS]:
         value = metadata[name]
         rule = f"{unknown_field(name, _METADATA_FIELDS)}, got {show(value)}"
         found.append(InvalidJob(f"metadata{below(name)}", rule, value))
