@@ -35,7 +35,10 @@ def test_a_rank_is_known_by_the_agents_prefix() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[rank 2]step", "[rank2]: torch's own", "[rank 02] x", "[rank -2] x", "[rank \u0662] x"],
+    [
+        *("[rank 2]step", "[rank2]: torch's own", "[rank 02] x", "[rank -2] x", "[rank \u0662] x"),
+        *("[rank 1000000] x", "ddpjob-agent: [rank 2] x"),
+    ],
 )
 def test_what_only_looks_like_the_agents_prefix_is_none(text: str) -> None:
     (line,) = made(text.encode())

@@ -122,6 +122,11 @@ class Model(BaseModel):
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
+def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by their JSON names."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
 def parts_of(field: FieldInfo) -> Iterator[Any]:
     """Yield what the annotation of a field is made of: types, and what `Annotated` adds."""
     annotations = [field.annotation, *field.metadata]

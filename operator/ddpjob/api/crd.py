@@ -6,6 +6,7 @@ Structural schema, defaults, CEL rules, printer columns.
 from typing import Any
 
 from ddpjob import names
+from ddpjob.api.base import fields_of
 from ddpjob.api.job import NAME_RULES, DDPJob
 from ddpjob.api.spec import MUTABLE_FIELDS, Spec
 
@@ -122,8 +123,7 @@ def openapi_schema() -> Schema:
 
 
 def _immutable_fields() -> list[str]:
-    names = [field.alias or name for name, field in Spec.model_fields.items()]
-    return [name for name in names if name not in (*MUTABLE_FIELDS, "template")]
+    return [name for name in fields_of(Spec) if name not in (*MUTABLE_FIELDS, "template")]
 
 
 def _immutable(name: str) -> Schema:

@@ -3,9 +3,7 @@
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-from pydantic.fields import FieldInfo
-
-from ddpjob.api.base import Model, parts_of
+from ddpjob.api.base import Model, fields_of, parts_of
 
 # Comparing takes the square of a name's length. No field of ours is longer.
 _LONGEST = 40
@@ -26,11 +24,7 @@ def fields_at(model: type[Model], place: Sequence[str | int]) -> set[str]:
     models = [model]
     for name in place:
         if isinstance(name, str):  # a position in a list changes no model
-            fields = [_fields(each).get(name) for each in models]
+            fields = [fields_of(each).get(name) for each in models]
             parts = [part for field in fields if field for part in parts_of(field)]
             models = [part for part in parts if isinstance(part, type) and issubclass(part, Model)]
-    return {name for each in models for name in _fields(each)}
-
-
-def _fields(model: type[Model]) -> dict[str, FieldInfo]:
-    return {field.alias or name: field for name, field in model.model_fields.items()}
+    return {name for each in models for name in fields_of(each)}

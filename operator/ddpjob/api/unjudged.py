@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from ddpjob.api.base import Broken, Model, Unique, duplicates, parts_of
+from ddpjob.api.base import Broken, Model, Unique, duplicates, fields_of, parts_of
 from ddpjob.api.messages import broken_problem, path_of
 from ddpjob.errors import InvalidJob
 
@@ -65,7 +65,7 @@ def _model(model: type[Model], value: Any, place: _Place, places: Sequence[_Plac
     elif isinstance(value, Mapping):
         broken = {str(loc[len(place)]) for loc in inside}
         # An unknown field may be a misspelt one, so what the model as a whole lacks is unknown too.
-        is_misspelt = not broken <= {field.alias for field in model.model_fields.values()}
+        is_misspelt = not broken <= fields_of(model).keys()
         rules = [
             rule
             for rule in model.checks
@@ -76,8 +76,8 @@ def _model(model: type[Model], value: Any, place: _Place, places: Sequence[_Plac
             for rule in rules:
                 if (found := rule.broken_by(read)) is not None:
                     yield place, found, value
-        for name, field in model.model_fields.items():
-            if (alias := field.alias or name) in broken and alias in value:
+        for alias, field in fields_of(model).items():
+            if alias in broken and alias in value:
                 yield from _field(field, value[alias], (*place, alias), inside)
 
 

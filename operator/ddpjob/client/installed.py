@@ -76,6 +76,7 @@ def _versions(connection: Connection) -> tuple[str, ...]:
 def _differences(connection: Connection) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the fields of spec and status that only this client has, and only the definition."""
     from ddpjob import api
+    from ddpjob.api.base import fields_of
 
     schemas = why.part(
         connection.request("GET", f"/openapi/v3/apis/{names.API_VERSION}"), "components", "schemas"
@@ -84,7 +85,7 @@ def _differences(connection: Connection) -> tuple[tuple[str, ...], tuple[str, ..
     kind = why.part(schemas, name, "properties")
     missing, unknown = list[str](), list[str]()
     for part, model in (("spec", api.Spec), ("status", api.Status)):
-        ours = {field.alias or name for name, field in model.model_fields.items()}
+        ours = set(fields_of(model))
         theirs = why.part(kind, part, "properties")
         if isinstance(theirs, dict):
             missing += [f"{part}.{field}" for field in sorted(ours - set(theirs))]
