@@ -165,9 +165,9 @@ def test_a_folder_with_code_is_used_as_it_is(tmp_path: Path, named: bool) -> Non
     (code / "below").mkdir()
     (code / "below/train.py").write_text(OWN_CODE)
     volumes = {"persistentVolumeClaim": {"claimName": "code"}}
-    spec = {"volume": volumes, "path": "x.tar.gz", "sha256": "0" * 64, "mountPath": "/work"}
+    spec = {"volume": volumes, "path": "x.tar.gz", "sha256": "0" * 64, "mountPath": "/own"}
     content = job("", **({"code": spec} if named else {}))
-    where = "/work/" if named else ""
+    where = "/own/" if named else ""
     content["spec"] |= {"command": ["python3", f"{where}below/train.py"], "args": []}
     content["spec"]["env"] = [{"name": "CODE", "value": str(code)}]
     done = finish(tmp_path, content, "--code", str(code))
