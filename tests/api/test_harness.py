@@ -1,12 +1,14 @@
 """The control plane that the api tests rely on is a real one, and leaves nothing behind."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -268,6 +270,26 @@ async def test_data_and_the_kubelet_survive_a_restart_of_the_api_server(
         await asyncio.to_thread(api_server.restart_apiserver)
         kubelet.finish(namespace, "stayer")
         await wait_for_phase(client, path, "Succeeded")
+
+
+def test_a_watch_that_is_left_leaves_no_connection_open(api_server: ApiServer) -> None:
+    server = psutil.Process(api_server.components["kube-apiserver"].pid)
+
+    async def look() -> None:
+        async with Client(api_server) as client:
+            watch = client.watch("/api/v1/namespaces", "0")
+            await anext(watch)
+            server.suspend()  # so that it answers no goodbye in time
+            await watch.aclose()
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            asyncio.run(look())
+        finally:
+            server.resume()
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []
 
 
 @pytest.mark.usefixtures("api_server")  # skips where there is none

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from base64 import b64decode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -131,14 +131,18 @@ class Client:
 
     async def watch(
         self, path: str, version: str, query: str = ""
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
         """Events after a resource version, until the server ends the stream."""
         target = f"{path}?watch=1&resourceVersion={version}&{query}"
         endless = aiohttp.ClientTimeout(total=None, sock_connect=30)
         async with self._session.get(target, timeout=endless) as answer:
-            rest = b""
-            async for chunk in answer.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    event = orjson.loads(line)
-                    yield event["type"], event["object"]
+            rest, transport = b"", answer.connection and answer.connection.transport
+            try:
+                async for chunk in answer.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        event = orjson.loads(line)
+                        yield event["type"], event["object"]
+            finally:
+                if transport:  # to close it would wait for the server, maybe longer than the loop
+                    transport.abort()
