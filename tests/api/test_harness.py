@@ -10,12 +10,16 @@ import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from ddpjob.cluster import SERVICES
+from ddpjob.cluster.credentials import Credentials
+from ddpjob.cluster.kube import KubeCluster
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
@@ -272,15 +276,39 @@ async def test_data_and_the_kubelet_survive_a_restart_of_the_api_server(
         await wait_for_phase(client, path, "Succeeded")
 
 
-def test_a_watch_that_is_left_leaves_no_connection_open(api_server: ApiServer) -> None:
+@asynccontextmanager
+async def watch_of_the_tests(server: ApiServer) -> AsyncIterator[AsyncIterator[Any]]:
+    async with Client(server) as client:
+        yield client.watch("/api/v1/services", "0")
+
+
+@asynccontextmanager
+async def watch_of_the_operator(server: ApiServer) -> AsyncIterator[AsyncIterator[Any]]:
+    kube = KubeCluster(Credentials(server.url, ca_file=str(server.ca_file), token=server.token))
+    yield kube.watch(SERVICES, namespace=None, resource_version="0")
+    await kube.close()
+
+
+@pytest.mark.parametrize("watching", [watch_of_the_tests, watch_of_the_operator])
+def test_a_watch_that_is_left_leaves_no_connection_open(
+    api_server: ApiServer, watching: Callable[[ApiServer], AbstractAsyncContextManager[Any]]
+) -> None:
     server = psutil.Process(api_server.components["kube-apiserver"].pid)
 
     async def look() -> None:
-        async with Client(api_server) as client:
-            watch = client.watch("/api/v1/namespaces", "0")
-            await anext(watch)
+        seen = asyncio.Event()
+
+        async def follow() -> None:
+            async for _ in watch:
+                seen.set()
+
+        async with watching(api_server) as watch:
+            following = asyncio.create_task(follow())
+            await seen.wait()
             server.suspend()  # so that it answers no goodbye in time
-            await watch.aclose()
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -131,12 +131,12 @@ class Client:
 
     async def watch(
         self, path: str, version: str, query: str = ""
-    ) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Events after a resource version, until the server ends the stream."""
         target = f"{path}?watch=1&resourceVersion={version}&{query}"
         endless = aiohttp.ClientTimeout(total=None, sock_connect=30)
         async with self._session.get(target, timeout=endless) as answer:
-            rest, transport = b"", answer.connection and answer.connection.transport
+            rest = b""
             try:
                 async for chunk in answer.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n")
@@ -144,5 +144,6 @@ class Client:
                         event = orjson.loads(line)
                         yield event["type"], event["object"]
             finally:
-                if transport:  # to close it would wait for the server, maybe longer than the loop
-                    transport.abort()
+                # Left before its end. To close it would wait for the server, longer than the loop.
+                if answer.connection and answer.connection.transport:
+                    answer.connection.transport.abort()

@@ -159,8 +159,13 @@ class KubeCluster:
             ) as answer:
                 if answer.status >= 400:
                     raise _error(answer, await answer.read())
-                async for line in lines(answer.content):
-                    yield await aside(len(line) > LARGE, _event, line)
+                try:
+                    async for line in lines(answer.content):
+                        yield await aside(len(line) > LARGE, _event, line)
+                finally:
+                    # Left before its end. TLS would wait for a goodbye, 30 s of a silent server.
+                    if answer.connection and answer.connection.transport:
+                        answer.connection.transport.abort()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(0, "NoAnswer", f"{type(error).__name__}: {error}") from error
 
