@@ -92,7 +92,7 @@ def test_a_job_is_submitted_as_a_file_and_as_a_model(client: Client, tmp_path: P
         file.write_text(text)
         with pytest.raises(InvalidJob, match=rule):
             client.submit(file)
-    with pytest.raises(InvalidJob, match="cannot be read: No such file"):
+    with pytest.raises(InvalidJob, match=r"gone\.yaml: cannot be read: No such file"):
         client.submit(tmp_path / "gone.yaml")
 
 

@@ -261,7 +261,7 @@ def test_wrong_options_are_named(
         (["train.py", *IMAGE, "--nnodes", "0"], "--nnodes"),
         (["train.py", *IMAGE, "--cpu", "many"], "spec.resources.limits.cpu"),
         (["train.py", *IMAGE, "--dry-run=both"], "--dry-run"),
-        (["-f", "gone.yaml"], "cannot be read: No such file"),
+        (["-f", "gone.yaml"], "error: gone.yaml: cannot be read: No such file"),
         (["-f", "config.json"], "error: apiVersion: "),
     ):
         ended = submit(*words)

@@ -26,7 +26,7 @@ def run_here(
         local = Local(directory, logs, grace, keep, asked.folder, asked.config_maps, as_json)
         job = job_here(asked)
     except InvalidJob as error:
-        note(f"{asked.given['filename'] or 'error'}: {error}")
+        note(f"error: {error}")
         raise typer.Exit(Exit.USAGE) from None
     raise typer.Exit(start(job, asked.title, local))
 

@@ -30,6 +30,8 @@ from ddpjob_agent.archive import ARCHIVE_BYTES
 # Characters of a namespace, a slash and a name of 253.
 MAX_TITLE = 317
 NAMELESS = "a job without a name"
+# Bytes of an allow-list: it is in a ConfigMap, which holds no more.
+MAX_POLICY = 2**20
 # In place of a field, for what the API server has refused.
 SERVER = "(server)"
 
@@ -167,8 +169,14 @@ class Validation:
 def read_policy(path: Path) -> Policy:
     """Return the allow-list in a file. Raises BadParameter."""
     try:
-        return parse_policy(path.read_bytes())
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            content = file.read(MAX_POLICY + 1)
+        if len(content) > MAX_POLICY:
+            raise bad(f"{path}: must be at most {MAX_POLICY} bytes, is larger", "--policy")
+        return parse_policy(content)
+    except OSError as error:
+        raise bad(f"{path}: {error.strerror}", "--policy") from None
+    except ValueError as error:
         raise bad(f"{path}: {error}", "--policy") from None
 
 

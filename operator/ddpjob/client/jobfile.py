@@ -35,8 +35,18 @@ class JobFile:
 
 
 def read_job(path: str) -> JobFile:
-    """Return the job in a file, YAML or JSON; `-` is standard input. Raises InvalidJob."""
-    jobs, config_maps = parted(documents(path))
+    """Return the job in a file, YAML or JSON; `-` is standard input.
+
+    Raises InvalidJob, whose path begins with that of the file.
+    """
+    try:
+        return _only_job(*parted(documents(path)))
+    except InvalidJob as error:
+        where = path if error.path == "(file)" else f"{path}: {error.path}"
+        raise InvalidJob(where, error.rule, error.value) from None
+
+
+def _only_job(jobs: Sequence[Any], config_maps: Sequence[Body]) -> JobFile:
     if len(jobs) != 1:
         rule = "must have exactly one job, and nothing beside it but the ConfigMaps with its code"
         raise InvalidJob("(file)", f"{rule}, got {len(jobs)}")
