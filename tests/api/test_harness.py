@@ -28,6 +28,7 @@ from tests.cluster.podstatus import End, Life
 from tests.cluster.tiers import ROOT
 
 Pod = dict[str, Any]
+Giving = AsyncIterator[Any]
 
 
 def make_pod(name: str, **spec: Any) -> Pod:
@@ -277,38 +278,49 @@ async def test_data_and_the_kubelet_survive_a_restart_of_the_api_server(
 
 
 @asynccontextmanager
-async def watch_of_the_tests(server: ApiServer) -> AsyncIterator[AsyncIterator[Any]]:
+async def watch_of_the_tests(server: ApiServer) -> AsyncIterator[Giving]:
     async with Client(server) as client:
         yield client.watch("/api/v1/services", "0")
 
 
 @asynccontextmanager
-async def watch_of_the_operator(server: ApiServer) -> AsyncIterator[AsyncIterator[Any]]:
+async def watch_of_the_operator(server: ApiServer) -> AsyncIterator[Giving]:
     kube = KubeCluster(Credentials(server.url, ca_file=str(server.ca_file), token=server.token))
     yield kube.watch(SERVICES, namespace=None, resource_version="0")
     await kube.close()
 
 
-@pytest.mark.parametrize("watching", [watch_of_the_tests, watch_of_the_operator])
-def test_a_watch_that_is_left_leaves_no_connection_open(
-    api_server: ApiServer, watching: Callable[[ApiServer], AbstractAsyncContextManager[Any]]
+@asynccontextmanager
+async def requests_of_the_tests(server: ApiServer) -> AsyncIterator[Giving]:
+    async def answers() -> Giving:
+        while True:
+            yield await client.request("GET", "/api/v1/services")
+
+    async with Client(server) as client:
+        yield answers()
+
+
+@pytest.mark.parametrize(
+    "giving", [watch_of_the_tests, watch_of_the_operator, requests_of_the_tests]
+)
+def test_what_is_given_up_leaves_no_connection_open(
+    api_server: ApiServer, giving: Callable[[ApiServer], AbstractAsyncContextManager[Giving]]
 ) -> None:
     server = psutil.Process(api_server.components["kube-apiserver"].pid)
 
     async def look() -> None:
-        seen = asyncio.Event()
-
-        async def follow() -> None:
-            async for _ in watch:
-                seen.set()
-
-        async with watching(api_server) as watch:
-            following = asyncio.create_task(follow())
-            await seen.wait()
+        async with giving(api_server) as given:
+            following = asyncio.create_task(follow(given))
+            await asyncio.sleep(0.2)
             server.suspend()  # so that it answers no goodbye in time
+            await asyncio.sleep(0.2)
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+
+    async def follow(given: Giving) -> None:
+        async for _ in given:
+            pass
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

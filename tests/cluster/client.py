@@ -1,17 +1,21 @@
 """A small asynchronous API client for the parts of a cluster that the tests play themselves."""
 
 import asyncio
+import socket
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
+from weakref import WeakSet
 
 import aiohttp
 import orjson
+from aiohttp.connector import AddrInfoType
 
 from tests.cluster.apiserver import ApiError
 
@@ -59,7 +63,10 @@ class Client:
         self._slots = asyncio.Semaphore(in_flight)
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._context)
+        self._sockets = WeakSet[socket.socket]()
+        connector = aiohttp.TCPConnector(
+            limit=0, ssl=self._context, socket_factory=self._new_socket
+        )
         self._session = aiohttp.ClientSession(
             self._url,
             connector=connector,
@@ -75,6 +82,18 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         await self._session.close()
+        # What was given up waits for the server's goodbye, maybe for longer than there is a loop.
+        for left in self._sockets:
+            with suppress(OSError):
+                left.shutdown(socket.SHUT_RDWR)
+        async with asyncio.timeout(30):
+            while any(left.fileno() >= 0 for left in self._sockets):
+                await asyncio.sleep(0.001)
+
+    def _new_socket(self, address: AddrInfoType) -> socket.socket:
+        made = socket.socket(*address[:3])
+        self._sockets.add(made)
+        return made
 
     async def request(
         self,
@@ -137,13 +156,8 @@ class Client:
         endless = aiohttp.ClientTimeout(total=None, sock_connect=30)
         async with self._session.get(target, timeout=endless) as answer:
             rest = b""
-            try:
-                async for chunk in answer.content.iter_any():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        event = orjson.loads(line)
-                        yield event["type"], event["object"]
-            finally:
-                # Left before its end. To close it would wait for the server, longer than the loop.
-                if answer.connection and answer.connection.transport:
-                    answer.connection.transport.abort()
+            async for chunk in answer.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    event = orjson.loads(line)
+                    yield event["type"], event["object"]
