@@ -4,6 +4,7 @@ All other requests go on to the API server, watches too. So a client's whole way
 """
 
 import http.client
+import json
 import random
 import re
 import ssl
@@ -32,6 +33,8 @@ class PodLog:
         self.cuts = list(cuts)
         self.cuts_look_like_ends = False
         """As where a server between loses the kubelet."""
+        self.refusal: tuple[int, str] | None = None
+        """Code and message of what is answered instead of the log."""
         self.requests: list[dict[str, str]] = []
         self.changed = threading.Condition()
         self.ended = False
@@ -158,6 +161,12 @@ class _Handler(BaseHTTPRequestHandler):
         with log.changed:
             log.requests.append(query)
             left = log.cuts.pop(0) if log.cuts else None
+        if log.refusal:
+            code, message = log.refusal
+            self._begin(code, "application/json")
+            status = {"kind": "Status", "status": "Failure", "code": code, "message": message}
+            self._chunk(json.dumps(status).encode())
+            return self._chunk(b"")
         self._begin(200, "text/plain")
         since = unix_seconds(query.get("sinceTime"))
         tail = int(query["tailLines"]) if "tailLines" in query else None

@@ -9,12 +9,13 @@ import pytest
 
 from ddpjob import Client
 from ddpjob.client.job import Job
-from ddpjob.errors import Forbidden
+from ddpjob.errors import Forbidden, Unavailable
 from ddpjob.names import pod_name
 from ddpjob.times import timestamp
 from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.rights import account
+from tests.kubeletlog import Chunk
 from tests.logproxy import PodLog, Proxy, random_cuts, seconds
 
 
@@ -117,6 +118,7 @@ def test_it_follows_into_the_next_attempt_and_ends_with_the_job(
     cluster.status("digits", state="Restarting", attempt=1, failure=failure, summary=summary)
     second = pod_log(cluster, proxy, job, attempt=1, state="waiting")
     second.write(b"a1 begins")
+    following.until("a0 ends")
     time.sleep(0.3)
     assert following.lines == ["a0 begins", "a0 ends"], "its container has not started"
     cluster.pod_state("digits-1-0", "running")
@@ -211,6 +213,108 @@ def test_lines_of_many_pods_come_in_the_order_of_their_times(
             log.write(b"%d" % (2 * number + rank), time_ns=seconds(2 * number + rank))
     lines = [int(line.text) for line in client.job("digits").logs(rank="0-1")]
     assert lines == list(range(100))
+
+
+def read(job: Job, **options: Any) -> list[str]:
+    """The lines that there are, which must come to an end."""
+    found: list[str] = []
+    thread = threading.Thread(
+        target=lambda: found.extend(line.text for line in job.logs(**options)), daemon=True
+    )
+    thread.start()
+    thread.join(timeout=60)
+    assert not thread.is_alive(), f"it hangs after {len(found)} lines"
+    return found
+
+
+def test_more_lines_than_may_wait_all_come_in_order(
+    cluster: Cluster, proxy: Proxy, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpjob.client.merge.FULL", 100_000)
+    job, count = cluster.running("digits"), 3000
+    texts = [b"%d" % number for number in range(count)]
+    for rank in (0, 1):
+        log = pod_log(cluster, proxy, job, rank)
+        log.write(*texts, time_ns=seconds(rank * count / 1e9))  # all of one pod, then the other
+    assert read(client.job("digits"), rank="0-1") == [text.decode() for text in 2 * texts]
+
+
+def test_pods_without_a_container_keep_nobody_from_reading_the_others(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    notes: list[str] = []
+    client.connection.note = notes.append
+    first, refused = (pod_log(cluster, proxy, job, rank) for rank in (0, 1))
+    first.write(b"begins")
+    said = 'container "trainer" in pod "digits-0-1" is not available'
+    refused.refusal = (400, said)
+    following = Following(client.job("digits"), rank="0-1")
+    following.until("begins")
+    first.end()
+    for rank in (0, 1):
+        cluster.pod_state(f"digits-0-{rank}", "ended")
+    cluster.status("digits", state="Restarting", attempt=1)
+    second = pod_log(cluster, proxy, job, attempt=1)
+    second.write(b"again")
+    following.until("again")
+    second.end()
+    cluster.pod_state("digits-1-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == ["begins", "again"]
+    assert any(note.startswith(f"digits-0-1: {said}") for note in notes)
+    assert read(client.job("digits"), rank="0-1", attempt=0) == ["begins"]
+    assert notes[-1] == f"digits-0-1: {said}"
+
+
+def test_a_node_that_does_not_answer_costs_the_lines_of_its_pods_alone(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    job = cluster.running("digits")
+    pod_log(cluster, proxy, job, 0).refusal = (500, "dial tcp 10.0.0.1:10250: i/o timeout")
+    pod_log(cluster, proxy, job, 1).write(b"one", b"two")
+    found: list[str] = []
+    with pytest.raises(Unavailable, match="i/o timeout"):
+        found.extend(line.text for line in client.job("digits").logs(rank="0-1"))
+    assert found == ["one", "two"]
+
+
+def test_the_last_line_needs_no_end(cluster: Cluster, proxy: Proxy, client: Client) -> None:
+    job = cluster.running("digits")
+    log = pod_log(cluster, proxy, job, state="ended")
+    log.write(b"step 1")
+    log.chunks.append(Chunk(time.time_ns(), b"Segmentation fault", ends=False))
+    log.end()
+    assert read(client.job("digits"), tail=5) == ["step 1", "Segmentation fault"]
+    assert read(client.job("digits")) == ["step 1", "Segmentation fault"]
+
+
+def test_the_last_lines_are_read_over_cuts(cluster: Cluster, proxy: Proxy, client: Client) -> None:
+    notes: list[str] = []
+    client.connection.note = notes.append
+    log = pod_log(cluster, proxy, cluster.running("digits"), state="ended")
+    log.write(*(b"line %d" % number for number in range(10)))
+    log.end()
+    log.cuts = [0, 0, 90]
+    assert read(client.job("digits"), tail=5) == [f"line {number}" for number in range(5, 10)]
+    assert len(log.requests) == 4 and not any("missing" in note for note in notes)
+
+
+def test_who_wants_no_old_line_gets_the_new_ones_alone(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    log = pod_log(cluster, proxy, cluster.running("digits"))
+    log.write(b"old", b"older")
+    following = Following(client.job("digits"), tail=0)
+    while len(log.requests) < 2:
+        time.sleep(0.05)
+    log.write(b"new")
+    following.until("new")
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+    assert following.end() == ["new"]
+    assert read(client.job("digits"), tail=0) == []
 
 
 def test_a_pod_that_only_bears_the_labels_is_not_read(

@@ -132,6 +132,9 @@ def test_raw_lines_are_as_they_were_printed(logs: list[PodLog], env: Mapping[str
     logs[0].write(b"[rank 0] " + text, time_ns=seconds(3))
     ended = ddpjob("logs", "digits", "-o", "raw", "--tail", "1", env=env)
     assert ended.out.replace("\r", "\n").encode() == text.replace(b"\r", b"\n") + b"\n"
+    logs[0].write(b"[rank 0] short", time_ns=seconds(4))
+    ended = ddpjob("logs", "digits", "-o", "raw", "--grep", "red|short", env=env)
+    assert ended.out.endswith("x\nshort\n") and ended.out.count("x") == 300_000
 
 
 def test_ranks_have_colours_in_a_terminal(logs: list[PodLog], env: Mapping[str, str]) -> None:

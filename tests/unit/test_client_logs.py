@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ddpjob import names
 from ddpjob.client.logs import LastLines, LineMaker, LogLine, Pod, Ranges, Wanted, read_pod
 from ddpjob.client.pieces import Piece
-from ddpjob.client.selection import after_failure, first_failure, select
+from ddpjob.client.selection import after_failure, choices, first_failure, select
 
 POD = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "")
 
@@ -189,6 +189,18 @@ def test_a_failed_job_shows_the_rank_that_failed_first() -> None:
     assert first_failure({**status, "state": "Running"}, 2) is None
     assert first_failure({"state": "Failed"}, 2) is None
     assert after_failure(status).since == 1767225600
+
+
+def test_who_follows_sees_no_line_of_rank_0_twice() -> None:
+    failure = {"attempt": 1, "rank": 0, "pod": "digits-1-0", "time": "2026-01-01T00:00:00Z"}
+    status: dict[str, Any] = {"state": "Restarting", "attempt": 1, "failure": failure}
+    rank_0 = Wanted(Ranges("0"))
+    ((choice, follow),) = choices({"status": status}, 1, None, follow=True)  # in place
+    assert (choice.wanted, choice.tail, choice.since, follow) == (rank_0, 50, None, True)
+    status["attempt"] = 2  # another pod
+    old, new = choices({"status": status}, 1, None, follow=True)
+    assert old[0].wanted == Wanted(Ranges("0"), attempt=1) and not old[1]
+    assert new[0].wanted == rank_0 and new[0].since and new[1]
 
 
 @pytest.mark.parametrize("rank", [2**31 - 1, 640_000, -1, 10**400, "0", True])

@@ -75,8 +75,20 @@ def test_long_lines_fill_it_sooner_than_short_ones() -> None:
     merge.open("a", 0.0)
     merge.open("b", 0.0)
     merge.put("a", [Timed((1, b""), 65536, "x")] * 200, 0.0)
-    assert not merge.is_full
+    assert merge.has_room("a")
     merge.put("a", [Timed((1, b""), 65536, "x")] * 100, 0.0)
-    assert merge.is_full
+    assert not merge.has_room("a")
+    assert merge.has_room("b"), "else none would ever go out"
     merge.close("b")
-    assert len(merge.take(0.0)) == 300 and not merge.is_full
+    assert len(merge.take(0.0)) == 300 and merge.has_room("a")
+
+
+def test_a_log_that_has_no_room_is_not_taken_for_quiet() -> None:
+    merge = Merge[str]()
+    for log, time in (("a", 1), ("b", 3)):
+        merge.open(log, 0.0)
+        merge.put(log, [line(time, log)], 0.0)
+    merge.hold("a")
+    assert merge.take(100.0) == ["a"] and merge.take(200.0) == []
+    merge.put("a", [line(2, "more")], 200.0)
+    assert merge.take(200.1) == ["more"] and merge.take(200.6) == ["b"]

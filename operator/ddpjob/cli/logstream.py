@@ -144,11 +144,22 @@ def _search(expression: str | None) -> Callable[[LogLine], bool] | None:
     import re2
 
     library: Any = re2
+    options = library.Options()
+    options.log_errors = False  # they are said below
     try:
-        found = library.compile(expression)
+        found = library.compile(expression, options)
     except library.error as error:
         raise bad(f"no RE2 expression: {_words(error.args)}", "--grep") from None
-    return lambda line: line.part == 0 and found.search(line.text) is not None
+    except UnicodeEncodeError:
+        raise bad(f"must be UTF-8, got {expression!r}", "--grep") from None
+    is_shown: dict[str, bool] = {}  # by pod, of its line that is read now
+
+    def shows(line: LogLine) -> bool:
+        if line.part == 0:
+            is_shown[line.pod] = found.search(line.text) is not None
+        return is_shown.get(line.pod, False)
+
+    return shows
 
 
 def _words(parts: Iterable[object]) -> str:

@@ -18,6 +18,7 @@ from ddpjob.client.pieces import Piece
 from ddpjob.client.podlog import PodLog
 from ddpjob.client.resume import Clock
 from ddpjob.client.tracked import Tracked
+from ddpjob.errors import ClusterError, Forbidden, Refused, Unavailable
 from ddpjob.ranks import format_ranks
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Logs:
         self._is_closed = self._is_limited = False
         self._begun: dict[str, Pod] = {}
         self._reading: set[str] = set()
+        self._errors: list[ClusterError] = []
         self._merge = Merge[LogLine](QUIET if query.follow else math.inf)
 
     @property
@@ -79,7 +81,8 @@ class Logs:
     def batches(self) -> Iterator[list[LogLine]]:
         """Yield lines until the logs end; with `follow`, until the job does.
 
-        Raises ClusterError or LoginFailed.
+        Raises ClusterError or LoginFailed. Where one pod's log cannot be read, as of a node that
+        does not answer, that is raised after the lines of all others.
         """
         try:
             self._tracked.list_pods()
@@ -107,6 +110,8 @@ class Logs:
             if lines:
                 yield lines
             elif is_over:
+                if self._errors:
+                    raise self._errors[0]
                 return
 
     def _is_over(self) -> bool:
@@ -161,7 +166,7 @@ class Logs:
             pod,
             is_over=lambda: self._tracked.has_ended(pod.uid),
         )
-        clock = Clock()
+        clock, error = Clock(), None
         try:
             for lines in self._batches(log, pod):
                 timed = [
@@ -169,14 +174,26 @@ class Logs:
                     for line in lines
                 ]
                 self._put(pod.uid, timed)
-        finally:
-            with self._changed:
-                if not (log.is_complete or self._is_closed):
-                    text = "lines are missing, which nobody has any more"
-                    self._connection.note(f"{pod.name}: {text}")
-                self._reading.discard(pod.uid)
-                self._merge.close(pod.uid)
-                self._changed.notify_all()
+        except BaseException as raised:
+            error = raised
+        with self._changed:  # all at once: whoever sees that no log is read sees why
+            if error is not None:
+                self._fail(pod, error)
+            elif not (log.is_complete or self._is_closed):
+                text = "lines are missing, which nobody has any more"
+                self._connection.note(f"{pod.name}: {text}")
+            self._reading.discard(pod.uid)
+            self._merge.close(pod.uid)
+            self._changed.notify_all()
+
+    def _fail(self, pod: Pod, error: BaseException) -> None:
+        """Take note of why a pod's log could not be read to its end."""
+        if not isinstance(error, (Unavailable, Refused)) or isinstance(error, Forbidden):
+            self._tracked.error = self._tracked.error or error
+        elif not self._is_closed:
+            if self._errors or self._query.follow:  # the first one is raised in the end
+                self._connection.note(f"{pod.name}: {error}")
+            self._errors.append(error)
 
     def _batches(self, log: PodLog, pod: Pod) -> Iterator[list[LogLine]]:
         """Yield the wanted lines of a pod's log."""
@@ -198,7 +215,11 @@ class Logs:
                 last.add(shown(pieces))
             yield last.lines
         elif tail is not None:
-            yield from map(shown, log.last(tail))
+            # Of none it still takes the last one, after which the new ones come.
+            for pieces in log.last(tail or 1, goes_on=query.follow):
+                lines = shown(pieces)
+                if tail:
+                    yield lines
         if query.follow or tail is None:
             yield from map(shown, log.rest(follow=query.follow, since=since))
 
@@ -208,7 +229,8 @@ class Logs:
 
     def _put(self, uid: str, lines: list[Timed[LogLine]]) -> None:
         with self._changed:
-            while self._merge.is_full and not self._is_closed:
+            while not (self._merge.has_room(uid) or self._is_closed):
+                self._merge.hold(uid)
                 self._changed.wait(QUIET)
             self._merge.put(uid, lines, time.monotonic())
             self._changed.notify_all()

@@ -4,6 +4,7 @@ A line goes out when no log can bring an earlier one: each of them has a later l
 has been quiet for a while. Nodes' clocks differ, so the order is as good as they are.
 """
 
+import math
 from collections import deque
 from collections.abc import Hashable, Iterable
 from heapq import heappop, heappush
@@ -40,11 +41,6 @@ class Merge(Generic[Line]):
         self._size = 0
 
     @property
-    def is_full(self) -> bool:
-        """Return whether so many lines wait that their readers should wait too."""
-        return self._size >= FULL
-
-    @property
     def is_empty(self) -> bool:
         """Return whether no line waits."""
         return not self._heads
@@ -58,6 +54,14 @@ class Merge(Generic[Line]):
     def close(self, log: Hashable) -> None:
         """Wait for no further line of this log. Those that it has brought stay."""
         self._brought.pop(log, None)
+
+    def has_room(self, log: Hashable) -> bool:
+        """Return whether lines of this log may be put. A log that all others wait for has room."""
+        return self._size < FULL or not self._waiting[log]
+
+    def hold(self, log: Hashable) -> None:
+        """Wait for this log as long as it takes: it has more lines, and no room for them yet."""
+        self._brought[log] = math.inf
 
     def put(self, log: Hashable, lines: Iterable[Timed[Line]], now: float) -> None:
         """Add lines, in the order of the log."""

@@ -54,14 +54,25 @@ class PodLog:
         self.is_complete = True
         """Whether nothing is missing, as far as anybody can know."""
 
-    def last(self, lines: int) -> Iterator[list[Piece]]:
-        """Yield the last lines that there are now. `rest` goes on after them."""
+    def last(self, lines: int, *, goes_on: bool) -> Iterator[list[Piece]]:
+        """Yield the last lines that there are now.
+
+        With `goes_on`, `rest` is read after them, and a last line without an end is left for it.
+        """
         query: dict[str, Any] = {"tailLines": lines}
-        for number in range(1, TRIES + 1):
-            end = yield from self._stream(query, last_try=number == TRIES)
-            # With a line in hand, or with none that there was, `rest` knows where to go on.
-            if end is not End.CUT or self._resume.since is not None:
+        tries, pause = 1, FIRST_PAUSE
+        while True:
+            end = yield from self._stream(query, last_try=not goes_on and tries >= TRIES)
+            if end is End.CLEAN and not goes_on:
+                yield self._new(self._splitter.end()) + self._resume.settle()
+            if end is not End.CUT:
                 return
+            if self._resume.since is not None:  # with a line in hand, `rest` knows where to go on
+                break
+            self._connection.pause(pause)
+            tries, pause = tries + 1, min(2 * pause, LONGEST_PAUSE)
+        if not goes_on:
+            yield from self.rest(follow=False)
 
     def rest(
         self, *, follow: bool, since: float | None = None, goes_on: bool = False
@@ -112,9 +123,13 @@ class PodLog:
                 self._connection.note(f"{self._pod.name}: {error.message}")
             return End.GONE
         except Refused as error:
-            if error.code == 400 and "waiting to start" in error.message:
-                return End.WAITING
-            raise
+            if error.code != 400:
+                raise
+            # Of a pod that its node refused, or evicted, there is no container, and no log.
+            is_over = self._is_over()
+            if "waiting to start" not in error.message:
+                self._note(error.message if is_over else f"{error.message}; trying again")
+            return End.GONE if is_over else End.WAITING
         except Unavailable as error:
             if last_try or error.reason == CLOSED:
                 raise
@@ -122,7 +137,7 @@ class PodLog:
                 yield self._resume.settle()
             else:
                 self.is_complete = False
-                self._note(error)
+                self._note(f"{error.message}; trying again")
             return End.CUT
         self.is_complete = not self._resume.gap
         return End.CLEAN
@@ -138,8 +153,8 @@ class PodLog:
                 self._connection.note(f"{self._pod.name}: the kubelet says: {text}")
         return found
 
-    def _note(self, error: Unavailable) -> None:
+    def _note(self, text: str) -> None:
         now = time.monotonic()
         if now - self._noted_at >= NOTE_SECONDS:
             self._noted_at = now
-            self._connection.note(f"{self._pod.name}: {error.message}; trying again")
+            self._connection.note(f"{self._pod.name}: {text}")

@@ -1,6 +1,6 @@
 """Which lines to show if somebody has not said it. No I/O."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ddpjob.client import why
@@ -82,6 +82,8 @@ def choices(
         return [(Choice(Wanted(Ranges("0"))), follow)]
     if not follow or why.state(status) in why.FINISHED:
         return [(failure, False)]
+    if failure.wanted == Wanted(Ranges("0"), attempt=why.number(status, "attempt") or 0):
+        return [(replace(failure, wanted=Wanted(Ranges("0"))), True)]  # and what comes after them
     return [(failure, False), (after_failure(status), True)]
 
 
