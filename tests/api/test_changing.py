@@ -15,11 +15,6 @@ from tests.terminal import Running, Terminal, ddpjob, environment
 
 
 @pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
-
-
-@pytest.fixture
 def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
     """The environment of an administrator whose context has the test's namespace."""
     path = tmp_path / "kubeconfig"
@@ -198,6 +193,9 @@ def test_deletion_in_a_pipe_needs_yes(cluster: Cluster, env: Mapping[str, str]) 
     assert stored(cluster, "one")
     ended = ddpjob("delete", "one", "two", "-y", env=env)
     assert (ended.code, ended.out) == (0, "one deleted\ntwo deleted\n")
+    cluster.running("twice")
+    ended = ddpjob("delete", "twice", "ddpjob/twice", "-y", env=env)
+    assert (ended.code, ended.out) == (0, "twice deleted\n")
     assert ddpjob("delete", env=env).code == 2
     cluster.running("three")
     ended = ddpjob("delete", "three", "-y", "-o", "name", env=env)
@@ -207,10 +205,13 @@ def test_deletion_in_a_pipe_needs_yes(cluster: Cluster, env: Mapping[str, str]) 
 
 def test_deletion_waits_until_the_pods_are_gone(cluster: Cluster, env: Mapping[str, str]) -> None:
     job = cluster.job("digits")
-    labels = {"ddpjob.dev/job-uid": job["metadata"]["uid"]}
-    metadata = {"name": "digits-0-0", "labels": labels, "finalizers": ["tests.ddpjob.dev/hold"]}
+    pods, uid = PODS.path(cluster.namespace), job["metadata"]["uid"]
+    cluster.pod(job, 0)
+    change: Any = {"metadata": {"finalizers": ["tests.ddpjob.dev/hold"]}}
+    cluster.server.request("PATCH", f"{pods}/digits-0-0", change, kind="merge-patch+json")
+    # Somebody else's, which nobody waits for.
+    metadata = {"name": "digits-0-1", "labels": {"ddpjob.dev/job-uid": uid}}
     body = {"metadata": metadata, "spec": {"containers": [{"name": "trainer", "image": "x"}]}}
-    pods = PODS.path(cluster.namespace)
     cluster.server.request("POST", pods, body)
     with Running("delete", "digits", "-y", "--wait", env=env) as waiting:
         waiting.until("waiting until the pods of digits are gone")

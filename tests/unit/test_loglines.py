@@ -21,6 +21,7 @@ def line(content: bytes, *, is_last: bool = True) -> LogLine:
         (b"\r", ""),
         (b"\xff\xfe", "\ufffd\ufffd"),
         (b"windows\r", "windows"),
+        (b"\r".join(b"%d%%" % done for done in range(10_000)), "9999%"),
     ],
 )
 def test_a_line_is_shown_as_a_terminal_would_be_left_by_it(content: bytes, text: str) -> None:

@@ -103,6 +103,13 @@ def test_a_logarithmic_axis_has_powers_of_ten_and_what_fits_between() -> None:
     assert ticks(1e-12, 1.0) == ["1e-12", "1e-09", "1e-06", "0.001", "1"]
 
 
+def test_neighbours_on_a_logarithmic_axis_have_room_around_them() -> None:
+    close = 31.4, 31.400000000000002
+    axis = axis_of(close, is_log=True)
+    assert axis is not None and axis.low < 31 < 32 < axis.high
+    assert text([(1, close[0]), (2, close[1])], [], 40, 10, is_log=True)
+
+
 def test_steps_have_whole_ticks() -> None:
     for steps in ([7], [0], [3, 4], [0, 1, 2], range(12)):
         axis = step_axis(steps)
@@ -232,6 +239,7 @@ def test_a_status_has_a_curve_and_its_restarts() -> None:
     }
     assert points_of(status).points == ((10, 2.5), (20, 2.0), (30, 1.5))
     assert points_of(status).restarts == (12,)
+    assert points_of("no status").points == points_of(None).points == ()
     assert points_of(status, "samplesPerSecond").points == ((20, 410.5), (30, 400.0))
     ended = status | {"state": "Failed", "history": [{"step": 12}, {"step": 31}]}
     assert points_of(ended).restarts == (12,)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from ddpjob.cli import app
 
 
-def plot(*options: Path | str, stdin: str = "", columns: int = 60) -> Result:
+def plot(*options: Path | str, stdin: str | bytes = "", columns: int = 60) -> Result:
     environment = {"COLUMNS": str(columns)}
     return CliRunner().invoke(app, ["plot", *map(str, options)], input=stdin, env=environment)
 
@@ -62,6 +62,8 @@ def test_an_svg_goes_to_a_file_or_to_standard_output(history: Path, tmp_path: Pa
 
 def test_standard_input_is_read_for_a_dash(history: Path) -> None:
     assert plot("--file", "-", stdin=history.read_text()).stdout == plot("--file", history).stdout
+    shown = plot("--file", "-", stdin=b"\xff\n" + history.read_bytes()).stdout
+    assert shown == plot("--file", history).stdout
 
 
 def test_a_terminal_without_unicode_gets_ascii(history: Path) -> None:

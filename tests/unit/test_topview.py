@@ -41,6 +41,7 @@ def test_losses_are_a_curve() -> None:
     assert curve([1.0]) == curve([]) == ""
     assert len(curve(list(map(float, range(64))))) == 32
     assert curve([float("inf"), 1, 2]) == "▁█"
+    assert curve([0.0, 5e-324, 0.0]) == "▁█▁"
 
 
 def job(**status: Any) -> Job:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from ddpjob.cli import app
 from ddpjob.client.documents import documents
 from tests.cluster.tiers import ROOT
+from tests.terminal import ddpjob, environment
 from tests.unit.agent.archives import HOSTILE, packed
 
 GOOD = """\
@@ -336,6 +337,11 @@ def test_anchors_and_merge_keys_are_followed(tmp_path: Path) -> None:
     (document,) = documents(str(path))
     assert document["b"] == {"p": 1, "q": 3}
     assert document["c"] == {"p": 1, "q": 2}
+
+
+def test_what_the_output_has_no_character_for_is_escaped() -> None:
+    ended = ddpjob("validate", "↓.yaml", env={**environment(), "PYTHONIOENCODING": "latin-1"})
+    assert ended.code == 2 and ended.err.startswith(r"\u2193.yaml: ")
 
 
 def test_the_allow_list_is_the_charts_unless_one_is_given(tmp_path: Path) -> None:

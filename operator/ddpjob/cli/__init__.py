@@ -4,7 +4,9 @@ The modules that are imported here hold the commands' options and little else: w
 beyond them is imported when it runs, because `--help` and each TAB import all of them.
 """
 
+import io
 import logging
+import sys
 from typing import Annotated
 
 import typer
@@ -88,4 +90,7 @@ def options(
 def main() -> None:
     """Run the command line: the entry point of the console scripts."""
     configure_log(logging.WARNING, "%(message)s")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # it may not have all characters of a log
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="ddpjob")

@@ -53,7 +53,7 @@ def delete(
     from ddpjob.cli import objects
 
     client = Place(namespace, context, kubeconfig).client()
-    jobs = [client.job(plain_name(name)) for name in dict.fromkeys(names)]
+    jobs = [client.job(name) for name in dict.fromkeys(map(plain_name, names))]
     if not yes:
         _ask(jobs)
     for job in jobs:

@@ -52,11 +52,10 @@ class Printer:
 
 def shown(line: LogLine) -> str:
     """Return the text of a line without colours, as a terminal would be left by it."""
-    content = line.content
+    content = line.content.rstrip(b"\r")
+    content = content[content.rfind(b"\r") + 1 :]  # of a progress bar the last state
     cut = len(content) > SHOWN or not line.is_last
     text = _COLOUR.sub("", content[:SHOWN].decode(errors="replace"))
-    if "\r" in text:  # a progress bar: the last state of it
-        text = next((part for part in reversed(text.split("\r")) if part), "")
     return text + (" … (the line goes on)" if cut else "")
 
 

@@ -1,5 +1,6 @@
 """`ddpjob plot`: a training's loss by step, in the terminal or as SVG."""
 
+import io
 import shutil
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,8 @@ def _of_file(path: str, metric: plots.Metric) -> plots.Curve:
 def _lines(path: str) -> Iterator[str]:
     """Yield the lines of the file; a too long one in parts."""
     if path == "-":
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         yield from iter(lambda: sys.stdin.readline(MAX_LINE), "")
         return
     with Path(path).open(encoding="utf-8", errors="replace") as file:

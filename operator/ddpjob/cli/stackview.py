@@ -26,46 +26,54 @@ def show(place: Place, name: str | None, output: Record) -> None:
         return
     _tell_absent(answers)
     if not groups:
-        raise _nothing(job, answers)
+        raise _nothing(job, place, answers)
     counts = [f"{len(each.ranks)} rank{'s' if len(each.ranks) > 1 else ' '}" for each in groups]
     ranks = [f"({_ranks(each)})" for each in groups]
+    width, wide = max(map(len, counts)), max(map(len, ranks))
     for count, which, each in zip(counts, ranks, groups, strict=True):
         mark = "    <- differs" if each.differs else ""
-        width = max(map(len, ranks))
-        say(f"{count:>{max(map(len, counts))}}  {which:<{width}}  {each.place}{mark}")
+        say(f"{count:>{width}}  {which:<{wide}}  {each.place}{mark}")
     note(f"ddpjob stacks {job.name}{place.flags} --rank {groups[-1].ranks[0]} has all of a rank")
 
 
 def show_rank(place: Place, name: str | None, rank: int, output: Record) -> None:
     """Print all that is known of one rank. Raises NotFound if it does not answer."""
-    job, answers, found = _ask(place, name)
+    job, answers, found = _ask(place, name, rank)
     if rank not in found:
         wanted = Wanted(Ranges(str(rank)))
         check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
         _tell_absent(answers)
-        raise _nothing(job, answers, rank)
+        raise _nothing(job, place, answers, rank)
     text = found[rank].rstrip("\n")
     document(json.dumps({"rank": rank, "stacks": text}) if output is Record.JSON else text)
 
 
-def _ask(place: Place, name: str | None) -> tuple[Job, list[Answer], dict[int, str]]:
+def _ask(
+    place: Place, name: str | None, rank: int | None = None
+) -> tuple[Job, list[Answer], dict[int, str]]:
+    """Ask all pods of the job, or the one with this rank."""
     client = place.client()
     job = find(client, name)
-    answers = agents.ask(client.connection, job.body, "/stacks")
+    node_rank = None if rank is None else rank // job.processes_per_node
+    answers = agents.ask(client.connection, job.body, "/stacks", node_rank=node_rank)
     return job, answers, agents.read_stacks(answers, job.processes_per_node)
 
 
 def _tell_absent(answers: Sequence[Answer]) -> None:
     for answer in answers:
-        if answer.problem:
+        if answer.problem and answer.problem != agents.NOT_ASKED:
             note(f"{answer.pod.name} on {answer.pod.node or 'no node'}: {answer.problem}")
+    if more := sum(answer.problem == agents.NOT_ASKED for answer in answers):
+        note(f"{more} more pods {agents.NOT_ASKED}; --rank N asks that of rank N")
 
 
-def _nothing(job: Job, answers: Sequence[Answer], rank: int | None = None) -> NotFound:
+def _nothing(
+    job: Job, place: Place, answers: Sequence[Answer], rank: int | None = None
+) -> NotFound:
     silent = "no rank has answered" if rank is None else f"rank {rank} has not answered"
     why = f"{job.name} is {job.state}" + ("" if answers else ", and has no pods")
     error = NotFound(404, "NotFound", f"{silent}: {why}")
-    error.advice = f"ddpjob describe {job.name}"
+    error.advice = f"ddpjob describe {job.name}{place.flags}"
     return error
 
 

@@ -10,7 +10,7 @@ from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, Reco
 def top(
     name: Name = None,
     interval: Annotated[
-        float, typer.Option(min=0.5, help="Seconds between two looks at the nodes.")
+        float, typer.Option(min=0.5, max=86400, help="Seconds between two looks at the nodes.")
     ] = 2.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print one table. Without a terminal it is the default.")

@@ -182,8 +182,8 @@ def curve(losses: Sequence[float]) -> str:
     if len(finite) < 2:
         return ""
     low, high = min(finite), max(finite)
-    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BLOCKS[round((loss - low) * scale)] for loss in finite)
+    span, top = (high - low) or 1.0, len(BLOCKS) - 1
+    return "".join(BLOCKS[round((loss - low) / span * top)] for loss in finite)
 
 
 def row(node: NodeProgress, rate: float | None) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class Wait:
         left = dict(jobs)
         code = Exit.OK
         try:
-            for job in client.changes(list(jobs.values()), timeout=self._timeout):
+            for job in client.changes(list(jobs.values()), timeout=self._timeout, left=left):
                 if job.uid not in left:
                     continue
                 left[job.uid] = job

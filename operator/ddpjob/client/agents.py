@@ -22,6 +22,7 @@ from ddpjob.text import printable
 WORKERS = 16
 # Pods that are asked at all. Each takes a connection of the API server's to a kubelet.
 MAX_PODS = 512
+NOT_ASKED = f"not asked: only the first {MAX_PODS} pods are"
 # The last moment of a step that is believed, in Unix seconds: it is in the year 2286.
 MAX_TIME = 1e10
 # Characters of a problem that nobody has foreseen.
@@ -53,13 +54,18 @@ class NodeProgress:
     problem: str = ""
 
 
-def ask(connection: Connection, job: Body, path: str) -> list[Answer]:
+def ask(
+    connection: Connection, job: Body, path: str, *, node_rank: int | None = None
+) -> list[Answer]:
     """Return the answers to a GET of `path` of all pods of the current attempt, by node rank.
 
+    With `node_rank`, only that pod is asked; of all pods the first MAX_PODS are.
     Raises Forbidden without the right to `pods/portforward`, ClusterError or LoginFailed.
     """
     namespace = job["metadata"]["namespace"]
     pods = _pods(connection, job)
+    if node_rank is not None:
+        pods = [each for each in pods if each[0].node_rank == node_rank]
 
     def answer(found: tuple[Pod, int]) -> Answer:
         pod, port = found
@@ -77,7 +83,8 @@ def ask(connection: Connection, job: Body, path: str) -> list[Answer]:
             return Answer(pod, None, f"its agent has no {path} (HTTP {page.status})")
         return Answer(pod, page, "")
 
-    return in_parallel(answer, pods[:MAX_PODS], WORKERS)
+    found = in_parallel(answer, pods[:MAX_PODS], WORKERS)
+    return found + [Answer(pod, None, NOT_ASKED) for pod, _ in pods[MAX_PODS:]]
 
 
 def read_progress(answer: Answer) -> NodeProgress:

@@ -1,7 +1,7 @@
 """The jobs of a namespace."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -118,10 +118,17 @@ class Client:
         chosen: dict[str, Any] = {"state": state, "mine": mine, "labels": labels}
         return JobList(select(self, make, all_namespaces=all_namespaces, **chosen))
 
-    def changes(self, jobs: Sequence[Job], *, timeout: float | None = None) -> Iterator[Job]:
+    def changes(
+        self,
+        jobs: Sequence[Job],
+        *,
+        timeout: float | None = None,
+        left: Container[str] | None = None,
+    ) -> Iterator[Job]:
         """Yield these jobs now, then each again when it changes, for `timeout` seconds.
 
-        All are of one namespace. Raises NotFound if one is deleted.
+        All are of one namespace. Raises NotFound if one is deleted whose uid is `left`: by default
+        each of them, else those that the caller has left there.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         uids = {job.uid for job in jobs}
@@ -140,9 +147,10 @@ class Client:
         with closing(watch):  # an error would keep its connection open as long as itself
             for event in watch:
                 job = Job(self.connection, event.object)
-                if event.type == "DELETED":
+                if event.type != "DELETED":
+                    yield job
+                elif left is None or job.uid in left:
                     raise NotFound(404, "NotFound", f"{job.name} was deleted")
-                yield job
 
     def newest(self) -> Job:
         """Return the newest job that this user has made with the client. Raises NotFound."""

@@ -198,11 +198,12 @@ class Connection:
         self._check_open()
         login, answer = self.login, None
         headers = {**login.headers(), "Accept": "application/json", "Content-Type": content_type}
+        asked = "?" + urlencode(query, errors="replace") if query else ""
         try:
             with self._unanswered.request():
                 answer = login.pool.urlopen(
                     verb,
-                    f"{login.server}{path}{'?' + urlencode(query) if query else ''}",
+                    f"{login.server}{path}{asked}",
                     body=None if body is None else json.dumps(body).encode(),
                     headers=headers,
                     preload_content=False,

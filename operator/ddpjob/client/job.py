@@ -239,13 +239,17 @@ class Job(Snapshot):
 
     def wait_until_gone(self) -> None:
         """Return once neither the job nor a pod of it exists any more."""
+        from ddpjob.client.logs import read_pod
         from ddpjob.cluster import PODS
+
+        def keep(body: Body) -> object:  # anybody may give a pod our label, and keep us waiting
+            return read_pod(body, self.name, self.uid)
 
         with suppress(NotFound):
             self.until(lambda job: False)
         labels = f"{names.JOB_UID_LABEL}={self.uid}"
         where: dict[str, Any] = {"namespace": self.namespace, "labels": labels}
-        while self._connection.list(PODS, keep=lambda body: True, **where).items:
+        while self._connection.list(PODS, keep=keep, **where).items:
             time.sleep(POLL_SECONDS)
 
     def patch(self, changes: Mapping[str, Any]) -> "Job":

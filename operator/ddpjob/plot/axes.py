@@ -20,9 +20,14 @@ class Axis:
     is_whole: bool = False
     """Whether the values are integers, and so are the ticks."""
 
+    @property
+    def is_point(self) -> bool:
+        """Return whether the ends are equal, or as good as that."""
+        return not self._half(self.low) < self._half(self.high)
+
     def place(self, value: float) -> float:
         """Return where `value` lies, from 0 (low) to 1 (high)."""
-        low, high, here = (self._on_scale(v) / 2 for v in (self.low, self.high, value))
+        low, high, here = (self._half(v) for v in (self.low, self.high, value))
         return (here - low) / (high - low)
 
     def has(self, value: float) -> bool:
@@ -36,8 +41,8 @@ class Axis:
             found = _round_numbers(self.low, self.high, most, least=1 if self.is_whole else 0)
         return found if len(found) > 1 else [self.low, self.high]
 
-    def _on_scale(self, value: float) -> float:
-        return math.log10(value) if self.is_log else value
+    def _half(self, value: float) -> float:
+        return (math.log10(value) if self.is_log else value) / 2
 
     def _decades(self, most: int) -> list[float]:
         """Return powers of ten, with their multiples by 2 and 5 if there is room."""
@@ -60,10 +65,11 @@ def axis_of(values: Iterable[float], *, is_log: bool = False) -> Axis | None:
     if not shown:
         return None
     low, high = min(shown), max(shown)
-    if not low / 2 < high / 2:  # equal, or as good as that
+    axis = Axis(low, high, is_log)
+    if axis.is_point:
         room = abs(low) / 2 or 1.0
-        low, high = max(-_LARGEST, low - room), min(_LARGEST, high + room)
-    return Axis(low, high, is_log)
+        axis = Axis(max(-_LARGEST, low - room), min(_LARGEST, high + room), is_log)
+    return axis
 
 
 def step_axis(steps: Iterable[int]) -> Axis | None:

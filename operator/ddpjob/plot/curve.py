@@ -33,8 +33,9 @@ class Curve:
     restarts: tuple[int, ...] = ()
 
 
-def points_of(status: Mapping[str, Any], metric: Metric = "loss") -> Curve:
+def points_of(status: object, metric: Metric = "loss") -> Curve:
     """Return the curve in `status.curve` and `status.history`."""
+    status = status if isinstance(status, Mapping) else {}
     place = 1 + METRICS.index(metric)
     found = []
     for entry in _list(status.get("curve")):
