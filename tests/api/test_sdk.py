@@ -205,7 +205,13 @@ def test_an_interrupt_detaches_and_says_how_to_come_back(
 ) -> None:
     cluster.running("digits")
     shown = Shown()
-    later(lambda: os.kill(os.getpid(), signal.SIGINT), 2.0)
+
+    def interrupt() -> None:
+        shown.until("Running")
+        time.sleep(1.0)  # it is shown just before an interrupt is waited for
+        os.kill(os.getpid(), signal.SIGINT)
+
+    later(interrupt, 0.0)
     with Client(kubeconfig=kubeconfig) as client, pytest.raises(KeyboardInterrupt):
         follow(client.job("digits"), None, shown)
     assert shown.notes[0] == "detached: digits runs on"
@@ -223,9 +229,15 @@ def test_looking_on_ends_in_time_and_with_the_job(
         job = client.job("digits")
         with pytest.raises(JobTimeout, match="digits is Running after 0.5 s, not finished"):
             follow(job, 0.5, Shown())
-        later(lambda: cluster.delete("digits"))
-        with pytest.raises(NotFound, match="digits was deleted"):
-            follow(job, 30, Shown())
+        shown = Shown()
+
+        def delete() -> None:
+            shown.until("Running")
+            cluster.delete("digits")
+
+        later(delete, 0.0)
+        with pytest.raises(NotFound, match="digits was deleted|not found"):
+            follow(job, 30, shown)
     assert no_thread_is_left()
 
 
@@ -310,7 +322,7 @@ async def test_a_watch_is_read_over_a_restart_of_the_api_server_and_left_at_any_
                     break
         assert no_thread_is_left()
         later(lambda: cluster.delete("digits"))
-        with pytest.raises(NotFound, match="was deleted"):
+        with pytest.raises(NotFound, match="was deleted|not found"):
             async for _ in job.watch():
                 pass
     assert no_thread_is_left()

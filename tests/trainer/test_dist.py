@@ -143,13 +143,15 @@ from ddptrain.dist import leave, process_group
 
 class Slow:
     def __del__(self):  # in the interpreter's own end: the other rank answers meanwhile
+        open({file!r}, "w").close()
         end = time.monotonic() + 3
         while time.monotonic() < end:
             time.sleep(0.01)
 
 with process_group(timeout=timedelta(seconds=60)) as world:
-    if world.rank == 0:
-        time.sleep(1)
+    deadline = time.monotonic() + {patience}
+    while world.rank == 0 and not os.path.exists({file!r}) and time.monotonic() < deadline:
+        time.sleep(0.01)
     work = dist.all_reduce(torch.zeros(1), group=world.control, async_op=True)
     work.get_future().then(lambda _: None)
     if world.rank == 0:
@@ -161,11 +163,19 @@ print("ends", end="")
 """
 
 
-@pytest.mark.parametrize(("end", "code"), [("leave(75)", 75), ("sys.exit(75)", -signal.SIGABRT)])
+@pytest.mark.parametrize(
+    ("end", "code", "patience"), [("leave(75)", 75, 1), ("sys.exit(75)", -signal.SIGABRT, 60)]
+)
 def test_a_late_answer_of_gloo_does_not_abort_who_leaves(
-    start_ranks: Callable[..., "list[subprocess.Popen[str]]"], end: str, code: int
+    start_ranks: Callable[..., "list[subprocess.Popen[str]]"],
+    tmp_path: Path,
+    end: str,
+    code: int,
+    patience: int,
 ) -> None:
-    ranks = start_ranks(2, "-c", CALLED_LATE.replace("{end}", end))
+    file = str(tmp_path / "begins to end")
+    text = CALLED_LATE.format(end=end, file=file, patience=patience)
+    ranks = start_ranks(2, "-c", text)
     output, _ = ranks[1].communicate(timeout=280)
     assert (ranks[1].returncode, output.startswith("ends")) == (code, True), output
 

@@ -129,6 +129,7 @@ def test_a_report_elsewhere_that_was_written_in_the_last_moment_is_of_its_round(
         f"\nopen({str(path)!r}, 'w').write('{{\"step\": 41}}' + ' ' * int(time.time() * 100 % 97))"
     )
     act(pods, 0, 0, f"signal.signal(15, lambda *_: exec({report!r}))\nos.remove('act-0-0')")
+    pods.started[0].until(lambda: not (pods.started[0].folder / "act-0-0").exists())
     act(pods, 0, 1, "sys.exit(1)")
     operator.until_failed()
     operator.go_on()  # SIGTERM comes to rank 0 after the last look at its reports
@@ -145,6 +146,7 @@ def test_without_its_fork_server_a_round_begins_cold_and_the_next_one_warm(pods:
         os.kill(pid_of(pod, number, 0), signal.SIGKILL)
         operator.until_failed()
         if number == 1:
+            wait_for(lambda: len(fork_servers(pod)) == 1)  # the launcher's own goes with it
             (server,) = fork_servers(pod)
             server.kill()
             wait_for(lambda: not fork_servers(pod))

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods
-from tests.trainer.rounds import act, all_step, pid_of, start, steps, train
+from tests.trainer.rounds import TRAIN, act, all_step, pid_of, start, steps, train
 from tests.trainer.warm_pods import wait_for
 
 TIMEOUT: dict[str, Any] = {"DDPJOB_NODE_TIMEOUT": "5"}
@@ -31,7 +31,9 @@ def is_unheard(page: dict[str, object], rank: int) -> bool:
 
 
 def test_a_node_that_was_stopped_ends_its_ranks_before_they_go_on(pods: Pods) -> None:
-    operator = train(pods, nnodes=2, nproc=2, **TIMEOUT)
+    slow = TRAIN.replace("time.sleep(0.02)", "time.sleep(1)")
+    assert slow != TRAIN
+    operator = train(pods, text=slow, nnodes=2, nproc=2, **TIMEOUT)
     first, second = pods.started
     second.until(lambda: "unheard_seconds" in second.progress())
     send(second, signal.SIGSTOP)

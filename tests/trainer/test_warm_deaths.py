@@ -98,7 +98,8 @@ def test_nothing_outlives_a_killed_agent(pods: Pods, mode: str) -> None:
     words = [script(pods, WAIT)] if mode == "torchrun" else ["python3", script(pods, WAIT)]
     pod = pods.start(mode, "--", *words, changes=UNBUFFERED)
     pod.until(lambda: begun(pod))
-    assert len(pod.processes()) == (4 if mode == "torchrun" else 2), "the server is asked once"
+    # The server is asked once, and goes.
+    wait_for(lambda: len(pod.processes()) == (4 if mode == "torchrun" else 2))
     pod.process.kill()
     assert_nothing_is_left(pod)
     assert_warm(pod)

@@ -32,7 +32,8 @@ class Head:
         self.held: list[socket.socket] = []
         self.listener = socket.create_server((HOST, 0))
         self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.serve, daemon=True).start()
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
 
     def serve(self) -> None:
         while True:
@@ -59,6 +60,7 @@ class Head:
     def close(self) -> None:
         with suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        self.thread.join(60)
         self.listener.close()
         for connection in self.held:
             connection.close()
