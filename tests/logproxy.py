@@ -65,6 +65,8 @@ class Proxy:
         self.holds, self.goes_on = threading.Event(), threading.Event()
         """Whether one is held back, and whether it may go on. One that is cut never does."""
         self.cuts = False
+        self.is_slow = False
+        """Whether what is held back has not come to the API server before it goes on."""
         proxy = self
 
         class Handler(_Handler):
@@ -120,9 +122,13 @@ class _Handler(BaseHTTPRequestHandler):
         kept = ("Authorization", "Accept", "Content-Type")
         headers = {name: self.headers[name] for name in kept if name in self.headers}
         try:
+            is_slow = self.owner.is_slow
+            if is_slow and self._is_cut():
+                self.close_connection = True
+                return
             upstream.request(self.command, self.path, body, headers)
             answer = upstream.getresponse()
-            if self._is_cut():
+            if not is_slow and self._is_cut():
                 self.close_connection = True
                 return
             self._begin(answer.status, answer.headers.get("Content-Type", ""))

@@ -10,6 +10,7 @@ In the agent's zip, under the same rules: standard library only, Python 3.8 or n
 from __future__ import annotations
 
 import os
+import unicodedata
 import zlib
 from typing import Iterator  # noqa: UP035 - Python 3.8
 
@@ -141,9 +142,14 @@ def number(field: bytes) -> int:
     return int(digits or b"0", 8)
 
 
+def is_printable(character: str) -> bool:
+    """Whether it can be printed, by this Python or by a newer one, which knows more characters."""
+    return character.isprintable() or unicodedata.category(character) == "Cn"
+
+
 def check_path(path: str) -> None:
     """Raise CodeError unless this is a path below a folder, which can be printed as it is."""
-    if not path.isprintable():
+    if not (path.isprintable() or all(map(is_printable, path))):
         raise CodeError(f"{path!a} has a name that is not of printable characters in UTF-8")
     if path.startswith("/"):
         raise CodeError(f"{path!a} is an absolute path")

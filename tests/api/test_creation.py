@@ -158,6 +158,25 @@ def test_ctrl_c_while_a_job_is_submitted_says_what_is_true(
     assert left(client) == []
 
 
+def test_ctrl_c_before_the_request_has_come_names_the_job_that_may_follow(
+    client: Client, proxy: Proxy, held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    proxy.held, proxy.is_slow = JOBS, True
+    words = ["submit", "train.py", "--image", "i", "--code", "none", "--detach"]
+    with Running(*words, env=environment(held)) as running:
+        assert proxy.holds.wait(60), running.err
+        running.process.send_signal(signal.SIGINT)
+        ended = running.end()
+    assert ended.code == 130 and client.jobs() == []
+    proxy.goes_on.set()
+    deadline = time.monotonic() + 60
+    while not (jobs := client.jobs()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert f"stopped: {jobs[0].name} may be created still: ddpjob get" in ended.err
+
+
 def test_what_may_not_be_deleted_again_is_named(
     client: Client, proxy: Proxy, api_server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:

@@ -95,6 +95,12 @@ def test_what_cannot_be_is_named(
         asked(**given).job()
 
 
+def test_a_number_of_processes_of_any_length_is_for_the_check(asked: Callable[..., Asked]) -> None:
+    for text, value in (("8", 8), ("9" * 5000, "9" * 5000), ("٣", "٣")):
+        spec = asked(file="train.py", nproc_per_node=text).job()["spec"]
+        assert spec["nprocPerNode"] == value
+
+
 def test_a_link_to_a_script_elsewhere_is_not_in_the_folder(
     asked: Callable[..., Asked], tmp_path: Path
 ) -> None:
@@ -145,6 +151,10 @@ def test_variables_of_options_win_over_those_of_files(
     file = tmp_path / "vars"
     file.write_text("# mine\n\nA=1\nexport B='two words'\n C = x=y \nD=\"\nE=\n")
     assert read_env_file(str(file)) == {"A": "1", "B": "two words", "C": "x=y", "D": '"', "E": ""}
+    strange = tmp_path / "strange"
+    strange.write_text("A=x\u2028B=y\nC=a\x0cD=b\r\nE=1\n", newline="")
+    found = read_env_file(str(strange))
+    assert found == {"A": "x\u2028B=y", "C": "a\x0cD=b", "E": "1"}, "lines end as in a shell"
     env = asked(file="train.py", env_file=[str(file)], env=["A=2", "F=a=b"]).job()["spec"]["env"]
     assert {each["name"]: each["value"] for each in env} | {"B": "", "C": ""} == {
         **{"A": "2", "B": "", "C": "", "D": '"', "E": "", "F": "a=b"},

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from ddpjob.client.listing import Listing
 from ddpjob.errors import InvalidJob
 from ddpjob_agent.archive import members, unpack
 from tests.repositories import add_submodule, commit, run_git, write
+from tests.terminal import Ended, environment
 from tests.unit.agent.archives import HOSTILE
 
 TRAIN = {"train.py": "import pack.net\n", "pack/__init__.py": "", "pack/net.py": "SIZE = 4\n"}
@@ -122,6 +124,55 @@ def test_a_folder_in_the_place_of_a_tracked_file_is_sent(repository: Path) -> No
     (repository / "train.py").unlink()
     write(repository, **{"train.py/__main__.py": ""})
     assert pack(repository).files == ("pack/__init__.py", "pack/net.py", "train.py/__main__.py")
+
+
+def test_what_git_ignores_is_not_sent_wherever_it_is(repository: Path) -> None:
+    write(repository, **{".gitignore": "*.bin\n", "was-a-link": ""})
+    run_git(repository, "add", ".")
+    (repository / "was-a-link").unlink()
+    write(repository, **{"was-a-link/a.bin": "", "was-a-link/b.py": ""})
+    write(repository / "nested", **{".gitignore": "*\n", "secret": ""})
+    run_git(repository / "nested", "init", "-q")
+    sent = (".gitignore", "pack/__init__.py", "pack/net.py", "train.py", "was-a-link/b.py")
+    assert pack(repository).files == sent
+    write(repository / "pack", **{".gitignore": "*\n"})
+    run_git(repository, "rm", "-q", "--cached", "-r", "pack")
+    assert refusal(repository / "pack").startswith("there is no file to send in ")
+
+
+def submitted(folder: Path) -> Ended:
+    """What submit says to somebody who may not do all that root may."""
+    rights = "-dac_override,-dac_read_search"
+    command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights]
+    words = ["-m", "ddpjob", "submit", "train.py", "--image", "i", "--dry-run=client"]
+    ended = subprocess.run(
+        [*(command if os.geteuid() == 0 else ()), sys.executable, *words],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize("kind", ["folder", "repository"])
+@pytest.mark.parametrize("mode", [0o000, 0o644])
+def test_what_may_not_be_read_is_not_left_out_in_silence(
+    kind: str, mode: int, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(kind)
+    write(folder, **{"new/b.py": ""})
+    for name in ("new", "pack"):
+        (folder / name).chmod(mode)
+        ended = submitted(folder)
+        assert ended.code == 2 and name in ended.err, ended.err
+        assert "cannot be read: Permission denied" in ended.err or "could not open" in ended.err
+        (folder / name).chmod(0o755)
+    (folder / "link").symlink_to("new/b.py")
+    assert submitted(folder).code == 0
+    (folder / "link").unlink()
+    (folder / "link").symlink_to("x" * 300)
+    assert submitted(folder).code == 0, "an editor's lock"
 
 
 def test_commit_and_changes_are_told(repository: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,7 +77,7 @@ class Asked:
         if asked is None and module and not _is_here(module):
             return None  # a module of the image
         folder = Path(asked or ".")
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise InvalidJob("--code", f"there is no folder {str(folder)!r}")
         return folder
 
@@ -89,7 +90,7 @@ class Asked:
         file = self.given["file"]
         if file is None or self.folder is None:
             return None if file is None else str(file)
-        if not Path(file).is_file():
+        if not os.path.isfile(file):
             raise InvalidJob("FILE.py", f"there is no file {file!r} in {os.getcwd()!r}", file)
         path = os.path.relpath(os.path.realpath(file), os.path.realpath(self.folder))
         if path.split(os.sep)[0] == os.pardir:
@@ -121,7 +122,7 @@ class Asked:
             "name": given["name"],
             "image": given["image"],
             "nnodes": given["nnodes"],
-            "nproc_per_node": int(nproc) if nproc and nproc.isdecimal() else nproc,
+            "nproc_per_node": int(nproc) if re.fullmatch("[0-9]{1,6}", nproc or "") else nproc,
             "gpus": given["gpus"],
             "cpu": given["cpu"],
             "memory": given["memory"],
@@ -162,7 +163,7 @@ def read_env_file(file: str) -> dict[str, str]:
     if len(content) > MAX_ENV_FILE:
         raise InvalidJob("--env-file", f"{file}: must have at most {MAX_ENV_FILE} characters", file)
     found: dict[str, str] = {}
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(content.split("\n"), 1):
         text = line.strip().removeprefix("export ").strip()
         if text and not text.startswith("#"):
             name, value = _variable(text, f"--env-file {file}, line {number}")
@@ -195,7 +196,7 @@ def check_is_sent(files: Sequence[str], script: str | None) -> None:
     if script is not None and script not in files:
         rule = f"{script!r} is not sent: .gitignore or .ddpjobignore leaves it out"
         error = InvalidJob("FILE.py", rule, script)
-        error.advice = f"--code-include {script}"
+        error.advice = f"--code-include {shlex.quote(script)}"
         raise error
 
 

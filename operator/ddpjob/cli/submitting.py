@@ -43,6 +43,8 @@ class Submission:
 
     def __init__(self, asked: Asked, place: Place, output: Form | None) -> None:
         self._asked, self._place, self._output = asked, place, output
+        if self._claim and asked.folder is None:
+            raise InvalidJob("--code-claim", "needs a folder to send: FILE.py, -m MODULE or --code")
 
     def print(self) -> None:
         """Print the objects that would be created."""
@@ -150,8 +152,7 @@ class Submission:
         """Write the archive into the claim."""
         from ddpjob.client.claim import Claim, keep
 
-        if self._archive is None or self._claim is None:
-            raise InvalidJob("--code-claim", "needs a folder to send: FILE.py, -m MODULE or --code")
+        assert self._archive and self._claim
         spec = self._job["spec"]
         secrets = [secret["name"] for secret in spec.get("imagePullSecrets") or ()]
         namespace = why.text(self._job, "metadata", "namespace") or client.namespace

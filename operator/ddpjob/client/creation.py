@@ -126,7 +126,7 @@ class _Attempt:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or self._sent is None or not (left := self._undo(error)):
+        if error is None or self._sent is None or not (left := self._undo()):
             return
         if isinstance(error, DDPJobError):
             error.advice = left
@@ -151,7 +151,7 @@ class _Attempt:
                     raise
         raise AssertionError
 
-    def _undo(self, error: BaseException) -> str:
+    def _undo(self) -> str:
         """Delete the job. Return what is left to do, if that fails.
 
         The connection may be what was closed, so another one is used.
@@ -163,10 +163,11 @@ class _Attempt:
             return ""
         connection = self._connection.outliving()
         try:
-            if found := self._made or self._find(connection, self._sent):
-                delete(connection, found)
-            elif isinstance(error, Unavailable):
+            found = self._made or self._find(connection, self._sent)
+            if found is None:  # the request may still be on its way
                 return f"{name} may be created still: ddpjob get {name} -n {namespace}"
+            if found is self._made or self._is_own(found):
+                delete(connection, found)
         except (DDPJobError, KeyboardInterrupt):
             return f"{name} may be left behind: ddpjob delete {name} -n {namespace}"
         finally:
@@ -174,18 +175,20 @@ class _Attempt:
         return ""
 
     def _find(self, connection: Connection, sent: Body) -> Body | None:
-        """Return the job if it was stored. The request may still be on its way."""
+        """Return the job of this name, once there is one, within a short time."""
         for pause in (*FIND_PAUSES, None):
             try:
-                found = connection.request("GET", _path(sent))
+                return connection.request("GET", _path(sent))
             except NotFound:
                 if pause is not None:
                     connection.pause(pause)
-                continue
-            managers = why.part(found, "metadata", "managedFields")
-            marks = [why.part(each, "manager") for each in managers or ()]
-            return found if self._mark in marks else None  # else it is another job of the name
         return None
+
+    def _is_own(self, found: Body) -> bool:
+        """Return whether this has created the job, and not somebody else one of the name."""
+        managers = why.part(found, "metadata", "managedFields")
+        marks = [why.part(each, "manager") for each in managers or ()]
+        return self._mark in marks
 
 
 def delete(connection: Connection, job: Body) -> None:
@@ -198,11 +201,14 @@ def delete(connection: Connection, job: Body) -> None:
 def _post(connection: Connection, body: Mapping[str, Any], **query: str) -> Body:
     path = DDPJOBS.path(body["metadata"]["namespace"])
     try:
-        return connection.request("POST", path, body, query={**STRICT, **query})
+        found = connection.request("POST", path, body, query={**STRICT, **query})
     except Refused as error:
         if error.code == 400 and 'unknown field "spec.' in error.message:
             error.advice = "the cluster's DDPJob is older than this ddpjob: see ddpjob doctor"
         raise
+    if not all(why.text(found, "metadata", field) for field in ("name", "namespace", "uid")):
+        raise Unavailable(200, "Garbled", f"POST {path}: the answer is no object that was stored")
+    return found
 
 
 def _resume(connection: Connection, job: Body) -> Body:

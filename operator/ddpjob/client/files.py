@@ -88,24 +88,29 @@ def select(folder: Path, names: Collection[str] = ()) -> Selection:
 def _named(folder: Path, name: str) -> str:
     """Return a named file's path. Raises InvalidJob if there is no such file."""
     path = os.path.normpath(name)
-    if os.path.isabs(path) or path.split(os.sep)[0] == ".." or not (folder / path).is_file():
+    if os.path.isabs(path) or path.split(os.sep)[0] == ".." or not os.path.isfile(folder / path):
         raise _invalid(f"{name!r} is no file in {str(folder)!r}")
     return Path(path).as_posix()
 
 
 def _by_kind(folder: Path, paths: Collection[str]) -> tuple[dict[str, File], list[str]]:
-    """Return the files, and the paths of links, those to folders last; no others."""
+    """Return the files, and the paths of links, those to folders last; no others.
+
+    Raises InvalidJob for one that cannot be looked at.
+    """
     files, links = {}, []
     for path in sorted(paths):
         try:
             info = (folder / path).lstat()
-        except OSError:  # git still has it
+        except (FileNotFoundError, NotADirectoryError):  # git still has it
             continue
+        except OSError as error:
+            raise _unreadable(path, error) from None
         if stat.S_ISLNK(info.st_mode):
             links.append(path)
         elif stat.S_ISREG(info.st_mode):
             files[path] = _file(path, folder / path, info)
-    return files, sorted(links, key=lambda path: (folder / path).is_dir())
+    return files, sorted(links, key=lambda path: os.path.isdir(folder / path))
 
 
 def file_at(path: str, place: Path, *, is_named: bool = False) -> File:
@@ -114,7 +119,7 @@ def file_at(path: str, place: Path, *, is_named: bool = False) -> File:
     try:
         return replace(_file(path, source, source.lstat()), is_named=is_named)
     except OSError as error:
-        raise _invalid(f"{path!r} cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None
 
 
 def _file(path: str, source: Path, info: os.stat_result) -> File:
@@ -134,19 +139,24 @@ def refuse_secrets(reasons: Mapping[str, str]) -> None:
 def _follow(folder: Path, path: str, files: dict[str, File]) -> None:
     """Add what a link leads to. Raises InvalidJob if that is nothing of the code."""
     target = Path(os.path.realpath(folder / path))
-    include = f", or send the file with --code-include {path!r}" if target.is_file() else ""
+    is_file = os.path.isfile(target)
+    include = f", or send the file with --code-include {path!r}" if is_file else ""
     where = f"{str(target)!r}, outside of the folder"
     if target.is_relative_to(folder):
         whole = target.relative_to(folder).as_posix()
         is_around = whole == "." or f"{path}/".startswith(f"{whole}/")
-        if not target.exists():
+        try:
+            target.stat()
+        except PermissionError as error:
+            raise _unreadable(path, error) from None
+        except OSError:
             return  # of no use here either: an editor's lock, say
         if not is_around:
             found = [file for file in files.values() if f"{file.path}/".startswith(f"{whole}/")]
             for file in found:
                 copy = path + file.path.removeprefix(whole)
                 files[copy] = replace(file, path=copy)
-            if found or target.is_dir():
+            if found or os.path.isdir(target):
                 return
         where = "a folder that it is in" if is_around else f"{whole!r}, which is not sent"
     rule = f"{path!r} is a link to {where}"
@@ -167,6 +177,10 @@ def _too_many(paths: Collection[str]) -> InvalidJob:
 def _some(texts: list[str]) -> str:
     more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
     return ", ".join(texts[:SHOWN]) + more
+
+
+def _unreadable(path: str, error: OSError) -> InvalidJob:
+    return _invalid(f"{path!r} cannot be read: {error.strerror}", f"add it to {IGNORE_FILE}")
 
 
 def _invalid(rule: str, advice: str = "") -> InvalidJob:

@@ -33,11 +33,17 @@ _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "",
     "LC_ALL": "C",
 }
+# How git tells of a folder that it has left out, and goes on.
+_LEFT_OUT = "warning: could not open directory"
 _NO_PROGRAMS = ("-c", "core.fsmonitor=", "-c", f"core.hooksPath={os.devnull}")
 
 
 class GitError(Exception):
     """Why git does not answer, in its own words, made printable."""
+
+
+class Unreadable(GitError):
+    """Git has left a folder out, because it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,30 @@ class Revision:
 
 def is_repository(folder: Path) -> bool:
     """Return whether the folder, or one above it, looks like a git repository's."""
-    return any((above / ".git").exists() for above in (folder, *folder.parents))
+    return any(map(is_top, (folder, *folder.parents)))
+
+
+def is_top(folder: Path) -> bool:
+    """Return whether the folder looks like the top of a repository, or of a submodule."""
+    return os.path.exists(folder / ".git")
+
+
+def is_ignored(folder: Path) -> bool:
+    """Return whether the repository that the folder is in ignores it as a whole."""
+    if is_top(folder):
+        return False
+    try:  # asked from within, git would apply the folder's own rules to itself
+        _ask(folder.parent, "check-ignore", "--quiet", "--", folder.name)
+    except GitError:
+        return False
+    return True
 
 
 def paths(folder: Path) -> list[str]:
     """Return the paths of all files that git tracks, or would: those of the folder, from there.
 
     They may no longer exist. Another repository within, a submodule too, is a path of its own,
-    without its files. Raises GitError.
+    without its files. Raises GitError, and Unreadable for a folder in it that cannot be read.
     """
     words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     return sorted({os.fsdecode(path) for path in _ask(folder, *words).split(b"\0") if path})
@@ -128,6 +150,9 @@ def _ask(folder: Path, *words: str, settings: Sequence[str] = ()) -> bytes:
     if process.returncode:
         first = next(iter(problem.splitlines()), f"exit code {process.returncode}")
         raise GitError(f"git: {printable(first, 300)}")
+    for line in problem.splitlines():
+        if line.startswith(_LEFT_OUT):
+            raise Unreadable(f"git: {printable(line.removeprefix('warning: '), 300)}")
     return answer
 
 

@@ -53,13 +53,8 @@ class Listing:
         folder within, with a slash at its end. Raises InvalidJob.
         """
         here = self.folder / below
-        listed: list[str] = []
-        if git.is_repository(here):
-            try:
-                listed = git.paths(here)
-            except git.GitError as problem:
-                self.note = f"{problem}, so all files of {str(here)!r} are sent"
-        if not listed:  # git may ignore the folder
+        listed = self._list(here) if git.is_repository(here) else None
+        if listed is None or not (listed or below) and git.is_ignored(here):
             yield from self._walk(below)
             return
         self._repositories.append(here)
@@ -70,17 +65,29 @@ class Listing:
                 raise InvalidJob("code", f"git lists {path!r}, which is not in {str(here)!r}")
             whole = below + path.rstrip("/")
             place = self.folder / whole
-            is_folder = place.is_dir() and not place.is_symlink()
+            is_folder = os.path.isdir(place) and not os.path.islink(place)
             # Of a submodule that was not fetched, git says "./".
             if path == "./" or path.startswith(environments) or self._skips(whole, is_folder):
                 continue
             if link := self._link_above(whole):
                 if not self._skips(link, False):
                     yield link
-            elif is_folder:  # another repository
-                yield from self.paths(f"{whole}/")
-            else:
+            elif not is_folder:
                 yield whole
+            elif git.is_top(place):  # another repository
+                yield from self.paths(f"{whole}/")
+            # Else it was a file, and git lists what is in it now; or a submodule that is not there.
+
+    def _list(self, folder: Path) -> list[str] | None:
+        """Return what git lists; None if it does not answer, which the note says then."""
+        try:
+            return git.paths(folder)
+        except git.Unreadable as problem:
+            advice = "make it readable, or add it to .gitignore"
+            raise InvalidJob("code", str(problem), advice=advice) from None
+        except git.GitError as problem:
+            self.note = f"{problem}, so all files of {str(folder)!r} are sent"
+            return None
 
     def _link_above(self, path: str) -> str:
         """Return the folder above a path that is a link, or an empty text.
@@ -91,7 +98,7 @@ class Listing:
         for end in range(1, len(parts) + 1):
             folder = "/".join(parts[:end])
             if folder not in self._folders:
-                if (self.folder / folder).is_symlink():
+                if os.path.islink(self.folder / folder):
                     return folder
                 self._folders.add(folder)
         return ""

@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob_agent import archive as module
-from ddpjob_agent.archive import MOST_BYTES, MOST_MEMBERS, PIECE, CodeError, members, unpack
+from ddpjob_agent.archive import (
+    MOST_BYTES,
+    MOST_MEMBERS,
+    PIECE,
+    CodeError,
+    check_path,
+    members,
+    unpack,
+)
 from tests.unit.agent.archives import FILES, HOSTILE, member, packed, tar
 
 
@@ -86,6 +94,10 @@ def test_other_programs_make_such_archives_too(tmp_path: Path, command: list[str
     content = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     unpack(content.stdout, str(tmp_path / "to"))
     assert FILES.items() <= tree(tmp_path / "to").items()
+
+
+def test_a_name_may_have_characters_that_only_a_newer_python_knows() -> None:
+    check_path("\U0001fae8.txt")  # of Unicode 15, where Python 3.11 has 14
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
