@@ -15,11 +15,13 @@ from tests.cluster.tiers import ROOT
 
 _FENCE = re.compile(r"^ {0,3}```")
 _MARK = re.compile(r"<!-- (session|no session): ([^>]*[^> ]) -->")
-# What differs from run to run: numbers, times, amounts, and the ends of generated names.
+# What differs from run to run: numbers, times, amounts, curves, and the ends of generated names.
 _NUMBER = re.compile(r"(?<![\w.])v?\d[\d.,:/]*(?:(?:[smhd]\d*)+|[KMG]i?B?)?(?!\w)")
 _SUFFIX = re.compile(r"(?<=[a-z0-9]-)(?=[a-z]*\d)[a-z0-9]{5}(?![\w-])")
 _SUM = re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{7,64}\b")
 _DAY = re.compile(r"\b[A-Z][a-z]{2}\d\d\b")
+# Of losses: with fewer points there is none.
+_CURVE = re.compile(r"(?<=\s)[▁-█]+(?!\S)")
 ANY = "…"
 
 
@@ -80,7 +82,7 @@ def _steps(block: Sequence[str]) -> Iterator[Step]:
 
 def alike(line: str) -> str:
     """The line without what differs from run to run."""
-    line = _SUFFIX.sub("?", line)
+    line = _SUFFIX.sub("?", _CURVE.sub("", line))
     line = _DAY.sub("day", _SUM.sub("?", line))
     return " ".join(_NUMBER.sub("0", line).split())
 

@@ -194,6 +194,12 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(
     assert ended.code == 130
     assert f"detached: the job runs on.\n  ddpjob logs -f digits -n {namespace} " in ended.out
     assert f"  ddpjob delete digits -n {namespace} " in ended.out and "Traceback" not in ended.out
+    words = ["logs", "-f", "digits", "--all", "-t", "--grep", "step [2]"]
+    with Terminal(*words, env=env) as terminal:
+        terminal.until("step 2 loss 5.3")
+        terminal.type("\x03")
+        ended = terminal.end()
+    assert "  ddpjob logs -f digits '--grep=step [2]' --all --timestamps  come back" in ended.out
 
 
 def test_a_failed_job_shows_who_failed_first(

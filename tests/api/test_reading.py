@@ -345,6 +345,11 @@ def test_ctrl_c_leaves_the_job_alone(cluster: Cluster, env: Mapping[str, str]) -
         ended = terminal.end()
     assert ended.code == 130
     assert "detached: the job runs on.\n  ddpjob wait one     come back\n" in ended.out
+    with Terminal("wait", "one", "--for=step=9", "--any", env=env) as terminal:
+        terminal.until("one  Running")
+        terminal.type("\x03")
+        ended = terminal.end()
+    assert "  ddpjob wait one --for step=9 --any  come back\n" in ended.out
 
 
 def test_no_job_of_mine(cluster: Cluster, namespace: str, env: Mapping[str, str]) -> None:

@@ -49,6 +49,7 @@ def test_a_block_has_its_mark_its_commands_and_what_is_shown() -> None:
         ("ConfigMap ddpjob-code-3fa9c1d20b7e", "ConfigMap ddpjob-code-00a9c1d20b7e"),
         ("18 KiB, loss 0.0383", "7 KiB, loss 12"),
         ("0.1  Nov24 22:08  3s  20-20", "0.1 Jan01 01:00 12s 7-9"),
+        ("loss 0.15  █▁", "loss 2.5"),
     ],
 )
 def test_what_differs_from_run_to_run_is_alike(one: str, other: str) -> None:

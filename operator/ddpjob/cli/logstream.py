@@ -1,5 +1,6 @@
 """Prints the logs of a job, and says how it ended: the work of `ddpjob logs`."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from ddpjob.cli.logs import Format
 from ddpjob.cli.options import Place, find
 from ddpjob.cli.say import note
 from ddpjob.cli.values import bad
-from ddpjob.client.client import Client
 from ddpjob.client.follow import Logs, Query
 from ddpjob.client.job import Job
 from ddpjob.client.logs import LogLine, Wanted
@@ -37,6 +37,16 @@ class Options:
     output: Format = Format.TEXT
     max_streams: int = 64
 
+    def words(self) -> str:
+        """Return the options that choose lines and show them so, with a space before each."""
+        named = {"rank": self.rank, "node": self.node, "grep": self.grep}
+        parts = [f"--{name}={value}" for name, value in named.items() if value is not None]
+        parts += ["--all"] * self.everything + ["--timestamps"] * self.timestamps
+        parts += [f"--attempt={self.attempt}"] * (self.attempt != "current")
+        parts += [f"--output={self.output}"] * (self.output is not Format.TEXT)
+        parts += [f"--max-streams={self.max_streams}"] * (self.max_streams != 64)
+        return "".join(f" {shlex.quote(part)}" for part in parts)
+
 
 def print_logs(place: Place, name: str | None, options: Options) -> Exit:
     """Print the lines, and return the exit code. Raises ClusterError or LoginFailed."""
@@ -51,10 +61,12 @@ def print_logs(place: Place, name: str | None, options: Options) -> Exit:
         found = choices(job.body, job.processes_per_node, wanted, follow=options.follow)
         for choice, follow in found:
             query = _query(choice, options, shows, follow=follow)
-            logs = _print(client, job, query, printer, goes_on=options.follow and not follow)
+            logs = Logs(client.connection, job, query)
+            if not sum(map(printer.print, logs.batches())):
+                _say_why(logs, query, place, goes_on=options.follow and not follow)
             job = logs.job
     except KeyboardInterrupt:
-        return detached(job, place, f"logs -f {job.name}")
+        return detached(job, place, f"logs -f {job.name}{options.words()}")
     if not options.follow:
         return Exit.OK
     return ended(job, place, is_deleted=logs.is_deleted)
@@ -82,22 +94,11 @@ def _query(
     )
 
 
-def _print(client: Client, job: Job, query: Query, printer: Printer, *, goes_on: bool) -> Logs:
-    """Print the lines, and return what was read, with the job as it was at their end.
+def _say_why(logs: Logs, query: Query, place: Place, *, goes_on: bool) -> None:
+    """Say why there is no line. Raises NotFound if an attempt has no pods, and nothing follows.
 
-    `goes_on` says that a later attempt, or how the job has ended, is told after them.
+    `goes_on` says that a later attempt, or how the job has ended, is told then.
     """
-    logs = Logs(client.connection, job, query)
-    count = 0
-    for batch in logs.batches():
-        count += printer.print(batch)
-    if not count:
-        _say_why(logs, query, goes_on=goes_on)
-    return logs
-
-
-def _say_why(logs: Logs, query: Query, *, goes_on: bool) -> None:
-    """Say why there is no line. Raises NotFound if an attempt has no pods, and nothing follows."""
     job, attempt = logs.job, query.wanted.attempt
     known = sorted({pod.attempt for pod in logs.pods})
     if isinstance(attempt, int) and attempt not in known:
@@ -106,7 +107,9 @@ def _say_why(logs: Logs, query: Query, *, goes_on: bool) -> None:
         if goes_on:
             return note(text)
         error = NotFound(404, "NotFound", text)
-        error.advice = f"ddpjob describe {job.name} has what is known of earlier attempts"
+        error.advice = (
+            f"ddpjob describe {job.name}{place.flags} has what is known of earlier attempts"
+        )
         raise error
     waiting = [pod for pod in logs.read if pod.state == "waiting"]
     if waiting:

@@ -23,10 +23,12 @@ def show(place: Place, name: str | None, output: Record) -> None:
     groups = group(found)
     if output is Record.JSON:
         document(json.dumps(_record(job, groups, answers), indent=2))
-        return
-    _tell_absent(answers)
+    else:
+        _tell_absent(answers)
     if not groups:
         raise _nothing(job, place, answers)
+    if output is Record.JSON:
+        return
     counts = [f"{len(each.ranks)} rank{'s' if len(each.ranks) > 1 else ' '}" for each in groups]
     ranks = [f"({_ranks(each)})" for each in groups]
     width, wide = max(map(len, counts)), max(map(len, ranks))

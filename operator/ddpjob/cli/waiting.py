@@ -55,10 +55,16 @@ class Wait:
                 if self._until_any or not left:
                     return code
         except KeyboardInterrupt:
-            return detached(next(iter(left.values())), self._place, f"wait {' '.join(names)}")
+            again = f"wait {' '.join(names)}{self._words()}"
+            return detached(next(iter(left.values())), self._place, again)
         text = ", ".join(f"{job.name} is {job.state}" for job in left.values())
         job = next(iter(left.values()))
         raise JobTimeout(job, f"{text} after {duration(self._timeout or 0)}, not {self._until}")
+
+    def _words(self) -> str:
+        """Return the options that wait for the same, with a space before each."""
+        until = "" if self._until == "finished" else f" --for {self._until}"
+        return until + " --any" * self._until_any
 
     def _tell(self, job: Job) -> None:
         """Say how the job is if that has changed, but for its steps."""

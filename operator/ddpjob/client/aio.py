@@ -13,6 +13,7 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
+    Container,
     Coroutine,
     Iterator,
     Mapping,
@@ -239,12 +240,16 @@ class AsyncClient:
         return AsyncJobList(found)
 
     async def changes(
-        self, jobs: Sequence[AsyncJob], *, timeout: float | None = None
+        self,
+        jobs: Sequence[AsyncJob],
+        *,
+        timeout: float | None = None,
+        left: Container[str] | None = None,
     ) -> AsyncGenerator[AsyncJob, None]:
         """Yield these jobs now, then each again when it changes, as `Client.changes` does."""
         client = Client.on(self.connection.apart())
         known = [Job(client.connection, job.body) for job in jobs]
-        made = _read(lambda: client.changes(known, timeout=timeout), client.close)
+        made = _read(lambda: client.changes(known, timeout=timeout, left=left), client.close)
         async with aclosing(made) as changes:
             async for job in changes:
                 yield AsyncJob(self.connection, job.body)
