@@ -213,10 +213,12 @@ def test_a_part_of_another_type_is_named(file: Any, options: Any, path: str) -> 
 
 
 def test_odd_entries_of_a_file_stay_for_the_check() -> None:
-    file = job_object(env=["x", 3], imagePullSecrets=["y"], args=[1])
+    odd = ["x", 3, {"name": []}]
+    file = job_object(env=odd, imagePullSecrets=["y"], args=[1])
     job = built(file, env={"A": "b"}, image_pull_secrets=["s"])
-    assert job["spec"]["env"] == ["x", 3, {"name": "A", "value": "b"}]
-    assert {problem.path for problem in problems(job)} >= {"spec.env[0]", "spec.args[0]"}
+    assert job["spec"]["env"] == [*odd, {"name": "A", "value": "b"}]
+    found = {problem.path for problem in problems(job)}
+    assert found >= {"spec.env[0]", "spec.env[2].name", "spec.args[0]"}
     del job["metadata"]["name"]
     assert build_job(JobOptions(), job)["metadata"] == {"generateName": "job-"}
 

@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,39 @@ def test_a_plugins_token_is_used_and_renewed(tmp_path: Path) -> None:
     (tmp_path / "plugin").write_text("#!/bin/sh\necho over >&2; exit 1\n")
     with pytest.raises(LoginFailed, match="over"):
         login.headers()
+
+
+def behind(proxy: str) -> dict[str, Any]:
+    cluster = {"server": "https://127.0.0.1:9/", "proxy-url": proxy}
+    return config(clusters=[{"name": "c", "cluster": cluster}])
+
+
+@pytest.fixture
+def no_pysocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python as it is without PySocks."""
+    monkeypatch.setitem(sys.modules, "socks", None)
+    monkeypatch.delitem(sys.modules, "urllib3.contrib.socks", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+
+
+@pytest.mark.usefixtures("no_pysocks")
+@pytest.mark.parametrize("scheme", ["socks5", "SOCKS5h", "socks4"])
+def test_a_socks_proxy_names_the_package_that_it_needs(tmp_path: Path, scheme: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        error = refused(tmp_path, behind(f"{scheme}://ana:secret@127.0.0.1:1080"))
+    assert f"kubeconfig {tmp_path}/config: cluster c is behind a SOCKS proxy" in str(error)
+    assert error.advice == 'pip install "urllib3[socks]"' and "secret" not in str(error)
+
+
+@pytest.mark.usefixtures("no_pysocks")
+def test_other_proxies_need_nothing_and_have_a_scheme(tmp_path: Path) -> None:
+    login = enter(tmp_path, behind("http://127.0.0.1:3128"))
+    assert str(login.pool.proxy) == "http://127.0.0.1:3128"
+    for proxy in ("ftp://127.0.0.1", "localhost:3128"):
+        error = refused(tmp_path, behind(proxy))
+        assert "cluster c is behind a proxy whose URL must begin with http://" in str(error)
 
 
 def test_what_others_log_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,8 +49,8 @@ def json_problem(value: Any, where: str, levels: int = _LEVELS) -> str:
     if type(value) in (list, tuple):
         parts = [(f"{where}[{i}]", part) for i, part in enumerate(value)]
     elif type(value) is dict:
-        if wrong := next((key for key in value if type(key) is not str), None):
-            return f"{where} has the key {wrong!r}, and keys of JSON are texts"
+        if wrong := [key for key in value if type(key) is not str]:
+            return f"{where} has the key {wrong[0]!r}, and keys of JSON are texts"
         parts = [(f"{where}[{key!r}]", part) for key, part in value.items()]
     else:
         kind = type(value).__name__

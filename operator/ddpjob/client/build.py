@@ -11,6 +11,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
+from ddpjob.client import why
 from ddpjob.client.generated import GENERATED, generated
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
@@ -168,7 +169,7 @@ def _set_environment(spec: Body, options: JobOptions) -> None:
         kept = [
             variable
             for variable in _list(spec, "env")
-            if not (isinstance(variable, Mapping) and variable.get("name") in options.env)
+            if not (isinstance(name := why.part(variable, "name"), str) and name in options.env)
         ]
         new: list[Any] = [{"name": name, "value": value} for name, value in options.env.items()]
         spec["env"] = kept + new

@@ -12,7 +12,7 @@ from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import Connection
 from ddpjob.cluster import CONFIGMAPS
-from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound
+from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound, Unavailable
 from ddpjob.json_depth import Body
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -48,7 +48,7 @@ def provide(connection: Connection, job: Body, config_maps: Sequence[Body]) -> N
 
     Raises Conflict if one exists with other content, Forbidden or another ClusterError.
     """
-    namespace = job["metadata"]["namespace"]
+    namespace = _identity(job, names.KIND)["namespace"]
     for wanted in config_maps:
         name = str(wanted["metadata"]["name"])
         body = {**wanted, "metadata": {**wanted["metadata"], "ownerReferences": [_owner(job)]}}
@@ -67,7 +67,7 @@ def adopt(connection: Connection, job: Body) -> None:
 
     That one may just have been deleted with the last of its owners.
     """
-    namespace = job["metadata"]["namespace"]
+    namespace = _identity(job, names.KIND)["namespace"]
     for position, name in enumerate(names_of(job)):
         deadline = time.monotonic() + WAIT_SECONDS
         while (found := _read(connection, namespace, name)) is not None:
@@ -103,9 +103,9 @@ def _join(connection: Connection, job: Body, found: Body) -> bool:
     being deleted when the job joined is not deleted for its earlier owners.
     """
     if _is_shared(found):
-        metadata = found["metadata"]
-        owners = {"uid": metadata["uid"], "ownerReferences": [_owner(job)]}
-        path = CONFIGMAPS.path(metadata["namespace"], metadata["name"])
+        known = _identity(found, CONFIGMAPS.kind)
+        owners = {"uid": known["uid"], "ownerReferences": [_owner(job)]}
+        path = CONFIGMAPS.path(known["namespace"], known["name"])
         try:
             body = {"metadata": owners}
             found = connection.request("PATCH", path, body, content_type=STRATEGIC)
@@ -117,13 +117,26 @@ def _join(connection: Connection, job: Body, found: Body) -> bool:
 def _owner(job: Body) -> Body:
     """Return the reference to the job. It blocks nothing, so it needs no right on the job."""
     head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
-    return {**head, "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+    known = _identity(job, names.KIND)
+    return {**head, "name": known["name"], "uid": known["uid"]}
+
+
+def _identity(found: Body, kind: str) -> dict[str, str]:
+    """Return namespace, name and uid of an object in an answer. Raises Unavailable without one."""
+    known: dict[str, str] = {}
+    for field in ("namespace", "name", "uid"):
+        text = why.part(found, "metadata", field)
+        if not isinstance(text, str):
+            raise Unavailable(200, "Garbled", f"the answer is no {kind}: no metadata.{field}")
+        known[field] = text
+    return known
 
 
 def _is_shared(found: Body) -> bool:
     """Return whether jobs own the ConfigMap, so that it would go with the last of them."""
     owners = why.part(found, "metadata", "ownerReferences")
-    kinds = [(why.text(owner, "apiVersion"), why.text(owner, "kind")) for owner in owners or ()]
+    owners = owners if isinstance(owners, list) else []
+    kinds = [(why.text(owner, "apiVersion"), why.text(owner, "kind")) for owner in owners]
     return any(group.startswith(f"{names.GROUP}/") and kind == names.KIND for group, kind in kinds)
 
 

@@ -114,7 +114,7 @@ def _from_kubeconfig(paths: str, context: str | None) -> Login:
     return Login(
         configuration,
         tls,
-        _pool(configuration, tls),
+        _pool(configuration, tls, f"kubeconfig {paths}: cluster {details.get('cluster')}"),
         context=chosen,
         namespace=str(details.get("namespace") or "default"),
         user=str(details.get("user") or ""),
@@ -187,7 +187,7 @@ def _from_pod() -> Login:
     load(client_configuration=configuration)
     namespace = _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.exists() else "default"
     tls = _tls(configuration)
-    pool = _pool(configuration, tls)
+    pool = _pool(configuration, tls, "the cluster of this pod")
     return Login(configuration, tls, pool, context="", namespace=namespace, user="", plugin="")
 
 
@@ -217,18 +217,47 @@ def _tls(configuration: Any) -> ssl.SSLContext:
     return context
 
 
-def _pool(configuration: Any, tls: ssl.SSLContext) -> Any:
+def _pool(configuration: Any, tls: ssl.SSLContext, cluster: str) -> Any:
+    """Return the pool of these settings. Raises LoginFailed, which names the cluster."""
     import urllib3
     from kubernetes.client import ApiClient
 
     if not configuration.verify_ssl:  # the kubeconfig says so; nobody can act on the warning
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     client: Any = ApiClient
-    pool = client(configuration).rest_client.pool_manager
+    with _proxy_of(cluster, str(configuration.proxy)):
+        pool = client(configuration).rest_client.pool_manager
     for name in ("ca_certs", "cert_file", "key_file"):
         pool.connection_pool_kw.pop(name, None)
     pool.connection_pool_kw["ssl_context"] = tls
     return telling(pool)
+
+
+@contextmanager
+def _proxy_of(cluster: str, proxy: str) -> Iterator[None]:
+    """Raise LoginFailed if the block finds no way through the proxy.
+
+    Its URL is not shown: a password may be in it.
+    """
+    import urllib3
+
+    scheme = proxy.partition(":")[0].lower()
+    if scheme.startswith("socks"):  # the library would warn of what is said here
+        urllib3.disable_warnings(urllib3.exceptions.DependencyWarning)
+    try:
+        yield
+    except ImportError as error:
+        if error.name != "socks":
+            raise
+        raise LoginFailed(
+            f"{cluster} is behind a SOCKS proxy ({scheme}://…), for which PySocks is missing here",
+            'pip install "urllib3[socks]"',
+        ) from None
+    except urllib3.exceptions.ProxySchemeUnknown:
+        raise LoginFailed(
+            f"{cluster} is behind a proxy whose URL must begin with http://, https:// or socks5://",
+            "correct its proxy-url in the kubeconfig, or HTTPS_PROXY",
+        ) from None
 
 
 class _Collector(logging.Filter):

@@ -9,12 +9,12 @@ import __future__
 import ast
 import builtins
 import inspect
+import io
 import linecache
 import math
 import os
 import symtable
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -27,6 +27,11 @@ MAX_CONSTANT = 64 * 1024
 _OF_NOTEBOOKS = ("display", "get_ipython")
 # Types of constants that torch has by name; each prints as that.
 _TORCH_CONSTANTS = ("dtype", "layout", "memory_format")
+# Names that the module has by itself. Others with such underscores may be the notebook's.
+_OF_MODULES = {
+    *("__name__", "__doc__", "__file__", "__cached__"),
+    *("__package__", "__loader__", "__spec__", "__builtins__"),
+}
 _HEAD = '"""Defined in a notebook, and sent by ddpjob.launch."""'
 
 
@@ -159,9 +164,13 @@ def _first_line(node: ast.FunctionDef | ast.ClassDef) -> int:
 
 
 def _text_of(cell: str, node: ast.stmt) -> str:
+    """Return the lines of a definition as they stand: to indent a line may change a text in it."""
     assert isinstance(node, ast.FunctionDef | ast.ClassDef)
-    lines = cell.splitlines(keepends=True)[_first_line(node) - 1 : node.end_lineno]
-    return textwrap.dedent("".join(lines)).rstrip()
+    # Not `splitlines`, which ends lines where Python does not, as at a form feed or at U+2028.
+    lines = list(io.StringIO(cell, newline=None))[_first_line(node) - 1 : node.end_lineno]
+    blanks = lines[0][: -len(lines[0].lstrip(" \t\f"))]
+    is_indented = blanks.rpartition("\f")[2] != ""  # Python counts from the last form feed
+    return ("if True:\n" if is_indented else "") + "".join(lines).rstrip()
 
 
 def _global_names(text: str) -> list[str]:
@@ -177,7 +186,7 @@ def _global_names(text: str) -> list[str]:
             for symbol in inner.get_symbols()
             if symbol.is_global() and symbol.is_referenced()
         ]
-    return sorted({name for name in found if not (name[:2] == name[-2:] == "__")})
+    return sorted(set(found) - _OF_MODULES)
 
 
 def _import(name: str, value: Any) -> str:

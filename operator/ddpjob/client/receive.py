@@ -6,6 +6,7 @@ Standard library only, Python 3.8: the image is the job's.
 import hashlib
 import os
 import sys
+from contextlib import suppress
 
 OUT, ERR = 1, 2
 PART_BYTES = 64 * 1024
@@ -29,12 +30,17 @@ def main(path: str, size: int, sha256: str) -> int:
     if hashlib.sha256(content).hexdigest() != sha256:
         return say(ERR, "other bytes have come than were sent") or 1
     draft = f"{path}.{os.uname().nodename}"
-    with open(draft, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.chmod(draft, 0o644)
-    os.replace(draft, path)
+    try:
+        with open(draft, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(draft, 0o644)
+        os.replace(draft, path)
+    except BaseException:  # a claim that is full would stay so
+        with suppress(OSError):
+            os.unlink(draft)
+        raise
     return say(OUT, "kept")
 
 
