@@ -145,6 +145,13 @@ def patch(*, manager: str = "me", **job: Any) -> dict[str, Any]:
     return {"manager": manager, "time": "now", "trainingRuntimeSpec": {"template": body}}
 
 
+def jobset_patch(metadata: Any) -> dict[str, Any]:
+    """A runtime patch of the metadata of the JobSet."""
+    found = patch()
+    found["trainingRuntimeSpec"]["template"]["metadata"] = metadata
+    return found
+
+
 OVERLAY = {
     "nodeSelector": {"a": "b"},
     "containers": [{"name": "node", "securityContext": {"runAsUser": 5}}],
@@ -155,11 +162,18 @@ EXPECTED = {
         "containers": [{"name": "trainer", "securityContext": {"runAsUser": 5}}],
     }
 }
-PATCHES: list[tuple[str, Any]] = [
-    ("podSpecOverrides", [{"targetJobs": [{"name": "node"}], **OVERLAY}]),
-    ("podTemplateOverrides", [{"targetJobs": [{"name": "node"}], "spec": OVERLAY}]),
-    ("runtimePatches", [patch(spec={"template": {"spec": OVERLAY}})]),
-]
+
+
+def patches(pod: Any) -> list[tuple[str, Any]]:
+    """The field with patches of each version, and one that changes the pod's spec so."""
+    return [
+        ("podSpecOverrides", [{"targetJobs": [{"name": "node"}], **pod}]),
+        ("podTemplateOverrides", [{"targetJobs": [{"name": "node"}], "spec": pod}]),
+        ("runtimePatches", [patch(spec={"template": {"spec": pod}})]),
+    ]
+
+
+PATCHES = patches(OVERLAY)
 
 
 @pytest.mark.parametrize(("field", "patches"), PATCHES)
@@ -278,6 +292,45 @@ REFUSED: list[tuple[Any, Any, str]] = [
 
 @pytest.mark.parametrize(("body", "known", "rule"), REFUSED)
 def test_what_can_be_no_ddpjob_is_refused_with_the_reason(body: Any, known: Any, rule: str) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        convert(body, Runtimes([known]))
+    assert rule in str(refused.value)
+
+
+ODD: list[tuple[Any, Any, str]] = [
+    *(
+        (own(**{field: found}), OWN, f".{kind}: must be a list, got {value!r}")
+        for kind, value in (("containers", 5), ("initContainers", 1.5))
+        for field, found in patches({kind: value})
+    ),
+    *(
+        (own(**{field: found}), OWN, "pod.spec.containers[node].env[0].name: must be a string, got")
+        for name in list[Any](([], {"a": "b"}))
+        for field, found in patches({"containers": [{"name": "node", "env": [{"name": name}]}]})
+    ),
+    *(
+        (
+            own(runtimePatches=[jobset_patch({kind: value})]),
+            OWN,
+            f"runtimePatches[me].trainingRuntimeSpec.template.metadata.{kind}: must be an object,",
+        )
+        for kind in ("labels", "annotations")
+        for value in ("abc", ["a"], 5)
+    ),
+    *(
+        (
+            own(trainer={"resourcesPerNode": {kind: {"cpu": "1" + "0" * 400}}}),
+            OWN,
+            f"DDPJob spec.resources.{kind}.cpu: must be a quantity, not negative, such as 2",
+        )
+        for kind in ("requests", "limits")
+    ),
+    (own(), runtime(pod={"spec": {"containers": 5}}), "pod.spec.containers: must be a list, got 5"),
+]
+
+
+@pytest.mark.parametrize(("body", "known", "rule"), ODD)
+def test_what_no_schema_has_checked_is_named(body: Any, known: Any, rule: str) -> None:
     with pytest.raises(InvalidJob) as refused:
         convert(body, Runtimes([known]))
     assert rule in str(refused.value)

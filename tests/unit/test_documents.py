@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.client.documents import documents, to_yaml
+from ddpjob.errors import InvalidJob
 from ddpjob.text import printable_lines
 from tests.fuzz import HOSTILE
 
@@ -75,3 +76,14 @@ def test_another_reader_sees_the_same_text(text: str) -> None:
 def test_a_number_of_any_length_is_read(text: str, value: Any, tmp_path: Path) -> None:
     (found,) = read(f"value: {text}\n? {text}\n: key\n", tmp_path)
     assert found == {"value": value, str(value): "key"}
+
+
+@pytest.mark.parametrize("item", ["- a", "- *text", "- []", "- {}"])
+def test_what_is_too_large_is_not_read_to_its_end(
+    item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpjob.client.documents.MAX_NODES", 100)
+    small = "- &text a\n" + f"{item}\n" * 98
+    assert [len(found) for found in read(f"{small}---\n{small}", tmp_path)] == [99, 99]
+    with pytest.raises(InvalidJob, match="line 100, .*: more than 100 items, aliases followed"):
+        read(f"{small}{item}\n}} no YAML", tmp_path)

@@ -55,6 +55,14 @@ def test_a_setting_changes_its_field_alone(setting: str, field: str, value: Any)
     assert json.dumps(SPEC) == before
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e400", "[NaN]"])
+def test_a_number_that_json_does_not_have_is_a_text(word: str) -> None:
+    spec = changed(f"nnodes={word}")
+    assert spec["nnodes"] == word
+    (problem,) = api.validate(job_object(**spec))
+    assert str(problem) == f"spec.nnodes: must be an integer, got {word!r}"
+
+
 def test_null_removes_a_field() -> None:
     found = changed("failurePolicy.maxRestarts=null", "nnodes=null")
     assert found["failurePolicy"] == {} and "nnodes" not in found

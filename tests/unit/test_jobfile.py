@@ -56,6 +56,24 @@ def test_what_a_cluster_has_written_is_not_sent(archive: CodeArchive, tmp_path: 
     assert list(read_job(written(tmp_path, *stored, job)).config_maps) == maps
 
 
+def test_line_breaks_in_base64_are_nothing_and_all_else_is_refused(
+    archive: CodeArchive, tmp_path: Path
+) -> None:
+    job, *maps = objects(archive)
+    content = maps[0]["binaryData"]["code.tar.gz"]
+    broken: Any = copy.deepcopy(maps)
+    for sign in ("\n", "\r\n", "\r"):
+        broken[0]["binaryData"]["code.tar.gz"] = sign.join(
+            (content[:7], content[7:-1], content[-1:])
+        )
+        found = read_job(written(tmp_path, job, *broken))
+        assert list(found.config_maps) == maps, "it is compared with what a cluster has"
+    for sign in (" ", "\t", "\v", "-", "\u2028"):
+        broken[0]["binaryData"]["code.tar.gz"] = sign.join((content[:7], content[7:]))
+        with pytest.raises(InvalidJob, match="must be Base64"):
+            read_job(written(tmp_path, job, *broken))
+
+
 def test_what_does_not_belong_together_is_named(archive: CodeArchive, tmp_path: Path) -> None:
     job, *maps = objects(archive)
     names = job["spec"]["code"]["configMaps"]

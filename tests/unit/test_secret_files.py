@@ -104,6 +104,29 @@ def test_private_keys_are_found_however_they_are_written(kind: str) -> None:
     assert secret_in(f"AGE-SECRET-KEY-1{drawn(58, string.ascii_uppercase)}".encode())
 
 
+HEADS = (
+    "",
+    "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0\n\n",
+    'Version: GnuPG v1\nComment: a user\'s "own", C:\\temp\\x, a + b\n\n',
+)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_private_keys_with_a_head_are_found_in_programs_and_lists(head: str) -> None:
+    key = KEY.format("", "", head + BODY)
+    lines = key.splitlines()
+    texts = [f'"{line}\\n"' for line in lines]
+    as_json = json.dumps({"key": key})
+    for text in (
+        *(key, key.replace("\n", "\r\n"), key.replace("\n", "\r"), key.replace("\n", "\n  ")),
+        *(as_json, json.dumps(as_json), repr(key)),
+        *("\n".join(texts), " ".join(texts), "".join(texts), " + ".join(texts)),
+        *(json.dumps(lines), json.dumps(lines, separators=(",", ":"))),
+    ):
+        assert secret_in(text.encode()) == ("a private key", 1), text
+    assert secret_in(json.dumps(lines, indent=1).encode()) == ("a private key", 2)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -135,6 +158,7 @@ def test_what_only_looks_like_a_key_is_not(text: str) -> None:
     [
         *(b"hf_", b" hf_", b"-----BEGIN PRIVATE KEY-----", b"-----BEGIN PRIVATE KEY-----\n"),
         *(b"-----BEGIN " + b"A" * 20 + b" ", b"sk-", b" sk-a", b"-----BEGIN PRIVATE KEY-----\na: "),
+        *(b"-----BEGIN PRIVATE KEY-----\n" + line * 130 for line in (b"a: ,", b"a: '+", b"a: \\n")),
     ],
 )
 def test_no_file_takes_long(piece: bytes) -> None:

@@ -41,6 +41,22 @@ class _Loader(yaml.SafeLoader):
     `2.0` is the integer 2, `y` is true, a date is a text, and no key may appear twice.
     """
 
+    _nodes = 0
+
+    def get_event(self) -> Any:
+        """Return the next event, and count the nodes of a document while it is read.
+
+        A node takes far more memory than its text, so what is too large is not read to its end.
+        """
+        event = super().get_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.DocumentStartEvent):
+            self._nodes = 0
+        elif isinstance(event, yaml.NodeEvent):
+            self._nodes += 1
+            if self._nodes > MAX_NODES:
+                raise _too_large(event)
+        return event
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         items = {}
@@ -102,8 +118,13 @@ def _float(text: str, node: yaml.Node) -> float:
         raise _misread("not a number", node) from None
 
 
-def _misread(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
-    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+def _misread(problem: str, where: yaml.Node | yaml.Event) -> yaml.MarkedYAMLError:
+    mark: Any = where.start_mark
+    return yaml.constructor.ConstructorError(None, None, problem, mark)
+
+
+def _too_large(where: yaml.Node | yaml.Event) -> yaml.MarkedYAMLError:
+    return _misread(f"more than {MAX_NODES} items, aliases followed", where)
 
 
 # What text without quotes stands for, and the tags that a file may name.
@@ -222,7 +243,7 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
         below = (item for part in parts for item in (part if isinstance(part, tuple) else (part,)))
         known[id(node)] = 1 + sum(_size(item, known) for item in below)
         if known[id(node)] > MAX_NODES:
-            raise _misread(f"more than {MAX_NODES} items, aliases followed", node)
+            raise _too_large(node)
     return known[id(node)]
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from ddpjob import names
@@ -140,9 +141,17 @@ def rerun_name(first: str, number: int) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
         return text
+
+
+def _finite(text: str) -> float:
+    """Return the number; raise ValueError for NaN and infinity, which JSON does not have."""
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _with_variable(env: Any, name: str, value: str) -> list[Any]:

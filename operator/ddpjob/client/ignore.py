@@ -69,7 +69,7 @@ def _rules(line: str) -> Iterator[_Rule]:
     line = line.removesuffix("\r")
     if line.startswith("#"):
         return
-    line = re.sub(r"((?:\\.|[^\\])*?) *\Z", r"\1", line, flags=re.DOTALL)
+    line = _trimmed(line)
     brings_back = line.startswith("!")
     line = line[brings_back:]
     of_folders = line.endswith("/")
@@ -82,10 +82,18 @@ def _rules(line: str) -> Iterator[_Rule]:
         yield _Rule([*anywhere, *parts], of_folders, brings_back)
 
 
+def _trimmed(line: str) -> str:
+    """Return a line without the spaces at its end. The first one stays behind a backslash."""
+    kept = line.rstrip(" ")
+    backslashes = len(kept) - len(kept.rstrip("\\"))
+    return line[: len(kept) + backslashes % 2]
+
+
 def _parts(pattern: str) -> list[Part] | None:
     """Return the parts of a pattern; None for one that fits nothing."""
     parts: list[Part] = []
-    pieces, at, begin = [""], 0, 0  # of the part that begins there, between its asterisks
+    # Of the part that begins there: what stands between its asterisks.
+    pieces, at, begin = [list[str]()], 0, 0
     while at <= len(pattern):
         if pattern.startswith("\\/", at):
             at += 1  # a slash parts, also after a backslash
@@ -94,26 +102,26 @@ def _parts(pattern: str) -> list[Part] | None:
             whole = pattern[begin:at].removesuffix("\\")
             is_any = len(whole) > 1 and set(whole) == {"*"} and "/" in pattern
             parts.append(ANY_FOLDERS if is_any else _compiled(pieces))
-            pieces, begin = [""], at + 1
+            pieces, begin = [[]], at + 1
         elif character == "*":
-            pieces.append("")
+            pieces.append([])
         elif character == "?":
-            pieces[-1] += "."
+            pieces[-1].append(".")
         elif character == "[":
             found = _set(pattern, at + 1)
             if found is None:
                 return None
             expression, at = found
-            pieces[-1] += expression
+            pieces[-1].append(expression)
             continue
         else:
             at += character == "\\"
             if at == len(pattern):
                 return None
-            pieces[-1] += re.escape(pattern[at])
+            pieces[-1].append(re.escape(pattern[at]))
         at += 1
     if parts[-1] is ANY_FOLDERS:  # what is in a folder, and not the folder itself
-        parts.append(_compiled(["", ""]))
+        parts.append(_compiled([[], []]))
     return parts
 
 
@@ -124,16 +132,18 @@ def _set(pattern: str, at: int) -> tuple[str, int] | None:
     """
     is_negated = pattern[at : at + 1] in ("!", "^") and at < len(pattern)
     at += is_negated
-    ranges, before, first = "", "", at
+    ranges, before, first, close = "", "", at, -1
     while at == first or pattern[at : at + 1] != "]":
+        if close < at and (close := pattern.find("]", at)) < 0:  # each is looked for once
+            return None
         character = pattern[at : at + 1]
-        named = re.compile(r"\[:([^\]]*):\]").match(pattern, at)
         end = pattern[at + 1 : at + 2]
-        if named:
-            if named[1] not in _CLASSES:
+        if character + end == "[:" and at + 2 < close and pattern[close - 1] == ":":
+            name = pattern[at + 2 : close - 1]
+            if name not in _CLASSES:
                 return None
-            ranges += _CLASSES[named[1]]
-            at, before = named.end(), ""
+            ranges += _CLASSES[name]
+            at, before = close + 1, ""
         elif character == "-" and before and end not in ("", "]"):
             at += 1 + (end == "\\")
             last = pattern[at : at + 1]
@@ -144,21 +154,19 @@ def _set(pattern: str, at: int) -> tuple[str, int] | None:
             before = pattern[at : at + 1]
             ranges += re.escape(before)
             at += 1
-        if at >= len(pattern):
-            return None
     if not ranges:
         return ("." if is_negated else r"[^\s\S]"), at + 1
     return f"[{'^' * is_negated}{ranges}]", at + 1
 
 
-def _compiled(pieces: Sequence[str]) -> re.Pattern[str]:
+def _compiled(pieces: Sequence[Sequence[str]]) -> re.Pattern[str]:
     """Return the expression of a part: these pieces, with anything between two of them."""
-    first, *others = pieces
+    first, *others = map("".join, pieces)
     if not others:
         return re.compile(first, re.DOTALL)
     *middle, last = others
     # Each piece is taken where it comes first, once and for all.
-    between = "".join(f"(?>.*?{piece})" for piece in middle)
+    between = "".join(f"(?>.*?{piece})" for piece in middle if piece)
     return re.compile(f"{first}{between}.*{last}", re.DOTALL)
 
 

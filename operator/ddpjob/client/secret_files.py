@@ -98,10 +98,14 @@ def _without_copy(name: str) -> str:
 
 # Between the first line of a key and the next one there may be what quotes it in a program.
 _LINE_END = rb"""(?:\\{1,4}[nr]|[\s"'+,]){1,40}"""
+# A line of a key's head. It goes on up to what ends it, and is not tried with fewer characters:
+# they could be parted in very many ways.
+_HEAD = rb"""[A-Za-z-]{1,20}: (?>(?:(?!\\{1,4}[nr]|["'][\s+,]{0,9}["'])[^\r\n]){0,100})"""
 _PRIVATE_KEY = re.compile(
     rb"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
     + _LINE_END
-    + rb"(?:[A-Za-z-]{1,20}: [^\n]{0,100}"
+    + rb"(?:"
+    + _HEAD
     + _LINE_END
     + rb"){0,4}([A-Za-z0-9+/]{40})"
 )

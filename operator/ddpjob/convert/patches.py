@@ -36,9 +36,14 @@ class PatchedPod:
             for name in ("manager", "time"):
                 patch.take(name, str)
             template = patch.part("trainingRuntimeSpec").part("template")
-            self.metadata = overlay.merge(self.metadata, template.part("metadata").rest())
+            self._merge_metadata(template.part("metadata"))
             for job in template.part("spec").parts("replicatedJobs"):
                 self._patch_job(job)
+
+    def _merge_metadata(self, patch: Fields) -> None:
+        for kind in ("labels", "annotations"):
+            if rest := patch.part(kind).rest():
+                self.metadata = overlay.merge(self.metadata, {kind: rest})
 
     def _aims_here(self, patch: Fields) -> bool:
         jobs = [job.take("name", str) for job in patch.parts("targetJobs")]
@@ -73,7 +78,10 @@ class PatchedPod:
         own: Any = self.pod.get("spec")
         for kind in ("containers", "initContainers"):
             known = _names(own.get(kind) if isinstance(own, dict) else None)
-            if unknown := sorted(_names(body.get(kind)) - known):
+            wanted = body.get(kind, [])
+            if not isinstance(wanted, list):
+                raise spec.error(kind, "must be a list", wanted)
+            if unknown := sorted(_names(wanted) - known):
                 rule = f"must be containers of the runtime's job {self._job}"
                 raise spec.error(kind, rule, unknown)
         return body
@@ -82,7 +90,7 @@ class PatchedPod:
         """Apply image, command, args, env and resources of `spec.trainer` to this container."""
         spec = deepcopy(self.pod.get("spec"))
         containers: Any = spec.get("containers") if isinstance(spec, dict) else None
-        found = [c for c in containers or [] if isinstance(c, dict) and c.get("name") == container]
+        found = [each for each in _items(containers) if _name(each) == container]
         main = found[0] if found else {}
         for name in ("image", "command", "args"):
             kind = str if name == "image" else list
@@ -101,8 +109,17 @@ class PatchedPod:
 
 def _names(items: Any) -> set[str]:
     """Return the names of containers or variables."""
-    found = [item.get("name") for item in items if isinstance(item, dict)] if items else []
-    return {name for name in found if isinstance(name, str)}
+    return {name for item in _items(items) if (name := _name(item)) is not None}
+
+
+def _items(value: Any) -> list[Any]:
+    """Return the items of a list; none of what is no list, as the rules for the pod say later."""
+    return value if isinstance(value, list) else []
+
+
+def _name(item: Any) -> str | None:
+    name = item.get("name") if isinstance(item, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _with_variables(env: Any, variables: list[Any]) -> Any:
@@ -110,5 +127,4 @@ def _with_variables(env: Any, variables: list[Any]) -> Any:
     names = _names(variables)
     if not isinstance(env, list):
         return env
-    kept = [item for item in env if not (isinstance(item, dict) and item.get("name") in names)]
-    return [*kept, *variables]
+    return [*(item for item in env if _name(item) not in names), *variables]

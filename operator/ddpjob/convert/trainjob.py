@@ -1,10 +1,12 @@
 """Turns a TrainJob of Kubeflow Trainer v2 (trainer.kubeflow.org/v1alpha1) into a DDPJob."""
 
 import math
-import re
 from typing import Any
 
-from ddpjob.api.base import QUANTITY, quantity_value
+from pydantic import ValidationError
+
+from ddpjob.api.base import quantity_value
+from ddpjob.api.podtypes import Resources
 from ddpjob.convert.draft import spec_of
 from ddpjob.convert.fields import Fields, Notes
 from ddpjob.convert.metadata import read_metadata
@@ -77,12 +79,14 @@ def _start(pod: Pod, spec: Body, runtime: Runtime, trainer: Fields) -> Body:
 
 def _cpus(resources: Any) -> int:
     """Return the CPUs of the requests, or else of the limits, rounded up; 0 if there are none."""
-    for kind in ("requests", "limits"):
-        amounts = resources.get(kind)
-        cpu = amounts.get("cpu") if isinstance(amounts, dict) else None
-        if cpu is not None and re.fullmatch(QUANTITY, str(cpu), re.ASCII) and quantity_value(cpu):
-            return math.ceil(quantity_value(cpu))
-    return 0
+    try:
+        known = Resources.model_validate(resources)
+    except ValidationError:  # the check of the result has words for it
+        return 0
+    counts = (
+        quantity_value((amounts or {}).get("cpu", 0)) for amounts in (known.requests, known.limits)
+    )
+    return math.ceil(next(filter(None, counts), 0))
 
 
 def _with_claims(pod: Body, runtime: Runtime, name: str, notes: Notes) -> Body:
