@@ -118,3 +118,39 @@ async def test_the_token_of_own_pods_is_known_and_that_of_others_is_not() -> Non
 
 async def _is_ready(controller: Controller) -> bool:
     return controller.leading and not len(controller.queue)
+
+
+async def test_old_news_of_a_deleted_job_does_not_hide_the_next_one_of_its_name() -> None:
+    cluster = Watched()
+    controller = Controller(cluster)
+    first = await submit(cluster, nnodes=1)
+    uid = first["metadata"]["uid"]
+    controller._job_cache.put(job_record(first))
+    edited = await cluster.get(DDPJOBS, NAMESPACE, "digits")
+    edited["metadata"]["labels"] = {"a": "b"}
+    changed = await cluster.update(DDPJOBS, NAMESPACE, edited)
+    await cluster.delete(DDPJOBS, NAMESPACE, "digits", uid=uid)
+    second = await submit(cluster, nnodes=1)
+    controller._job_cache.put(job_record(second))  # read anew, while the watch is behind
+    controller._job_cache.put(job_record(changed))
+    controller._job_cache.remove(uid, job_record(second).resource_version - 1)
+    controller._job_cache.put(job_record(second))
+    assert controller.jobs[NAMESPACE, "digits"].uid == second["metadata"]["uid"]
+
+
+async def test_a_job_whose_time_to_live_was_taken_away_just_now_stays() -> None:
+    cluster = Watched()
+    controller = Controller(cluster)
+    body = await submit(cluster, nnodes=1, ttlSecondsAfterFinished=60)
+    status = {
+        **{"state": "Succeeded", "completionTime": "2020-01-01T00:00:00Z"},
+        **{"summary": {"nodes": "0/0", "attempt": "0.0"}},
+        **{"goodput": {"since": "2020-01-01T00:00:00Z"}},
+    }
+    body = await cluster.update_status(DDPJOBS, NAMESPACE, {**body, "status": status})
+    controller._job_cache.put(job_record(body))
+    body["spec"].pop("ttlSecondsAfterFinished")
+    await cluster.update(DDPJOBS, NAMESPACE, body)  # the watch is behind
+    for _ in range(3):
+        await controller.reconciler.reconcile(NAMESPACE, "digits")
+    assert await cluster.get(DDPJOBS, NAMESPACE, "digits")

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -107,11 +107,35 @@ async def test_a_good_answer_is_read() -> None:
         answering(json.dumps(GOOD), status=500),
         answering("", status=302, Location="/elsewhere"),
         without_end,
+        answering(json.dumps(GOOD), X_Long="x" * 2000),
     ],
-    ids=range(21),
+    ids=range(22),
 )
 async def test_a_bad_answer_is_none(handler: Handler) -> None:
     assert await asked(handler) is None
+
+
+async def test_a_head_without_end_is_not_read_on() -> None:
+    piece = b"HTTP/1.1 103 Early Hints\r\n\r\n" * 2000
+    sent, gone = 0, asyncio.Event()
+
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with suppress(OSError):
+            while sent < 2**28:
+                writer.write(piece)
+                await writer.drain()
+                sent += len(piece)
+        writer.transport.abort()
+        gone.set()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with session(60, 8) as http:
+            pod = replace(running(0), ip="127.0.0.1", agent_port=port)
+            assert await fetch(http, pod) is None
+        await gone.wait()
+    assert sent < 2**25, "but for what the system holds on the way"
 
 
 @pytest.mark.parametrize("handler", [never, a_byte_now_and_then])

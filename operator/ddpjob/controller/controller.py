@@ -159,7 +159,10 @@ class Controller:
         assert record is not None
         key = (record.namespace, record.name)
         if new is not None:
-            self.jobs[key] = new
+            known = self.jobs.get(key, new)
+            # News of a job that was deleted may come after another one of its name was read.
+            if known.uid == new.uid or known.resource_version < new.resource_version:
+                self.jobs[key] = new
         else:
             self.reconciler.forget(record.uid)
             if self.jobs.get(key) is old:

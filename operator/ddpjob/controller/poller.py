@@ -7,10 +7,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from pydantic import BaseModel, ValidationError
 
 from ddpjob.controller.jobrecord import JobRecord
@@ -27,6 +29,10 @@ ANSWER_SECONDS = 2.0
 # A pod's network is near.
 CONNECT_SECONDS = 5.0
 MAX_BYTES = 64 * 1024
+# Of a whole connection, which has one answer: the largest page, and what stands before it.
+MAX_CONNECTION_BYTES = 320 * 1024
+# Bytes of a line of an answer's head. aiohttp would keep a hundred of 8 KiB.
+MAX_LINE = 1024
 
 
 class Poller:
@@ -132,9 +138,35 @@ async def session(seconds: float, limit: int) -> AsyncIterator[aiohttp.ClientSes
     async with aiohttp.ClientSession(
         timeout=_within(seconds),
         cookie_jar=jar,
-        connector=aiohttp.TCPConnector(limit=limit, force_close=True),
+        connector=_Connector(limit=limit, force_close=True),
+        auto_decompress=False,  # no agent compresses
+        max_line_size=MAX_LINE,
+        max_field_size=MAX_LINE,
     ) as http:
         yield http
+
+
+class _Bounded(ResponseHandler):
+    """A connection that ends where more comes than an agent has to say.
+
+    A body alone can be bounded by its reader. Heads cannot: aiohttp skips interim answers (1xx) for
+    as long as they come, and does nothing else meanwhile.
+    """
+
+    _taken = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._taken += len(data)
+        if self._taken <= MAX_CONNECTION_BYTES:
+            super().data_received(data)
+        elif self.transport is not None:
+            self.transport.abort()
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory: Any = partial(_Bounded, loop=self._loop)
 
 
 def _within(seconds: float) -> aiohttp.ClientTimeout:

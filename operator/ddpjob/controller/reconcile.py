@@ -375,4 +375,5 @@ def _needs_confirmation(job: DDPJob, decision: Decision, memory: Memory) -> bool
     has written need no confirmation.
     """
     first = job.status.attempt == 0 and job.metadata.resource_version == memory.version
-    return decision.confirm or bool(decision.delete) or bool(decision.create) and not first
+    is_final = decision.delete_job or bool(decision.delete)  # a field may have changed meanwhile
+    return decision.confirm or is_final or bool(decision.create) and not first
