@@ -45,7 +45,8 @@ def prepare_folders(run_dir: str) -> None:
     with contextlib.suppress(OSError):
         for file in os.listdir(run_dir):
             if re.match(r"(steps-|error-|exit-|launch|progress|result).*(json|page)", file):
-                os.remove(os.path.join(run_dir, file))
+                with contextlib.suppress(OSError):  # a folder, of the script's
+                    os.remove(os.path.join(run_dir, file))
 
 
 def is_ip(host: str) -> bool:

@@ -150,8 +150,16 @@ def describe(rank: int, failure: Any) -> dict[str, Any]:
         "local_rank": failure.local_rank,
         "pid": failure.pid,
         "exitcode": failure.exitcode,
-        "error": failure.message if isinstance(failure.message, dict) else None,
+        "error": shortened(failure.message) if isinstance(failure.message, dict) else None,
     }
+
+
+def shortened(error: dict[str, Any]) -> dict[str, Any]:
+    """What `@record` has written, cut: the record of all ranks must not outgrow what is read."""
+    info = error.get("extraInfo")
+    info = dict(info) if isinstance(info, dict) else {}
+    stack = str(info.get("py_callstack", ""))[-4000:]
+    return {"message": str(error.get("message"))[:4000], "extraInfo": {"py_callstack": stack}}
 
 
 def leave_first() -> None:
@@ -189,7 +197,8 @@ def launch_torchrun(arguments: list[str], unimportable: Exception | None = None)
     try:
         code = launch.run(arguments, unimportable)
     finally:
-        launch.write()
+        with contextlib.suppress(OSError):  # a full disk fails no training that is done
+            launch.write()
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import math
 import os
 import re
@@ -30,6 +31,8 @@ NEXT_SECONDS, END_SECONDS = 20.0, 2.0
 CGROUPS = "/sys/fs/cgroup"
 LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+# Why nothing can be started at this moment, or on this node. Another try may go well.
+PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE)
 # Stands in a command for the number of the descriptor at which a fork server is asked.
 DESCRIPTOR = "server"
 
@@ -174,7 +177,7 @@ class Launcher:
         # Codes of children that ended while the launcher's pid was not known.
         self.early: dict[int, int] = {}
         # Why no launcher could be started.
-        self.refusal = ""
+        self.refusal, self.refusal_by = "", ""
 
     def catch_signals(self) -> None:
         """Handle signals from now on; each one ends `pause`."""
@@ -257,6 +260,7 @@ class Launcher:
                 self.started(popen(self.command, self.env).pid)
         except OSError as problem:
             self.refusal = f"cannot start {self.command[0]!r}: {problem}"
+            self.refusal_by = type(problem).__name__ if problem.errno in PASSING else ""
 
     def close_server(self) -> None:
         """Let the fork server end, if there is one."""
@@ -295,7 +299,11 @@ class Launcher:
     def ask(self) -> None:
         """Ask the fork server for it."""
         assert self.server is not None
-        wish = request(self.command, self.env, os.getcwd(), new_session=True)
+        try:
+            folder = os.getcwd()
+        except OSError as problem:  # the script has removed it
+            return self.start_cold(f"the working folder is gone: {problem}")
+        wish = request(self.command, self.env, folder, new_session=True)
         try:
             send(self.server, wish, (0, 1, 2))
             self.is_asked = True

@@ -152,7 +152,7 @@ class Round:
             return self.hangs.verdict
         now, launcher = time.time(), self.launcher
         if launcher.refusal:
-            return refused(launcher.refusal)
+            return refused(launcher.refusal, launcher.refusal_by or None)
         if self.expired:
             return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(self.expired, now))
         launch: Any = None

@@ -127,6 +127,7 @@ class Rounds:
             end = self.leave(verdict)
             if end is not None:
                 self.launcher.kill_rest()
+                self.launcher.on_stop = lambda: None  # the message is not to be written over
                 self.drain()
                 self.round.page = self.round.progress.page("finished")
                 log, is_told = self.first.termination_log, end is verdict and self.is_told
@@ -263,8 +264,9 @@ class Rounds:
         prepare_folders(self.first.run_dir)
         if os.getpid() != 1:  # these folders are not the pod's own
             return
-        for folder in {"/dev/shm", tempfile.gettempdir()}:
-            remove_left(folder)
+        remove_left("/dev/shm")
+        with contextlib.suppress(OSError):  # no folder for such files, or a full disk
+            remove_left(tempfile.gettempdir())
 
 
 def remove_left(folder: str) -> None:

@@ -16,6 +16,7 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Iterable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.processes import is_alive, read_text, stat_words
 
@@ -267,6 +268,26 @@ def ranks_of(pid: int) -> tuple[int | None, int | None]:
     return None, None
 
 
+def able_of(pids: Iterable[int], signal_number: int) -> dict[int, str]:
+    """The processes that can answer, with their memory files; parents come before children.
+
+    One that was started a moment ago, and is not the program yet that it is to be, has its parent's
+    file, and would die of the signal: Python takes its handlers from it.
+    """
+    able: dict[int, str] = {}
+    seen: set[tuple[int, int]] = set()
+    for pid in pids:
+        path = memory_file(pid)
+        if not path or not catches(pid, signal_number):
+            continue
+        with contextlib.suppress(OSError):
+            info = os.stat(path)
+            if (info.st_dev, info.st_ino) not in seen:
+                seen.add((info.st_dev, info.st_ino))
+                able[pid] = path
+    return able
+
+
 def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
     """The stacks of all processes below `root` that can answer, and of all `workers` (pids).
 
@@ -274,13 +295,14 @@ def take(root: int, workers: set[int], signal_number: int) -> list[Process]:
     """
     asked: dict[int, tuple[str, int]] = {}  # path and size before
     pids = descendants(root)
-    able = {pid: path for pid in pids if (path := memory_file(pid)) and catches(pid, signal_number)}
+    able = able_of(pids, signal_number)
     for pid, path in able.items():
         if not is_stopped(pid):
             with contextlib.suppress(OSError):
                 read_from(path, 0)  # the answer to an earlier question may have come too late
                 asked[pid] = path, os.stat(path).st_size
-                os.kill(pid, signal_number)
+                if catches(pid, signal_number):  # still: it may be another program by now
+                    os.kill(pid, signal_number)
     texts = answers(asked)
     ranks = workers & set(pids)
     processes = []

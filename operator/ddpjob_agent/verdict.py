@@ -73,10 +73,16 @@ def judge_failures(failures: list[Failure], alone: bool = True) -> Verdict:
         first.message = f"saved and stopped (exit code {SAVED})"
         return Verdict("Preempted", SAVED, first)
     if first.exception is None and first.signal is not None:
-        return Verdict("Signal", 128 + getattr(signal, first.signal, 0), first)
+        return Verdict("Signal", 128 + signal_number(first.signal), first)
     if not first.launched:
         return Verdict("LaunchFailed", USER_ERROR, first)
     return Verdict("Exception" if first.exception else "ExitCode", USER_ERROR, first)
+
+
+def signal_number(name: str) -> int:
+    """The number of a signal's name, which may be one without a name of its own: SIG35."""
+    digits = name[len("SIG") :]
+    return int(digits) if digits.isdigit() else int(getattr(signal, name, 0))
 
 
 def judge_memory(verdict: Verdict, kills: int) -> Verdict:
@@ -134,9 +140,13 @@ def completed(now: float, result: dict[str, Any] | None = None) -> Verdict:
     return Verdict("Completed", OK, Failure("", now, exit_code=0), result)
 
 
-def refused(problem: str) -> Verdict:
-    """The verdict on a pod whose launcher could not be started."""
-    return Verdict("LaunchFailed", USER_ERROR, Failure(problem, time.time()))
+def refused(problem: str, exception: str | None = None) -> Verdict:
+    """The verdict on a pod whose launcher could not be started.
+
+    With an exception, it was for want of something that another try may have.
+    """
+    failure = Failure(problem, time.time(), exception=exception)
+    return Verdict("LaunchFailed", USER_ERROR, failure)
 
 
 def judge_stop(at: float) -> Verdict:
@@ -194,7 +204,9 @@ def termination_message(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
 def write_termination(path: str, content: bytes) -> None:
     """Write in place: the kubelet mounts the file alone, so that no rename can replace it."""
     try:
-        with open(path, "wb") as file:
+        # A fifo in its place would keep us waiting for somebody who reads.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
+        with open(os.open(path, flags, 0o666), "wb") as file:
             file.write(content)
     except OSError as problem:
         say(f"cannot write the termination message to {path}: {problem}")

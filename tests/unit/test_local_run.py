@@ -68,14 +68,14 @@ def finish(
 
 @contextmanager
 def running(
-    folder: Path, content: Any, *options: str, **variables: str
+    folder: Path, content: Any, *options: str, stderr: int = subprocess.STDOUT, **variables: str
 ) -> Iterator[subprocess.Popen[str]]:
     """The command, once rank 0 has printed `up`; afterwards no process of it may be left."""
     process = subprocess.Popen(
         command(folder, content, "--local", *options),
         env=environment() | variables,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
     )
     assert process.stdout
@@ -429,13 +429,35 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+def stop_reading(process: subprocess.Popen[str]) -> None:
+    """Have nobody at the other end of the command's output."""
+    assert process.stdout
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(descriptor, process.stdout.fileno())
+    os.close(descriptor)
+
+
 def test_when_nobody_reads_it_stops_everything(tmp_path: Path) -> None:
     with running(tmp_path, job("echo up; while sleep 0.05; do echo on; done")) as process:
-        assert process.stdout
-        descriptor = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(descriptor, process.stdout.fileno())
-        os.close(descriptor)
+        stop_reading(process)
     assert process.returncode == 128 + signal.SIGPIPE
+
+
+SAVES = "trap 'sleep 1; touch /meet/saved-$RANK; exit' TERM"
+
+
+def test_ctrl_c_that_ends_the_reader_too_lets_the_ranks_save(tmp_path: Path) -> None:
+    """As behind `| tee`: that nobody reads any more is no second wish to stop."""
+    spec = job(f"{SAVES}; {MEET}; while :; do sleep 0.05; done")
+    meet = tmp_path / "out" / "shell" / "volumes" / "meet"
+    with (tmp_path / "terminal").open("w+") as terminal:
+        with running(tmp_path, spec, stderr=terminal.fileno()) as process:
+            stop_reading(process)
+            process.send_signal(signal.SIGINT)
+        terminal.seek(0)
+        assert "shell interrupted; logs in " in terminal.read()
+    assert process.returncode == 130
+    assert {path.name for path in meet.iterdir()} >= {"saved-0", "saved-1"}
 
 
 def test_a_second_run_of_the_name_is_refused_while_the_first_lasts(tmp_path: Path) -> None:

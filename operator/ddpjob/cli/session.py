@@ -204,23 +204,33 @@ class Session:
                 loop.remove_signal_handler(number)
 
     def _interrupt(self, number: int) -> None:
-        """Stop the session; at the second signal, kill its processes."""
+        """Stop the session; at the second signal, kill its processes.
+
+        Ctrl-C ends who reads from a pipe too, so that nobody reads is no second signal.
+        """
         self._signals.append(number)
         self._stop.set()
-        if len(self._signals) > 1:
+        if number == signal.SIGPIPE:
+            return
+        if len(self._wishes) > 1:
             self._runner.kill()
         else:
             self._show(self._display.note, "stopping; a second signal kills at once")
 
+    @property
+    def _wishes(self) -> list[int]:
+        """Return the signals that somebody has sent."""
+        return [number for number in self._signals if number != signal.SIGPIPE]
+
     def _end(self) -> int:
         """Print how the job ended, and return the exit code."""
-        if self._signals[:1] == [signal.SIGPIPE]:
+        if self._signals and not self._wishes:
             return 128 + signal.SIGPIPE  # nobody reads
-        if self._signals:
+        if self._wishes:
             step = (self._status.get("summary") or {}).get("step")
             where = f" at step {step}" if step else ""
             say(f"{self.name} interrupted{where}; logs in {self.folder / LOGS}", err=True)
-            return 128 + self._signals[0]
+            return 128 + self._wishes[0]
         state = self._status.get("state")
         if state == "Succeeded":
             return 0

@@ -100,6 +100,7 @@ class _Log(asyncio.Protocol):
         self._file = path.open("wb", buffering=0)
         self._on_line = on_line
         self._line = b""
+        self._is_cut = False
         self._transport: asyncio.BaseTransport | None = None
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -115,13 +116,23 @@ class _Log(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._file.write(data)
+        self._write(data)
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
             self._emit(line)
         if len(self._line) > LONGEST_LINE:
             self._emit(self._line)
             self._line = b""
+
+    def _write(self, data: bytes) -> None:
+        """Write into the file what fits; if not all does, say it once."""
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            if not self._is_cut:
+                self._is_cut = True
+                self._emit(f"ddpjob: the log is not complete: {error}".encode())
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._line:

@@ -251,10 +251,11 @@ class ErrorRecorder:
         """Remember the words of exceptions that are printed or logged, `module` being traceback."""
         begin = module.TracebackException.__init__
 
-        def __init__(self_: Any, kind: Any, error: Any, *rest: Any, **more: Any) -> None:
+        def __init__(self_: Any, *args: Any, **more: Any) -> None:
+            error = args[1] if len(args) > 1 else more.get("exc_value")
             if isinstance(error, BaseException) and more.get("_seen") is None:
                 self.remember(error)
-            begin(self_, kind, error, *rest, **more)
+            begin(self_, *args, **more)
 
         module.TracebackException.__init__ = __init__
 

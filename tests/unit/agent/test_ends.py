@@ -468,3 +468,15 @@ def test_whoever_ends_well_leaves_nothing_behind(pods: Pods) -> None:
     text = "print('a warning', file=sys.stderr)\nos.fork() or os._exit(0)\nos.wait()"
     pod = start(pods, text)
     assert pod.wait() == 0 and kept(pod) == []
+
+
+def test_a_traceback_by_keywords_works_and_is_remembered(pods: Pods) -> None:
+    """Its three arguments have names, and rich and others may use them."""
+    handler = (
+        "parts = {'exc_type': type(error), 'exc_value': error, 'exc_traceback': None}\n"
+        "        sys.stderr.writelines(traceback.TracebackException(**parts).format())\n"
+        "    sys.exit(1)"
+    )
+    summary = crowd(pods, CAUGHT.format(error="OSError('no such label')", handler=handler))
+    assert "OSError: no such label" in summary["message"], summary
+    assert (summary["peer"], "last on stderr" in summary["message"]) == (False, False), summary

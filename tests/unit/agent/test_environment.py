@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.environment import HOOKS, absolute_name, launcher_env
+from ddpjob_agent.environment import HOOKS, absolute_name, launcher_env, prepare_folders
 from tests.unit.agent.samples import config
 
 RESOLV = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local example.com\n"
@@ -53,3 +53,16 @@ def test_torchrun_stops_its_workers_before_the_pod_is_killed(
 def test_both_rendezvous_limits_are_one_number(tmp_path: Path) -> None:
     made = launcher_env(config(tmp_path, DDPJOB_RENDEZVOUS_SECONDS="30"), {}, "")
     assert made["PET_RDZV_CONF"] == "timeout=30"
+
+
+def test_folders_with_names_like_ours_keep_no_file_of_an_earlier_run(tmp_path: Path) -> None:
+    """Whatever the order in which the system lists them."""
+    kinds = ["progress", "launch", "result", "error-7", "steps-7"]
+    for kind in kinds[:3]:
+        (tmp_path / f"{kind}.json").touch()
+    for kind in kinds:
+        (tmp_path / f"{kind}-json").mkdir()
+    for kind in kinds[3:]:
+        (tmp_path / f"{kind}.json").touch()
+    prepare_folders(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{k}-json" for k in kinds)

@@ -1,6 +1,9 @@
-"""What the kernel says of the pod's processes."""
+"""What the kernel says of the pod's processes, and how a launcher is started."""
 
+import errno
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import processes
+from ddpjob_agent.processes import Launcher
+from ddpjob_agent.verdict import refused
 
 
 def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, **files: str) -> None:
@@ -126,3 +131,48 @@ def test_no_cgroup_and_no_limit_are_no_news(
     assert (processes.oom_kills(), processes.memory_limit()) == (0, None)
     cgroups(tmp_path, monkeypatch, "/", memory_max="max\n")
     assert processes.memory_limit() is None
+
+
+# ---- The start of a launcher
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+def test_a_refusal_for_want_of_room_is_worth_another_try(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "Popen", no_room)
+    launcher = Launcher(60)
+    launcher.start([sys.executable, "-c", ""], os.environ)
+    assert os.strerror(number) in launcher.refusal
+    verdict = refused(launcher.refusal, launcher.refusal_by or None)
+    assert (verdict.reason, verdict.failure.message) == ("LaunchFailed", launcher.refusal)
+    assert verdict.failure.exception == type(OSError(number, "")).__name__
+
+
+def test_a_command_that_is_not_there_is_not(tmp_path: Path) -> None:
+    launcher = Launcher(60)
+    launcher.start([str(tmp_path / "none")], os.environ)
+    assert "No such file" in launcher.refusal and launcher.refusal_by == ""
+    assert refused(launcher.refusal).failure.exception is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use can be removed on Linux")
+def test_in_a_folder_that_is_gone_no_fork_server_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It would be told the folder's name."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    launcher = Launcher(60, keeps_server=True)
+    launcher.server, theirs = socket.socketpair()
+    launcher.is_ready = True
+    with theirs:
+        launcher.start(["sh", "-c", "exit 3"], os.environ)
+        assert theirs.recv(1) == b""
+    assert "cold start: the working folder is gone: " in capfd.readouterr().err
+    assert launcher.refusal == "" and os.WEXITSTATUS(os.waitpid(launcher.pid, 0)[1]) == 3

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -468,3 +469,35 @@ def test_only_a_handled_signal_is_sent() -> None:
     began = time.monotonic()
     assert stacks.answers({}) == {}
     assert time.monotonic() - began < 1
+
+
+# A process with a handler and a memory file, and a child that has both from it.
+SHARING = """
+import os, signal, sys
+file = os.memfd_create(sys.argv[1] + "-64")
+os.dup2(file, 64)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+child = os.fork()
+if child:
+    print(os.getpid(), child, flush=True)
+sys.stdin.read()
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_of_processes_with_one_memory_file_the_first_alone_is_asked() -> None:
+    """The child may be about to become another program, which would die of the signal."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", SHARING, stacks.MEMORY_FILE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout
+        parent, child = map(int, process.stdout.readline().split())
+        assert stacks.memory_file(child) and stacks.catches(child, signal.SIGUSR1)
+        found = stacks.able_of([os.getpid(), parent, child], signal.SIGUSR1)
+        assert found == {parent: f"/proc/{parent}/fd/64"}
+        assert stacks.able_of([child], signal.SIGUSR1) == {child: f"/proc/{child}/fd/64"}
+        assert stacks.able_of([parent, child], signal.SIGUSR2) == {}

@@ -1,6 +1,9 @@
 """The verdict on a pod, and the summary that tells it."""
 
 import json
+import os
+import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,9 @@ from ddpjob_agent.verdict import (
     judge_failures,
     judge_memory,
     missing_script,
+    signal_number,
     termination_message,
+    write_termination,
 )
 
 
@@ -106,3 +111,35 @@ def test_a_kill_for_want_of_memory_is_told_from_other_ends(
     assert found.reason == reason
     assert ("out of memory" in first.message) == (reason == "OOMKilled")
     assert (found.agent_exit == 137) == (first.signal == "SIGKILL" or reason == "OOMKilled")
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("SIGTERM", 15), ("SIGKILL", 9), ("SIG35", 35), ("SIGNONE", 0), ("SIG", 0), ("", 0)],
+)
+def test_a_signal_has_a_number_also_without_a_name_of_its_own(name: str, number: int) -> None:
+    assert signal_number(name) == number
+    verdict = judge_failures([Failure(f"killed by {name}", 1.0, signal=name)])
+    assert (verdict.reason, verdict.agent_exit) == ("Signal", 128 + number)
+
+
+# ---- The file of the termination message
+
+
+def test_the_message_is_written_in_place_of_a_longer_one(tmp_path: Path) -> None:
+    file = tmp_path / "termination-log"
+    write_termination(str(file), b"the first one")
+    before = file.stat().st_ino
+    write_termination(str(file), b"another")
+    assert file.read_bytes() == b"another" and file.stat().st_ino == before
+
+
+@pytest.mark.timeout(60)
+def test_a_fifo_in_its_place_holds_nobody_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fifo = tmp_path / "termination-log"
+    os.mkfifo(fifo)
+    write_termination(str(fifo), b"message")
+    assert f"cannot write the termination message to {fifo}: " in capfd.readouterr().err
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
