@@ -4,9 +4,7 @@ The modules that are imported here hold the commands' options and little else: w
 beyond them is imported when it runs, because `--help` and each TAB import all of them.
 """
 
-import io
 import logging
-import sys
 from typing import Annotated
 
 import typer
@@ -26,7 +24,7 @@ from ddpjob.cli.program import ProgramCommand
 from ddpjob.cli.rerun import rerun as rerun_command
 from ddpjob.cli.resume import resume as resume_command
 from ddpjob.cli.run import run as run_command
-from ddpjob.cli.say import say
+from ddpjob.cli.say import escape_the_unknown, say
 from ddpjob.cli.stacks import stacks as stacks_command
 from ddpjob.cli.submit import submit as submit_command
 from ddpjob.cli.suspend import suspend as suspend_command
@@ -90,7 +88,5 @@ def options(
 def main() -> None:
     """Run the command line: the entry point of the console scripts."""
     configure_log(logging.WARNING, "%(message)s")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # it may not have all characters of a log
-            stream.reconfigure(errors="backslashreplace")
+    escape_the_unknown()
     app(prog_name="ddpjob")

@@ -3,6 +3,7 @@
 live.py, which prints the logs of a local run in their own colours, is the one exception.
 """
 
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -10,6 +11,13 @@ from collections.abc import Iterable
 import typer
 
 from ddpjob.text import printable, printable_lines
+
+
+def escape_the_unknown() -> None:
+    """Have characters that an output does not have, as those of a log, printed as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def say(*lines: str, err: bool = False) -> None:
