@@ -300,10 +300,9 @@ class Launcher:
         """Ask the fork server for it."""
         assert self.server is not None
         try:
-            folder = os.getcwd()
+            wish = request(self.command, self.env, os.getcwd(), new_session=True)
         except OSError as problem:  # the script has removed it
             return self.start_cold(f"the working folder is gone: {problem}")
-        wish = request(self.command, self.env, folder, new_session=True)
         try:
             send(self.server, wish, (0, 1, 2))
             self.is_asked = True
