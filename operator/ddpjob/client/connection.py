@@ -127,6 +127,10 @@ class Connection:
             # A thread that is blocked in a read does not notice that a socket is closed.
             with suppress(AttributeError, OSError, RuntimeError, ValueError):
                 answer.shutdown()
+        self._clear_pool()
+
+    def _clear_pool(self) -> None:
+        """Close the connections that wait in the pool, unless others share it."""
         if "login" in self.__dict__ and (not self._origin or self._origin.is_closed):
             self.login.pool.clear()
 
@@ -223,8 +227,8 @@ class Connection:
             if answer is not None:
                 self._answers.discard(answer)
                 answer.close()  # of no effect on one that was read to its end
-            if self._closed.is_set():  # a connection may have come back after `close`
-                login.pool.clear()
+            if self._closed.is_set():
+                self._clear_pool()  # a connection may have come back after `close`
 
     def pause(self, seconds: float) -> None:
         """Wait for so long, or until the connection is closed. Raises Unavailable in that case."""
