@@ -36,6 +36,13 @@ def pod_log(
     return log
 
 
+def succeed(cluster: Cluster, log: PodLog) -> None:
+    """The only pod of the job ends well, and the job with it."""
+    log.end()
+    cluster.pod_state("digits-0-0", "ended")
+    cluster.status("digits", state="Succeeded")
+
+
 class Following:
     """The lines of a job while somebody follows them."""
 
@@ -93,9 +100,7 @@ def test_no_line_is_lost_or_repeated_at_10_000_a_second_over_cuts(
             *(b"line %d of many, with some text in it" % n for n in range(first, first + 100))
         )
         time.sleep(0.01)
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log)
     assert following.end() == [f"line {n} of many, with some text in it" for n in range(count)]
     assert len(log.requests) > 12 and "sinceTime" in log.requests[-1]
 
@@ -310,9 +315,7 @@ def test_who_wants_no_old_line_gets_the_new_ones_alone(
         time.sleep(0.05)
     log.write(b"new")
     following.until("new")
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log)
     assert following.end() == ["new"]
     assert read(client.job("digits"), tail=0) == []
 
@@ -344,9 +347,7 @@ def test_the_server_may_be_away_for_a_while(cluster: Cluster, proxy: Proxy, clie
     proxy.down = False
     log.write(b"after")
     following.until("after")
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log)
     assert following.end() == ["before", "meanwhile", "after"]
 
 
@@ -405,9 +406,7 @@ def test_the_last_lines_are_followed_by_all_new_ones(
         log.write(b"new %d" % number)
         time.sleep(0.01)
     following.until("new 19")
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log)
     assert following.end() == ["old 18", "old 19", *(f"new {number}" for number in range(20))]
 
 
@@ -425,9 +424,7 @@ def test_a_restart_in_place_goes_on_in_the_same_stream(
     cluster.status("digits", state="Restarting", round=1, failure=failure)
     log.write(b"ddpjob-agent: round 1 of attempt 0 begins", b"again")
     following.until("again")
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log)
     assert following.end() == ["round 0", "ddpjob-agent: round 1 of attempt 0 begins", "again"]
     assert len(log.requests) == 2, "the second one makes sure that this is the end"
     assert notes == ["-- round 0 of attempt 0 ended: Exception r1: bad; round 1 follows --"]
@@ -471,9 +468,7 @@ def test_a_stream_that_only_looks_ended_is_opened_again(
     for number in range(10):
         log.write(b"line %d" % number)
     following.until("line 9")
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log)
     assert following.end() == [f"line {number}" for number in range(10)]
 
 
@@ -492,9 +487,7 @@ def test_an_idle_stream_is_opened_anew_without_a_word(
         time.sleep(0.05)
     log.write(b"two")
     following.until("two")
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log)
     assert following.end() == ["one", "two"] and notes == []
 
 
@@ -529,9 +522,7 @@ def test_a_log_that_was_rotated_away_is_told(
     following = Following(client.job("digits"))
     following.until("line 3")
     log.begin = 20
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log)
     lines = following.end()
     assert lines[:4] == [f"line {n}" for n in range(4)] and lines[-1] == "line 29"
     assert len(lines) == len(set(lines))

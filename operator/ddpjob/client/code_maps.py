@@ -48,7 +48,7 @@ def provide(connection: Connection, job: Body, config_maps: Sequence[Body]) -> N
 
     Raises Conflict if one exists with other content, Forbidden or another ClusterError.
     """
-    namespace = _identity(job, names.KIND)["namespace"]
+    namespace = identity(job, names.KIND)["namespace"]
     for wanted in config_maps:
         name = str(wanted["metadata"]["name"])
         body = {**wanted, "metadata": {**wanted["metadata"], "ownerReferences": [_owner(job)]}}
@@ -67,7 +67,7 @@ def adopt(connection: Connection, job: Body) -> None:
 
     That one may just have been deleted with the last of its owners.
     """
-    namespace = _identity(job, names.KIND)["namespace"]
+    namespace = identity(job, names.KIND)["namespace"]
     for position, name in enumerate(names_of(job)):
         deadline = time.monotonic() + WAIT_SECONDS
         while (found := _read(connection, namespace, name)) is not None:
@@ -103,7 +103,7 @@ def _join(connection: Connection, job: Body, found: Body) -> bool:
     being deleted when the job joined is not deleted for its earlier owners.
     """
     if _is_shared(found):
-        known = _identity(found, CONFIGMAPS.kind)
+        known = identity(found, CONFIGMAPS.kind)
         owners = {"uid": known["uid"], "ownerReferences": [_owner(job)]}
         path = CONFIGMAPS.path(known["namespace"], known["name"])
         try:
@@ -117,11 +117,11 @@ def _join(connection: Connection, job: Body, found: Body) -> bool:
 def _owner(job: Body) -> Body:
     """Return the reference to the job. It blocks nothing, so it needs no right on the job."""
     head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
-    known = _identity(job, names.KIND)
+    known = identity(job, names.KIND)
     return {**head, "name": known["name"], "uid": known["uid"]}
 
 
-def _identity(found: Body, kind: str) -> dict[str, str]:
+def identity(found: Body, kind: str) -> dict[str, str]:
     """Return namespace, name and uid of an object in an answer. Raises Unavailable without one."""
     known: dict[str, str] = {}
     for field in ("namespace", "name", "uid"):

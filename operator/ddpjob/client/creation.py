@@ -206,8 +206,7 @@ def _post(connection: Connection, body: Mapping[str, Any], **query: str) -> Body
         if error.code == 400 and 'unknown field "spec.' in error.message:
             error.advice = "the cluster's DDPJob is older than this ddpjob: see ddpjob doctor"
         raise
-    if not all(why.text(found, "metadata", field) for field in ("name", "namespace", "uid")):
-        raise Unavailable(200, "Garbled", f"POST {path}: the answer is no object that was stored")
+    code_maps.identity(found, names.KIND)
     return found
 
 
