@@ -8,6 +8,10 @@ SHELL := bash
 PYTHON ?= python3
 # Tiers of `make test`: all, or some of unit,golden,chart,chaos,trainer,api,e2e.
 TIERS ?= all
+# How deep `make test` goes: quick, gate or full (tests/depths.py).
+DEPTH ?= quick
+# How many files of tests run side by side; more than cores, since some wait.
+WORKERS ?= 3
 # More arguments for pytest, such as PYTEST_FLAGS='-k restart -x'.
 PYTEST_FLAGS ?=
 # Parts of names for `make mutants`; empty: all.
@@ -52,14 +56,20 @@ DOCS_STAMP := $(VENV)/.installed-docs-$(shell cksum < requirements/docs.txt | cu
 help: ## This text
 	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: setup demo test lint mutants chaos
+.PHONY: setup demo test test-all lint coverage weight mutants chaos
 setup: $(DEV_STAMP) ## Everything for development in .venv
 
 demo: $(RUN_STAMP) ## Train on this machine, without a cluster: two nodes, as processes
 	$(VENV)/bin/ddpjob run --local examples/digits.yaml
 
-test: $(DEV_STAMP) ## Every tier this machine can run, and what was skipped; TIERS=unit,golden picks
-	$(PY) -m pytest $(if $(filter all,$(TIERS)),tests,$(addprefix tests/,$(subst $(comma), ,$(TIERS)))) $(PYTEST_FLAGS)
+test: $(DEV_STAMP) ## What a change needs, in 10 minutes, and what did not run; TIERS=unit,golden picks
+	$(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder --depth $(DEPTH) --record build/tests-$(DEPTH).json $(TESTS) $(PYTEST_FLAGS)
+
+test-all: $(DEV_STAMP) ## Every test, an hour; writes down in CONTRIBUTING.md that all have passed
+	$(MAKE) test DEPTH=full
+	$(PY) -m tests.weight --full-run
+
+TESTS = $(if $(filter all,$(TIERS)),tests,$(addprefix tests/,$(subst $(comma), ,$(TIERS))))
 
 lint: $(DEV_STAMP) ## Format, style, types and the direction of imports
 	$(VENV)/bin/ruff format --check .
@@ -67,6 +77,14 @@ lint: $(DEV_STAMP) ## Format, style, types and the direction of imports
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy tests
 	$(VENV)/bin/lint-imports
+
+coverage: $(DEV_STAMP) ## How much of the judging parts the tests run within their own process; DEPTH=full
+	$(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder --depth $(DEPTH) --cov --cov-report= tests/unit tests/golden tests/chaos
+	@for part in ddpjob/{plan,api,pods,controller} ddpjob_agent/{evidence,verdict,failures,records,hangs}.py; do \
+	  printf '%-25s %s %%\n' "$$part" "$$($(VENV)/bin/coverage report --format=total --precision=1 --include="operator/$$part*")"; done
+
+weight: $(DEV_STAMP) ## Lines, files and circles of imports, and the tests' seconds; writes tables of CONTRIBUTING.md
+	$(PY) -m tests.weight
 
 mutants: $(DEV_STAMP) ## Wrong operators, each of which the tests must notice; MUTANTS='ghosts budget' picks
 	$(PY) -m tests.chaos.mutants $(MUTANTS)

@@ -134,7 +134,7 @@ class Pod:
         request = urllib.request.Request(url)
         if token:
             request.add_header("Authorization", f"Bearer {token}")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=200) as answer:
             text: str = answer.read().decode()
             return text
 

@@ -1,6 +1,8 @@
 """Tiers: markers by folder, skips that count as failures where required, and a closing table."""
 
+import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -8,6 +10,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from tests.cluster import binaries
 from tests.cluster.apiserver import ApiServer
@@ -19,6 +23,7 @@ from tests.cluster.tiers import (
     skipping_where_unavailable,
     tier_of,
 )
+from tests.depths import DEPTHS, MARKERS, left_out
 
 # What a shell starts in the background ignores Ctrl-C, and hands that on to all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -30,6 +35,13 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
 # No test is judged by how fast a machine is. In CI hypothesis has this by itself.
 hypothesis.settings.register_profile("patient", hypothesis.settings.default, deadline=None)
 hypothesis.settings.load_profile("patient")
+
+# How many tests of each tier this run leaves out, by its depth.
+LEFT = pytest.StashKey[Counter[str]]()
+STARTED = time.monotonic()
+
+# What runs one after another, beside other files.
+LANES = ("tests/api/failures/", "tests/api/", "tests/e2e/")
 
 # Which programs are built ahead, so that the time it takes is seen and counts against no test.
 PROGRAMS = {
@@ -59,21 +71,56 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-cluster", action="store_true", help=text)
     text = "write docs/failures.md from what the catalogue of failures saw"
     parser.addoption("--write-failures", action="store_true", help=text)
+    text = "how deep to test: quick is `make test`, full is `make test-all` (tests/depths.py)"
+    parser.addoption("--depth", choices=DEPTHS, default="full", help=text)
+    text = "write here, as JSON, what the closing table says"
+    parser.addoption("--record", type=Path, help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for tier in TIERS:
         config.addinivalue_line("markers", f"{tier}: tests under tests/{tier}, marked by folder")
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
     required_tiers()  # a wrong name there is said before anything runs
+    binaries.may_build = config.option.depth != "quick"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # the deep ones in turn, whatever -k and -m leave of them
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if tier := tier_of(item.path):
             item.add_marker(tier)
     # The quick ones first; and no cluster is up yet while tests count this process's children.
+    # Side by side it is the other way round, so that the slow ones are not what is left at the end.
     order = {tier: place for place, tier in enumerate((None, *TIERS))}
-    items.sort(key=lambda item: order[tier_of(item.path)])
+    items.sort(key=lambda item: order[tier_of(item.path)], reverse=hasattr(config, "workerinput"))
+    left = left_out(items, config.option.depth)
+    config.stash[LEFT] = Counter(tier_of(item.path) or "" for item in left)
+    config.hook.pytest_deselected(items=left)
+    gone = set(left)
+    items[:] = [item for item in items if item not in gone]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = lane
+    return scheduler
+
+
+def lane(nodeid: str) -> str:
+    """What runs in one process: a file, or all that shares a cluster."""
+    file = nodeid.partition("::")[0]
+    return next((lane for lane in LANES if file.startswith(lane)), file)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if LEFT in session.config.stash and hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = dict(session.config.stash[LEFT])
+
+
+def pytest_testnodedown(node: WorkerController) -> None:
+    node.config.stash[LEFT] = Counter[str](getattr(node, "workeroutput", {}).get("left", {}))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -119,21 +166,23 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return str(where[2] if isinstance(where, tuple) else where).removeprefix("Skipped: ")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each tier: how many ran, what was skipped and why, how long it took."""
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """One line for each tier: how many ran, how long it took, and what did not run and why."""
     terminalreporter.section("tiers")
-    stats = terminalreporter.stats
+    left, tiers = config.stash.get(LEFT, Counter[str]()), {}
     for tier in TIERS:
         reports = {
             kind: [
                 report
-                for report in stats.get(kind, [])
+                for report in terminalreporter.stats.get(kind, [])
                 if isinstance(report, pytest.TestReport | pytest.CollectReport)
                 and tier_of(ROOT / report.nodeid.split("::")[0]) == tier
             ]
             for kind in ("passed", "failed", "error", "skipped", "xfailed", "")
         }
-        if not any(reports.values()):
+        if not any(reports.values()) and not left[tier]:
             continue
         ran = {kind: len(reports[kind]) for kind in ("passed", "failed", "error", "xfailed")}
         seconds = sum(
@@ -147,3 +196,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{tier:<8} {line}")
         for reason, count in Counter(map(_reason, reports["skipped"])).items():
             terminalreporter.write_line(f"{tier:<8} SKIPPED {count}: {reason}", yellow=True)
+        if left[tier]:
+            line = f"{tier:<8} NOT RUN {left[tier]}: `make test-all` has them"
+            terminalreporter.write_line(line, yellow=True)
+        skipped = len(reports["skipped"])
+        tiers[tier] = {**ran, "skipped": skipped, "left": left[tier], "seconds": round(seconds)}
+    if config.option.record:
+        config.option.record.parent.mkdir(parents=True, exist_ok=True)
+        minutes = round((time.monotonic() - STARTED) / 60, 1)
+        record = {"depth": config.option.depth, "minutes": minutes, "tiers": tiers}
+        config.option.record.write_text(json.dumps(record, indent=1) + "\n")

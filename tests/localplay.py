@@ -234,7 +234,7 @@ async def keep_running(cluster: Watched, settings: Settings = FAST) -> None:
         cluster.crashed.clear()
 
 
-async def until(condition: Callable[[], Any], seconds: float = 20.0, every: float = 0.002) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 200.0, every: float = 0.002) -> Any:
     """The condition's first true value. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while True:

@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(size) if size else None
         host = urlsplit(self.owner.api.url).netloc
-        upstream = http.client.HTTPSConnection(host, context=self.owner.context, timeout=120)
+        upstream = http.client.HTTPSConnection(host, context=self.owner.context, timeout=200)
         kept = ("Authorization", "Accept", "Content-Type")
         headers = {name: self.headers[name] for name in kept if name in self.headers}
         try:

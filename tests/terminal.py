@@ -19,7 +19,7 @@ from tests.cluster.tiers import ROOT
 COMMAND = (sys.executable, "-m", "ddpjob")
 # What moves a cursor, sets a colour or a title.
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-_])")
-SECONDS = 60.0
+SECONDS = 200.0
 
 
 @dataclass(frozen=True)

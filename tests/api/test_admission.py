@@ -33,7 +33,7 @@ async def people(api_server: ApiServer, policy: None, namespace: str) -> str:
     """A namespace in which all three may do all with DDPJobs, and one of them may create pods."""
     grant(api_server, namespace, "jobs", names.GROUP, "*", (JANE, POD_MAKER, CONTROLLER))
     grant(api_server, namespace, "pods", "", "create", (POD_MAKER,))
-    async with asyncio.timeout(60):  # the API server takes up a new policy after some seconds
+    async with asyncio.timeout(200):  # the API server takes up a new policy after some seconds
         while REFUSED not in apply(api_server, namespace, JANE, "probe", dry_run=True):
             await asyncio.sleep(0.2)
     return namespace
@@ -86,7 +86,7 @@ async def test_others_may_suspend_label_and_delete(api_server: ApiServer, people
     command = ("delete", "ddpjob", "digits", "-n", people, f"--as={CONTROLLER}")
     assert "deleted" in api_server.kubectl(*command, "--cascade=foreground", check=False)
     left = api_server.kubectl("get", "ddpjobs", "-n", people, "-o", "name")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while left.strip():
             await asyncio.sleep(0.5)
             left = api_server.kubectl("get", "ddpjobs", "-n", people, "-o", "name")

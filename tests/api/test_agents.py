@@ -63,7 +63,7 @@ async def started(jobs: Jobs, tmp_path: Path) -> None:
     await jobs.create(args=[script(tmp_path, TRAIN)], nnodes=3, warmStart={"enabled": False})
     await jobs.in_state("Running")
     logs = [tmp_path / f"{jobs.namespace}.digits" / "logs" / f"digits-0-{n}.log" for n in range(3)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while not all(log.exists() and "in place" in log.read_text() for log in logs):
             await asyncio.sleep(0.1)
 
@@ -141,7 +141,7 @@ async def test_the_progress_of_each_node(
             with Terminal("top", "digits", "--interval", "0.5", env=env) as terminal:
                 terminal.until("digits-0-2")
                 terminal.until("0.5\n")
-                deadline = time.monotonic() + 60
+                deadline = time.monotonic() + 200
                 while not re.search(RATE, terminal.text):
                     assert time.monotonic() < deadline, terminal.text
                     time.sleep(0.1)
@@ -178,7 +178,7 @@ async def test_who_looks_once_sees_how_fast_a_node_is(
     with Kubelet(api_server, "local"):
         await jobs.until(lambda job: job["status"].get("progress", {}).get("step"))
         rate = 0.0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while rate == 0.0:  # a busy machine may stand still for a second
                 ended = await asyncio.to_thread(ddpjob, "top", "-o", "json", "digits", env=env)
                 [node] = json.loads(ended.out)["nodes"]

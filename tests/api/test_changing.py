@@ -27,7 +27,7 @@ def stored(cluster: Cluster, name: str) -> Any:
 
 
 def until_resumed(cluster: Cluster, name: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while stored(cluster, name)["spec"]["suspend"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)

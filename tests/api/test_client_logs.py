@@ -61,13 +61,13 @@ class Following:
             self.error = error
 
     def until(self, line: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while line not in self.lines[-50:]:
             assert time.monotonic() < deadline and not self.error, (self.lines[-5:], self.error)
             time.sleep(0.01)
 
     def end(self) -> list[str]:
-        self._thread.join(timeout=60)
+        self._thread.join(timeout=200)
         assert not self._thread.is_alive() and not self.error, (self.lines[-5:], self.error)
         return self.lines
 
@@ -227,7 +227,7 @@ def read(job: Job, **options: Any) -> list[str]:
         target=lambda: found.extend(line.text for line in job.logs(**options)), daemon=True
     )
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=200)
     assert not thread.is_alive(), f"it hangs after {len(found)} lines"
     return found
 
@@ -503,7 +503,7 @@ def test_who_stops_reading_leaves_no_thread(cluster: Cluster, proxy: Proxy, clie
     next(lines)
     assert reading()
     lines.close()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while reading():
         assert time.monotonic() < deadline
         time.sleep(0.05)

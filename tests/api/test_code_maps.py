@@ -18,7 +18,7 @@ from tests.cluster.apiserver import ApiServer
 
 NAME = "ddpjob-code-3fa9c1d20b7e"
 # The garbage collector looks for new kinds, such as DDPJob, every 30 s.
-SECONDS = 90.0
+SECONDS = 200.0
 
 
 def config_map(content: bytes = b"code", name: str = NAME) -> dict[str, Any]:

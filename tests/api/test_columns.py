@@ -35,7 +35,7 @@ def jobs(operator: OperatorProcess, client: Client, namespace: str) -> Jobs:
 
 async def row(jobs: Jobs, name: str, holds: Callable[[Body], Any]) -> Body:
     """The job's row of the table by the names of its columns, once this holds of it."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while True:
             table = await jobs.client.request("GET", f"{jobs.path}/{name}", accept=TABLE)
             titles = [column["name"] for column in table["columnDefinitions"]]
@@ -54,7 +54,7 @@ async def test_a_job_without_room_has_the_schedulers_words_and_one_event(
     assert len(found["Reason"]) <= 128 and found["State"] == "Starting"
     assert found["Attempt"] == "0.0" and found["Pod"].startswith("wide-0-")
     assert found["Image"] == "trainer:1"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while not (events := await jobs.events()):
             await asyncio.sleep(0.05)
     assert [event["reason"] for event in events] == ["Unschedulable"]
@@ -79,7 +79,7 @@ async def test_a_pull_is_told_with_its_image_and_ends(
 
 async def bound(jobs: Jobs, count: int) -> list[Body]:
     """The pods once the scheduler has found nodes for so many."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while True:
             pods = [pod for pod in await jobs.children(PODS) if pod["spec"].get("nodeName")]
             if len(pods) == count:

@@ -59,7 +59,7 @@ async def test_costly_jobs_are_refused_in_their_status_and_others_run(
         job = await jobs.until(accepted, name)
         assert conditions(job)["Accepted"] == ("False", "Invalid")
         assert words in accepted(job)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while len(names := await jobs.pods()) < 2:
             await asyncio.sleep(0.05)
     assert names == ["honest-0-0", "honest-0-1"]

@@ -61,7 +61,7 @@ class Installed:
 
     def ready(self) -> None:
         """Say of its pods that they are ready, until the Deployment has one of the newest."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not self._is_ready():
             assert time.monotonic() < deadline
             selector = "labelSelector=app.kubernetes.io/component=operator"

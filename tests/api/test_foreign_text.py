@@ -75,7 +75,7 @@ async def test_no_text_of_others_reaches_log_status_or_events_as_it_is(
 
 async def events(client: Client, namespace: str, count: int) -> list[str]:
     """The messages of the operator's Events, once so many of them quote the hostile text."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while True:
             found = (await client.request("GET", f"/api/v1/namespaces/{namespace}/events"))["items"]
             ours = [e["message"] for e in found if e["source"] == {"component": "ddpjob"}]

@@ -98,7 +98,7 @@ class Forger:
         if meta["annotations"][FORGED] == "runs":
             return
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while True:
                 pod = await self.client.request("GET", path)
                 is_deleted = "deletionTimestamp" in pod["metadata"]
@@ -176,7 +176,7 @@ async def test_a_pod_that_takes_the_place_of_one_counts_for_nothing_after_a_rest
     for rank in (0, 1):
         own = await forger.own(f"digits-0-{rank}")
         await client.request("DELETE", f"{forger.path}/digits-0-{rank}", {"gracePeriodSeconds": 0})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             while True:
                 try:
                     forged = await forger.pod(0, rank, "0", copy=own)
@@ -205,7 +205,7 @@ async def test_a_name_that_somebody_takes_first_is_told_and_freed(
     assert job["status"].get("succeededRanks", "") == ""
     (accepted,) = [c for c in job["status"]["conditions"] if c["type"] == "Accepted"]
     assert "digits-0-1" in accepted["message"]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while "deletionTimestamp" not in (await forger.own("digits-0-1"))["metadata"]:
             await asyncio.sleep(0.05)
     body = {"metadata": {"finalizers": None}}

@@ -41,7 +41,7 @@ def make_pod(name: str, **spec: Any) -> Pod:
 
 def once_allowed(request: Callable[[], Any]) -> Any:
     """The answer, once the authorizer has heard of a right that was just given."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while True:
         try:
             return request()
@@ -52,7 +52,7 @@ def once_allowed(request: Callable[[], Any]) -> Any:
 
 
 async def wait_for_pod(client: Client, path: str, is_so: Callable[[Pod], bool]) -> Pod:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         while not is_so(pod := await client.request("GET", path)):
             await asyncio.sleep(0.02)
     return pod
@@ -131,7 +131,7 @@ def test_the_garbage_collector_deletes_what_a_deleted_object_owned(
     owned = {"metadata": {"name": "owned", "ownerReferences": [reference]}}
     api_server.request("POST", maps, owned)
     api_server.request("DELETE", f"{maps}/owner")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while api_server.exists(f"{maps}/owned"):
         assert time.monotonic() < deadline, "the owned object is still there"
         time.sleep(0.05)
@@ -215,7 +215,7 @@ async def test_a_deleted_pod_stays_for_as_long_as_it_takes_to_stop(
         mark = api_server.audit.mark()
         await client.request("DELETE", path)
         assert "deletionTimestamp" in (await client.request("GET", path))["metadata"]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             while api_server.exists(path):
                 await asyncio.sleep(0.02)
     writes = api_server.audit.writes(mark, namespace=namespace)
@@ -356,7 +356,7 @@ with (
         folder, *pids = tests.stdout.readline().split()
         assert len(pids) == 6 and all(psutil.pid_exists(int(pid)) for pid in pids)
         tests.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while Path(folder).exists() or any(psutil.pid_exists(int(pid)) for pid in pids):
         assert time.monotonic() < deadline, f"left: {folder} or one of {pids}"
         time.sleep(0.05)
@@ -373,7 +373,7 @@ def test_a_machine_without_the_programs_skips_with_a_remedy_or_fails_if_required
         env={**os.environ, "KUBEBUILDER_ASSETS": str(tmp_path), "DDPJOB_REQUIRE": require},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert outcome in ended.stdout.splitlines()[-1], ended.stdout
     assert f"KUBEBUILDER_ASSETS={tmp_path} has no etcd" in ended.stdout

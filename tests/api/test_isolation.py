@@ -18,7 +18,7 @@ from tests.cluster.operator import OperatorProcess
 
 ROUNDS, NODES = 40, 3
 EACH = 10  # jobs of each kind that cannot work
-PATIENCE = 60.0  # s, for one job's pods
+PATIENCE = 200.0  # s, for one job's pods
 
 
 def jobs_path(namespace: str, name: str = "") -> str:

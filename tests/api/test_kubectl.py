@@ -39,7 +39,7 @@ def kubectl(env: dict[str, str], *words: str) -> list[str]:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     return ended.stdout.splitlines()

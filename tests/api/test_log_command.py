@@ -267,7 +267,7 @@ def test_a_reader_that_goes_away_ends_it(logs: list[PodLog], env: Mapping[str, s
         assert process.stdout and process.stderr
         assert process.stdout.readline() == b"a0 r0 | step 1 loss 5.0\n"
         process.stdout.close()
-        assert process.wait(timeout=60) == 128 + signal.SIGPIPE
+        assert process.wait(timeout=200) == 128 + signal.SIGPIPE
         assert process.stderr.read() == b""
 
 

@@ -59,7 +59,7 @@ async def test_a_job_that_leaves_no_room_for_a_status_is_told_by_an_event(
     with OperatorProcess(api_server, tmp_path) as operator:
         operator.wait_until_ready()
         path = f"/api/v1/namespaces/{namespace}/events"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while not (events := (await client.request("GET", path))["items"]):
                 await asyncio.sleep(0.1)
         assert [event["reason"] for event in events] == ["Invalid"]

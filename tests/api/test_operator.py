@@ -243,7 +243,7 @@ async def test_jobs_of_any_depth_hurt_no_other(
     async def refused() -> None:
         for depth in DEPTHS:
             column = "jsonpath={.status.conditions[?(@.reason=='Invalid')].message}"
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(200):
                 while "objects within each other" not in (
                     said := api_server.kubectl(
                         "get", "ddpjob", f"deep-{depth}", *where, "-o", column

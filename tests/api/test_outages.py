@@ -110,7 +110,7 @@ async def test_a_definition_that_is_deleted_is_waited_for(
 
 
 async def said(operator: OperatorProcess, words: str, *, after: int = 0) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(200):
         while words not in operator.log.read_text()[after:]:
             await asyncio.sleep(0.1)
 

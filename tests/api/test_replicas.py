@@ -30,7 +30,7 @@ from tests.cluster.tiers import skipping_where_unavailable
 
 NAMESPACE, NAME = operators.ACCOUNT
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-PATIENCE = 90  # s; a hand-over takes 2 of them, or 17
+PATIENCE = 200  # s; a hand-over takes 2 of them, or 17
 LEASE_SECONDS = 15.0
 
 pytestmark = pytest.mark.timeout(300)

@@ -173,7 +173,7 @@ async def test_without_an_operator_the_pods_end_and_a_new_attempt_follows(
         pods = await jobs.pods_as_they_are()
         return all(pod["status"]["phase"] == "Failed" for pod in pods)
 
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(200):
         while not await have_ended():
             await asyncio.sleep(0.2)
     operator.start()

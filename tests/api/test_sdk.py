@@ -59,7 +59,7 @@ def kubeconfig(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterato
 
 def no_thread_is_left(but: int = 0) -> bool:
     """Whether all threads of the SDK but so many have ended, or end soon."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while sum(thread.name == "ddpjob" for thread in threading.enumerate()) > but:
         if time.monotonic() > deadline:
             return False
@@ -80,7 +80,7 @@ def user(
                 api_server.request("POST", path, document)
     token = account(api_server, namespace, "ana", cluster_roles=["edit"])
     config = api_server.write_kubeconfig(tmp_path / "ana", token=token, namespace=namespace)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while True:  # until the controller has added our rules to the role
         with contextlib.suppress(Forbidden):
             with Client(kubeconfig=config) as client:
@@ -127,7 +127,7 @@ async def test_who_may_edit_in_one_namespace_can_do_all_of_it_there_and_nothing_
         assert (listed.uid, client.newest().uid) == (run.uid, run.uid)
         assert {event.reason for event in run.events()} >= {"Succeeded"}
         again = run.rerun(suspend=True)
-        assert again.suspend().resume().wait(timeout=120).result() == run.result()
+        assert again.suspend().resume().wait(timeout=200).result() == run.result()
         for job in (again, run):
             job.delete()
         with pytest.raises(NotFound):
@@ -274,7 +274,7 @@ async def test_the_asynchronous_client_has_the_same_answers(
         assert (await job.resume()).body["spec"]["suspend"] is False
         assert (await job.rerun(nnodes=3)).name == "digits-2" and await job.events() == []
         later(lambda: cluster.status("digits", state="Succeeded", result=RESULT))
-        assert await job.result(timeout=60) == {"loss": 0.5}
+        assert await job.result(timeout=200) == {"loss": 0.5}
         await job.delete()
         with pytest.raises(NotFound):
             await job.refresh()
@@ -335,7 +335,7 @@ async def test_changes_of_several_jobs_are_read_in_one_iterator(
     cluster.running("two")
     async with AsyncClient(kubeconfig=kubeconfig) as client:
         jobs = await client.jobs()
-        async with contextlib.aclosing(client.changes(jobs, timeout=60)) as changes:
+        async with contextlib.aclosing(client.changes(jobs, timeout=200)) as changes:
             assert {(await anext(changes)).name, (await anext(changes)).name} == {"one", "two"}
             cluster.status("two", state="Succeeded")
             found = await anext(changes)

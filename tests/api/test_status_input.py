@@ -45,7 +45,7 @@ async def seconds_to_pods(client: Client, jobs: Jobs, name: str) -> float:
     begin = time.monotonic()
     await jobs.create(name)
     path = f"/api/v1/namespaces/{jobs.namespace}/pods?labelSelector={names.JOB_LABEL}={name}"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while len((await client.request("GET", path))["items"]) < 2:
             await asyncio.sleep(0.02)
     return time.monotonic() - begin

@@ -351,7 +351,7 @@ def held_config_map(cluster: Cluster, submit: Callable[..., Ended]) -> str:
 
 
 def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -446,7 +446,7 @@ async def test_a_script_trains_with_its_package_and_is_restarted_from_the_cluste
             return True
         return any(each["metadata"]["name"].startswith("ddpjob-") for each in listed["items"])
 
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(200):
         while await left():
             await asyncio.sleep(0.5)
 

@@ -99,7 +99,7 @@ def uninstall(api_server: ApiServer) -> Callable[..., subprocess.CompletedProces
             },
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=200,
         )
 
     return run

@@ -12,7 +12,7 @@ PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ddpjobs.ddpjob.d
 def apply(server: ApiServer) -> str:
     """What kubectl says; comes back when the kind can be used."""
     said = server.kubectl("apply", "-f", str(FILE))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while not _is_established(server):
         assert time.monotonic() < deadline, server.request("GET", PATH)["status"]
         time.sleep(0.05)

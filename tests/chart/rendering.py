@@ -40,7 +40,7 @@ class Helm:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(self.program), *arguments], capture_output=True, text=True, timeout=60
+            [str(self.program), *arguments], capture_output=True, text=True, timeout=200
         )
 
     def template(

@@ -112,7 +112,7 @@ class AuditLog:
         marker = f"/version?audit-mark={time.monotonic_ns()}"
         start = self._path.stat().st_size if self._path.exists() else 0
         self._make_request(marker)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 200
         while time.monotonic() < deadline:
             for end, line in self._lines(start):
                 if marker.encode() in line:

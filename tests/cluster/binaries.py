@@ -26,6 +26,9 @@ HERE = Path(__file__).resolve().parent
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 BUILD_SECONDS = 1800  # s; 4 min for Kubernetes on 2 cores, with an empty Go build cache
 
+may_build = True
+"""Whether `build` may take minutes; without, it finds what has been built before."""
+
 
 @dataclass(frozen=True)
 class Module:
@@ -134,6 +137,9 @@ def build(module: Module) -> dict[str, Path]:
     """Paths of the module's programs, built now unless they were before. Raises Unavailable."""
     folder = cache_folder() / "bin" / f"{module.folder}-{module.digest()}"
     with _lock(folder.parent):
+        if not folder.exists() and not may_build:
+            missing = f"{', '.join(module.programs)} not built yet"
+            raise Unavailable(missing, remedy=f"python -m tests.cluster.binaries {module.folder}")
         if not folder.exists():
             _build(module, folder)
     return {name: folder / name for name in module.programs}

@@ -86,7 +86,7 @@ class Client:
         for left in self._sockets:
             with suppress(OSError):
                 left.shutdown(socket.SHUT_RDWR)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             while any(left.fileno() >= 0 for left in self._sockets):
                 await asyncio.sleep(0.001)
 

@@ -85,7 +85,7 @@ class Images:
 
 
 def _succeeds(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    return subprocess.run(command, capture_output=True, timeout=200).returncode == 0
 
 
 def _run(*command: str) -> None:

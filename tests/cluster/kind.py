@@ -253,7 +253,7 @@ class KindCluster:
     def create_namespace(self, name: str) -> None:
         """Create a namespace and wait until pods can be created in it."""
         self.kubectl("create", "namespace", name)
-        self.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+        self.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=200s")
 
     def delete_namespace(self, name: str) -> None:
         """Delete a namespace, without waiting, and the shared volumes claimed from it."""
@@ -295,7 +295,7 @@ class KindCluster:
             "wait",
             f"pvc/{name}",
             "--for=jsonpath={.status.phase}=Bound",
-            "--timeout=60s",
+            "--timeout=200s",
         )
 
     def dump(self, namespace: str) -> str:
@@ -325,7 +325,7 @@ def check_kind_works() -> None:
     runtime = _runtime()
     if (
         not shutil.which(runtime)
-        or subprocess.run([runtime, "info"], capture_output=True, timeout=60).returncode
+        or subprocess.run([runtime, "info"], capture_output=True, timeout=200).returncode
     ):
         raise Unavailable(
             f"{runtime} does not answer",

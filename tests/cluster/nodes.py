@@ -75,7 +75,7 @@ async def _set_condition(client: Client, path: str, kind: str, status: str, **re
 
 async def _wait_until_schedulable(client: Client, name: str) -> None:
     """Wait until the node controller has taken away the taint that every new node gets."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         while (await client.request("GET", f"/api/v1/nodes/{name}"))["spec"].get("taints"):
             await asyncio.sleep(0.05)
 

@@ -95,7 +95,7 @@ class OperatorProcess:
                 },
             )
 
-    def wait_until_ready(self, seconds: float = 60.0) -> None:
+    def wait_until_ready(self, seconds: float = 200.0) -> None:
         """Until its caches are full. Raises TimeoutError with its log."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -123,4 +123,4 @@ class OperatorProcess:
         """End it by this signal and wait; its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=200)

@@ -40,7 +40,7 @@ class Guardian:
 
     def close(self) -> None:
         """Run the clean-up now, and wait until it is through."""
-        self._shell.communicate(timeout=120)
+        self._shell.communicate(timeout=200)
 
 
 class Component:
@@ -76,7 +76,7 @@ class Component:
         """SIGKILL, and wait for the end."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=200)
 
     def wait_until(self, ready: Callable[[], bool], *, timeout_seconds: float) -> None:
         """Wait for `ready()`.

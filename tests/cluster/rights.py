@@ -8,7 +8,7 @@ from tests.cluster.apiserver import ApiServer
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-SECONDS = 60
+SECONDS = 200
 # An API group, a resource, and verbs.
 Rule = tuple[str, str, Sequence[str]]
 

@@ -68,7 +68,7 @@ class Kubelet:
     ) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=200)
         self._loop.close()
 
     async def _end(self) -> None:

@@ -344,12 +344,12 @@ def test_processes_die_with_the_command(start: Start) -> None:
         "from ddptrain.compare.main import main; main(['--steps', '1000000'])",
     )
     children: list[psutil.Process] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while sum(map(computed, children)) < 1 and time.monotonic() < deadline:
         time.sleep(0.05)
         children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=200)
     for child in alive:
         child.kill()
     assert children and not alive

@@ -85,7 +85,7 @@ def test_an_interrupt_leaves_no_process_and_no_temporary_file(tmp_path: Path, jo
         assert list(Path(system).rglob("torchelastic_*"))
         local.process.send_signal(signal.SIGINT)
         assert local.process.wait(120) == 130
-        _, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(family, timeout=200)
         assert alive == []
         assert os.listdir(system) == []
 

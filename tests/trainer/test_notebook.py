@@ -101,12 +101,12 @@ def test_an_interrupt_of_a_cell_detaches_and_the_job_runs_on(
                 manager.interrupt_kernel()
 
         interrupted: list[bool] = []
-        client.execute_interactive(CELL, output_hook=see, timeout=120)
+        client.execute_interactive(CELL, output_hook=see, timeout=200)
         assert interrupted and errors == []
         assert "runs on, as long as this program does" in shown[-1]
-        client.execute_interactive(STILL, output_hook=see, timeout=60)
+        client.execute_interactive(STILL, output_hook=see, timeout=200)
         assert shown[-1] == "it is Running\n"
-        client.execute_interactive("run.delete()", output_hook=see, timeout=60)
+        client.execute_interactive("run.delete()", output_hook=see, timeout=200)
         assert errors == []
     finally:
         client.stop_channels()

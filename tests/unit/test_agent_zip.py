@@ -138,6 +138,9 @@ def test_a_traceback_names_the_line_of_the_source(tmp_path: Path) -> None:
     }
     program.write_bytes(pack(sources))
     ended = subprocess.run(
-        [sys.executable, str(program), "launch", "cold"], capture_output=True, text=True, timeout=60
+        [sys.executable, str(program), "launch", "cold"],
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert f'File "{program}/ddpjob_agent/launch.py", line 4, in launch_torchrun\n' in ended.stderr

@@ -164,7 +164,7 @@ def test_what_comes_out_runs(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     met = tmp_path / "out" / "digits" / "volumes" / "meet"

@@ -177,7 +177,7 @@ class Watcher:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         while not holds():
             await asyncio.sleep(0.01)
 

@@ -44,7 +44,7 @@ async def test_a_silent_watch_is_taken_for_dead_and_what_it_hid_is_seen(
     watching = Informer(cluster, DDPJOBS, store, job_record, namespace=NAMESPACE)
     task = asyncio.create_task(watching.run())
     try:
-        await asyncio.wait_for(watching.synced.wait(), 10)
+        await asyncio.wait_for(watching.synced.wait(), 200)
         heard = watching.last_event_at
         await cluster.create(DDPJOBS, NAMESPACE, job_object("unseen"))
         await until(lambda: len(store) == 1)
@@ -96,7 +96,7 @@ async def _comes_through(lists: Sequence[bytes], watches: Sequence[bytes]) -> No
         informer = Informer(cluster, DDPJOBS, store, job_record, namespace=None)
         task = asyncio.create_task(informer.run())
         waiting = asyncio.create_task(came.wait())
-        await asyncio.wait({task, waiting}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, waiting}, timeout=200, return_when=asyncio.FIRST_COMPLETED)
         assert not task.done(), task.exception()
         assert len(store) == 1
         for one in (task, waiting):

@@ -26,7 +26,7 @@ def test_the_last_word_is_completed(words: list[str], lines: list[str]) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     printed = ended.stdout.splitlines()
     assert printed[-1] == ":0" and ended.stderr == ""

@@ -28,7 +28,8 @@ from tests.cells import Notebook
 
 pytestmark = pytest.mark.timeout(180)
 # torch takes longer to import than all the rest takes.
-PLAIN: dict[str, Any] = {"on": "local", "spec": {"launcher": "python"}}
+COLD = {"launcher": "python", "warmStart": {"enabled": False}}
+PLAIN: dict[str, Any] = {"on": "local", "spec": COLD}
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     yield tmp_path
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while left := [p for p in psutil.process_iter(["cmdline"]) if _is_of(p, tmp_path)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
@@ -86,7 +87,7 @@ def test_a_notebooks_function_runs_in_every_rank_with_restarts_and_returns(
 
 def test_a_function_that_fails_is_named_with_its_exception(folder: Path) -> None:
     train = Notebook()("def train():\n    raise KeyError('no such digit')\n")["train"]
-    spec = {"launcher": "python", "failurePolicy": {"maxRestarts": 0}}
+    spec = {**COLD, "failurePolicy": {"maxRestarts": 0}}
     with pytest.raises(JobFailed, match="no such digit") as failed:
         launch(train, on="local", spec=spec, stream=False)
     assert (failed.value.rank, failed.value.exception) == (0, "KeyError")
@@ -182,7 +183,7 @@ def test_lines_say_which_attempt_and_round_they_are_of(
     folder: Path, strategy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = {"restartStrategy": strategy, "backoffSeconds": {"first": 0}}
-    spec = {**PLAIN["spec"], "failurePolicy": policy}
+    spec = {**COLD, "failurePolicy": policy}
     launch(Notebook()(FAILS_ONCE)["train"], **{**PLAIN, "spec": spec, "stream": True})
     lines = capsys.readouterr().out.splitlines()
     again = "a0.1 r0 | round 1" if strategy == "InPlace" else "a1 r0 | round 0"
@@ -228,7 +229,7 @@ def test_a_launch_that_each_rank_would_make_again_is_refused(folder: Path, call:
         f"def main():\n    launch(train, on='local')\n\n{call}\n"
     )
     command = [sys.executable, str(folder / "program.py")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert ended.returncode == 1 and ended.stderr.splitlines()[-1].endswith(
         "line 10 of program.py would call launch again in each rank, which imports "
         'program.py; put the call below if __name__ == "__main__"'

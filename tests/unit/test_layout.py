@@ -23,7 +23,7 @@ def test_imports_go_one_way() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/operator:{ROOT}/images/trainer"},
     )
     assert ended.returncode == 0 and "0 broken" in ended.stdout, ended.stdout + ended.stderr

@@ -50,7 +50,7 @@ async def running(*electors: Elector) -> AsyncIterator[list[asyncio.Task[None]]]
 
 
 async def leads(one: Elector) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         await one.leading.wait()
 
 
@@ -62,7 +62,7 @@ async def holder(cluster: LocalCluster) -> str:
 async def ends(task: asyncio.Task[None]) -> str:
     """Why the process would have ended."""
     with pytest.raises(Left) as left:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             await task
     return str(left.value)
 

@@ -26,8 +26,8 @@ def test_only_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(PAGE)
     (tmp_path / "docs" / "two.md").write_text("# The end\n\n<a id='mark'></a>\n\n## The *end*\n")
     (tmp_path / "docs" / "a b.svg").write_text("<svg/>")
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True, timeout=60)
-    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True, timeout=200)
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True, timeout=200)
     (tmp_path / "new.md").touch()
     absent = "no such file in the repository"
     assert list(broken_links(tmp_path)) == [

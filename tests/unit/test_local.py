@@ -41,7 +41,7 @@ async def names(cluster: Cluster, resource: Resource = PODS, labels: str = "") -
 
 
 async def take(events: AsyncIterator[WatchEvent], count: int) -> list[WatchEvent]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(200):
         return [await anext(events) for _ in range(count)]
 
 

@@ -62,7 +62,7 @@ def finish(
         env=environment() | variables,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
 
 
@@ -86,8 +86,8 @@ def running(
         assert pods
         yield process
         process.stdout.read()
-        process.wait(timeout=30)
-        _, left = psutil.wait_procs(pods, timeout=5)
+        process.wait(timeout=200)
+        _, left = psutil.wait_procs(pods, timeout=200)
         assert left == []
     finally:
         process.kill()
@@ -197,21 +197,21 @@ def test_what_a_dry_run_prints_is_run_with_its_code(tmp_path: Path) -> None:
     base = [sys.executable, "-m", "ddpjob"]
     options: dict[str, Any] = {"env": environment(), "capture_output": True, "text": True}
     words = ["submit", "train.py", "--image", "any", "--nnodes", "2", "--dry-run", "--", "--lr"]
-    printed = subprocess.run([*base, *words, "3e-4"], cwd=folder, **options, timeout=50)
+    printed = subprocess.run([*base, *words, "3e-4"], cwd=folder, **options, timeout=200)
     (place / "job.yaml").write_text(printed.stdout)
-    done = subprocess.run([*base, "run", "job.yaml"], cwd=place, **options, timeout=50)
+    done = subprocess.run([*base, "run", "job.yaml"], cwd=place, **options, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "; code of the job file, unpacked for each node;" in done.stdout.splitlines()[0]
     assert "[node 0] size 4 ['--lr', '3e-4']" in done.stdout
     assert not (folder / "written").exists() and not (place / "written").exists()
     refused = [*base, "run", "job.yaml", "--code", "none"]
-    done = subprocess.run(refused, cwd=place, **options, timeout=50)
+    done = subprocess.run(refused, cwd=place, **options, timeout=200)
     assert done.returncode == 2 and "spec.code: is an archive that is not in" in done.stderr
 
 
 def test_a_script_must_be_there(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ddpjob", "run", "gone.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith(f"error: FILE.py: there is no file 'gone.py' in '{tmp_path}'")
 
@@ -494,7 +494,7 @@ def test_a_job_runs_here_with_or_without_local(tmp_path: Path) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
     assert done.returncode == 0 and "[node 0] up" in done.stdout
 
@@ -513,7 +513,7 @@ def test_a_script_runs_in_its_folder_with_the_options_of_submit(tmp_path: Path) 
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=200,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "[node 0] hello ['--epochs', '2'] 3 1" in done.stdout
@@ -527,7 +527,7 @@ def test_a_script_runs_in_its_folder_with_the_options_of_submit(tmp_path: Path) 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
     records = list(map(json.loads, done.stdout.splitlines()))
     assert {**FIRST, "line": "hello [] 3 1"} in records

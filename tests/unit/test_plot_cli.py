@@ -71,7 +71,7 @@ def test_a_terminal_without_unicode_gets_ascii(history: Path) -> None:
         [sys.executable, "-m", "ddpjob", "plot", "--file", str(history)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"},
         capture_output=True,
-        timeout=60,
+        timeout=200,
     )
     assert ended.returncode == 0 and b"**" in ended.stdout and b": restart" in ended.stdout
 

@@ -22,7 +22,7 @@ def run(
 ) -> "subprocess.CompletedProcess[bytes]":
     program = Path(receive.__file__).read_text()
     command = [sys.executable, "-c", program, str(path), str(len(CONTENT)), SHA256]
-    return subprocess.run(command, input=sent, capture_output=True, timeout=20, preexec_fn=before)
+    return subprocess.run(command, input=sent, capture_output=True, timeout=200, preexec_fn=before)
 
 
 def test_what_is_sent_is_kept_and_taken_once(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Machine:
 
     async def until(self, is_so: Callable[[Body], bool], name: str = "p") -> Body:
         """The pod as soon as `is_so`, without polling."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             async for event in self.cluster.watch(PODS, namespace=None, resource_version="0"):
                 if event.object["metadata"]["name"] == name and is_so(event.object):
                     return event.object
@@ -61,7 +61,7 @@ class Machine:
 
     async def line(self, text: str) -> None:
         """Return when a pod has printed `text`."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             while all(line != text for _, line in self.lines):
                 await asyncio.sleep(0.005)
 
@@ -72,12 +72,12 @@ class Machine:
 
     async def idle(self) -> None:
         """Return when no process is left."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             while children():
                 await asyncio.sleep(0.005)
 
     async def gone(self, name: str = "p") -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             with contextlib.suppress(NotFound):
                 while True:
                     await self.cluster.get(PODS, "default", name)
@@ -349,7 +349,7 @@ async def test_a_full_temporary_folder_is_said(machine: Machine, system_folder: 
 async def test_the_deadline_ends_a_pod_and_keeps_it(machine: Machine) -> None:
     pod = await machine.run("trap 'exit 75' TERM; echo up; while :; do sleep 0.01; done")
     await machine.line("up")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         while True:
             pod = await machine.cluster.get(PODS, "default", "p")
             pod["spec"]["activeDeadlineSeconds"] = 0
@@ -435,7 +435,7 @@ async def test_nothing_is_lost_when_history_or_streams_end(tmp_path: Path) -> No
             await machine.run(f"echo {number}", name=f"p{number}")
             machine.cluster.end_watches()
         await machine.line("4")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             while True:
                 pods = (await machine.cluster.list(PODS, namespace=None)).items
                 if all(map(is_phase("Succeeded"), pods)):
@@ -513,7 +513,7 @@ async def test_no_process_outlives_a_kill_of_what_started_it(tmp_path: Path, vic
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert runner.stdout
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         worker = psutil.Process(int(await runner.stdout.readline()))
         main = worker.parent()
         assert main

@@ -224,7 +224,7 @@ async def nodes(count: int, timeout: int = 1) -> AsyncIterator[Nodes]:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while not holds():
             await asyncio.sleep(0.02)
 

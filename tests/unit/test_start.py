@@ -38,7 +38,7 @@ def imported(*arguments: str, **environ: str) -> set[str]:
         env={**environment(), **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     return set(json.loads(ended.stderr.splitlines()[-1]))
 

@@ -17,5 +17,5 @@ def test_whatever_ends_a_thread_is_seen_by_who_waits(error: type[BaseException])
 
     tracked.spawn(act)
     with tracked.changed:
-        assert tracked.changed.wait_for(lambda: tracked.error is not None, 30)
+        assert tracked.changed.wait_for(lambda: tracked.error is not None, 200)
     assert isinstance(tracked.error, error)

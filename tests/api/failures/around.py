@@ -77,7 +77,7 @@ async def preempt(scene: Scene, job: str) -> None:
     container = {"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}
     spec = {**on("small")["spec"], "priorityClassName": "urgent", "containers": [container]}
     pods = f"/api/v1/namespaces/{scene.namespace}/pods"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         while True:
             with contextlib.suppress(ApiError):  # admission has not heard of the priority yet
                 body = {"metadata": {"name": "urgent"}, "spec": spec}

@@ -125,7 +125,7 @@ class Stage:
     async def pod_is_bound(self, job: str) -> Pod:
         """The job's first pod, once it has a node."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{names.pod_name(job, 0, 0)}"
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(200):
             while True:
                 with contextlib.suppress(ApiError):  # not created yet
                     pod: Pod = await self.client.request("GET", path)

@@ -251,7 +251,7 @@ class Agent:
         self, body: bytes, token: str = "its own", host: str = "127.0.0.1", **more: str
     ) -> int:
         headers = {"Authorization": f"Bearer {token}", **more}
-        connection = http.client.HTTPConnection(host, self.config.agent_port, timeout=30)
+        connection = http.client.HTTPConnection(host, self.config.agent_port, timeout=200)
         try:
             connection.request("POST", CALLBACK_PATH, body, headers)
             return connection.getresponse().status
@@ -348,7 +348,7 @@ def test_a_taken_loopback_address_costs_no_other(
     second = config(tmp_path, DDPJOB_AGENT_PORT=str(first.config.agent_port), **changes)
     serve(second, Pages(lambda: {"step": 4}, lambda: ""))
     assert f"no /progress on 127.0.0.1:{second.agent_port}" in capsys.readouterr().err
-    connection = http.client.HTTPConnection(address, second.agent_port, timeout=30)
+    connection = http.client.HTTPConnection(address, second.agent_port, timeout=200)
     connection.request("GET", "/progress")
     assert json.loads(connection.getresponse().read()) == {"step": 4}
     connection.close()

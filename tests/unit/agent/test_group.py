@@ -178,7 +178,7 @@ def test_whole_numbers() -> None:
 
 
 def waiting(count: Callable[[], int], number: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while count() != number:
         assert time.monotonic() < deadline, count()
         time.sleep(0.01)
@@ -432,7 +432,7 @@ class Agent:
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(HOST, self.config.agent_port, timeout=60)
+        connection = http.client.HTTPConnection(HOST, self.config.agent_port, timeout=200)
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()

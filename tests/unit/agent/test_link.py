@@ -87,7 +87,7 @@ def said(order: Order, **more: Any) -> bytes:
 
 
 def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)

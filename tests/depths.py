@@ -1,0 +1,50 @@
+"""How deep a run of the tests goes: `make test`, the gate, or `make test-all`.
+
+quick: no test that is marked `deep`, and nothing built from Go; this is `make test`.
+gate: also the deep tests that are marked `gate`, and a third of the others, drawn by the product's
+sources: the same sources meet the same tests, and what is changed often meets all of them.
+full: everything; this is `make test-all`.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+
+import pytest
+
+from tests.cluster.tiers import ROOT
+
+DEPTHS = ("quick", "gate", "full")
+MARKERS = (
+    "deep(of=3, turn=...): `make test-all` has it, and the gate when it is its turn, once in `of`",
+    "gate: in the gate at all times, although it is deep",
+)
+THIRDS = 3
+
+
+@cache
+def sources_hash() -> int:
+    """A number that changes with the operator's and the agent's sources, and with nothing else."""
+    sources = sorted((ROOT / "operator").rglob("*.py"))
+    return zlib.crc32(b"\0".join(path.read_bytes() for path in sources))
+
+
+def left_out(items: Iterable[pytest.Item], depth: str) -> list[pytest.Item]:
+    """The tests that a run of this depth does not have."""
+    if depth == "full":
+        return []
+    before = Counter[str]()  # deep tests of a file
+    left = []
+    for item in items:
+        deep = item.get_closest_marker("deep")
+        if deep is None:
+            continue
+        file = item.location[0]
+        of = deep.kwargs.get("of", THIRDS)
+        turn = deep.kwargs.get("turn", zlib.crc32(file.encode()) + before[file])
+        before[file] += 1
+        drawn = item.get_closest_marker("gate") or (turn - sources_hash()) % of == 0
+        if depth == "quick" or not drawn:
+            left.append(item)
+    return left
