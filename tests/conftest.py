@@ -91,6 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if tier := tier_of(item.path):
             item.add_marker(tier)
+        if tier == "e2e":
+            item.add_marker("deep")
     # The quick ones first; and no cluster is up yet while tests count this process's children.
     # Side by side it is the other way round, so that the slow ones are not what is left at the end.
     order = {tier: place for place, tier in enumerate((None, *TIERS))}

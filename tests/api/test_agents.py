@@ -68,6 +68,7 @@ async def started(jobs: Jobs, tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.deep
 async def test_the_stacks_of_a_job_by_place(
     jobs: Jobs,
     api_server: ApiServer,
@@ -186,6 +187,7 @@ async def test_who_looks_once_sees_how_fast_a_node_is(
     assert rate > 0.0
 
 
+@pytest.mark.deep
 async def test_a_pod_that_nobody_reaches_is_said_and_the_others_are_shown(
     jobs: Jobs, api_server: ApiServer, env: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -205,6 +207,7 @@ async def test_a_pod_that_nobody_reaches_is_said_and_the_others_are_shown(
         assert "error forwarding port 29499" in ended.out and "digits-0-2" in ended.out
 
 
+@pytest.mark.deep
 async def test_without_the_right_top_shows_the_status_and_stacks_names_the_right(
     jobs: Jobs, api_server: ApiServer, tmp_path: Path
 ) -> None:
@@ -223,6 +226,7 @@ async def test_without_the_right_top_shows_the_status_and_stacks_names_the_right
     assert f"{words}, so this is the job's status alone" in ended.err
 
 
+@pytest.mark.deep
 async def test_a_pod_that_answers_with_any_number_keeps_nobody_waiting(
     jobs: Jobs, api_server: ApiServer, env: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.streaming import Kubelet
 from tests.terminal import Ended, ddpjob, environment
 
+pytestmark = pytest.mark.deep
+
 TRAIN = """\
 import os
 print("weights", os.path.getsize("weights.bin"), flush=True)

@@ -181,6 +181,7 @@ def test_suspend_and_resume_edit_the_spec(client: Client) -> None:
     assert job.resume().body["spec"]["suspend"] is False
 
 
+@pytest.mark.deep
 def test_a_watch_survives_a_restart_of_the_api_server(
     api_server: ApiServer, client: Client, write_status: Callable[..., None]
 ) -> None:

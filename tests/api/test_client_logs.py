@@ -87,6 +87,7 @@ def test_the_log_of_rank_0_is_read_once(cluster: Cluster, proxy: Proxy, client: 
     assert [line.text for line in client.job("digits").logs(rank=0, tail=1)] == ["two"]
 
 
+@pytest.mark.deep
 def test_no_line_is_lost_or_repeated_at_10_000_a_second_over_cuts(
     cluster: Cluster, proxy: Proxy, client: Client
 ) -> None:

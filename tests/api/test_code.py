@@ -48,6 +48,7 @@ async def store(jobs: Jobs, code: CodeArchive, *owners: str) -> None:
         await jobs.client.request("POST", CONFIGMAPS.path(jobs.namespace), body)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("strategy", ["InPlace", "Recreate"])
 async def test_code_in_four_config_maps_runs_in_each_attempt_and_round(
     jobs: Jobs, tmp_path: Path, strategy: str

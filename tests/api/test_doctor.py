@@ -203,6 +203,7 @@ def test_without_a_login_nothing_else_is_asked(tmp_path: Path) -> None:
     assert len(ended.out.splitlines()) == 2 and "      next: " in ended.out
 
 
+@pytest.mark.deep
 def test_a_cluster_without_the_api_and_with_an_older_one(tmp_path: Path) -> None:
     with ApiServer(scheduler=False, controller_manager=False) as server:
         env = environment(server.kubeconfig)

@@ -142,6 +142,7 @@ async def forger(
         yield Forger(client, jobs, namespace)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("end", ["0", "1", "runs"])
 async def test_a_pod_in_another_namespace_does_nothing_to_the_job(
     forger: Forger, jobs: Jobs, elsewhere: str, end: str
@@ -216,6 +217,7 @@ async def test_a_name_that_somebody_takes_first_is_told_and_freed(
     assert own["metadata"]["uid"] != forged["metadata"]["uid"]
 
 
+@pytest.mark.deep
 async def test_an_old_attempts_pod_that_nobody_ends_holds_nothing_up(
     forger: Forger, jobs: Jobs, client: Client
 ) -> None:

@@ -20,6 +20,8 @@ from tests.cluster.apiserver import ApiError
 from tests.cluster.client import Client
 from tests.fuzz import fuzzed_job
 
+pytestmark = pytest.mark.deep
+
 JOBS = 2000
 AT_ONCE = 32
 TRY = "?dryRun=All&fieldValidation=Strict"  # as kubectl asks

@@ -265,6 +265,7 @@ async def test_the_pods_of_a_lost_node_are_condemned_but_stay(
             await wait_for_pod(client, path, lambda pod: False)
 
 
+@pytest.mark.deep
 async def test_data_and_the_kubelet_survive_a_restart_of_the_api_server(
     client: Client, api_server: ApiServer, namespace: str, nodes: list[str]
 ) -> None:

@@ -16,6 +16,8 @@ from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client
 from tests.cluster.operator import OperatorProcess
 
+pytestmark = pytest.mark.deep
+
 ROUNDS, NODES = 40, 3
 EACH = 10  # jobs of each kind that cannot work
 PATIENCE = 200.0  # s, for one job's pods

@@ -13,6 +13,8 @@ from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
 
+pytestmark = pytest.mark.deep
+
 LARGE = 60  # objects of each kind
 LIMIT_MIB = 200  # of which two such attacks together may take no more; the chart's limit is above
 

@@ -1,7 +1,6 @@
 """Plans of faults on a real API server: known ones, and others by a seed that is printed."""
 
 import os
-import random
 from itertools import islice
 
 import pytest
@@ -12,9 +11,10 @@ from tests.chaos.plan import Plan
 from tests.chaos.run import BY_NAME, Verdict
 from tests.chaos.suites import WRITES, pairs, plans
 from tests.cluster.tiers import skipping_where_unavailable
+from tests.depths import sources_hash
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "120"))
-SEED = int(os.environ.get("CHAOS_SEED") or random.randrange(10**6))
+SEED = int(os.environ.get("CHAOS_SEED") or sources_hash())
 
 
 def test_a_plan_is_a_line_and_a_line_a_plan() -> None:
@@ -77,9 +77,10 @@ async def test_a_plan_that_does_not_fail_again_is_not_shrunk() -> None:
     assert await shrink(Plan.parse("succeeds: write 3 reset"), fails) is None
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 async def test_no_plan_breaks_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    """Sampled for CHAOS_SECONDS; CHAOS_SEED has the same plans again."""
+    """Sampled for CHAOS_SECONDS; the same sources have the same plans, CHAOS_SEED others."""
     with skipping_where_unavailable():
         place = site()
         opened = await place.__aenter__()

@@ -28,6 +28,7 @@ def trains(columns: dict[str, str]) -> dict[str, str] | None:
     return columns if "/" in columns["STEP"] and columns["NODES"] == "2/2" else None
 
 
+@pytest.mark.gate
 def test_two_pods_on_two_nodes_train_to_97_percent(
     kind_cluster: KindCluster, namespace: str, trainer_image: str
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_other_levels_train_as_well(
     }
 
 
+@pytest.mark.gate
 def test_a_killed_rank_costs_one_restart_and_no_progress(
     kind_cluster: KindCluster, namespace: str, trainer_image: str
 ) -> None:

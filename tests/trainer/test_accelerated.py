@@ -20,6 +20,8 @@ from tests.trainer.training import (
     saved,
 )
 
+pytestmark = pytest.mark.deep
+
 NATIVE, ACCELERATED = "ddptrain.native", "ddptrain.accelerated"
 CPU = {"ACCELERATE_USE_CPU": "true"}
 SAME = ("--no-dropout", "--epochs=3", "--checkpoint-dir")

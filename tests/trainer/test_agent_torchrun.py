@@ -118,6 +118,7 @@ def test_rank_0_waits_for_no_other_where_its_success_is_the_jobs(pods: Pods) -> 
     assert first.summary["reason"] == "Completed" and second.process.poll() is None
 
 
+@pytest.mark.deep
 def test_an_exception_is_told_from_the_noise_it_makes_in_the_other_pods(pods: Pods) -> None:
     job = train(pods, "exception", nnodes=3)
     assert [pod.wait() for pod in job] == [1, 1, 1], job[1].log
@@ -141,6 +142,7 @@ def test_a_killed_worker_is_the_cause_and_its_peers_abort_is_not(pods: Pods) -> 
     assert job[0].summary["peer"] is True, job[0].summary
 
 
+@pytest.mark.deep
 def test_a_worker_that_torchrun_stopped_is_no_cause_however_it_ends(pods: Pods) -> None:
     first, second = train(pods, "outstay", nnodes=2, nproc=2)
     assert (first.wait(), second.wait()) == (137, 1), second.log
@@ -149,6 +151,7 @@ def test_a_worker_that_torchrun_stopped_is_no_cause_however_it_ends(pods: Pods) 
     assert (told["rank"], told["peer"]) == (3, True), told
 
 
+@pytest.mark.deep
 def test_a_workers_exit_code_is_seen_through_torchruns_1(pods: Pods) -> None:
     (pod,) = train(pods, "exit", nproc=2)
     assert pod.wait() == 1
@@ -157,6 +160,7 @@ def test_a_workers_exit_code_is_seen_through_torchruns_1(pods: Pods) -> None:
     assert (summary["rank"], summary["local_rank"]) == (1, 1)
 
 
+@pytest.mark.deep
 def test_an_exception_in_a_loaders_worker_is_told_by_its_own_line(pods: Pods) -> None:
     (pod,) = train(pods, "loader", nproc=2)
     assert pod.wait() == 1
@@ -164,6 +168,7 @@ def test_an_exception_in_a_loaders_worker_is_told_by_its_own_line(pods: Pods) ->
     assert pod.summary["message"] == "KeyError: 'missing row'"
 
 
+@pytest.mark.deep
 def test_the_rank_that_the_others_wait_for_is_named_across_pods(pods: Pods) -> None:
     job = train(pods, "sleep", nnodes=3, hang_seconds="4")
     assert [pod.wait() for pod in job][1] == 76, job[1].log
@@ -180,6 +185,7 @@ def test_the_rank_that_the_others_wait_for_is_named_across_pods(pods: Pods) -> N
             assert "waits for other ranks, in _engine_run_backward" in told["message"]
 
 
+@pytest.mark.deep
 def test_a_stopped_rank_beside_one_that_waits_for_it_is_named(pods: Pods) -> None:
     (pod,) = train(pods, "stop", nproc=2, hang_seconds="4")
     assert pod.wait() == 76
@@ -188,6 +194,7 @@ def test_a_stopped_rank_beside_one_that_waits_for_it_is_named(pods: Pods) -> Non
     assert "--- rank 0 (pid " in pod.log and "--- rank 1 (pid " in pod.log
 
 
+@pytest.mark.deep
 def test_ranks_in_different_collectives_all_wait(pods: Pods) -> None:
     (pod,) = train(pods, "barrier", nproc=2, hang_seconds="4")
     assert pod.wait() == 76
@@ -205,6 +212,7 @@ def test_success_shows_the_scripts_report_and_elsewhere_counted_steps(pods: Pods
     assert (second["progress"]["source"], second["progress"]["step"]) == ("counted", 25)
 
 
+@pytest.mark.deep
 def test_sigterm_reaches_the_workers_and_their_75_comes_back(pods: Pods) -> None:
     job = train(pods, "wait", nnodes=2)
     for pod in job:
@@ -228,6 +236,7 @@ def test_a_group_that_never_forms_ends_with_the_address(pods: Pods) -> None:
     assert "waiting for the group of 2 nodes at 127.0.0.1:29512" in pod.log
 
 
+@pytest.mark.deep
 def test_what_torchrun_cannot_run_is_named(pods: Pods) -> None:
     wrong = (["missing.py"], ["-m", "missing.module"], ["--no-such-flag", "x.py"])
     started = [pods.start("torchrun", "--", *arguments) for arguments in wrong]
@@ -237,6 +246,7 @@ def test_what_torchrun_cannot_run_is_named(pods: Pods) -> None:
         assert text in pod.summary["message"]
 
 
+@pytest.mark.deep
 def test_torchrun_in_the_users_own_command_is_understood_too(pods: Pods) -> None:
     script = pods.root / "train.py"
     script.write_text("import os\nif os.environ['RANK'] == '1':\n    raise ValueError('boom')\n")
@@ -247,6 +257,7 @@ def test_torchrun_in_the_users_own_command_is_understood_too(pods: Pods) -> None
     assert (pod.summary["rank"], pod.summary["message"]) == (1, "ValueError: boom")
 
 
+@pytest.mark.deep
 def test_the_counter_shows_the_optimizer_that_stepped_most(pods: Pods) -> None:
     script = pods.root / "train.py"
     script.write_text(

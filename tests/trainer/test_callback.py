@@ -50,6 +50,7 @@ def page_of(pod: Pod) -> dict[str, Any]:
     return progress
 
 
+@pytest.mark.deep
 def test_steps_loss_and_time_left_are_seen_while_it_trains(pods: Pods) -> None:
     pod = train(pods, "100", "0.1", str(pods.root / "out"))
     pod.until(lambda: pod.progress().get("source") == "counted")
@@ -70,6 +71,7 @@ def test_a_short_training_shows_all_of_its_steps_and_its_loss(pods: Pods) -> Non
     assert 0 <= page["loss"] < 20
 
 
+@pytest.mark.deep
 def test_a_training_that_goes_on_shows_the_steps_of_the_whole(pods: Pods) -> None:
     folder = str(pods.root / "out")
     assert train(pods, "30", "0", folder).wait() == 0
@@ -80,6 +82,7 @@ def test_a_training_that_goes_on_shows_the_steps_of_the_whole(pods: Pods) -> Non
     assert (page_of(second)["step"], page_of(second)["total_steps"]) == (100, 100)
 
 
+@pytest.mark.deep
 def test_a_job_may_turn_it_off(pods: Pods) -> None:
     pod = train(pods, "20", "0", str(pods.root / "out"), DISABLE_KUBEFLOW_INTEGRATION="TRUE")
     assert pod.wait() == 0, pod.log

@@ -502,6 +502,7 @@ with process_group(timeout=timedelta(seconds=60)) as world:
 """
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc has the peak")
 def test_loading_takes_the_memory_of_one_copy_on_each_rank(
     tmp_path: Path,
@@ -561,6 +562,7 @@ def test_all_ranks_load_what_the_main_process_reads(
     ]
 
 
+@pytest.mark.deep
 def test_the_others_wait_for_a_slow_disk_longer_than_for_each_other(
     fork_ranks: Callable[..., list[str]], tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def accelerate(port: int) -> list[str]:
     return [*launch, "scripts/train.py"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("command", "nnodes", "nproc", "is_warm"),
     [

@@ -282,6 +282,7 @@ def test_a_rank_measures_time_memory_and_gradients(world: World) -> None:
     assert measured.hidden is None
 
 
+@pytest.mark.deep
 def test_the_command_prints_the_table_of_this_machine(start: Start, tmp_path: Path) -> None:
     process = start(
         *("-m", "ddptrain.compare", "--processes", "2x1", "--repeats", "1", "--steps", "3"),

@@ -10,7 +10,7 @@ from ddpjob.convert import convert
 from tests.foreign import pytorch_job, template
 from tests.trainer.local_run import LocalRun
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.deep]
 SCRIPT = """
 import sys
 

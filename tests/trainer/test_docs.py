@@ -12,6 +12,8 @@ import pytest
 from tests.cluster.tiers import ROOT
 from tests.transcripts import missing, sessions
 
+pytestmark = pytest.mark.deep
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LAPTOP = {
     page.name: found

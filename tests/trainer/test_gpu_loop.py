@@ -29,6 +29,7 @@ def test_what_waits_for_the_gpu_is_an_error_after_a_few_calls(
     assert mode[-1] == "default"
 
 
+@pytest.mark.deep
 def test_a_group_of_which_a_rank_fails_ends_with_its_error(
     alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +39,7 @@ def test_a_group_of_which_a_rank_fails_ends_with_its_error(
     assert met, (asked, measured)
 
 
+@pytest.mark.deep
 def test_a_training_that_fails_meets_no_demand(
     alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

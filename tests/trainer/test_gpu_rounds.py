@@ -55,6 +55,7 @@ def test_memory_that_is_not_free_is_seen(
     assert (measured, met) == ("154, 307 MiB less than in round 0, of 256 MiB", False)
 
 
+@pytest.mark.deep
 def test_ranks_that_cannot_start_meet_no_demand(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

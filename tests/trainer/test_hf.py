@@ -30,6 +30,8 @@ from tests.trainer.training import (
     saved,
 )
 
+pytestmark = pytest.mark.deep
+
 NATIVE, ACCELERATED, HF = "ddptrain.native", "ddptrain.accelerated", "ddptrain.hf"
 SAME = ("--no-dropout", "--epochs=3", "--checkpoint-dir")
 LAST = 3 * EPOCH_STEPS

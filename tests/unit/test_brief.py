@@ -174,6 +174,7 @@ def test_a_listed_job_keeps_no_more_than_its_text() -> None:
     assert jobs[1].name == "other" and jobs[1].body == {"metadata": {"name": "other"}}
 
 
+@pytest.mark.deep
 def test_a_list_needs_room_for_one_object() -> None:
     item = json.dumps(large(20_000)).encode()
     _, _, alone = takes(lambda: json.loads(item))

@@ -155,6 +155,7 @@ def submitted(folder: Path) -> Ended:
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["folder", "repository"])
 @pytest.mark.parametrize("mode", [0o000, 0o644])
 def test_what_may_not_be_read_is_not_left_out_in_silence(

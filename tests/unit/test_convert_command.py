@@ -300,6 +300,7 @@ print(json.dumps(names))
 """
 
 
+@pytest.mark.deep
 def test_torchrun_has_no_option_that_is_unknown_here() -> None:
     theirs = options("from torch.distributed.run import get_args_parser as p; parser = p()" + DUMP)
     for name in theirs.keys() - {"help", "print_completion"}:
@@ -308,6 +309,7 @@ def test_torchrun_has_no_option_that_is_unknown_here() -> None:
     assert len(theirs) > 20
 
 
+@pytest.mark.deep
 def test_accelerate_has_no_option_that_is_unknown_here() -> None:
     program = "from accelerate.commands.launch import launch_command_parser as p; parser = p()"
     theirs = options(program + DUMP)

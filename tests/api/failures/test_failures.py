@@ -227,7 +227,14 @@ async def end(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("kind", (*KINDS, *COLD_KINDS), ids=lambda kind: kind.job)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.deep(of=2, turn=0)) for kind in KINDS),
+        *(pytest.param(kind, marks=pytest.mark.deep(of=2, turn=1)) for kind in COLD_KINDS),
+    ],
+    ids=lambda kind: kind.job,
+)
 async def test_the_first_cause_is_named(
     kind: Kind, outcomes: dict[str, asyncio.Task[Failure]]
 ) -> None:
@@ -241,6 +248,7 @@ async def test_the_first_cause_is_named(
         pytest.fail(f"{kind.name}: right by now; say so in the table", pytrace=False)
 
 
+@pytest.mark.deep(of=2, turn=0)
 async def test_failures_of_warm_processes_are_answered_in_place(
     outcomes: dict[str, asyncio.Task[Failure]],
 ) -> None:

@@ -97,6 +97,7 @@ def test_nothing_else_is_in_the_folder(pods: Pods) -> None:
     assert "['config', 'pack', 'train.py']\n" in pod.log
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
 def test_older_and_newer_pythons_unpack_and_refuse_the_same(pods: Pods, version: str) -> None:
     python = interpreter(version)

@@ -335,6 +335,7 @@ def test_what_a_launcher_cannot_find_is_no_failure_of_the_script(
     assert words in pod.summary["message"]
 
 
+@pytest.mark.deep
 def test_a_module_that_the_script_misses_is_its_own_exception(pods: Pods) -> None:
     package = pods.root / "mine" / "trainer"
     package.mkdir(parents=True)
@@ -439,6 +440,7 @@ def test_a_child_does_not_repeat_its_parents_last_words(pods: Pods) -> None:
     assert (words["code"], words["message"], words["stderr"]) == (7, "", "")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
 def test_older_and_newer_pythons_have_the_same_hooks(pods: Pods, version: str) -> None:
     python = interpreter(version)
