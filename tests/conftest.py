@@ -122,7 +122,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_testnodedown(node: WorkerController) -> None:
-    node.config.stash[LEFT] = Counter[str](getattr(node, "workeroutput", {}).get("left", {}))
+    left: dict[str, int] = getattr(node, "workeroutput", {}).get("left", {})
+    node.config.stash[LEFT] = Counter(left)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -9,12 +9,18 @@ from tests.chaos.embedded import Run, run
 from tests.chaos.faults import EMBEDDED, Fault
 from tests.chaos.workloads import SILENCES, WORKLOADS, Workload
 
+QUICK = ("fails-once", "fails-in-place")
 AT_ONCE = 12  # runs beside each other: most of a run's time is waiting for quiet
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "workload", (*WORKLOADS, *SILENCES), ids=lambda workload: str(workload.name)
+    "workload",
+    [
+        pytest.param(workload, marks=() if workload.name in QUICK else pytest.mark.deep)
+        for workload in (*WORKLOADS, *SILENCES)
+    ],
+    ids=lambda workload: str(workload.name),
 )
 async def test_a_fault_at_any_write_changes_nothing(workload: Workload) -> None:
     reference = await run(workload, None)

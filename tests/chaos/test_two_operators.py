@@ -60,6 +60,7 @@ async def both_operating(
         yield
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("behind", [None, PODS, DDPJOBS], ids=["even", "pods late", "jobs late"])
 @pytest.mark.parametrize(
     "workload", (*WORKLOADS, *SILENCES), ids=lambda workload: str(workload.name)

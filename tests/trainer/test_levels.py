@@ -78,6 +78,7 @@ def replace_networks(
         monkeypatch.setattr(f"{level}.network", changed)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_training_is_evaluated_once_at_its_end(
     level: str, world: World, evaluations: list[int], tmp_path: Path
@@ -90,6 +91,7 @@ def test_a_training_is_evaluated_once_at_its_end(
     assert last["metrics"]["test_accuracy"] > 0.3
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_training_that_comes_to_nothing_fails_without_a_checkpoint_folder_too(
     level: str, world: World
@@ -98,6 +100,7 @@ def test_a_training_that_comes_to_nothing_fails_without_a_checkpoint_folder_too(
         train(level, world, "--epochs=5", "--lr=1e30")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("level", LEVELS)
 def test_so_does_one_whose_last_step_alone_goes_wrong(
     level: str, world: World, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +138,7 @@ def test_the_loss_is_the_mean_of_the_epoch_so_far_in_all_levels(world: World) ->
     assert abs(native[22] - native[21]) < 29 / 1437 * native[21]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("level", LEVELS)
 def test_neither_evaluations_nor_checkpoints_count_in_the_speed(
     level: str, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -353,6 +353,7 @@ def script(mnist: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.deep
 def test_the_example_goes_on_after_a_stop_in_mid_epoch_alone_or_under_torchrun(
     script: ModuleType,
     mnist: Path,
@@ -394,6 +395,7 @@ def test_the_example_goes_on_after_a_stop_in_mid_epoch_alone_or_under_torchrun(
     assert saved(tmp_path / "two", 12)["world_size"] == 2
 
 
+@pytest.mark.deep
 def test_the_example_fails_where_nothing_has_been_learned(
     script: ModuleType, mnist: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def local(tmp_path: Path, job: Path) -> Iterator[LocalRun]:
         run.process.wait()
 
 
+@pytest.mark.deep
 def test_a_killed_rank_costs_one_restart_and_no_progress(local: LocalRun) -> None:
     local.until(lambda: "saved " in local.output and len(local.workers()) == 2)
     local.workers()[-1].kill()
@@ -45,7 +46,7 @@ def test_a_killed_rank_costs_one_restart_and_no_progress(local: LocalRun) -> Non
     assert float(re.findall(r"test accuracy (0\.\d+) \(", local.output)[-1]) >= 0.97
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "python"])
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("python", marks=pytest.mark.deep)])
 def test_a_killed_rank_is_started_again_in_place(tmp_path: Path, job: Path, launcher: str) -> None:
     """The round and the attempt are those of the job's status."""
     in_place = f"  launcher: {launcher}\n  failurePolicy: {{restartStrategy: InPlace}}\n"
@@ -76,6 +77,7 @@ def test_a_killed_rank_is_started_again_in_place(tmp_path: Path, job: Path, laun
         assert log.read_text().count("round 1 of attempt 0 begins") == 1
 
 
+@pytest.mark.deep
 def test_an_interrupt_leaves_no_process_and_no_temporary_file(tmp_path: Path, job: Path) -> None:
     # A short path, because the names of sockets that torch opens in it have 107 characters at most.
     with TemporaryDirectory() as system:
@@ -90,6 +92,7 @@ def test_an_interrupt_leaves_no_process_and_no_temporary_file(tmp_path: Path, jo
         assert os.listdir(system) == []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("start", "module"),
     [
@@ -119,6 +122,7 @@ sys.exit(3 if first else code)
 """
 
 
+@pytest.mark.deep
 def test_a_checkpoint_that_rank_0_alone_mounts_is_handed_on(tmp_path: Path, job: Path) -> None:
     (tmp_path / "train.py").write_text(HANDED_ON)
     text = re.sub(r"  args: .*", "  args: [train.py]", job.read_text())

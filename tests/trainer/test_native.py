@@ -254,6 +254,7 @@ def forked(
     return train
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["parity", "parts"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
@@ -268,6 +269,7 @@ def test_the_number_of_ranks_and_of_parts_does_not_change_the_result(
     assert run.result()[0] == one.result()[0]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_resumed_run_equals_one_that_never_stopped(forked: Forked, world: int) -> None:
     whole, resumed = forked(world)["whole"], forked(world)["resumed"]
@@ -275,6 +277,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(forked: Forked, world: int)
     assert_same_training(saved(resumed.folder, 40), saved(whole.folder, 40))
 
 
+@pytest.mark.deep
 def test_dropout_draws_other_masks_for_parts_and_the_help_says_so(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,6 +324,7 @@ def test_the_ranks_add_up_their_gradients_once_a_step(world: World) -> None:
     assert sums == 2
 
 
+@pytest.mark.deep
 def test_mixed_precision_costs_no_accuracy(
     full: Run, fork_ranks: Callable[..., list[str]], tmp_path: Path
 ) -> None:
@@ -332,6 +336,7 @@ def test_mixed_precision_costs_no_accuracy(
     assert drift(saved(tmp_path, 460), saved(full.folder, 460)) > 1e-4  # it is another arithmetic
 
 
+@pytest.mark.deep
 def test_another_world_size_goes_on_from_a_checkpoint(
     forked: Forked, alone: None, tmp_path: Path
 ) -> None:
@@ -349,6 +354,7 @@ def few(forked: Forked, world: int) -> dict[str, Any]:
     return measured
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("world", WORLDS[1:])
 def test_ranks_with_fewer_samples_or_none_change_neither_accuracy_nor_gradients(
     forked: Forked, world: int
@@ -360,6 +366,7 @@ def test_ranks_with_fewer_samples_or_none_change_neither_accuracy_nor_gradients(
     assert float(difference.abs().max()) < 2e-6
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("world", WORLDS[1:])
 def test_all_ranks_have_the_same_weights_and_dropout_of_their_own(
     forked: Forked, world: int
@@ -373,6 +380,7 @@ def test_all_ranks_have_the_same_weights_and_dropout_of_their_own(
 # --- what must fail, and how ----------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_launcher_that_forgot_the_other_nodes_fails_at_once(torchrun: Torchrun) -> None:
     output = torchrun(1, *NATIVE, code=1, DDPJOB_WORLD_SIZE="2")
     assert "WORLD_SIZE=1, but the job expects DDPJOB_WORLD_SIZE=2" in output

@@ -40,6 +40,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     yield
 
 
+@pytest.mark.deep
 def test_the_notebook_trains_on_two_nodes_fails_and_goes_on(tmp_path: Path) -> None:
     notebook = nbformat.read(recorder.NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     client = recorder.Recorder(notebook, str(tmp_path))
@@ -56,6 +57,7 @@ def test_the_outputs_that_it_comes_with_are_those_of_a_run() -> None:
     assert "/tmp" not in recorder.NOTEBOOK.read_text()
 
 
+@pytest.mark.deep
 def test_the_quick_start_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/quickstart-notebook.md").read_text()
@@ -81,6 +83,7 @@ except TimeoutError:
 """
 
 
+@pytest.mark.deep
 def test_an_interrupt_of_a_cell_detaches_and_the_job_runs_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def test_ranks_of_torchrun_are_told_apart_warm(pods: Pods) -> None:
         assert said(pod, rank) == ["is warm: True", *all_lines(rank)]
 
 
+@pytest.mark.deep
 def test_ranks_of_torchrun_are_told_apart_cold(pods: Pods) -> None:
     pod = speak(pods, DDPJOB_WARM_START="0")
     assert pod.wait() == 0
@@ -60,6 +61,7 @@ def test_ranks_of_torchrun_are_told_apart_cold(pods: Pods) -> None:
         assert said(pod, rank) == ["is warm: False", *all_lines(rank)]
 
 
+@pytest.mark.deep
 def test_ranks_of_accelerate_and_of_a_torchrun_in_a_command_too(pods: Pods) -> None:
     (port,), path = free_ports(1), script(pods, SPEAKS)
     torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -72,6 +74,7 @@ def test_ranks_of_accelerate_and_of_a_torchrun_in_a_command_too(pods: Pods) -> N
             assert said(pod, rank)[1:] == all_lines(rank)
 
 
+@pytest.mark.deep
 def test_what_torchrun_itself_is_to_do_with_output_it_does(pods: Pods) -> None:
     folder = pods.root / "logs"
     pod = speak(pods, "--redirects", "1", "--log-dir", str(folder))
@@ -108,6 +111,7 @@ def rounds_of(pod: Pod) -> list[list[str]]:
     return found
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("nnodes", "nproc", "command"), [(1, 1, None), (2, 2, None), (2, 1, python)]
 )
@@ -147,6 +151,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.deep
 def test_all_lines_of_a_round_are_there_before_the_next_begins(pods: Pods) -> None:
     words = ["torchrun", "--", script(pods, LEAVES)]
     pod = pods.start(*words, nproc=2, port=free_ports(1)[0], changes={"DDPJOB_RESTART": "InPlace"})

@@ -56,6 +56,7 @@ def test_one_long_step_makes_votes_frequent_again(
     assert slow[1] - slow[0] == 1
 
 
+@pytest.mark.deep
 def test_ranks_with_other_clocks_vote_in_the_same_steps(
     fork_ranks: Callable[..., list[str]], tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.deep
 def test_the_history_goes_on_where_a_training_starts_again(
     forked: tuple[Path, list[str]],
 ) -> None:
@@ -55,6 +56,7 @@ def test_the_history_goes_on_where_a_training_starts_again(
     assert last["memory_bytes"] > 0 and 0 < last["memory_percent"] <= 100
 
 
+@pytest.mark.deep
 def test_tensorboard_reads_the_same(forked: tuple[Path, list[str]]) -> None:
     loading = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     (file,) = (forked[0] / "tensorboard").iterdir()
@@ -66,6 +68,7 @@ def test_tensorboard_reads_the_same(forked: tuple[Path, list[str]]) -> None:
     assert {"loss", "samples_per_second", "data_wait_percent", "memory_bytes"} <= found.keys()
 
 
+@pytest.mark.deep
 def test_every_rank_leaves_a_trace_of_three_steps(forked: tuple[Path, list[str]]) -> None:
     files = sorted((forked[0] / "profile").iterdir())
     assert [file.name.split(".")[0] for file in files] == ["rank-0", "rank-1"]
@@ -76,6 +79,7 @@ def test_every_rank_leaves_a_trace_of_three_steps(forked: tuple[Path, list[str]]
         assert any("allreduce" in e.get("name", "") for e in events)
 
 
+@pytest.mark.deep
 def test_the_slow_rank_is_named(forked: tuple[Path, list[str]]) -> None:
     _, (_, slow, _) = forked
     assert "rank 1 is slow" in slow and "rank 0 is slow" not in slow

@@ -29,7 +29,10 @@ from tests.trainer.warm_pods import fork_servers
 COLD = {"DDPJOB_WARM_START": "0"}
 
 
-@pytest.mark.parametrize(("nnodes", "nproc"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+    ("nnodes", "nproc"),
+    [(2, 1), *(pytest.param(*world, marks=pytest.mark.deep) for world in ((1, 1), (1, 2), (2, 2)))],
+)
 def test_a_killed_rank_trains_again_in_the_same_pods(pods: Pods, nnodes: int, nproc: int) -> None:
     operator = train(pods, nnodes=nnodes, nproc=nproc)
     world, last = nnodes * nproc, pods.started[-1]
@@ -48,6 +51,7 @@ def test_a_killed_rank_trains_again_in_the_same_pods(pods: Pods, nnodes: int, np
         assert len(fork_servers(pod)) == 2  # the agent's, and the launcher's
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("text", "expected", "warm"),
     [
@@ -75,6 +79,7 @@ def test_both_nodes_fail_and_the_first_cause_is_told_first(
     assert log.count("ddpjob-agent: round 1 of attempt 0 begins\n") == 1
 
 
+@pytest.mark.deep
 def test_ranks_that_hang_train_again(pods: Pods) -> None:
     operator = train(pods, nproc=2, DDPJOB_HANG_SECONDS="4")
     os.kill(pid_of(pods.started[0], 0, 1), signal.SIGSTOP)
@@ -85,6 +90,7 @@ def test_ranks_that_hang_train_again(pods: Pods) -> None:
     all_step(pods, 1, 2)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("command", "nnodes", "nproc"), [(python, 2, 1), (shell, 1, 1), (accelerate, 1, 2)]
 )
@@ -108,6 +114,7 @@ def test_other_launchers_go_on_too(
     assert len(set.union(*ports)) == 2, "each round has a port of its own"
 
 
+@pytest.mark.deep
 def test_a_torchrun_that_is_killed_is_a_failure_of_its_round(pods: Pods) -> None:
     operator = train(pods)
     launcher = psutil.Process(pid_of(pods.started[0], 0, 0)).parent()
@@ -119,6 +126,7 @@ def test_a_torchrun_that_is_killed_is_a_failure_of_its_round(pods: Pods) -> None
     all_step(pods, 1, 1)
 
 
+@pytest.mark.deep
 def test_a_job_that_is_to_have_new_pods_is_left_alone(pods: Pods) -> None:
     start(pods, DDPJOB_RESTART="Recreate")
     (pod,) = pods.started

@@ -17,6 +17,8 @@ from tests.agentpod import Pods
 from tests.trainer.rounds import act, all_step, pid_of, said, start, train
 from tests.trainer.warm_pods import fork_servers, wait_for
 
+pytestmark = pytest.mark.deep
+
 # Makes no group, and takes no notice of SIGTERM.
 STUBBORN = """
 import os, signal, sys, time

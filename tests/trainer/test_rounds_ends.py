@@ -15,6 +15,8 @@ from tests.agentpod import Pod, Pods, archive_with
 from tests.trainer.rounds import act, all_step, pid_of, start, train
 from tests.trainer.warm_pods import wait_for
 
+pytestmark = pytest.mark.deep
+
 WAIT = "WAIT_SECONDS = 30.0"
 BRIEF, PATIENT = "WAIT_SECONDS = 2.0", "WAIT_SECONDS = 1000.0"
 # Waits for nobody, and makes no group.

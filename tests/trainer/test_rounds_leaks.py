@@ -14,6 +14,8 @@ from tests.agentpod import Pod, Pods
 from tests.trainer.rounds import all_step, pid_of, train
 from tests.trainer.warm_pods import is_fork_server
 
+pytestmark = pytest.mark.deep
+
 # DDPJOB_ROUNDS=100 has more of them, and sees smaller leaks: CONTRIBUTING.md.
 ROUNDS = int(os.environ.get("DDPJOB_ROUNDS", "30"))
 # By then all has been imported, and allocators have what they take.

@@ -14,6 +14,8 @@ from tests.agentpod import Pod, Pods
 from tests.trainer.rounds import TRAIN, act, all_step, pid_of, start, steps, train
 from tests.trainer.warm_pods import wait_for
 
+pytestmark = pytest.mark.deep
+
 TIMEOUT: dict[str, Any] = {"DDPJOB_NODE_TIMEOUT": "5"}
 
 

@@ -14,6 +14,8 @@ from tests.cluster.tiers import ROOT
 from tests.trainer.rounds import OVERLOOKS, start
 from tests.trainer.training import RESULT, assert_same_training, losses, saved
 
+pytestmark = pytest.mark.deep
+
 OPTIONS = ("--max-steps=92", "--checkpoint-every=10", "--checkpoint-dir")
 # Trains on the digits. In round 0 the last rank is killed; in round 1 rank 0 is, or the whole round
 # is left behind: rank 0 stops amid its checkpoint, where it has seen that the folder is its own,

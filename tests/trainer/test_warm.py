@@ -26,6 +26,8 @@ from tests import agentpod
 from tests.trainer.warm_bench import Bench, Ended
 from tests.trainer.warm_cases import CASES, RANDOM, SEEN
 
+pytestmark = pytest.mark.deep
+
 OBSERVED = [name for name in SEEN if name.startswith("seen")]
 
 

@@ -14,6 +14,8 @@ from tests.trainer.warm_pods import (
     wait_for,
 )
 
+pytestmark = pytest.mark.deep
+
 WAIT = (
     EVIDENCE
     + """

@@ -142,6 +142,7 @@ if kind == "kill":
 """
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("kind", "code", "reason"),
     [
@@ -162,6 +163,7 @@ def test_a_pod_of_python_ends_the_same(pods: Pods, kind: str, code: int, reason:
     assert cold.summary["reason"] == reason
 
 
+@pytest.mark.deep
 def test_a_worker_of_torchrun_ends_the_same(pods: Pods) -> None:
     path = script(pods, EVIDENCE + ENDINGS)
     warm, cold = start_both(pods, "torchrun", "--", path, "exception")
@@ -190,6 +192,7 @@ def test_a_ddp_training_is_the_same_to_the_last_bit(pods: Pods) -> None:
     assert losses(warm) == losses(cold) and len(losses(cold)) == 8
 
 
+@pytest.mark.deep
 def test_a_module_of_torchrun_is_found_in_the_folder(pods: Pods) -> None:
     for number in (0, 1):
         (pods.root / f"pod-{number}/pack").mkdir(parents=True)
@@ -204,6 +207,7 @@ def test_a_module_of_torchrun_is_found_in_the_folder(pods: Pods) -> None:
     assert "__main__ pack.train" in cold.log
 
 
+@pytest.mark.deep
 def test_torch_compile_makes_the_same(pods: Pods) -> None:
     assert shutil.which("cc") or shutil.which("gcc"), "torch.compile needs a C compiler"
     warm, cold = start_both(pods, "python", "--", "python3", script(pods, COMPILED))
@@ -231,6 +235,7 @@ def accelerate(pods: Pods, *words: str) -> tuple[Pod, Pod]:
     return warm, cold
 
 
+@pytest.mark.deep
 def test_accelerate_launch_trains_the_same(pods: Pods) -> None:
     warm, cold = accelerate(pods, script(pods, ACCELERATED))
     assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
@@ -239,6 +244,7 @@ def test_accelerate_launch_trains_the_same(pods: Pods) -> None:
     assert losses(warm) == losses(cold) and len(losses(cold)) == 4
 
 
+@pytest.mark.deep
 def test_a_trainer_of_hugging_face_trains_the_same(pods: Pods) -> None:
     pytest.importorskip("transformers")
     text = (ROOT / "examples/scripts/hf_trainer.py").read_text()
