@@ -37,7 +37,7 @@ hypothesis.settings.register_profile("patient", hypothesis.settings.default, dea
 hypothesis.settings.load_profile("patient")
 
 # How many tests of each tier this run leaves out, by its depth.
-LEFT = pytest.StashKey[Counter[str]]()
+LEFT = pytest.StashKey[dict[str, int]]()
 STARTED = time.monotonic()
 
 # What runs one after another, beside other files.
@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     order = {tier: place for place, tier in enumerate((None, *TIERS))}
     items.sort(key=lambda item: order[tier_of(item.path)], reverse=hasattr(config, "workerinput"))
     left = left_out(items, config.option.depth)
-    config.stash[LEFT] = Counter(tier_of(item.path) or "" for item in left)
+    config.stash[LEFT] = dict(Counter(tier_of(item.path) or "" for item in left))
     config.hook.pytest_deselected(items=left)
     gone = set(left)
     items[:] = [item for item in items if item not in gone]
@@ -118,12 +118,11 @@ def lane(nodeid: str) -> str:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if LEFT in session.config.stash and hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left"] = dict(session.config.stash[LEFT])
+        session.config.workeroutput["left"] = session.config.stash[LEFT]
 
 
 def pytest_testnodedown(node: WorkerController) -> None:
-    left: dict[str, int] = getattr(node, "workeroutput", {}).get("left", {})
-    node.config.stash[LEFT] = Counter(left)
+    node.config.stash[LEFT] = getattr(node, "workeroutput", {}).get("left", {})
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -174,7 +173,7 @@ def pytest_terminal_summary(
 ) -> None:
     """One line for each tier: how many ran, how long it took, and what did not run and why."""
     terminalreporter.section("tiers")
-    left, tiers = config.stash.get(LEFT, Counter[str]()), {}
+    left, tiers = config.stash.get(LEFT, dict[str, int]()), {}
     for tier in TIERS:
         reports = {
             kind: [
@@ -185,7 +184,7 @@ def pytest_terminal_summary(
             ]
             for kind in ("passed", "failed", "error", "skipped", "xfailed", "")
         }
-        if not any(reports.values()) and not left[tier]:
+        if not any(reports.values()) and tier not in left:
             continue
         ran = {kind: len(reports[kind]) for kind in ("passed", "failed", "error", "xfailed")}
         seconds = sum(
@@ -199,11 +198,16 @@ def pytest_terminal_summary(
         terminalreporter.write_line(f"{tier:<8} {line}")
         for reason, count in Counter(map(_reason, reports["skipped"])).items():
             terminalreporter.write_line(f"{tier:<8} SKIPPED {count}: {reason}", yellow=True)
-        if left[tier]:
+        if tier in left:
             line = f"{tier:<8} NOT RUN {left[tier]}: `make test-all` has them"
             terminalreporter.write_line(line, yellow=True)
         skipped = len(reports["skipped"])
-        tiers[tier] = {**ran, "skipped": skipped, "left": left[tier], "seconds": round(seconds)}
+        tiers[tier] = {
+            **ran,
+            "skipped": skipped,
+            "left": left.get(tier, 0),
+            "seconds": round(seconds),
+        }
     if config.option.record:
         config.option.record.parent.mkdir(parents=True, exist_ok=True)
         minutes = round((time.monotonic() - STARTED) / 60, 1)
