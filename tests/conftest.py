@@ -32,16 +32,12 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
-# No test is judged by how fast a machine is. In CI hypothesis has this by itself.
-hypothesis.settings.register_profile("patient", hypothesis.settings.default, deadline=None)
-hypothesis.settings.load_profile("patient")
-
 # How many tests of each tier this run leaves out, by its depth.
 LEFT = pytest.StashKey[dict[str, int]]()
 STARTED = time.monotonic()
 
 # What runs one after another, beside other files.
-LANES = ("tests/api/failures/", "tests/api/", "tests/e2e/")
+LANES = ("tests/api/failures/", "tests/e2e/")
 
 # Which programs are built ahead, so that the time it takes is seen and counts against no test.
 PROGRAMS = {
@@ -82,6 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{tier}: tests under tests/{tier}, marked by folder")
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    # No test is judged by how fast a machine is, and no change by what chance finds beside it.
+    same = config.option.depth != "full"
+    hypothesis.settings.register_profile("ours", deadline=None, derandomize=same)
+    hypothesis.settings.load_profile("ours")
     required_tiers()  # a wrong name there is said before anything runs
     binaries.may_build = config.option.depth != "quick"
 
@@ -111,7 +111,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 
 def lane(nodeid: str) -> str:
-    """What runs in one process: a file, or all that shares a cluster."""
+    """What runs in one process: a file, or all that shares something dear to start."""
     file = nodeid.partition("::")[0]
     return next((lane for lane in LANES if file.startswith(lane)), file)
 

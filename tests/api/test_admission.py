@@ -70,6 +70,7 @@ async def test_only_who_may_create_pods_may_create_jobs(api_server: ApiServer, p
     assert "ddpjob.ddpjob.dev/digits" in apply(api_server, people, POD_MAKER, "digits")
 
 
+@pytest.mark.deep
 async def test_others_may_suspend_label_and_delete(api_server: ApiServer, people: str) -> None:
     apply(api_server, people, POD_MAKER, "digits", template={"spec": {"nodeSelector": {"a": "b"}}})
     for body in (

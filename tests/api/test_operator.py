@@ -56,6 +56,7 @@ async def test_pods_pass_pod_security_restricted(
     api_server.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
+@pytest.mark.deep
 async def test_killing_the_operator_twenty_times_changes_nothing(
     api_server: ApiServer,
     operator: OperatorProcess,
@@ -107,6 +108,7 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
     assert raised_before_deleted(writes) and none_is_blind(writes)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(180)
 async def test_an_idle_operator_writes_nothing_for_a_minute(
     api_server: ApiServer,

@@ -47,6 +47,7 @@ def webhook(namespace: str) -> Body:
     }
 
 
+@pytest.mark.deep
 async def test_a_webhook_that_is_away_is_told_and_the_start_up_deadline_counts(
     api_server: ApiServer,
     crd: None,
@@ -87,6 +88,7 @@ def own_server() -> Iterator[ApiServer]:
         yield server
 
 
+@pytest.mark.deep
 async def test_a_definition_that_is_deleted_is_waited_for(
     own_server: ApiServer, tmp_path: Path
 ) -> None:
@@ -115,6 +117,7 @@ async def said(operator: OperatorProcess, words: str, *, after: int = 0) -> None
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.deep
 async def test_a_definition_of_an_earlier_version_is_told_and_not_written_to_without_end(
     own_server: ApiServer, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ async def test_digits_train_and_their_progress_is_seen(jobs: Jobs) -> None:
     assert max(value for name, value in metrics.items() if "accuracy" in name) >= 0.97
 
 
+@pytest.mark.deep
 async def test_a_script_that_knows_nothing_of_us(jobs: Jobs, tmp_path: Path) -> None:
     """Its steps are counted, and its own exception on rank 1 is named, not its peers' noise."""
     source = """
@@ -63,6 +64,7 @@ async def test_a_workers_own_exit_code_is_told(jobs: Jobs, tmp_path: Path) -> No
     assert (failure["exitCode"], failure["rank"], failure["reason"]) == (3, 1, "ExitCode")
 
 
+@pytest.mark.deep
 async def test_a_hang_is_named_and_the_next_round_goes_on(jobs: Jobs, tmp_path: Path) -> None:
     """Rank 1 stops outside a collective, in the first round; it knows nothing of us."""
     source = """
@@ -88,6 +90,7 @@ async def test_a_hang_is_named_and_the_next_round_goes_on(jobs: Jobs, tmp_path: 
     assert conditions(job)["Stalled"] == ("False", "Progress")
 
 
+@pytest.mark.deep
 async def test_launcher_none_with_a_command(jobs: Jobs, tmp_path: Path) -> None:
     source = """
         import os
@@ -100,6 +103,7 @@ async def test_launcher_none_with_a_command(jobs: Jobs, tmp_path: Path) -> None:
     await jobs.in_state("Succeeded")
 
 
+@pytest.mark.deep
 async def test_launcher_python_is_env_and_one_process_a_pod(jobs: Jobs, tmp_path: Path) -> None:
     source = """
         import os, torch, torch.distributed as dist
@@ -124,6 +128,7 @@ async def test_launcher_python_is_env_and_one_process_a_pod(jobs: Jobs, tmp_path
 LAUNCH = ["python3", "-m", "torch.distributed.launch"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("spec", "module"),
     [
@@ -142,6 +147,7 @@ async def test_other_launchers_run_the_trainers(
     assert status["summary"]["step"] == "46/46" and status["worldSize"] == 2
 
 
+@pytest.mark.deep
 async def test_a_script_that_starts_its_own_processes(jobs: Jobs, tmp_path: Path) -> None:
     """mp.spawn, two processes in each of two pods: ranks follow from the pods' RANK."""
     source = """
@@ -162,6 +168,7 @@ async def test_a_script_that_starts_its_own_processes(jobs: Jobs, tmp_path: Path
     await jobs.in_state("Succeeded")
 
 
+@pytest.mark.deep
 async def test_rank_0_has_its_own_resources_and_overlay(jobs: Jobs, tmp_path: Path) -> None:
     source = """
         import os

@@ -57,6 +57,7 @@ def peak_mib(*arguments: str, env: Mapping[str, str]) -> float:
     return used.ru_maxrss / 1024
 
 
+@pytest.mark.deep
 def test_large_jobs_of_others_take_no_memory_of_whoever_lists_them(
     cluster: Cluster, env: Mapping[str, str]
 ) -> None:

@@ -145,6 +145,7 @@ async def test_one_leads_and_the_other_only_looks(
     assert "ddpjob_leader 0.0" in other.get("/metrics")
 
 
+@pytest.mark.deep
 async def test_the_other_takes_over_from_one_that_is_killed(
     api_server: ApiServer,
     pair: list[OperatorProcess],
@@ -190,6 +191,7 @@ async def test_the_other_takes_over_at_once_from_one_that_is_asked_to_end(
     assert took < LEASE_SECONDS - 3, "it waited until the Lease expired"
 
 
+@pytest.mark.deep
 async def test_one_that_was_stopped_for_too_long_writes_nothing_more_and_ends(
     api_server: ApiServer,
     pair: list[OperatorProcess],
@@ -217,6 +219,7 @@ async def test_one_that_was_stopped_for_too_long_writes_nothing_more_and_ends(
     assert not late
 
 
+@pytest.mark.deep
 async def test_one_that_does_not_reach_the_api_server_ends_and_the_other_takes_over(
     api_server: ApiServer,
     lease: str,

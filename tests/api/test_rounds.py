@@ -96,6 +96,8 @@ async def test_a_killed_rank_costs_a_round_and_no_pod(jobs: Jobs, tmp_path: Path
     assert history == [(0, number, "Signal") for number in range(3)] + [(0, 3, "Succeeded")]
 
 
+@pytest.mark.deep
+@pytest.mark.gate
 async def test_a_second_failure_without_a_step_gets_new_pods(jobs: Jobs, tmp_path: Path) -> None:
     await begin(jobs, tmp_path, failurePolicy={"backoffSeconds": SOON})
     (tmp_path / "fail").touch()
@@ -107,6 +109,8 @@ async def test_a_second_failure_without_a_step_gets_new_pods(jobs: Jobs, tmp_pat
     await end_well(jobs, tmp_path)
 
 
+@pytest.mark.deep
+@pytest.mark.gate
 @pytest.mark.parametrize("change", ["strategy", "template"])
 async def test_after_an_edit_the_next_restart_takes_new_pods(
     jobs: Jobs, tmp_path: Path, change: str
@@ -127,6 +131,8 @@ async def test_after_an_edit_the_next_restart_takes_new_pods(
     await end_well(jobs, tmp_path)
 
 
+@pytest.mark.deep
+@pytest.mark.gate
 async def test_a_job_that_fails_for_good_keeps_its_pods_and_their_words(
     jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -141,6 +147,8 @@ async def test_a_job_that_fails_for_good_keeps_its_pods_and_their_words(
     assert pod["status"]["phase"] == "Failed", "its log can be read"
 
 
+@pytest.mark.deep
+@pytest.mark.gate
 async def test_the_operator_dies_in_the_same_moment(
     jobs: Jobs, tmp_path: Path, operator: OperatorProcess
 ) -> None:
@@ -161,6 +169,8 @@ async def test_the_operator_dies_in_the_same_moment(
     assert ranks == sorted(f"0-{n}-{rank}" for n in range(KILLS + 1) for rank in range(2))
 
 
+@pytest.mark.deep
+@pytest.mark.gate
 async def test_without_an_operator_the_pods_end_and_a_new_attempt_follows(
     jobs: Jobs, tmp_path: Path, operator: OperatorProcess
 ) -> None:

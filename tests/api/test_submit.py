@@ -131,6 +131,7 @@ def test_a_dry_run_prints_what_would_be_created(
     assert [each["kind"] for each in listed["items"]] == ["ConfigMap", "DDPJob"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("code", ["folder", "none"])
 def test_what_a_dry_run_prints_is_applied_validated_and_submitted(
     cluster: Cluster,
@@ -466,6 +467,7 @@ def test_a_status_of_the_time_before_its_code_ends_no_looking_on(
     assert "it starts with" not in ended.err
 
 
+@pytest.mark.deep
 async def test_a_terminal_shows_a_job_from_its_code_to_its_end(
     jobs: Jobs,
     project: Path,

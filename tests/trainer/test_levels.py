@@ -120,6 +120,7 @@ def test_so_does_one_whose_last_step_alone_goes_wrong(
         train(level, world, "--max-steps=23", "--no-dropout")
 
 
+@pytest.mark.deep
 def test_the_loss_is_the_mean_of_the_epoch_so_far_in_all_levels(world: World) -> None:
     losses = {}
     for level in LEVELS:

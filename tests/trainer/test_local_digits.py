@@ -46,7 +46,8 @@ def test_a_killed_rank_costs_one_restart_and_no_progress(local: LocalRun) -> Non
     assert float(re.findall(r"test accuracy (0\.\d+) \(", local.output)[-1]) >= 0.97
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("python", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("launcher", ["torchrun", "python"])
 def test_a_killed_rank_is_started_again_in_place(tmp_path: Path, job: Path, launcher: str) -> None:
     """The round and the attempt are those of the job's status."""
     in_place = f"  launcher: {launcher}\n  failurePolicy: {{restartStrategy: InPlace}}\n"

@@ -31,6 +31,7 @@ def numbers(
     return found
 
 
+@pytest.mark.deep
 def test_accuracy_of_a_shard_over_the_whole_set_is_a_fraction_of_it(
     numbers: dict[str, Any],
 ) -> None:
@@ -39,21 +40,25 @@ def test_accuracy_of_a_shard_over_the_whole_set_is_a_fraction_of_it(
     assert numbers["shard_over_whole"] == pytest.approx(correct / tested / RANKS, rel=0.1)
 
 
+@pytest.mark.deep
 def test_a_padded_sampler_counts_samples_twice(numbers: dict[str, Any]) -> None:
     correct, tested = numbers["padded"]
     assert tested == 364
     assert numbers["exact"][0] <= correct  # divided by 360 it is too good
 
 
+@pytest.mark.deep
 def test_without_a_sampler_every_rank_sees_everything(numbers: dict[str, Any]) -> None:
     assert numbers["seen_without_sampler"] == RANKS * TRAIN
 
 
+@pytest.mark.deep
 def test_without_set_epoch_every_epoch_has_the_same_order(numbers: dict[str, Any]) -> None:
     assert numbers["order_without_set_epoch"] is True
     assert numbers["order_with_set_epoch"] is False
 
 
+@pytest.mark.deep
 def test_a_mean_of_means_is_not_the_mean(numbers: dict[str, Any]) -> None:
     assert numbers["mean_of_means"] > 1e-2
     assert numbers["weighted"] < 1e-5

@@ -177,12 +177,14 @@ def stopped_after(run: Run) -> int:
     return int(match[1])
 
 
+@pytest.mark.deep
 def test_sigterm_to_one_rank_stops_all_with_75(preempted: tuple[Run, list[int]]) -> None:
     run, codes = preempted
     assert codes == [75, 75]
     assert 1 <= stopped_after(run) < 460
 
 
+@pytest.mark.deep
 def test_the_step_of_the_stop_is_saved(preempted: tuple[Run, list[int]]) -> None:
     run, _ = preempted
     step = stopped_after(run)
@@ -192,6 +194,7 @@ def test_the_step_of_the_stop_is_saved(preempted: tuple[Run, list[int]]) -> None
     assert newest.name == f"step-{step:08d}-attempt-0.pt"
 
 
+@pytest.mark.deep
 def test_two_ranks_go_on_after_a_preemption_bit_by_bit(
     full: Run, preempted: tuple[Run, list[int]], torchrun: Torchrun
 ) -> None:

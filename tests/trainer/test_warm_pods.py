@@ -184,6 +184,7 @@ def losses(pod: Pod) -> list[str]:
     return re.findall(r"((?:loss|gradient) .*)", pod.log)
 
 
+@pytest.mark.deep
 def test_a_ddp_training_is_the_same_to_the_last_bit(pods: Pods) -> None:
     warm, cold = start_both(pods, "torchrun", "--", script(pods, TRAIN), nproc=2)
     assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
