@@ -3,6 +3,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
+# The tests start thousands of programs, each of which would compile all of its sources.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What a caller may set, on the command line or in the environment.
 PYTHON ?= python3

@@ -158,11 +158,10 @@ def large(size: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [bomb(2 * MOST_BYTES, large(2 * MOST_BYTES)), bomb(2 * MOST_BYTES, tar(member("a")))],
-    ids=["in a file", "after the end"],
+    "head", [large(2 * MOST_BYTES), tar(member("a"))], ids=["in a file", "after the end"]
 )
-def test_a_bomb_is_unpacked_up_to_the_limit_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_bomb_is_unpacked_up_to_the_limit_alone(tmp_path: Path, head: bytes) -> None:
+    content = bomb(2 * MOST_BYTES, head)
     assert len(content) < 2**20
     with pytest.raises(CodeError) as error:
         unpack(content, str(tmp_path))

@@ -176,6 +176,7 @@ def test_the_operator_alone_keeps_rank_0(pods: Pods) -> None:
     assert_silent(first, ALL_LOST)  # nobody asks it any more
 
 
+@pytest.mark.deep
 def test_a_pause_that_is_shorter_costs_nothing(pods: Pods) -> None:
     first, second = start(pods, timeout=30)
     Operator(first).ask()
@@ -192,7 +193,12 @@ def test_a_pause_that_is_shorter_costs_nothing(pods: Pods) -> None:
 
 @pytest.mark.parametrize("leaver", [0, 1])
 @pytest.mark.parametrize(
-    ("text", "code"), [("sys.exit(0)", 0), ("sys.exit(3)", 1), ("time.sleep(1000)", 143)]
+    ("text", "code"),
+    [
+        ("sys.exit(0)", 0),
+        pytest.param("sys.exit(3)", 1, marks=pytest.mark.deep),
+        pytest.param("time.sleep(1000)", 143, marks=pytest.mark.deep),
+    ],
 )
 def test_who_ends_in_order_is_not_missed(pods: Pods, leaver: int, text: str, code: int) -> None:
     started = start(pods)
