@@ -195,7 +195,7 @@ upgrade-check: $(DEV_STAMP) ## On kind: upgrade from FROM's operator while jobs 
 lock: ## Write requirements/*.txt anew; needs uv
 	@uv=$$(command -v uv || command -v $(VENV)/bin/uv) || { echo 'error: uv not found: $(VENV)/bin/pip install uv' >&2; exit 1; }; \
 	compile() { "$$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --no-annotate $(LOCK_FLAGS) "$$@"; }; set -x; \
+	  --no-strip-extras --no-emit-index-url --no-header --no-annotate $(LOCK_FLAGS) "$$@"; }; set -x; \
 	compile --extra dev pyproject.toml -o requirements/dev.txt; \
 	compile -c requirements/dev.txt pyproject.toml -o requirements/cli.txt; \
 	for list in operator build docs torch; do \
@@ -204,7 +204,7 @@ lock: ## Write requirements/*.txt anew; needs uv
 	for list in hf accelerate notebook; do \
 	  hf=(); [ $$list = hf ] || hf=(-c requirements/hf.txt); \
 	  compile -c requirements/dev.txt -c requirements/torch.txt "$${hf[@]}" requirements/$$list.in \
-	    $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements/torch.txt) -o requirements/$$list.txt; done
+	    $$(sed -n 's/^\([a-z0-9-]*\)[=[].*/--no-emit-package \1/p' requirements/torch.txt) -o requirements/$$list.txt; done
 
 clean: ## Remove what can be made again, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .upgrade

@@ -10,17 +10,21 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from tests.cluster.tiers import ROOT
 
 COPIED = ("operator", "tests", "charts", "manifests", "images", "examples", "benchmarks")
-FAULTS = "tests/chaos/test_faults.py"
-AUDIT = "tests/api/test_operator.py"
-TIMEOUT_SECONDS = 600
+UNIT = "tests/unit/"
+TIMEOUT_SECONDS = 1200
+# The parts of the suite that may notice, and what of it they have.
+PARTS = {"make test": "not deep", "make test-all": "deep"}
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,12 @@ class Mutant:
     file: str  # below operator/ddpjob
     old: str  # stands there exactly once
     new: str
-    tests: str = FAULTS
-    only: str = ""  # pytest's -k
+    tests: tuple[str, ...]  # of each part that has some of them, at least one must fail
+
+
+def life(workload: str) -> str:
+    """The test of a job's life with a fault at every write."""
+    return f"tests/chaos/test_faults.py::test_a_fault_at_any_write_changes_nothing[{workload}]"
 
 
 MUTANTS = (
@@ -45,15 +53,16 @@ MUTANTS = (
         "fresh = __import__('orjson').loads(template.body(rank, own.of(rank)))\n"
         "                    fresh['metadata']['name'] += f'-{time.time_ns() % 10**6}'\n"
         "                    body = await self.cluster.create(PODS, job.namespace, fresh)",
-        only="succeeds or fails-once",
+        tests=(life("succeeds"), life("fails-once")),
     ),
     Mutant(
         "deletions without a uid",
         "cluster/kube.py",
         '"preconditions": {"uid": uid},',
         "",
-        tests=AUDIT,
-        only="killing",
+        tests=(
+            "tests/api/test_operator.py::test_killing_the_operator_twenty_times_changes_nothing",
+        ),
     ),
     Mutant(
         "the budget in memory",
@@ -63,7 +72,7 @@ MUTANTS = (
         "        own = job.status.model_copy(update={'budget': kept})\n"
         "        decision = decide(job.model_copy(update={'status': own}), observed, time.time())\n"
         "        vars(memory)['budget'] = decision.status.budget\n",
-        only="uses-up-its-budget",
+        tests=(life("uses-up-its-budget"),),
     ),
     Mutant(
         "deletions before the counter",
@@ -76,7 +85,7 @@ MUTANTS = (
         "                        await self.children._delete_pod(deletion)\n"
         "                await self._write_status(job, decision, memory)\n"
         "            # Then the API",
-        only="fails-once",
+        tests=(life("fails-once"),),
     ),
     Mutant(
         "an index that keeps ghosts",
@@ -84,28 +93,34 @@ MUTANTS = (
         'if event.type == "DELETED":\n                self._store.remove(metadata["uid"], '
         'int(metadata["resourceVersion"]))',
         'if event.type == "DELETED":\n                pass',
-        only="fails-once",
+        tests=(life("fails-once"),),
     ),
     Mutant(
         "finished ranks in memory",
         "plan/decide.py",
         'update={"succeeded_ranks": format_ranks(succeeded)})\n    # An answer',
         'update={"succeeded_ranks": ""})\n    # An answer',
-        only="loses-a-finished-pod",
+        tests=(
+            UNIT + "test_finish.py::test_a_finished_rank_whose_pod_is_deleted_is_not_run_again",
+            life("loses-a-finished-pod"),
+        ),
     ),
     Mutant(
         "status without a resourceVersion",
         "controller/reconcile.py",
         '                "resourceVersion": job.metadata.resource_version,\n',
         "",
-        only="fails-once",
+        tests=(life("fails-once"),),
     ),
     Mutant(
         "adoption by name",
         "controller/children.py",
         'if existing and owner is not None and owner.get("uid") == job.uid:',
         "if existing:\n            return\n        if existing and owner is not None:",
-        only="finds-its-name-taken",
+        tests=(
+            UNIT + "test_children.py::test_a_child_that_somebody_else_has_made_is_made_anew",
+            life("finds-its-name-taken"),
+        ),
     ),
     Mutant(
         "conflicts taken for success",
@@ -117,14 +132,18 @@ MUTANTS = (
         "            version = str(int(job.metadata.resource_version) + 1)\n"
         "            stored = {**body, 'metadata': {**body['metadata'], 'resourceVersion': version}}\n"
         "        memory.written_at",
-        only="fails-once",
+        tests=(life("fails-once"),),
     ),
     Mutant(
         "ranks by their place in a list",
         "plan/startup.py",
         "missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)",
         "missing = tuple(range(len(present), job.spec.nnodes))",
-        only="succeeds or loses-a-finished-pod",
+        tests=(
+            UNIT + "test_startup.py::test_only_missing_pods_are_created",
+            life("succeeds"),
+            life("loses-a-finished-pod"),
+        ),
     ),
     Mutant(
         "failures as events",
@@ -139,21 +158,21 @@ MUTANTS = (
         "        known = self.caches.pods(job.namespace, job.uid)\n"
         "        alive.update(pod.uid for pod in known if pod.live)\n"
         "        return Observed(\n            pods=pods,\n",
-        only="fails-once",
+        tests=(life("fails-once"),),
     ),
     Mutant(
         "a list that replaces nothing",
         "cluster/informer.py",
         "                self.remove(uid, listed_at)",
         "                pass",
-        only="fails-once or is-suspended",
+        tests=(life("fails-once"), life("is-suspended")),
     ),
     Mutant(
         "an order before the status",
         "controller/reconcile.py",
         "memory.order = Order(job.status.round, decision.end_round)",
         "memory.order = Order(decision.status.round, decision.end_round)",
-        only="fails-in-place",
+        tests=(life("fails-in-place"),),
     ),
     Mutant(
         "an old round's failure counted",
@@ -168,28 +187,40 @@ MUTANTS = (
         "        for pod in group.current\n"
         "        if pod.rank == report.rank and pod.running and not pod.deleting\n"
         "    }\n",
-        only="loses-a-pod-between-rounds",
+        tests=(
+            UNIT
+            + "test_in_place.py::test_then_nothing_is_done_until_the_agents_say_that_all_ranks_run",
+            life("loses-a-pod-between-rounds"),
+        ),
     ),
     Mutant(
         "a failure charged in two rounds",
         "plan/answer.py",
         "    if found.round < status.round:\n",
         "    if found.attempt < status.attempt:\n",
-        only="is-not-asked-on",
+        tests=(
+            UNIT
+            + "test_answer.py::test_pods_that_end_with_what_was_answered_are_not_charged_again",
+            life("is-not-asked-on"),
+        ),
     ),
     Mutant(
         "Running before the ranks",
         "plan/running.py",
         'if full and status.state != "Running" and _has_begun(group, status):',
         'if full and status.state != "Running":',
-        only="fails-in-place",
+        tests=(life("fails-in-place"),),
     ),
     Mutant(
         "an old round's ranks running",
         "plan/running.py",
         "seen.running and (seen.attempt, seen.round) == here:",
         "seen.running and seen.attempt == here[0]:",
-        only="loses-a-pod-between-rounds",
+        tests=(
+            UNIT
+            + "test_in_place.py::test_then_nothing_is_done_until_the_agents_say_that_all_ranks_run",
+            life("loses-a-pod-between-rounds"),
+        ),
     ),
     Mutant(
         "rank 0's word alone",
@@ -198,7 +229,10 @@ MUTANTS = (
         "            )\n"
         "            return found if found == self._leaving(now) else frozenset()\n",
         "                if now - at >= self.timeout\n            )\n            return found\n",
-        only="is-heard-by-the-operator-alone",
+        tests=(
+            UNIT + "test_silence.py::test_rank_0s_word_alone_is_not_enough",
+            life("is-heard-by-the-operator-alone"),
+        ),
     ),
     Mutant(
         "the operator's word alone",
@@ -211,55 +245,79 @@ MUTANTS = (
         '        """Return the nodes that do not answer the operator."""\n'
         "        if 0 not in self.missed:\n"
         "            return frozenset(r for r in self.missed if self._is_missing(r, now))\n",
-        only="is-out-of-sight",
+        tests=(
+            UNIT
+            + "test_silence.py::test_a_node_is_silent_if_neither_rank_0_nor_the_operator_hears_it",
+            life("is-out-of-sight"),
+        ),
     ),
     Mutant(
         "rank 0 silent without a witness",
         "controller/silence.py",
         "return (said or ended) and not self.hearing",
         "return not self.hearing",
-        only="is-out-of-sight",
+        tests=(
+            UNIT + "test_silence.py::test_rank_0_is_silent_if_another_node_has_lost_it_too",
+            life("is-out-of-sight"),
+        ),
     ),
     Mutant(
         "half of the node timeout",
         "controller/silence.py",
         "if now - at >= self.timeout and",
         "if now - at >= self.timeout / 2 and",
-        only="loses-a-node",
+        tests=(
+            UNIT
+            + "test_silence.py::test_a_node_is_silent_if_neither_rank_0_nor_the_operator_hears_it",
+            life("loses-a-node"),
+        ),
     ),
     Mutant(
         "silence charged",
         "plan/reasons.py",
         '        counts=False,\n        loss="A node is silent for `nodeTimeoutSeconds`",\n',
         '        loss="A node is silent for `nodeTimeoutSeconds`",\n',
-        only="loses-a-node",
+        tests=(
+            UNIT + "test_reasons.py::test_the_tables_are_those_of_the_page",
+            life("loses-a-node"),
+        ),
     ),
     Mutant(
         "back to the silent node",
         "pods/render.py",
         "[node.name for node in job.status.silent_nodes])",
         "[])",
-        only="loses-a-node",
+        tests=(life("loses-a-node"),),
     ),
     Mutant(
         "an old attempt's silence",
         "controller/reconcile.py",
         "silent=memory.silent.get(job.status.attempt, frozenset()),",
         "silent=frozenset().union(*memory.silent.values()),",
-        only="loses-a-node",
+        tests=(
+            UNIT + "test_reconcile.py::test_who_is_silent_in_one_attempt_is_not_in_the_next",
+            life("loses-a-node"),
+        ),
     ),
     Mutant(
         "survivors deleted by force",
         "plan/cleanup.py",
         "if pod.live and pod.node in silent}",
         "if pod.live and silent}",
-        only="loses-a-node",
+        tests=(
+            UNIT
+            + "test_silent.py::test_its_pods_are_deleted_by_force_and_those_of_others_in_order",
+            life("loses-a-node"),
+        ),
     ),
 )
 
 
-def kill(mutant: Mutant, folder: Path) -> bool:
-    """Whether the tests fail on it. Raises ValueError where the change does not fit the source."""
+def parts_that_notice(mutant: Mutant, folder: Path) -> dict[str, bool | None]:
+    """Whether each part's tests fail on it, None where it has none.
+
+    Raises ValueError where the change does not fit the source.
+    """
     copy_sources(folder)
     path = folder / "operator" / "ddpjob" / mutant.file
     text = path.read_text()
@@ -267,7 +325,7 @@ def kill(mutant: Mutant, folder: Path) -> bool:
         found = text.count(mutant.old)
         raise ValueError(f"{mutant.name}: {mutant.file} has its old text {found} times, not once")
     path.write_text(text.replace(mutant.old, mutant.new))
-    return not passes(mutant.tests, mutant.only, folder)
+    return {part: fails(mutant.tests, marks, folder) for part, marks in PARTS.items()}
 
 
 def copy_sources(folder: Path) -> None:
@@ -277,40 +335,25 @@ def copy_sources(folder: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
-def passes(tests: str, only: str, folder: Path) -> bool:
-    """Whether these tests pass on this copy. Raises ValueError where they do not even run."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", tests]
-    command += ["-k", only] if only else []
+def fails(tests: Sequence[str], marks: str, folder: Path) -> bool | None:
+    """Whether one of these tests fails on this copy; None where none of them has these marks.
+
+    Raises ValueError where they do not even run.
+    """
     source = os.pathsep.join(str(folder / part) for part in ("operator", "images/trainer", "."))
     ended = subprocess.run(
-        command,
+        [sys.executable, "-m", "pytest", "-x", "-q", *tests, "-m", marks],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
     )
-    if ended.returncode not in (0, 1):  # 1: tests failed; others: pytest did not come so far
-        raise ValueError(f"{tests} {only}: pytest ended with {ended.returncode}\n{ended.stdout}")
-    why = [line for line in ended.stdout.splitlines() if line.startswith("E  ")]
-    print(f"  {' '.join(why[0].split())[:150] if why else 'all tests passed'}", flush=True)
-    return ended.returncode == 0
-
-
-def chosen_tests_pass(chosen: Sequence[Mutant]) -> bool:
-    """Whether the tests pass without any change: what fails on every copy kills nothing."""
-    by_file: dict[str, set[str]] = {}
-    for mutant in chosen:
-        by_file.setdefault(mutant.tests, set()).add(f"({mutant.only})")
-    for tests, selections in by_file.items():
-        only = " or ".join(sorted(selections))
-        print(f"no mutant: {tests} {only}", flush=True)
-        with TemporaryDirectory() as folder:
-            copy_sources(Path(folder))
-            if not passes(tests, only, Path(folder)):
-                print("error: the tests fail on the sources as they are", file=sys.stderr)
-                return False
-    return True
+    if ended.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return None
+    if ended.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise ValueError(f"{tests}: pytest ended with {ended.returncode}\n{ended.stdout}")
+    return ended.returncode == pytest.ExitCode.TESTS_FAILED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -321,20 +364,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [m for m in MUTANTS if not names or any(name in m.name for name in names)]
     if not chosen:
         parser.error(f"no mutant has one of {', '.join(names)} in its name")
-    if not chosen_tests_pass(chosen):
-        return 1
-    survivors = []
+    with TemporaryDirectory() as folder:
+        copy_sources(Path(folder))
+        if fails(sorted({test for mutant in chosen for test in mutant.tests}), "", Path(folder)):
+            print("error: the tests fail on the sources as they are", file=sys.stderr)
+            return 1
+    print(f"{'mutant':34} {'  '.join(PARTS)}", flush=True)
+    survivors, noticed = [], Counter[str]()
     for mutant in chosen:
-        print(f"{mutant.name}: {mutant.tests} {mutant.only}", flush=True)
         try:
             with TemporaryDirectory() as folder:
-                killed = kill(mutant, Path(folder))
+                found = parts_that_notice(mutant, Path(folder))
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
-            killed = False
-        if not killed:
+            found = dict.fromkeys(PARTS, False)
+        words = {True: "killed", False: "SURVIVED", None: "-"}
+        row = "  ".join(f"{words[found[part]]:{len(part)}}" for part in PARTS)
+        print(f"{mutant.name:34} {row}", flush=True)
+        noticed.update(part for part in PARTS if found[part])
+        if False in found.values():
             survivors.append(mutant.name)
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants killed")
+    for part in PARTS:
+        print(f"{noticed[part]} by the tests of {part}")
     for name in survivors:
         print(f"survived: {name}", file=sys.stderr)
     return bool(survivors)

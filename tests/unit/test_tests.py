@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.cluster.tiers import ROOT
 
 
@@ -36,18 +34,3 @@ def test_no_module_imports_from_a_test_module() -> None:
         for name in shared(path.read_text())
     }
     assert not found
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("from tests.unit.test_cost import calls", ["tests.unit.test_cost"]),
-        ("from tests.unit import test_cost", ["tests.unit.test_cost"]),
-        ("import tests.unit.test_cost", ["tests.unit.test_cost"]),
-        ("def late():\n    from tests.api.test_crd import x", ["tests.api.test_crd"]),
-        ("from tests.builders import job", []),
-        ("from ddpjob.test_x import y", []),
-    ],
-)
-def test_such_an_import_is_found_wherever_it_stands(source: str, found: list[str]) -> None:
-    assert list(shared(source)) == found
