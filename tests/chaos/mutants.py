@@ -278,7 +278,7 @@ MUTANTS = (
         '        counts=False,\n        loss="A node is silent for `nodeTimeoutSeconds`",\n',
         '        loss="A node is silent for `nodeTimeoutSeconds`",\n',
         tests=(
-            UNIT + "test_reasons.py::test_the_tables_are_those_of_the_page",
+            UNIT + "test_silent.py::test_a_silent_node_means_a_new_attempt_that_is_not_counted",
             life("loses-a-node"),
         ),
     ),
