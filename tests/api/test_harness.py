@@ -179,7 +179,7 @@ with (
 def test_a_machine_without_the_programs_skips_with_a_remedy_or_fails_if_required(
     tmp_path: Path, require: str, outcome: str
 ) -> None:
-    test = "tests/api/test_stories.py::test_on_a_real_api_server"
+    test = f"{__file__}::test_data_and_the_kubelet_survive_a_restart_of_the_api_server"
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test],
         cwd=ROOT,
