@@ -33,7 +33,8 @@ def test_every_pin_has_hashes_and_no_list_names_a_host(path: Path) -> None:
     assert pins(path)
     assert "://" not in text and "--index" not in text and "--find-links" not in text
     for requirement in text.replace("\\\n", " ").splitlines():
-        assert re.fullmatch(r"[^\s]+==[^#]+?(\s+--hash=sha256:[0-9a-f]{64})+\s*", requirement)
+        pinned = r"[\w.-]+(\[[\w, ]+\])?==[^#]+?(\s+--hash=sha256:[0-9a-f]{64})+\s*"
+        assert re.fullmatch(pinned, requirement)
 
 
 def test_the_lists_agree_with_each_other() -> None:

@@ -128,13 +128,17 @@ def sweep(folder: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports that nobody uses, below those of outgoing connections."""
+    """Different ports that nobody uses, below those of outgoing connections.
+
+    Each process of a run has a range of its own: a port may be taken some seconds later.
+    """
+    first = 20000 + 3000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
     ports: list[int] = []
     while len(ports) < count:
-        port = random.randrange(20000, 32000)
+        port = random.randrange(first, first + 3000)
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind(("", port))
             except OSError:
                 continue
         if port not in ports:
