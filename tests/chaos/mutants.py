@@ -353,6 +353,9 @@ def fails(tests: Sequence[str], marks: str, folder: Path) -> bool | None:
         return None
     if ended.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise ValueError(f"{tests}: pytest ended with {ended.returncode}\n{ended.stdout}")
+    why = [line for line in ended.stdout.splitlines() if line.startswith("E  ")]
+    if why:
+        print(f"  {' '.join(why[0].split())[:150]}", flush=True)
     return ended.returncode == pytest.ExitCode.TESTS_FAILED
 
 
