@@ -1,7 +1,9 @@
 """Tiers: markers by folder, skips that count as failures where required, and a closing table."""
 
 import json
+import os
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -69,7 +71,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-failures", action="store_true", help=text)
     text = "how deep to test: quick is `make test`, full is `make test-all` (tests/depths.py)"
     parser.addoption("--depth", choices=DEPTHS, default="full", help=text)
-    text = "write here, as JSON, what the closing table says"
+    text = (
+        "write what the closing table says into this JSON file, beside what it has of other tiers"
+    )
     parser.addoption("--record", type=Path, help=text)
 
 
@@ -208,8 +212,12 @@ def pytest_terminal_summary(
             "left": left.get(tier, 0),
             "seconds": round(seconds),
         }
-    if config.option.record:
-        config.option.record.parent.mkdir(parents=True, exist_ok=True)
+    if path := config.option.record:
+        git = ["git", "describe", "--always", "--dirty"]
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
         minutes = round((time.monotonic() - STARTED) / 60, 1)
-        record = {"depth": config.option.depth, "minutes": minutes, "tiers": tiers}
-        config.option.record.write_text(json.dumps(record, indent=1) + "\n")
+        run = {"commit": commit, "minutes": minutes, "run": os.getpid()}
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = before | {tier: ran | run for tier, ran in tiers.items()}
+        path.write_text(json.dumps(record, indent=1) + "\n")

@@ -96,11 +96,17 @@ def seconds(found: dict[str, dict[str, Any]]) -> str:
     """The table of what the tiers took: tests, and seconds that add up over processes."""
     lines = [f"| | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
     for tier in TIERS:
-        cells = [record["tiers"].get(tier) for record in found.values()]
+        cells = [record.get(tier) for record in found.values()]
         texts = [f"{ran(cell)} in {cell['seconds']} s" if cell else "" for cell in cells]
         lines.append(f"| {tier} | {' | '.join(texts)} |")
-    minutes = [f"{record['minutes']} min" for record in found.values()]
-    return "\n".join([*lines, f"| all, side by side | {' | '.join(minutes)} |"])
+    spent = [f"{minutes(record):.0f} min" for record in found.values()]
+    return "\n".join([*lines, f"| all, side by side | {' | '.join(spent)} |"])
+
+
+def minutes(record: dict[str, Any]) -> float:
+    """How long the runs took that a depth's tiers were tested in."""
+    runs: dict[int, float] = {tier["run"]: tier["minutes"] for tier in record.values()}
+    return sum(runs.values())
 
 
 def ran(tier: dict[str, int]) -> int:
@@ -109,13 +115,14 @@ def ran(tier: dict[str, int]) -> int:
 
 def full_run(record: dict[str, Any]) -> str:
     """The line about the last run of all tests. Raises ValueError if it was none."""
-    tiers = record["tiers"]
     for kind in ("failed", "error", "skipped", "left"):
-        if wrong := [tier for tier in TIERS if tiers.get(tier, {kind: 1})[kind]]:
+        if wrong := [tier for tier in TIERS if record.get(tier, {kind: 1})[kind]]:
             raise ValueError(f"not a full run that has passed: {kind} in {', '.join(wrong)}")
-    commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True).strip()
-    date, count = datetime.now(UTC).date(), sum(map(ran, tiers.values()))
-    return f"Last run: {commit}, {date}, {count:,} tests in {record['minutes']} minutes."
+    commits = sorted({tier["commit"] for tier in record.values()})
+    if len(commits) > 1:
+        raise ValueError(f"not a full run of one commit, but of {', '.join(commits)}")
+    date, count = datetime.now(UTC).date(), sum(map(ran, record.values()))
+    return f"Last run: {commits[0]}, {date}, {count:,} tests in {minutes(record):.0f} minutes."
 
 
 def main() -> None:
