@@ -21,73 +21,9 @@ from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
-from tests.cluster.kubelet import ScriptedKubelet
-from tests.cluster.nodes import fake_nodes
-from tests.cluster.podstatus import End, Life
 from tests.cluster.tiers import ROOT
 
-Pod = dict[str, Any]
 Giving = AsyncIterator[Any]
-
-
-def make_pod(name: str, **spec: Any) -> Pod:
-    container = {"name": "main", "image": "nothing"}
-    return {
-        "metadata": {"name": name},
-        "spec": {"restartPolicy": "Never", "containers": [container], **spec},
-    }
-
-
-async def wait_for_pod(client: Client, path: str, is_so: Callable[[Pod], bool]) -> Pod:
-    async with asyncio.timeout(200):
-        while not is_so(pod := await client.request("GET", path)):
-            await asyncio.sleep(0.02)
-    return pod
-
-
-async def wait_for_phase(client: Client, path: str, phase: str) -> Pod:
-    return await wait_for_pod(client, path, lambda pod: bool(pod["status"]["phase"] == phase))
-
-
-@pytest.fixture
-async def nodes(client: Client) -> AsyncIterator[list[str]]:
-    async with fake_nodes(client, "alpha", "beta") as names:
-        yield list(names)
-
-
-async def test_the_scheduler_binds_pods_and_the_kubelet_plays_them_to_their_end(
-    client: Client, namespace: str, nodes: list[str]
-) -> None:
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    ends = {"good": End(message="fine"), "bad": End(exit_code=7, message="broke")}
-
-    def script(pod: Pod) -> Life:
-        return Life(run_seconds=0.1, end=ends[pod["metadata"]["name"]])
-
-    async with ScriptedKubelet(client, nodes, script):
-        for name in ends:
-            await client.request("POST", pods, make_pod(name))
-        for name, phase in (("good", "Succeeded"), ("bad", "Failed")):
-            pod = await wait_for_phase(client, f"{pods}/{name}", phase)
-            ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
-            assert pod["spec"]["nodeName"] in nodes
-            assert (ended["exitCode"], ended["message"]) == (
-                ends[name].exit_code,
-                ends[name].message,
-            )
-
-
-@pytest.mark.deep
-async def test_data_and_the_kubelet_survive_a_restart_of_the_api_server(
-    client: Client, api_server: ApiServer, namespace: str, nodes: list[str]
-) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods/stayer"
-    async with ScriptedKubelet(client, nodes) as kubelet:
-        await client.request("POST", path.removesuffix("/stayer"), make_pod("stayer"))
-        await wait_for_phase(client, path, "Running")
-        await asyncio.to_thread(api_server.restart_apiserver)
-        kubelet.finish(namespace, "stayer")
-        await wait_for_phase(client, path, "Succeeded")
 
 
 @asynccontextmanager
@@ -179,7 +115,7 @@ with (
 def test_a_machine_without_the_programs_skips_with_a_remedy_or_fails_if_required(
     tmp_path: Path, require: str, outcome: str
 ) -> None:
-    test = f"{__file__}::test_data_and_the_kubelet_survive_a_restart_of_the_api_server"
+    test = f"{__file__}::test_nothing_is_left_when_the_tests_are_killed"
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test],
         cwd=ROOT,

@@ -294,10 +294,7 @@ MUTANTS = (
         "controller/reconcile.py",
         "silent=memory.silent.get(job.status.attempt, frozenset()),",
         "silent=frozenset().union(*memory.silent.values()),",
-        tests=(
-            UNIT + "test_reconcile.py::test_who_is_silent_in_one_attempt_is_not_in_the_next",
-            life("loses-a-node"),
-        ),
+        tests=(UNIT + "test_reconcile.py::test_who_is_silent_in_one_attempt_is_not_in_the_next",),
     ),
     Mutant(
         "survivors deleted by force",
