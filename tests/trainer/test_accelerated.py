@@ -20,7 +20,7 @@ from tests.trainer.training import (
     saved,
 )
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep(turn=0)  # together, as they share what is dear
 
 NATIVE, ACCELERATED = "ddptrain.native", "ddptrain.accelerated"
 CPU = {"ACCELERATE_USE_CPU": "true"}

@@ -30,7 +30,7 @@ from tests.trainer.training import (
     saved,
 )
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep(turn=2)  # together, as they share what is dear
 
 NATIVE, ACCELERATED, HF = "ddptrain.native", "ddptrain.accelerated", "ddptrain.hf"
 SAME = ("--no-dropout", "--epochs=3", "--checkpoint-dir")

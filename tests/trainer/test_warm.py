@@ -26,7 +26,7 @@ from tests import agentpod
 from tests.trainer.warm_bench import Bench, Ended
 from tests.trainer.warm_cases import CASES, RANDOM, SEEN
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep(turn=1)  # together, as they share what is dear
 
 OBSERVED = [name for name in SEEN if name.startswith("seen")]
 

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ AT_ONCE = 2  # jobs; other files of tests run beside them, and judging has limit
 PLAYED = ("played-a", "played-b")
 FATED = ("lost", "small")  # one is lost; on the other there is room for one pod
 MEMORY_LIMIT = 96 * 2**20
+ALWAYS = (pytest.mark.deep, pytest.mark.gate)
 
 
 QUOTA = {
@@ -227,11 +228,18 @@ async def end(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def in_turn(kinds: Iterable[Kind], first: int = 0) -> Iterator[pytest.ParameterSet]:
+    """Marks for the gate, which has each kind warm or cold."""
+    for turn, kind in enumerate(kinds, first):
+        yield pytest.param(kind, marks=pytest.mark.deep(of=2, turn=turn))
+
+
 @pytest.mark.parametrize(
     "kind",
     [
-        *(pytest.param(kind, marks=pytest.mark.deep(of=2, turn=0)) for kind in KINDS),
-        *(pytest.param(kind, marks=pytest.mark.deep(of=2, turn=1)) for kind in COLD_KINDS),
+        *(pytest.param(kind, marks=ALWAYS) for kind in KINDS if not starts_warm(kind)),
+        *in_turn(kind for kind in KINDS if starts_warm(kind)),
+        *in_turn(COLD_KINDS, 1),
     ],
     ids=lambda kind: kind.job,
 )
@@ -248,7 +256,8 @@ async def test_the_first_cause_is_named(
         pytest.fail(f"{kind.name}: right by now; say so in the table", pytrace=False)
 
 
-@pytest.mark.deep(of=2, turn=0)
+@pytest.mark.deep
+@pytest.mark.gate
 async def test_failures_of_warm_processes_are_answered_in_place(
     outcomes: dict[str, asyncio.Task[Failure]],
 ) -> None:
