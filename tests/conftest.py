@@ -41,6 +41,9 @@ STARTED = time.monotonic()
 # What runs one after another, beside other files.
 LANES = ("tests/api/failures/", "tests/e2e/")
 
+# Who waits long, and had better do it while others have work.
+WAITING = ("tests/unit/agent/test_silent.py", "tests/chaos/test_plans.py")
+
 # Which programs are built ahead, so that the time it takes is seen and counts against no test.
 PROGRAMS = {
     "chart": (binaries.helm,),
@@ -100,7 +103,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # The quick ones first; and no cluster is up yet while tests count this process's children.
     # Side by side it is the other way round, so that the slow ones are not what is left at the end.
     order = {tier: place for place, tier in enumerate((None, *TIERS))}
-    items.sort(key=lambda item: order[tier_of(item.path)], reverse=hasattr(config, "workerinput"))
+    side_by_side = hasattr(config, "workerinput")
+    items.sort(
+        key=lambda item: (
+            side_by_side and item.nodeid.startswith(WAITING),
+            order[tier_of(item.path)],
+        ),
+        reverse=side_by_side,
+    )
     left = left_out(items, config.option.depth)
     config.stash[LEFT] = dict(Counter(tier_of(item.path) or "" for item in left))
     config.hook.pytest_deselected(items=left)
