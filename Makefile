@@ -64,7 +64,7 @@ setup: $(DEV_STAMP) ## Everything for development in .venv
 demo: $(RUN_STAMP) ## Train on this machine, without a cluster: two nodes, as processes
 	$(VENV)/bin/ddpjob run --local examples/digits.yaml
 
-test: $(DEV_STAMP) ## What a change needs, in 10 minutes, and what did not run; TIERS=unit,golden picks
+test: $(DEV_STAMP) ## What a change needs, in 9 minutes, and what did not run; TIERS=unit,golden picks
 	$(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder --depth $(DEPTH) --record build/tests-$(DEPTH).json $(TESTS) $(PYTEST_FLAGS)
 
 test-all: $(DEV_STAMP) ## Every test, an hour; writes down in CONTRIBUTING.md that all have passed
