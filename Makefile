@@ -80,7 +80,7 @@ lint: $(DEV_STAMP) ## Format, style, types and the direction of imports
 	$(VENV)/bin/mypy tests
 	$(VENV)/bin/lint-imports
 
-coverage: $(DEV_STAMP) ## How much of the judging parts the tests run within their own process; DEPTH=full
+coverage: $(DEV_STAMP) ## How much of the judging parts the tests run within their own process; DEPTH=full has all
 	$(PY) -m pytest -n $(WORKERS) --no-loadscope-reorder --depth $(DEPTH) --cov --cov-report= tests/unit tests/golden tests/chaos
 	@for part in ddpjob/{plan,api,pods,controller}/\* ddpjob_agent/{evidence,verdict,failures,records,hangs}.py; do \
 	  printf '%-25s %s %%\n' "$$part" "$$($(VENV)/bin/coverage report --format=total --precision=1 --include="operator/$$part")"; done

@@ -34,9 +34,11 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
-# How many tests of each tier this run leaves out, by its depth.
-LEFT = pytest.StashKey[dict[str, int]]()
+# How many tests of each tier this run leaves out, by its depth or by -k and the like.
+LEFT = pytest.StashKey[Counter[str]]()
 STARTED = time.monotonic()
+_DESCRIBE = ["git", "describe", "--always", "--dirty"]
+COMMIT = subprocess.run(_DESCRIBE, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 # What runs one after another, beside other files.
 LANES = ("tests/api/failures/", "tests/e2e/")
@@ -47,7 +49,8 @@ WAITING = ("tests/unit/agent/test_silent.py", "tests/chaos/test_plans.py")
 # Which programs are built ahead, so that the time it takes is seen and counts against no test.
 PROGRAMS = {
     "chart": (binaries.helm,),
-    "api": (binaries.control_plane,),
+    "chaos": (binaries.control_plane,),
+    "api": (binaries.control_plane, binaries.helm),
     "e2e": (binaries.kubectl, binaries.helm),
 }
 
@@ -100,8 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(tier)
         if tier == "e2e":
             item.add_marker("deep")
-    # The quick ones first; and no cluster is up yet while tests count this process's children.
-    # Side by side it is the other way round, so that the slow ones are not what is left at the end.
+    # The quick ones first; side by side the other way round, lest slow ones are left at the end.
     order = {tier: place for place, tier in enumerate((None, *TIERS))}
     side_by_side = hasattr(config, "workerinput")
     items.sort(
@@ -112,10 +114,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reverse=side_by_side,
     )
     left = left_out(items, config.option.depth)
-    config.stash[LEFT] = dict(Counter(tier_of(item.path) or "" for item in left))
     config.hook.pytest_deselected(items=left)
     gone = set(left)
     items[:] = [item for item in items if item not in gone]
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash.setdefault(LEFT, Counter())[tier_of(item.path) or ""] += 1
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
@@ -131,12 +137,15 @@ def lane(nodeid: str) -> str:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if LEFT in session.config.stash and hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left"] = session.config.stash[LEFT]
+    left = session.config.stash.get(LEFT, None)
+    if left and hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = dict(left)
 
 
 def pytest_testnodedown(node: WorkerController) -> None:
-    node.config.stash[LEFT] = getattr(node, "workeroutput", {}).get("left", {})
+    left = Counter[str](getattr(node, "workeroutput", {}).get("left", {}))
+    if left:
+        node.config.stash[LEFT] = left
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -183,11 +192,11 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
     """One line for each tier: how many ran, how long it took, and what did not run and why."""
     terminalreporter.section("tiers")
-    left, tiers = config.stash.get(LEFT, dict[str, int]()), {}
+    left, tiers = config.stash.get(LEFT, Counter[str]()), {}
     for tier in TIERS:
         reports = {
             kind: [
@@ -219,14 +228,12 @@ def pytest_terminal_summary(
         tiers[tier] = {
             **ran,
             "skipped": skipped,
-            "left": left.get(tier, 0),
+            "left": left[tier],
             "seconds": round(seconds),
         }
-    if path := config.option.record:
-        git = ["git", "describe", "--always", "--dirty"]
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    if (path := config.option.record) and exitstatus == pytest.ExitCode.OK:
         minutes = round((time.monotonic() - STARTED) / 60, 1)
-        run = {"commit": commit, "minutes": minutes, "run": os.getpid()}
+        run = {"commit": COMMIT, "minutes": minutes, "run": os.getpid()}
         before = json.loads(path.read_text()) if path.exists() else {}
         path.parent.mkdir(parents=True, exist_ok=True)
         record = before | {tier: ran | run for tier, ran in tiers.items()}

@@ -2,7 +2,7 @@
 
 quick: no test that is marked `deep`, and nothing built from Go; this is `make test`.
 gate: also the deep tests that are marked `gate`, and a third of the others, drawn by the product's
-sources: the same sources meet the same tests, and what is changed often meets all of them.
+files: the same product meets the same tests, and what is changed often meets all of them.
 full: everything; this is `make test-all`.
 """
 
@@ -21,13 +21,15 @@ MARKERS = (
     "gate: in the gate at all times, although it is deep",
 )
 THIRDS = 3
+PRODUCT = ("operator", "images", "charts", "examples")
 
 
 @cache
 def sources_hash() -> int:
-    """A number that changes with the operator's and the agent's sources, and with nothing else."""
-    sources = sorted((ROOT / "operator").rglob("*.py"))
-    return zlib.crc32(b"\0".join(path.read_bytes() for path in sources))
+    """A number that changes with the product's files, and with nothing else."""
+    found = sorted(path for folder in PRODUCT for path in (ROOT / folder).rglob("*"))
+    files = (path for path in found if path.is_file() and "__pycache__" not in path.parts)
+    return zlib.crc32(b"\0".join(path.read_bytes() for path in files))
 
 
 def left_out(items: Iterable[pytest.Item], depth: str) -> list[pytest.Item]:

@@ -99,14 +99,8 @@ def seconds(found: dict[str, dict[str, Any]]) -> str:
         cells = [record.get(tier) for record in found.values()]
         texts = [f"{ran(cell)} in {cell['seconds']} s" if cell else "" for cell in cells]
         lines.append(f"| {tier} | {' | '.join(texts)} |")
-    spent = [f"{minutes(record):.0f} min" for record in found.values()]
+    spent = [f"{max(tier['minutes'] for tier in r.values())} min" for r in found.values()]
     return "\n".join([*lines, f"| all, side by side | {' | '.join(spent)} |"])
-
-
-def minutes(record: dict[str, Any]) -> float:
-    """How long the runs took that a depth's tiers were tested in."""
-    runs: dict[int, float] = {tier["run"]: tier["minutes"] for tier in record.values()}
-    return sum(runs.values())
 
 
 def ran(tier: dict[str, int]) -> int:
@@ -115,14 +109,17 @@ def ran(tier: dict[str, int]) -> int:
 
 def full_run(record: dict[str, Any]) -> str:
     """The line about the last run of all tests. Raises ValueError if it was none."""
-    for kind in ("failed", "error", "skipped", "left"):
-        if wrong := [tier for tier in TIERS if record.get(tier, {kind: 1})[kind]]:
-            raise ValueError(f"not a full run that has passed: {kind} in {', '.join(wrong)}")
+    if missing := [tier for tier in TIERS if tier not in record]:
+        raise ValueError(f"not a full run that has passed: nothing of {', '.join(missing)}")
+    for kind in ("skipped", "xfailed", "left"):
+        if wrong := [tier for tier in TIERS if record[tier][kind]]:
+            raise ValueError(f"not a full run: {kind} in {', '.join(wrong)}")
     commits = sorted({tier["commit"] for tier in record.values()})
-    if len(commits) > 1:
+    if len(commits) > 1 or commits[0].endswith("-dirty"):
         raise ValueError(f"not a full run of one commit, but of {', '.join(commits)}")
+    runs: dict[int, float] = {tier["run"]: tier["minutes"] for tier in record.values()}
     date, count = datetime.now(UTC).date(), sum(map(ran, record.values()))
-    return f"Last run: {commits[0]}, {date}, {count:,} tests in {minutes(record):.0f} minutes."
+    return f"Last run: {commits[0]}, {date}, {count:,} tests in {sum(runs.values()):.0f} minutes."
 
 
 def main() -> None:
@@ -131,8 +128,9 @@ def main() -> None:
     arguments, found, text = parser.parse_args(), records(), PAGE.read_text()
     try:
         if arguments.full_run:
-            text = with_part(text, "last full run", full_run(found["full"]))
-        for name, part in (("sizes", sizes()), ("seconds", seconds(found))):
+            text = with_part(text, "last full run", full_run(found.get("full", {})))
+        tables = {"sizes": sizes()} | ({"seconds": seconds(found)} if found else {})
+        for name, part in tables.items():
             print(part, end="\n\n")
             text = with_part(text, name, part)
     except ValueError as error:

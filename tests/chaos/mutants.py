@@ -24,7 +24,7 @@ COPIED = ("operator", "tests", "charts", "manifests", "images", "examples", "ben
 UNIT = "tests/unit/"
 TIMEOUT_SECONDS = 1200
 # The parts of the suite that may notice, and what of it they have.
-PARTS = {"make test": "not deep", "make test-all": "deep"}
+PARTS = {"make test": "not deep", "deep tests": "deep"}
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             with TemporaryDirectory() as folder:
                 found = parts_that_notice(mutant, Path(folder))
-        except ValueError as error:
+        except (ValueError, subprocess.TimeoutExpired) as error:
             print(f"error: {error}", file=sys.stderr)
             found = dict.fromkeys(PARTS, False)
         words = {True: "killed", False: "SURVIVED", None: "-"}
@@ -386,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             survivors.append(mutant.name)
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants killed")
     for part in PARTS:
-        print(f"{noticed[part]} by the tests of {part}")
+        print(f"{noticed[part]} by {part}")
     for name in survivors:
         print(f"survived: {name}", file=sys.stderr)
     return bool(survivors)

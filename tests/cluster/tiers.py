@@ -36,7 +36,7 @@ def skipping_where_unavailable() -> Iterator[None]:
 def tier_of(path: Path) -> str | None:
     """The tier that a test file belongs to, or None for a file outside the tier folders."""
     parts = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
-    return parts[0] if len(parts) > 1 and parts[0] in TIERS else None
+    return parts[0] if parts and parts[0] in TIERS else None
 
 
 def required_tiers() -> set[str]:

@@ -19,7 +19,7 @@ restart in place, and are judged while their pods wait for it. They run a second
 without a restart, where the ended pods are judged, and must say the same.
 
 **Right: {right} of {total}.** The wrong ones are in the table, with the reason.
-`make bench-failures` runs all and writes this page; the api tier of `make test` runs the same and
+`make bench-failures` runs all and writes this page; `make test-all` runs the same and
 fails where a mark would change.
 
 | | kind | `status.failure` |
