@@ -40,8 +40,8 @@ STARTED = time.monotonic()
 _DESCRIBE = ["git", "describe", "--always", "--dirty"]
 COMMIT = subprocess.run(_DESCRIBE, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
-# What runs one after another, beside other files.
-LANES = ("tests/api/failures/", "tests/e2e/")
+# What shares something dear to start runs in one process, beside other files.
+LANE = "tests/e2e/"
 
 # Who waits long, and had better do it while others have work.
 WAITING = ("tests/unit/agent/test_silent.py", "tests/chaos/test_plans.py")
@@ -131,9 +131,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 
 def lane(nodeid: str) -> str:
-    """What runs in one process: a file, or all that shares something dear to start."""
-    file = nodeid.partition("::")[0]
-    return next((lane for lane in LANES if file.startswith(lane)), file)
+    """What runs in one process: a file, or a folder."""
+    return LANE if nodeid.startswith(LANE) else nodeid.partition("::")[0]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
