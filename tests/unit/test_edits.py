@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddpjob import api
@@ -143,6 +143,7 @@ OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES)
 
 
 @given(OBJECTS, OBJECTS)
+@example({"a": [1]}, {"a": [True]})
 def test_a_merge_patch_makes_the_one_of_the_other(before: Any, after: Any) -> None:
     patch = edits.merge_patch(before, after)
     assert json.dumps(edits.merged(before, patch), sort_keys=True) == json.dumps(

@@ -101,9 +101,13 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Body:
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             if changes := merge_patch(old, value):
                 patch[name] = changes
-        elif name not in before or old != value or type(old) is not type(value):
+        elif name not in before or _json(old) != _json(value):  # to Python True is 1
             patch[name] = value
     return patch
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def rerun(job: Mapping[str, Any], spec: Mapping[str, Any]) -> Body:
