@@ -37,8 +37,7 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
 # How many tests of each tier this run leaves out, by its depth or by -k and the like.
 LEFT = pytest.StashKey[Counter[str]]()
 STARTED = time.monotonic()
-_DESCRIBE = ["git", "describe", "--always", "--dirty"]
-COMMIT = subprocess.run(_DESCRIBE, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+COMMIT = pytest.StashKey[str]()  # with which the run began
 
 # What shares something dear to start runs in one process, beside other files.
 LANE = "tests/e2e/"
@@ -77,9 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-failures", action="store_true", help=text)
     text = "how deep to test: quick is `make test`, full is `make test-all` (tests/depths.py)"
     parser.addoption("--depth", choices=DEPTHS, default="full", help=text)
-    text = (
-        "write what the closing table says into this JSON file, beside what it has of other tiers"
-    )
+    text = "write the closing table into this JSON file, beside what it has of other tiers"
     parser.addoption("--record", type=Path, help=text)
 
 
@@ -94,6 +91,10 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("ours")
     required_tiers()  # a wrong name there is said before anything runs
     binaries.may_build = config.option.depth != "quick"
+    if config.option.record and not hasattr(config, "workerinput"):
+        git = ["git", "describe", "--always", "--dirty"]
+        described = subprocess.run(git, cwd=ROOT, capture_output=True, text=True)
+        config.stash[COMMIT] = described.stdout.strip()
 
 
 @pytest.hookimpl(tryfirst=True)  # the deep ones in turn, whatever -k and -m leave of them
@@ -232,7 +233,7 @@ def pytest_terminal_summary(
         }
     if (path := config.option.record) and exitstatus == pytest.ExitCode.OK:
         minutes = round((time.monotonic() - STARTED) / 60, 1)
-        run = {"commit": COMMIT, "minutes": minutes, "run": os.getpid()}
+        run = {"commit": config.stash[COMMIT], "minutes": minutes, "run": os.getpid()}
         before = json.loads(path.read_text()) if path.exists() else {}
         path.parent.mkdir(parents=True, exist_ok=True)
         record = before | {tier: ran | run for tier, ran in tiers.items()}

@@ -73,13 +73,14 @@ class Evidence:
         `own`: how it called `sys.exit`, if it is a Python process. That passes on at once; a shell
         may tidy up before.
         """
-        rank, codes, said = integer(worker.get("rank")), [worker.get("exitcode")], own or worker
+        said, codes = own or worker, [worker.get("exitcode")]
         record = self.errors.get(pid) or {}
         if only_tells_of_child(record):  # once told, it takes as long as the machine to end
-            codes, said = list(range(1, 256)), record
+            said, codes = record, list(range(1, 256))
         end = past(said.get("time", worker.get("ended_at")), self.now)
         limit = TIDY_SECONDS if own is None else PASSED_ON_SECONDS
         others = [r for r in (*self.errors.values(), *self.exits.values()) if r.get("pid") != pid]
+        rank = integer(worker.get("rank"))
         if rank is not None:
             others = [r for r in others if integer(r.get("rank")) in (rank, None)]
         return [
