@@ -3,10 +3,10 @@
 import asyncio
 import resource
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,6 +16,13 @@ from ddpjob.controller.controller import Controller
 
 # An event loop that is later than this is stuck.
 LAG_SECONDS = 5.0
+# Of a connection: its time, the bytes of its request, and how many there are at a time.
+CONNECTION_SECONDS, MAX_HEAD, MOST_CONNECTIONS = 5.0, 8 * 1024, 64
+OK, UNAVAILABLE = HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE
+TEXT, PROMETHEUS = "text/plain; charset=utf-8", "text/plain; version=0.0.4; charset=utf-8"
+
+Answer = tuple[HTTPStatus, str, bytes]
+"""The status, the type and the body."""
 
 
 class Metrics:
@@ -62,35 +69,82 @@ async def serve(
     registry.register(Metrics(controller, cluster))
     lag = _Lag()
 
-    def check(holds: Callable[[], bool], what: str) -> Callable[[web.Request], object]:
-        async def answer(_: web.Request) -> web.Response:
+    def alive() -> bool:
+        # Includes the watches: a process that answers but gets no events must be restarted.
+        return lag.seconds < LAG_SECONDS and controller.fresh
+
+    def check(holds: Callable[[], bool], what: str) -> Callable[[], Answer]:
+        def answer() -> Answer:
             role = "leading\n" if controller.leading else "standing by\n"
-            return web.Response(text=role) if holds() else web.Response(status=503, text=what)
+            return (OK, TEXT, role.encode()) if holds() else (UNAVAILABLE, TEXT, what.encode())
 
         return answer
 
-    async def metrics(_: web.Request) -> web.Response:
-        text = generate_latest(registry)
-        return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4"})
-
-    app = web.Application()
-    # Liveness includes the watches: a process that answers but gets no events must be restarted.
-    alive = check(
-        lambda: lag.seconds < LAG_SECONDS and controller.fresh, "the watches are silent\n"
-    )
-    app.router.add_get("/healthz", alive)  # type: ignore[arg-type]
-    ready = check(lambda: controller.ready, "the caches are being filled\n")
-    app.router.add_get("/readyz", ready)  # type: ignore[arg-type]
-    app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, host, port).start()
+    pages = {
+        "/healthz": check(alive, "the watches are silent\n"),
+        "/readyz": check(lambda: controller.ready, "the caches are being filled\n"),
+        "/metrics": lambda: (OK, PROMETHEUS, generate_latest(registry)),
+    }
+    door = Door(pages)
+    server = await asyncio.start_server(door.answer, host, port, limit=MAX_HEAD)
     watching = asyncio.create_task(lag.run())
     try:
         yield
     finally:
         watching.cancel()
-        await runner.cleanup()
+        server.close()
+        door.close()
+
+
+class Door:
+    """Answers one GET on each connection.
+
+    Anybody in the pod network may connect, so a connection has a time limit, and there are few at a
+    time: the oldest one ends when one more comes. So a probe, whose request comes at once, is
+    answered however many others are kept open. No HTTP server that was found has these limits.
+    """
+
+    def __init__(self, pages: Mapping[str, Callable[[], Answer]]) -> None:
+        """`pages` has what makes the answer, by its path."""
+        self._pages = pages
+        self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        self.close(MOST_CONNECTIONS - 1)
+        self._open[writer] = None
+        try:
+            async with asyncio.timeout(CONNECTION_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._page(head))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            writer.transport.abort()
+        finally:
+            self._open.pop(writer, None)
+
+    def close(self, left: int = 0) -> None:
+        """Close the oldest connections, so that not more than `left` are left."""
+        while len(self._open) > left:
+            self._open.pop(oldest := next(iter(self._open)))
+            oldest.transport.abort()
+
+    def _page(self, head: bytes) -> bytes:
+        """Return the answer to a request with this head."""
+        method, path, *_ = *head.split(b"\r\n", 1)[0].decode("latin-1").split(" "), ""
+        make = self._pages.get(path)
+        status, kind, body = make() if make else (HTTPStatus.NOT_FOUND, TEXT, b"not found\n")
+        if method != "GET":
+            status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"GET only\n"
+        lines = (
+            f"HTTP/1.1 {status} {status.phrase}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        )
+        return "\r\n".join((*lines, "", "")).encode() + body
 
 
 class _Lag:

@@ -247,6 +247,26 @@ def test_the_service_finds_the_operator(helm: Helm) -> None:
     assert service["spec"]["ports"] == [{"name": "http", "port": 8080, "targetPort": "http"}]
 
 
+def test_nobody_connects_to_the_operator_but_who_scrapes_it(helm: Helm) -> None:
+    def ingress(*arguments: str) -> list[Body]:
+        objects = helm.objects(*arguments)
+        policy = only(objects, "NetworkPolicy")
+        selector = only(objects, "Deployment")["spec"]["selector"]
+        assert policy["spec"]["podSelector"] == selector
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        found: list[Body] = policy["spec"]["ingress"]
+        return found
+
+    service = "--set=metrics.service.enabled=true"
+    peer = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
+    named = f"--set-json=networkPolicy.monitoring={json.dumps([peer])}"
+    ports = [{"port": "http", "protocol": "TCP"}]
+    assert ingress() == []
+    assert ingress(service) == [{"ports": ports}]
+    assert ingress(named) == ingress(service, named) == [{"ports": ports, "from": [peer]}]
+    assert not list(of_kind(helm.objects("--set=networkPolicy.operator=false"), "NetworkPolicy"))
+
+
 def test_notes_say_what_to_do_next(helm: Helm, tmp_path: Path) -> None:
     # Helm prints notes only when it installs into a cluster, so a copy has them as a template.
     copy = Path(shutil.copytree(CHART, tmp_path / "ddpjob"))

@@ -24,7 +24,16 @@ from ddpjob.cli.options import Place
 from ddpjob.cli.say import say
 from ddpjob.client import why
 from ddpjob.client.operators import NAMESPACES, Acting, acting
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, LEASES, PODS, SERVICES, Keep, Resource
+from ddpjob.cluster import (
+    CONFIGMAPS,
+    DDPJOBS,
+    LEASES,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    Keep,
+    Resource,
+)
 from ddpjob.errors import Conflict, DDPJobError, JobTimeout, NotFound
 from ddpjob.json_depth import Body
 
@@ -46,6 +55,7 @@ NAMESPACED = (
     Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
     LEASES,
     SERVICES,
+    NETWORK_POLICIES,
     BINDINGS,
     ROLES,
     CONFIGMAPS,
