@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import random
+import resource
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack
@@ -32,6 +33,8 @@ from ddpjob.settings import Settings
 from ddpjob.text import printable
 
 log = logging.getLogger("ddpjob")
+
+MOST_DESCRIPTORS = 16384
 
 
 class NoDiffs(kopf.DiffBaseStorage):
@@ -226,6 +229,16 @@ def load_policy(path: Path | None) -> Policy:
         raise SystemExit(printable(f"--policy {path}: {error}")) from None
 
 
+def raise_descriptors() -> None:
+    """Allow this process as many open files as it may have: each running job takes a connection.
+
+    A container runtime may start it with 1,024, of 500,000 that it may have.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def kopf_identity() -> Any:
     """Return a name for kopf's peering, which is off.
 
@@ -242,6 +255,7 @@ def main() -> None:
         "%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     policy = load_policy(options.policy)
+    raise_descriptors()
     # An API server stores 10,000 nested objects, and kopf ends if it cannot read one. Python's
     # reader takes 1.5 MB of stack for that, of 8 in this thread.
     sys.setrecursionlimit(20_000)

@@ -8,6 +8,7 @@ round before is alive anywhere.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 RUNNING, FAILED, CLEAN = "running", "failed", "clean"
 # In each round a node goes through these, and never back.
 STATES = CLEAN, RUNNING, FAILED
-# Of so many nodes the operator gets the termination messages: those that explain most.
-MOST_FAILURES = 32
+# Of so many nodes the operator gets the termination messages: those that explain most, in so many
+# bytes. It reads no page of more than 64 KiB.
+MOST_FAILURES, FAILURES_BYTES = 32, 40 * 1024
 # So many requests of nodes are held; others are answered at once, and come again.
 MOST_HELD = 512
 # And so many of the operator's, which asks once at a time.
@@ -166,12 +168,14 @@ class Group:
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
         # The first one's traceback alone: it is the one that the operator shows.
         bare = [(rank, without_traceback(node.failure)) for rank, node in told[1:]]
-        failures = [*((rank, node.failure) for rank, node in told[:1]), *bare]
+        pairs = [*((rank, node.failure) for rank, node in told[:1]), *bare]
+        failures = [{"node_rank": rank, **(failure or {})} for rank, failure in pairs]
+        sizes = itertools.accumulate(len(compact(failure)) for failure in failures)
         return {
             "serial": serial,
             "round": order.round,
             "running": running,
-            "failures": [{"node_rank": rank, **(failure or {})} for rank, failure in failures],
+            "failures": failures[: sum(size <= FAILURES_BYTES for size in sizes)],
             **({} if self.head is None else self.head.page()),
         }
 

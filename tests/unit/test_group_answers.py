@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob.controller.agenthttp import session
 from ddpjob.controller.groups import fetch_group
 from ddpjob.controller.memory import Order
-from ddpjob.controller.poller import session
 from ddpjob.plan.termination import read_termination
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import FAILED, Group, Node, failure_of
@@ -17,7 +17,10 @@ from tests.builders import running
 from tests.cluster.processes import free_ports
 from tests.unit.agent.samples import config
 
-METRICS = {f"{number:063}": 1 / 3 for number in range(32)}
+
+def metrics(letter: str) -> dict[str, float]:
+    """As many of them as an agent reports, with the longest names."""
+    return {letter * 60 + f"{number:03}": 1 / 3 for number in range(32)}
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "中", "🔥", '"', "\\", "\t"])
@@ -27,10 +30,11 @@ async def test_the_largest_failure_reaches_the_operator_in_any_script(
     (port,) = free_ports(1)
     ours = config(tmp_path, DDPJOB_AGENT_PORT=str(port), DDPJOB_NNODES="40")
     page = {"attempt": 0, "round": 0, "node_rank": 0, "source": "file", "step": 3}
+    page |= {"metrics": metrics(letter)}
     group = Group(40, lambda: None)
     for rank in range(40):
         verdict = judge_failures([Failure(letter * 4000, 7.0, rank=rank, exception="ValueError")])
-        message = termination_message(verdict, {**page, "node_rank": rank, "metrics": METRICS})
+        message = termination_message(verdict, {**page, "node_rank": rank, "metrics": metrics("0")})
         group.tell(rank, Node(0, FAILED, failure_of(1, message)))
     serve(ours, Pages(lambda: page, lambda: "", group, "t0ken"))
     pod = replace(running(0), ip="127.0.0.1", agent_port=port)
@@ -38,7 +42,7 @@ async def test_the_largest_failure_reaches_the_operator_in_any_script(
         answer = await fetch_group(http, pod, "t0ken", Order(0), None, 0)
         assert await fetch_group(http, pod, "other", Order(0), None, 0) is None
     assert answer is not None and answer.report is not None and answer.report.step == 3
-    assert len(answer.group.failures) == 32
+    assert 9 <= len(answer.group.failures) < 32  # those that explain most
     for told in answer.group.failures:
         read = read_termination(replace(pod, message=told.message))
         assert read is not None and read.rank == told.rank

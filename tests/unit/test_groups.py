@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,12 +13,13 @@ import pytest
 from aiohttp import web
 
 from ddpjob.controller import groups
+from ddpjob.controller.agenthttp import MAX_BYTES, session
 from ddpjob.controller.groups import Answer, Groups, fetch_group
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.controller.memory import Order
-from ddpjob.controller.poller import session
 from ddpjob.errors import Unavailable
-from ddpjob.plan.observed import MAX_TEXT, GroupReport, NodeReport, PodRecord
+from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
+from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports
@@ -110,7 +112,7 @@ def failures(*changes: dict[str, Any]) -> dict[str, Any]:
         failures({"exit_code": 2**31}),
         failures({"message": "Signal"}),
         {"progress": {"step": -1}},
-        {"padding": " " * groups.MAX_BYTES},
+        {"padding": " " * MAX_BYTES},
         {"stamp": -1.0},
         {"stamp": math.inf},
         {"unheard": [{"node_rank": 1, "seconds": -1}]},
@@ -138,12 +140,21 @@ async def test_an_answer_names_the_nodes_that_are_not_heard_and_is_acknowledged(
     assert [query.get("heard") for query in agent.asked] == [None, "17.25"]
 
 
-async def test_a_message_that_is_too_long_is_left_out() -> None:
-    """No kubelet would have brought it either."""
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"a": "x" * (MAX_BYTES - 1000)},
+        {"version": 1},
+        {**json.loads(MESSAGE), "result": {"size": 1}},
+    ],
+)
+async def test_a_message_that_is_no_agents_is_empty(message: dict[str, Any]) -> None:
+    """The node has failed all the same."""
     async with serving() as agent:
-        agent.page = {**PAGE, **failures({"message": {"a": "x" * MAX_TEXT}}, {})}
+        agent.page = {**PAGE, **failures({"message": message}, {})}
         answer = await fetched(agent)
-    assert answer is not None and answer.group.failures == (NodeReport(1, 1, MESSAGE),)
+    assert answer is not None
+    assert answer.group.failures == (NodeReport(1, 1, "{}"), NodeReport(1, 1, MESSAGE))
 
 
 async def test_a_refusal_is_none() -> None:
@@ -235,6 +246,26 @@ async def test_no_more_requests_are_held_than_that(monkeypatch: pytest.MonkeyPat
         agent.holds = True
         await until(lambda: agent.asked)
         assert agent.asked[0]["hold"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "held"), [(1024, 224), (2**20, 2000), (resource.RLIM_INFINITY, 2000)]
+)
+def test_requests_are_held_while_descriptors_are_left_for_all_else(
+    descriptors: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (descriptors, descriptors))
+    assert groups.most_held() == held
+
+
+def test_the_operator_may_open_as_many_files_as_the_system_lets_it() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+        raise_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, MOST_DESCRIPTORS), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_without_a_token_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 
 from ddpjob.cluster.local import LocalCluster
+from ddpjob.controller.agenthttp import MAX_BYTES, session
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.memory import Memory
-from ddpjob.controller.poller import ANSWER_SECONDS, MAX_BYTES, Poller, fetch, session
+from ddpjob.controller.poller import ANSWER_SECONDS, Poller, fetch
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports

@@ -8,6 +8,7 @@ from ddpjob.controller.groups import Answer, Groups
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.controller.memory import Order
 from ddpjob.controller.poller import Poller
+from ddpjob.controller.shares import Shares
 from ddpjob.controller.silence import Silence
 from ddpjob.plan.observed import GroupReport, PodRecord, Report
 from ddpjob.settings import Settings
@@ -53,7 +54,8 @@ class Agents:
         def reported(record: JobRecord, report: Report) -> None:
             desk.deliver(record, report, None)
 
-        self._silence = Silence(desk.pods, desk.take_silent, ended)
+        shares = Shares()
+        self._silence = Silence(desk.pods, desk.take_silent, ended, shares)
         self._groups = Groups(
             settings,
             held,
@@ -61,8 +63,9 @@ class Agents:
             answered,
             known=desk.known,
             forget=self._silence.forget,
+            shares=shares,
         )
-        self._poller = Poller(settings, polled, reported, lambda: len(self._groups))
+        self._poller = Poller(settings, polled, reported, lambda: len(self._groups), shares)
 
     def write_interval(self) -> float:
         """Return the seconds between two writes of one job's progress."""

@@ -6,33 +6,32 @@ of somebody's writes the answer, so the answer is hostile.
 """
 
 import asyncio
-import json
 import math
+import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
-import aiohttp
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
+from ddpjob.controller.agenthttp import AgentHttp, session
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.controller.memory import Order
-from ddpjob.controller.poller import read_page, session
+from ddpjob.controller.shares import Shares
 from ddpjob.errors import ClusterError
-from ddpjob.plan.observed import MAX_TEXT, GroupReport, NodeReport, PodRecord, Report
-from ddpjob.plan.termination import AgentReport
+from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord, Report
+from ddpjob.plan.termination import AgentReport, TerminationMessage
 from ddpjob.settings import Settings
 
-# So many requests are held at a time. The agents of further jobs answer at once.
-MOST_HELD = 2000
+# So many requests are held at a time, if there are descriptors for them beside those of all other
+# connections. The agents of further jobs answer at once, to so many requests at a time.
+MOST_HELD, OTHER_DESCRIPTORS, AT_ONCE = 2000, 800, 64
 # A request is held for `progress_poll`, and by a busy agent somewhat longer.
 REQUEST_SECONDS = 30.0
 # The same where it matters whether a node is heard.
 LATE_SECONDS = 3.0
-# 32 termination messages, one of them with its traceback, and a page of progress.
-MAX_BYTES = 256 * 1024
 # An agent that always has news gets so many requests at once, and then so many a second.
 BURST, RATE = 20, 2.0
 # The pause after a request without an answer. After so many in a row it doubles with each, so that
@@ -48,17 +47,24 @@ LOOK_SECONDS = 2.0
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class _Failure(BaseModel):
+class _Hostile(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
+
+class _Message(TerminationMessage):
+    """The termination message of a node whose ranks have failed, so they have no result."""
+
+    result: None = None
+
+
+class _Failure(_Hostile):
     node_rank: Number
     exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)]
-    message: dict[str, Any]
+    message: Annotated[_Message | _Hostile, Field(union_mode="left_to_right")]
+    """One that is no agent's is empty."""
 
 
-class _Unheard(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
+class _Unheard(_Hostile):
     node_rank: Number
     seconds: Annotated[float, Field(ge=0, lt=2**31)]
 
@@ -68,28 +74,25 @@ class _Page(AgentReport):
 
     serial: Number
     running: bool = False
-    failures: Annotated[list[_Failure], Field(max_length=64)] = []
+    failures: Annotated[list[_Failure], Field(max_length=64), FailFast()] = []
     progress: AgentReport | None = None
     stamp: Annotated[float, Field(ge=0, lt=2**53)] | None = None
-    unheard: Annotated[list[_Unheard], Field(max_length=64)] = []
+    unheard: Annotated[list[_Unheard], Field(max_length=64), FailFast()] = []
 
     def group(self) -> GroupReport:
-        texts = [(each, _as_written(each.message)) for each in self.failures]
         return GroupReport(
             attempt=self.attempt,
             round=self.round,
             running=self.running,
             failures=tuple(
-                NodeReport(each.node_rank, each.exit_code, text)
-                for each, text in texts
-                if len(text) <= MAX_TEXT
+                NodeReport(
+                    each.node_rank,
+                    each.exit_code,
+                    each.message.model_dump_json(exclude_unset=True),
+                )
+                for each in self.failures
             ),
         )
-
-
-def _as_written(message: dict[str, Any]) -> str:
-    """Return the JSON as the agent has written it: other kinds of it may be larger than it may."""
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ class Groups:
         *,
         known: Callable[[JobRecord, PodRecord], str] = lambda record, pod: "",
         forget: Callable[[str], None] = lambda uid: None,
+        shares: Shares | None = None,
     ) -> None:
         """`heads` returns running jobs with rank 0's pod and the order.
 
@@ -151,9 +155,12 @@ class Groups:
         """
         self._settings, self._heads, self._deliver = settings, heads, deliver
         self._token, self._known, self._forget = token, known, forget
+        self._shares = shares
         self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
         self._held = 0
         self._reading = asyncio.Semaphore(TOKENS_AT_ONCE)
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._most_held = most_held()
 
     def __len__(self) -> int:
         """Return the number of jobs that are asked."""
@@ -167,7 +174,7 @@ class Groups:
     async def run(self) -> None:
         """Ask until cancelled."""
         try:
-            async with session(REQUEST_SECONDS, limit=0) as http:
+            async with session(REQUEST_SECONDS, 0, self._shares) as http:
                 while True:
                     heads = {pod.uid: (record, pod, order) for record, pod, order in self._heads()}
                     for uid in self._talks.keys() - heads.keys():
@@ -186,7 +193,7 @@ class Groups:
             self._talks.clear()
 
     async def _follow(
-        self, http: aiohttp.ClientSession, record: JobRecord, pod: PodRecord, talk: _Talk
+        self, http: AgentHttp, record: JobRecord, pod: PodRecord, talk: _Talk
     ) -> None:
         """Ask one agent until cancelled."""
         token = self._known(record, pod)
@@ -211,38 +218,46 @@ class Groups:
 
     async def _ask(
         self,
-        http: aiohttp.ClientSession,
+        http: AgentHttp,
         record: JobRecord,
         pod: PodRecord,
         token: str,
         talk: _Talk,
     ) -> Answer | None:
         """Return the answer; None if there is none, or the order has changed meanwhile."""
-        is_held = self._held < MOST_HELD
+        is_held = self._held < self._most_held
         seconds = self._settings.progress_poll
         if pod.node_timeout:  # an agent that hears nobody for somewhat less ends its ranks
             seconds = min(seconds, pod.node_timeout / 3)
         if not is_held:
             await asyncio.sleep(seconds)
+            seconds = 0
         self._held += is_held
-        talk.request = asyncio.create_task(
-            fetch_group(http, pod, token, talk.order, talk.last, seconds if is_held else 0)
-        )
-        try:
-            answer = await talk.request
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                talk.request.cancel()
-                raise
-            return None
-        finally:
-            self._held -= is_held
+        async with nullcontext() if is_held else self._at_once:
+            talk.request = asyncio.create_task(
+                fetch_group(http, pod, token, talk.order, talk.last, seconds)
+            )
+            try:
+                answer = await talk.request
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    talk.request.cancel()
+                    raise
+                return None
+            finally:
+                self._held -= is_held
         if answer is None:
             self._deliver(record, pod, None)
             talk.missed += 1
             await asyncio.sleep(pause_after(talk.missed, PAUSE_SECONDS, MOST_PAUSE_SECONDS))
         return answer
+
+
+def most_held() -> int:
+    """Return how many requests may be held: 0 to MOST_HELD."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_HELD if soft == resource.RLIM_INFINITY else min(MOST_HELD, soft - OTHER_DESCRIPTORS)
 
 
 def pause_after(missed: int, first: float, most: float) -> float:
@@ -251,7 +266,7 @@ def pause_after(missed: int, first: float, most: float) -> float:
 
 
 async def fetch_group(
-    http: aiohttp.ClientSession,
+    http: AgentHttp,
     pod: PodRecord,
     token: str,
     order: Order,
@@ -268,8 +283,8 @@ async def fetch_group(
     if last and last.stamp is not None:
         query += f"&heard={last.stamp!r}"
     headers = {"Authorization": f"Bearer {token}"}
-    within = hold + LATE_SECONDS if pod.node_timeout else REQUEST_SECONDS
-    page = await read_page(http, pod, f"/group?{query}", _Page, headers, MAX_BYTES, within)
+    within = hold + LATE_SECONDS if pod.node_timeout or not hold else REQUEST_SECONDS
+    page = await http.read(pod, f"/group?{query}", _Page, headers, within)
     if page is None or not page.is_of(pod):
         return None
     return Answer(

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import aiohttp
 from pydantic import Field
 
+from ddpjob.controller.agenthttp import AgentHttp, session
 from ddpjob.controller.groups import LOOK_SECONDS, Answer, pause_after
 from ddpjob.controller.jobrecord import JobRecord
-from ddpjob.controller.poller import read_page, session
+from ddpjob.controller.shares import Shares
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.silent import heard_nobody
 from ddpjob.plan.termination import AgentReport
@@ -186,21 +186,23 @@ class Silence:
         pods: Callable[[JobRecord], Iterable[PodRecord]],
         deliver: Callable[[JobRecord, int, frozenset[int]], None],
         ended: Callable[[], Iterable[tuple[JobRecord, PodRecord]]] = tuple,
+        shares: Shares | None = None,
     ) -> None:
         """`pods` returns a job's pods; `deliver` takes the ranks of an attempt's silent nodes.
 
         `ended` returns jobs that go on although rank 0's pod has failed, with that pod.
         """
         self._pods, self._deliver, self._ended = pods, deliver, ended
+        self._shares = shares
         self._evidence: dict[str, Evidence] = {}  # by uid of rank 0's pod
         self._inquiries: dict[str, asyncio.Task[None]] = {}
         self._asked = asyncio.Semaphore(MOST_ASKED)
-        self._http: aiohttp.ClientSession | None = None
+        self._http: AgentHttp | None = None
 
     async def run(self) -> None:
         """Ask until cancelled."""
         try:
-            async with session(MOST_ANSWER_SECONDS, limit=0) as self._http:
+            async with session(MOST_ANSWER_SECONDS, 0, self._shares) as self._http:
                 over = dict[str, tuple[JobRecord, PodRecord]]()
                 while True:
                     known = over.keys()
@@ -255,7 +257,7 @@ class Silence:
             task.cancel()
 
     async def _inquire(
-        self, http: aiohttp.ClientSession, record: JobRecord, head: PodRecord, evidence: Evidence
+        self, http: AgentHttp, record: JobRecord, head: PodRecord, evidence: Evidence
     ) -> None:
         """Ask suspects, and judge them, until there are none."""
         told = frozenset[int]()
@@ -274,7 +276,7 @@ class Silence:
             self._deliver(record, head.attempt, frozenset())
 
     async def _keep_asking(
-        self, http: aiohttp.ClientSession, record: JobRecord, head: PodRecord, evidence: Evidence
+        self, http: AgentHttp, record: JobRecord, head: PodRecord, evidence: Evidence
     ) -> None:
         """Ask suspects, and others about rank 0, until cancelled."""
         while True:
@@ -308,7 +310,7 @@ class Silence:
 
     async def _ask(
         self,
-        http: aiohttp.ClientSession,
+        http: AgentHttp,
         room: asyncio.Semaphore,
         pod: PodRecord,
         evidence: Evidence,
@@ -316,7 +318,7 @@ class Silence:
         """Ask one node; whether it has answered."""
         seconds = min(evidence.timeout * ANSWER_PART, MOST_ANSWER_SECONDS)
         async with room, self._asked:
-            page = await read_page(http, pod, "/progress", MemberPage, seconds=seconds)
+            page = await http.read(pod, "/progress", MemberPage, seconds=seconds)
         now = time.monotonic()
         if page is None or not page.is_of(pod):
             evidence.miss(pod.rank, now)

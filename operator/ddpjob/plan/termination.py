@@ -42,7 +42,9 @@ class AgentReport(BaseModel):
     NaN and infinite losses are legal.
     """
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(
+        strict=True, extra="ignore", frozen=True, ser_json_inf_nan="constants"
+    )
 
     namespace: str | None = None
     job: str | None = None
@@ -94,7 +96,7 @@ class LeftResult(BaseModel):
 class TerminationMessage(BaseModel):
     """What the agent writes into the pod's termination message when it ends."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = AgentReport.model_config
 
     version: Literal[1]
     reason: Annotated[str, Field(max_length=63)]
