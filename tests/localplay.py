@@ -153,8 +153,7 @@ async def play_pods(
 
 async def _play(cluster: LocalCluster, pod: Body, script: Script) -> None:
     meta, phase = pod["metadata"], pod["status"]["phase"]
-    labels = meta["labels"]
-    code = script(int(labels["ddpjob.dev/attempt"]), int(labels["ddpjob.dev/rank"]))
+    code = script(*(int(part) for part in meta["name"].rsplit("-", 2)[1:]))  # attempt, rank
     with contextlib.suppress(Exception):  # a conflict: next round
         if "deletionTimestamp" in meta:
             await cluster.delete(PODS, NAMESPACE, meta["name"], uid=meta["uid"], grace_seconds=0)

@@ -7,7 +7,7 @@ OPERATOR = {
     ("ddpjob.dev", "ddpjobs"): {"get", "list", "watch", "delete"},
     ("ddpjob.dev", "ddpjobs/status"): {"update"},
     ("ddpjob.dev", "ddpjobs/finalizers"): {"update"},
-    ("", "pods"): {"list", "watch", "create", "delete", "patch"},
+    ("", "pods"): {"get", "list", "watch", "create", "delete", "patch"},
     ("", "services"): {"get", "create"},
     ("networking.k8s.io", "networkpolicies"): {"get", "create", "delete"},
     ("", "configmaps"): {"get", "create", "delete"},

@@ -1,6 +1,8 @@
 """What the caches take for a job and its pods, whatever somebody edits."""
 
 import asyncio
+import copy
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,8 +11,9 @@ from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
+from ddpjob.json_depth import Body
 from ddpjob.plan.podrecord import pod_record
-from tests.builders import job_object
+from tests.builders import IDENTITY, job_object
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -37,22 +40,108 @@ async def test_every_watched_namespace_keeps_its_jobs() -> None:
         assert len(controller.jobs) == 2
 
 
-async def test_a_pod_taken_from_its_job_is_gone_for_it() -> None:
+OTHER = {**IDENTITY["ownerReferences"][0], "uid": "another", "name": "other"}
+LOSSES: dict[str, Callable[[Body], object]] = {
+    "the label that is watched": lambda meta: meta["labels"].pop(names.MANAGED_BY_LABEL),
+    "all labels": lambda meta: meta.pop("labels"),
+    "its owner": lambda meta: meta.pop("ownerReferences"),
+    "its controller": lambda meta: meta["ownerReferences"][0].pop("controller"),
+    "its owner to another job": lambda meta: meta.update(ownerReferences=[OTHER]),
+}
+
+
+async def take_away(cluster: Watched, change: Callable[[Body], object]) -> Body:
+    """Take rank 1's pod from the job, which runs; its metadata before that."""
+    pod = await cluster.get(PODS, NAMESPACE, "digits-0-1")
+    before: Body = copy.deepcopy(pod["metadata"])
+    change(pod["metadata"])
+    await cluster.update(PODS, NAMESPACE, pod)
+    return before
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "while no operator runs"])
+async def test_a_running_pod_that_is_taken_from_its_job_is_taken_back(
+    loss: str, is_seen: bool
+) -> None:
+    """It trains on, so it still counts, and its end too."""
     cluster = Watched()
     await submit(cluster, nnodes=2)
+
+    async def is_back() -> bool:
+        meta = (await cluster.get(PODS, NAMESPACE, "digits-0-1"))["metadata"]
+        return all(meta.get(name) == before[name] for name in ("labels", "ownerReferences"))
+
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
-        body = await cluster.get(PODS, NAMESPACE, "digits-0-1")
-        body["metadata"]["ownerReferences"] = []
-        await cluster.update(PODS, NAMESPACE, body)
+        await until(lambda: known_uids(cluster))
+        if not is_seen:
+            cluster.crashed.set()
+        before = await take_away(cluster, LOSSES[loss])
+        await until(is_back)
+        for name in ("digits-0-0", "digits-0-1"):
+            await end_pod(cluster, await cluster.get(PODS, NAMESPACE, name), 0)
+        job = await in_state(cluster, "Succeeded")
+    assert job["status"]["attempt"] == 0 and cluster.writes["create", "Pod", "digits-0-1"] == 1
 
-        async def restarted() -> bool:
-            found = await cluster.get(DDPJOBS, NAMESPACE, "digits")
-            return bool(found["status"]["attempt"] == 1)
 
-        await until(restarted, 5.0)
+async def known_uids(cluster: Watched) -> bool:
+    """Whether the status knows both pods by their uids."""
+    (table,) = (await cluster.get(DDPJOBS, NAMESPACE, "digits"))["status"]["pods"]
+    return len(table.get("uids", "").replace(".", "")) == 12
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_no_attempt_begins_beside_a_pod_that_was_taken_from_its_job(loss: str) -> None:
+    cluster, beside = Watched(), list[str]()
+    await submit(cluster, nnodes=2)
+
+    async def watch_creations() -> None:
+        async for event in cluster.watch(PODS, namespace=NAMESPACE, resource_version="0"):
+            pods = (await cluster.list(PODS, namespace=NAMESPACE)).items
+            alive = [pod["metadata"]["name"] for pod in pods if is_live(pod)]
+            if event.type == "ADDED" and event.object["metadata"]["name"] == "digits-1-0":
+                beside.extend(name for name in alive if name.startswith("digits-0-"))
+
+    def is_live(pod: Body) -> bool:
+        return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+
+    async with (
+        side_by_side(watch_creations()),
+        operating(cluster, lambda attempt, rank: None),
+    ):
         await in_state(cluster, "Running")
-    assert cluster.writes["delete", "Pod", "digits-0-1"] == 0
+        await take_away(cluster, LOSSES[loss])
+        await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-0"), 1)
+
+        async def begun() -> bool:
+            return "digits-1-1" in await pod_names(cluster)
+
+        await until(begun)
+    assert beside == []
+
+
+@pytest.mark.parametrize(("deleted", "owners"), [(None, 1), ("2026-01-01T00:00:00Z", 0)])
+async def test_a_pod_of_a_job_that_is_deleted_without_it_stays_free(
+    deleted: str | None, owners: int
+) -> None:
+    """`kubectl delete --cascade=orphan` takes the owners away first."""
+    cluster = Watched()
+    await submit(cluster, nnodes=1)
+    async with operating(cluster, lambda attempt, rank: None):
+        job = await in_state(cluster, "Running")
+    pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+    await cluster.update(PODS, NAMESPACE, {**pod, "metadata": without_owners(pod["metadata"])})
+    job["metadata"]["deletionTimestamp"] = deleted
+    controller = Controller(cluster.operator(), settings=FAST)
+    controller.reconciler.caches.put_job(job_record(job))
+    await controller.reconciler.reconcile(NAMESPACE, "digits")
+    pod = await cluster.get(PODS, NAMESPACE, "digits-0-0")
+    assert len(pod["metadata"].get("ownerReferences", [])) == owners
+
+
+def without_owners(metadata: Body) -> Body:
+    return {name: value for name, value in metadata.items() if name != "ownerReferences"}
 
 
 @pytest.mark.parametrize("label", [names.RANK_LABEL, names.ATTEMPT_LABEL, names.JOB_LABEL])
@@ -75,25 +164,6 @@ async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> 
         await end_pod(cluster, pod, 0)
         job = await in_state(cluster, "Succeeded")
         assert job["status"]["restarts"] == 0
-
-
-async def test_a_pod_that_loses_its_label_and_gets_it_back_is_seen_again() -> None:
-    cluster = Watched()
-    await submit(cluster, nnodes=2)
-
-    async def old_pods() -> bool:
-        pods = (await cluster.list(PODS, namespace=NAMESPACE)).items
-        return not any(p["metadata"]["name"].startswith("digits-0-") for p in pods)
-
-    async with operating(cluster, lambda attempt, rank: None):
-        await in_state(cluster, "Running")
-        body = await cluster.get(PODS, NAMESPACE, "digits-0-1")
-        label = body["metadata"]["labels"].pop(names.MANAGED_BY_LABEL)
-        body = await cluster.update(PODS, NAMESPACE, body)
-        await asyncio.sleep(0.3)
-        body["metadata"]["labels"][names.MANAGED_BY_LABEL] = label
-        await cluster.update(PODS, NAMESPACE, body)
-        await until(old_pods, 5.0)
 
 
 async def test_the_token_of_own_pods_is_known_and_that_of_others_is_not() -> None:

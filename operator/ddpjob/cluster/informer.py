@@ -51,15 +51,17 @@ class Cache(Generic[T]):
         self,
         changed: Callable[[T | None, T | None], None],
         news: Callable[[T], None] = lambda item: None,
+        missed: Callable[[T], None] = lambda item: None,
     ) -> None:
         """`changed(old, new)` is called for every change; None stands for absence.
 
-        `news` is called after it, unless the change is an own write.
+        `news` is called after it, unless the change is an own write; `missed` before it, with an
+        item that is not seen any more, and may exist.
         """
         self._items: dict[str, T] = {}
         self._gone: dict[str, float] = {}
         """uid → resource version at which it went."""
-        self._changed, self._news = changed, news
+        self._changed, self._news, self._missed = changed, news, missed
 
     def put(self, item: T, *, own: bool = False) -> None:
         """Take in a newer version, from the watch or from the answer to an own write."""
@@ -73,12 +75,14 @@ class Cache(Generic[T]):
         if not own:
             self._news(item)
 
-    def remove(self, uid: str, resource_version: float = math.inf) -> None:
-        """Remove the item: for good, or up to this version of it."""
+    def remove(self, uid: str, resource_version: float = math.inf, *, is_gone: bool = True) -> None:
+        """Remove the item: for good, or up to this version of it. It may exist unless `is_gone`."""
         self._gone[uid] = resource_version
         while len(self._gone) > _TOMBSTONES:
             del self._gone[next(iter(self._gone))]
         if (old := self._items.pop(uid, None)) is not None:
+            if not is_gone:
+                self._missed(old)
             self._changed(old, None)
             self._news(old)
 
@@ -91,7 +95,7 @@ class Cache(Generic[T]):
         for uid, old in list(self._items.items()):
             within = namespace in (None, old.namespace)
             if within and uid not in listed and old.resource_version <= listed_at:
-                self.remove(uid, listed_at)
+                self.remove(uid, listed_at, is_gone=False)
         for item in listed.values():
             self.put(item)
 
@@ -173,14 +177,20 @@ class Informer(Generic[T]):
                 return
             self._note_event()
             metadata = event.object["metadata"]
-            if event.type == "DELETED":
-                self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
-            elif event.type != "BOOKMARK":
-                if (item := self._read(event.object)) is not None:
+            if event.type != "BOOKMARK":
+                # What leaves the selection is DELETED too, as it is now.
+                item = self._read(event.object) if self._selects(metadata) else None
+                if item is not None and event.type != "DELETED":
                     self._store.put(item)
-                else:  # not ours, or no more
-                    self._store.remove(metadata["uid"], int(metadata["resourceVersion"]))
+                else:
+                    version = int(metadata["resourceVersion"])
+                    self._store.remove(metadata["uid"], version, is_gone=item is not None)
             yield metadata["resourceVersion"]
+
+    def _selects(self, metadata: Body) -> bool:
+        """Whether an object's labels are among those that are watched."""
+        name, _, value = self._labels.partition("=")
+        return not name or (metadata.get("labels") or {}).get(name) == value
 
     def _note_event(self) -> None:
         self.last_event_at = asyncio.get_running_loop().time()

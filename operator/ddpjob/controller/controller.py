@@ -72,7 +72,9 @@ class Controller:
         self._pods: dict[tuple[str, str], dict[str, PodRecord]] = defaultdict(dict)
         """By the namespace that they are in and the uid of the job that they name."""
         self._job_cache: Cache[JobRecord] = Cache(self._job_changed, self._job_news)
-        self._pod_cache: Cache[PodRecord] = Cache(self._pod_changed, self._pod_news)
+        self._pod_cache: Cache[PodRecord] = Cache(
+            self._pod_changed, self._pod_news, self._pod_missed
+        )
         self.queue: KeyedQueue[Key] = KeyedQueue(
             first=self.settings.backoff_first, cap=self.settings.backoff_cap
         )
@@ -172,6 +174,9 @@ class Controller:
         self.trigger(record.namespace, record.name)
 
     def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
+        if old is not None and new is not None and new.owner_uid != old.owner_uid:
+            self._pod_missed(old)
+            self._pod_news(old)
         if old is not None and (new is None or new.owner_uid != old.owner_uid):
             key = (old.namespace, old.owner_uid)
             pods = self._pods[key]
@@ -183,6 +188,11 @@ class Controller:
 
     def _pod_news(self, record: PodRecord) -> None:
         self.trigger(record.namespace, record.job)
+
+    def _pod_missed(self, record: PodRecord) -> None:
+        memory = self.reconciler.memories.get(record.owner_uid)
+        if memory is not None and memory.missed is not None:
+            memory.missed.add((record.attempt, record.rank))
 
     def _heads(self) -> Iterator[tuple[JobRecord, PodRecord, Order]]:
         """The jobs, each with rank 0's own pod of its attempt, and the group's order.

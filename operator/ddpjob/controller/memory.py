@@ -64,6 +64,11 @@ class Memory:
     """What the job's agents know the operator by, once it has been read."""
     made: tuple[int, dict[int, str]] = (-1, {})
     """An attempt, and by node rank `uid_print` of each pod that this process created in it."""
+    missed: set[tuple[int, int]] | None = None
+    """(attempt, rank) of own pods that are not seen any more, and may exist; None until the status
+    has been asked for pods that this process never saw."""
+    recovered_at: float = float("-inf")
+    """Monotonic time at which such pods were looked for."""
     strays: frozenset[str] = frozenset()
     """uids of pods of attempts that the job had not begun when both were last read."""
     spared: dict[str, float] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from ddpjob.api import DDPJob, OwnPods, Status
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.proof import PRINT
+from ddpjob.ranks import MAX_NNODES, parse_ranks
 
 _NONE = "." * PRINT
 _NOBODYS: Mapping[int, str] = MappingProxyType({})
@@ -59,12 +60,30 @@ def sort_pods(
     return found
 
 
-def is_own(status: Status, pod: PodRecord) -> bool:
-    """Whether the operator has made this pod.
+def is_own(status: Status, pod: PodRecord, made: Mapping[int, str] = _NOBODYS) -> bool:
+    """Whether the operator has made this pod; `made` as in `sort_pods`, of the pod's attempt.
 
     A job that an earlier version began has no `status.pods`, so all its pods count as its own.
     """
-    return _owns(status, _table(status, pod.attempt), pod)
+    return _owns(status, _table(status, pod.attempt), pod, made)
+
+
+def absent(status: Status, pods: Iterable[PodRecord]) -> set[tuple[int, int]]:
+    """Return (attempt, rank) of pods that the status knows and that are not among `pods`.
+
+    Of a group that runs: its own. Of one that starts anew: also those of the attempt before.
+    """
+    if status.state not in BEGUN:
+        return set()
+    known = {
+        (table.attempt, i // PRINT)
+        for table in status.pods
+        if table.attempt == status.attempt or status.state == "Restarting"
+        for i in range(0, len(table.uids), PRINT)
+        if table.uids[i : i + PRINT] != _NONE
+    }
+    done = {(status.attempt, rank) for rank in parse_ranks(status.succeeded_ranks, MAX_NNODES)}
+    return known - done - {(pod.attempt, pod.rank) for pod in pods}
 
 
 def _owns(

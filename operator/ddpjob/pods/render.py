@@ -234,14 +234,18 @@ def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
     return problem
 
 
-def _render(template: str, job: DDPJob, **values: Any) -> Body:
-    labels = {
+def labels_of(job: DDPJob) -> dict[str, str]:
+    """Return the labels of all that the job owns."""
+    return {
         names.MANAGED_BY_LABEL: names.MANAGED_BY,
         names.JOB_LABEL: job.name,
         names.JOB_UID_LABEL: job.uid,
-        **values.pop("labels", {}),
     }
-    owner = {
+
+
+def owner_of(job: DDPJob) -> Body:
+    """Return the owner reference of all that the job owns."""
+    return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "name": job.name,
@@ -249,7 +253,11 @@ def _render(template: str, job: DDPJob, **values: Any) -> Body:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    text = _templates().get_template(template).render(job=job, labels=labels, owner=owner, **values)
+
+
+def _render(template: str, job: DDPJob, **values: Any) -> Body:
+    common = {"labels": labels_of(job) | values.pop("labels", {}), "owner": owner_of(job)}
+    text = _templates().get_template(template).render(job=job, **common, **values)
     body: Body = orjson.loads(text)
     return body
 
