@@ -48,6 +48,12 @@ def on(node: str, pod: PodRecord) -> PodRecord:
 
 
 NO_ROOM = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+NO_HOST = (
+    'failed to pull and unpack image "registry.team.example/vision/train:2": failed to resolve '
+    'reference "registry.team.example/vision/train:2": failed to do request: Head '
+    '"https://registry.team.example/v2/vision/train/manifests/2": dial tcp: lookup '
+    "registry.team.example on 10.96.0.10:53: no such host"
+)
 
 
 def test_a_job_that_runs_has_no_reason_and_names_rank_0s_pod() -> None:
@@ -73,6 +79,16 @@ def test_a_new_job_and_one_that_starts_have_none() -> None:
         (
             pod(1, node="gpu-3", reason="ErrImagePull", message="reg/x: not found"),
             "ErrImagePull: reg/x: not found",
+            "gpu-3",
+        ),
+        (
+            pod(1, node="gpu-3", reason="ErrImagePull", message=NO_HOST),
+            "ErrImagePull: …dial tcp: lookup registry.team.example on 10.96.0.10:53: no such host",
+            "gpu-3",
+        ),
+        (
+            pod(1, node="gpu-3", reason="ErrImagePull", message="x" * 200 + "y"),
+            "ErrImagePull: …" + "x" * 112 + "y",
             "gpu-3",
         ),
         (pod(1, reason="ImagePullBackOff"), "ImagePullBackOff: ImagePullBackOff", None),

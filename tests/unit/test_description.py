@@ -147,17 +147,38 @@ def test_a_failed_job_is_run_again_rather_than_resumed() -> None:
     ]
 
 
-def test_failures_alike_at_one_step_are_rather_the_scripts() -> None:
-    entry = {**RESTARTING["history"][1], "step": 50}
-    found = described({**RESTARTING, "history": [entry, entry, entry]})
-    again = "ddpjob suspend llama, then resume --exclude-node gpu-17"
-    assert found["hints"] == [
-        "3 failures alike, at one step: look at the script first",
-        f"3 failures on gpu-17: if another node does not fail so: {again}",
-    ]
-    for other in ({**entry, "step": 60}, {**entry, "message": "ECC"}):
-        found = described({**RESTARTING, "history": [entry, other]})
-        assert found["hints"] == [f"2 failures on gpu-17: {again}"]
+@pytest.mark.parametrize(
+    ("changes", "blames"),
+    [
+        ({"reason": "NodeSilent"}, True),
+        ({"reason": "NodeLost"}, True),
+        ({"message": "CUDA error: uncorrectable ECC error encountered"}, True),
+        ({"message": "NCCL remote error, ncclRemoteError: a call failed"}, True),
+        ({"exception": "OSError", "message": "[Errno 5] Input/output error: '/data/x'"}, True),
+        ({"message": "CUDA error: device-side assert triggered"}, False),
+        ({"message": "CUDA out of memory. Tried to allocate 2 GiB"}, False),
+        ({"exception": "ModuleNotFoundError", "message": "No module named 'wandb'"}, False),
+        ({"exception": "ValueError", "message": "bad SPECCY"}, False),
+        ({"reason": "Hang", "message": "no step for 60 s"}, False),
+    ],
+)
+def test_a_node_is_left_only_if_it_may_be_to_blame(changes: dict[str, Any], blames: bool) -> None:
+    entry = {"reason": "Exception", "exitCode": 1, "node": "gpu-17", "message": "", **changes}
+    found = described(
+        {"state": "Failed", "history": [{**entry, "attempt": number} for number in range(3)]}
+    )
+    hint = "3 failures on gpu-17: ddpjob rerun llama --exclude-node gpu-17"
+    assert found["hints"] == [hint] * blames
+
+
+def test_a_reason_that_is_cut_in_its_column_is_told_whole() -> None:
+    why_not = 'failed to pull image "x": ' + "long, " * 30 + ": no such host"
+    status = {
+        "state": "Starting",
+        "summary": {"reason": "ErrImagePull: …no such host"},
+        "conditions": [condition("Running", "False", "ErrImagePull", why_not, 720)],
+    }
+    assert f"why now   ErrImagePull: {why_not}" in list(text(described(status), NOW))
 
 
 def test_a_pending_job_says_why() -> None:

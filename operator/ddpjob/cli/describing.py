@@ -114,6 +114,8 @@ def _why(found: Found, now: float) -> Iterator[str]:
         yield f"{'why now':<{LABEL}}{text}"
     elif not shows_cause:
         words = reason
+        if "…" in words and found["message"]:
+            words = reason.partition(":")[0]
         if found["message"] and found["message"] not in words and words:
             words = f"{words}: {found['message']}" if len(words) < 64 else words
         if words:

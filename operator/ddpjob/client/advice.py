@@ -1,5 +1,6 @@
 """What to do about a job: hints, the next commands, and the section of the docs. Pure."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,8 +26,14 @@ DOCUMENTED = frozenset(
 )
 # The section about the reasons of a kubelet for a failure.
 KUBELETS = "Error"
-# Failures on one node from which it is worth a hint.
+# Failures on one node from which it is worth a hint, if the node may be to blame: lost, silent, or
+# with a GPU, a driver or a disk that fails. A failed assertion on a device is the script's.
 SUSPICIOUS = 2
+NODES_REASONS = frozenset(("NodeLost", "NodeSilent", "NodeRefused"))
+HARDWARE = re.compile(
+    r"\bECC\b|\bXid\b|CUDA error(?!: device-side assert)|CUDA driver|fallen off the bus"
+    r"|\bNVML\b|(?i:nccl \w+ error|bus error|input/output error|remote i/o error)"
+)
 
 Attempts = Sequence[Mapping[str, Any]]
 
@@ -67,16 +74,13 @@ def _word(reason: str) -> str:
 def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
     """Return what a look at the attempts suggests, in lines."""
     found = []
-    nodes = Counter(each["node"] for each in attempts if each["node"] and each["failed"])
+    nodes = Counter(each["node"] for each in attempts if each["node"] and _blames_node(each))
     for node, count in nodes.most_common(3):
         # Somebody will copy the command, and the name may be anybody's text.
         if count >= SUSPICIOUS and is_name(node) and why.state(status) != "Succeeded":
             again = f"ddpjob suspend {name}{flags}, then resume --exclude-node {node}"
             if why.state(status) == "Failed":
                 again = f"ddpjob rerun {name}{flags} --exclude-node {node}"
-            if _is_the_scripts([each for each in attempts if each["node"] == node]):
-                found.append(f"{count} failures alike, at one step: look at the script first")
-                again = f"if another node does not fail so: {again}"
             found.append(f"{count} failures on {node}: {again}")
     reason = why.text(status, "failure", "reason")
     if why.state(status) in ("Failed", "Restarting") and reason == "OOMKilled":
@@ -84,14 +88,10 @@ def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
     return found
 
 
-def _is_the_scripts(attempts: Attempts) -> bool:
-    """Return whether all of these failed with the same words at the same step.
-
-    A node that is broken fails anywhere, unless that is before the first step.
-    """
-    keys = ("reason", "exception", "message", "rank", "step")
-    ends = {tuple(each[key] for key in keys) for each in attempts if each["failed"]}
-    return len(ends) == 1 and ends.pop()[-1] is not None
+def _blames_node(attempt: Mapping[str, Any]) -> bool:
+    """Return whether a round may have ended because of its node, and hardly of the script."""
+    words = f"{attempt['exception']} {attempt['message']}"
+    return attempt["reason"] in NODES_REASONS or HARDWARE.search(words) is not None
 
 
 def commands(name: str, flags: str, status: Any, processes: int) -> list[str]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from ddpjob import api
 from ddpjob.api import Failure, Status, Summary
+from ddpjob.api.values import MAX_COLUMN
 from ddpjob.plan.observed import PodRecord
-from ddpjob.plan.reasons import STARTING, SUSPENDING
+from ddpjob.plan.reasons import CREATE_REFUSED, STARTING, SUSPENDING, UNSCHEDULABLE
 from ddpjob.plan.waiting import first_stuck, slowest
 
 # Characters of a failure's reason and place that leave room for its message.
@@ -60,7 +61,18 @@ def _reason(status: Status) -> str | None:
         return None
     if (found := _cause(status)) is not None:
         return words_of_failure(found)
-    return f"{running.reason}: {_without_pod(running.message)}"
+    words = _without_pod(running.message)
+    if running.reason not in (UNSCHEDULABLE.name, CREATE_REFUSED.name):
+        words = _with_its_end(words, MAX_COLUMN - len(f"{running.reason}: "))
+    return f"{running.reason}: {words}"
+
+
+def _with_its_end(words: str, room: int) -> str:
+    """Return a kubelet's sentence in so many characters. Its cause stands at its end."""
+    if len(words) <= room:
+        return words
+    kept = words[1 - room :]
+    return "…" + (kept.partition(": ")[2] or kept)
 
 
 def words_of_failure(found: Failure) -> str:
