@@ -117,6 +117,8 @@ class Progress:
         page.update(attempt=config.attempt, round=config.round)
         page.update(node_rank=config.node_rank, state=state)
         page.update(source=self.source, **self.report)
+        if self.report:  # steps are counted from the first one on
+            page["first_step"] = 1 if self.source == "counted" else self.first[1]
         if self.eta is not None:
             page["eta_seconds"] = self.eta
         if self.report:

@@ -1,5 +1,7 @@
 """Where a job's time went."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.builders import (
@@ -39,6 +41,24 @@ def test_time_is_counted_when_a_state_ends() -> None:
     spent = ours.status.goodput
     assert (spent.starting_seconds, spent.productive_seconds) == (20, 1000)
     assert spent.ratio == "0.980"
+
+
+@pytest.mark.parametrize(
+    ("stepped_at", "productive"), [(None, 0), (NOW + 400, 400), (NOW - 50, 0), (NOW + 9999, 1000)]
+)
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_what_runs_after_the_last_step_before_a_failure_is_lost(
+    stepped_at: float | None, productive: int, restarts: int
+) -> None:
+    """A job that never got past an import was 89 % useful, one that hung 97 %."""
+    pods = (running(0), running(1))
+    ours = whole(failurePolicy={"maxRestarts": restarts})
+    report = replace(reports(300), updated_at=stepped_at) if stepped_at else None
+    ours = write(ours, *pods, now=NOW + 500, report=report)
+    ours = write(ours, failed(0), running(1), now=NOW + 1000, report=report)
+    assert ours.status.state == ("Restarting" if restarts else "Failed")
+    spent = ours.status.goodput
+    assert (spent.productive_seconds, spent.lost_seconds) == (productive, 1000 - productive)
 
 
 @pytest.mark.parametrize("source", ["file", "callback"])
@@ -83,6 +103,7 @@ def test_the_time_of_steps_that_are_trained_again_in_place_is_lost_too() -> None
 def test_a_restart_in_place_counts_as_starting() -> None:
     pods = (running(0), running(1))
     ours = whole(failurePolicy={"restartStrategy": "InPlace"})
+    ours = write(ours, *pods, now=NOW + 50, report=reports(7))
     ours = write(ours, *pods, now=NOW + 100, group=told(reported(1)))
     ours = write(ours, *pods, now=NOW + 103, group=told(round=1))
     spent = ours.status.goodput

@@ -1,5 +1,6 @@
 """What rank 0's reports, and its termination message, make of the status."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,13 @@ def test_a_late_report_does_not_undo_the_termination_message_of_rank_0() -> None
     assert ours.status.progress and ours.status.progress.step == 100
     ours = write(ours, running(1), report=reports(97))
     assert ours.status.progress and ours.status.progress.step == 100
+
+
+@pytest.mark.parametrize(("said", "first"), [(10, 10), (None, 460), (999, 460)])
+def test_the_first_step_is_the_agents_which_sees_more_of_them(said: int | None, first: int) -> None:
+    """A short job's first report here was its step 460."""
+    ours = write(whole(), running(0), running(1), report=replace(reports(460), first_step=said))
+    assert ours.status.progress and ours.status.progress.first_step == first
 
 
 @pytest.mark.parametrize("source", ["file", "callback"])

@@ -11,6 +11,22 @@ NOW = 1_800_000_000.0
 
 
 @pytest.mark.parametrize(
+    ("progress", "part"),
+    [
+        (None, 0.5),
+        ({"updatedAt": timestamp(NOW - 20)}, 0.8),
+        ({"updatedAt": timestamp(NOW - 900)}, 0.5),
+        ({"updatedAt": timestamp(NOW + 900)}, 0.9),
+        ({"updatedAt": timestamp(NOW - 20), "attempt": 1}, 0.5),
+    ],
+)
+def test_what_runs_without_a_step_is_not_useful(progress: Any, part: float) -> None:
+    spent = {"startingSeconds": 20, "productiveSeconds": 100, "since": timestamp(NOW - 80)}
+    found = why.useful({"state": "Running", "goodput": spent, "progress": progress}, NOW)
+    assert found == pytest.approx(part)
+
+
+@pytest.mark.parametrize(
     ("state", "booked", "seconds_ago", "part"),
     [
         ("Running", (5, 0, 0), 95, 0.95),  # a first attempt that has not ended
@@ -29,5 +45,5 @@ def test_the_useful_part_of_the_time_has_the_present_state(
 ) -> None:
     names = ("startingSeconds", "productiveSeconds", "lostSeconds")
     spent = {**dict(zip(names, booked, strict=True)), "since": timestamp(NOW - seconds_ago)}
-    found = why.useful({"state": state, "goodput": spent}, NOW)
+    found = why.useful({"state": state, "goodput": spent, "progress": {"step": 7}}, NOW)
     assert found == (part if part is None else pytest.approx(part))

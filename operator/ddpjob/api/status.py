@@ -248,11 +248,12 @@ class Goodput(Model):
     """`startingSeconds` is the time in seconds in which pods or processes were started, until all
     nodes ran. It includes the pauses between attempts."""
     productive_seconds: Count = 0
-    """`productiveSeconds` is the time in seconds in which all nodes ran and their work was kept."""
+    """`productiveSeconds` is the time in seconds in which all nodes ran and their work was kept:
+    of a round that failed, until the last step that was seen."""
     lost_seconds: Count = 0
     """`lostSeconds` is the time in seconds in which all nodes ran, but the next round or
-    attempt had to repeat their work. It is computed from the steps that the script reports, and
-    is 0 without them."""
+    attempt had to repeat their work, or a failure ended it without another step. What was
+    repeated is computed from the steps that the script reports."""
     ratio: Annotated[str, Field(max_length=8, pattern=RATIO)] | None = None
     """`ratio` is `productiveSeconds` divided by the sum of `startingSeconds`, `productiveSeconds`
     and `lostSeconds`."""

@@ -5,6 +5,7 @@ from conditions and the failure. Everything in a status may be anybody's text, a
 no definition has checked it.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,8 +108,8 @@ def since(status: Any) -> float | None:
 def useful(status: Any, now: float) -> float | None:
     """Return the useful part of the job's time until `now`, from 0 to 1; None before it ran.
 
-    The status has the time of a state once that has ended; the present one is added here. What is
-    useful now is lost if the next attempt has to repeat it.
+    The status has the time of a state once that has ended; the present one is added here, until
+    the last step. What is useful now is lost if the next attempt has to repeat it.
     """
     spent = part(status, "goodput")
     books = ("startingSeconds", "productiveSeconds", "lostSeconds")
@@ -116,12 +117,25 @@ def useful(status: Any, now: float) -> float | None:
     current = max(0.0, seconds_since(text(spent, "since", limit=64), now))
     match state(status):
         case "Running":
-            whole, kept = starting + productive + lost + current, productive + current
+            seen = min(current, _seconds_of_steps(status, text(spent, "since", limit=64)))
+            whole, kept = starting + productive + lost + current, productive + seen
         case "Starting" | "Restarting":
             whole, kept = starting + productive + lost + current, float(productive)
         case _:
             whole, kept = float(starting + productive + lost), float(productive)
     return kept / whole if kept or lost else None
+
+
+def _seconds_of_steps(status: Any, since: str) -> float:
+    """Return the seconds from `since` to the last step that was seen in this round."""
+    progress = part(status, "progress")
+    rounds = [
+        [number(each, key) or 0 for key in ("attempt", "round")] for each in (status, progress)
+    ]
+    if not isinstance(progress, Mapping) or rounds[0] != rounds[1]:
+        return 0.0
+    last = unix_seconds(text(progress, "updatedAt", limit=64))
+    return math.inf if last is None else max(0.0, seconds_since(since, last))
 
 
 def message(status: Any) -> str:

@@ -3,10 +3,11 @@
 A state's time is added when the job leaves the state, so no status is written for it alone.
 """
 
+import sys
 from collections.abc import Mapping
 
 from ddpjob.api import Attempt, Goodput, State, Status
-from ddpjob.times import seconds_since, timestamp
+from ddpjob.times import seconds_since, timestamp, unix_seconds
 
 _ACTIVE: Mapping[State, str] = {
     "Starting": "starting_seconds",
@@ -19,7 +20,8 @@ _BOOKS: Mapping[State, str] = {"Pending": "queued_seconds", **_ACTIVE}
 def with_time_booked(old: Status, new: Status, now: float, *, created: str | None) -> Status:
     """Return `new` with the time that the job spent in the state of `old`, if it has left it.
 
-    The first state began when the job was `created`.
+    The first state began when the job was `created`. What ran after the last step that was seen,
+    before a failure, is lost.
     """
     state = old.state or "Pending"
     if new.state is None or new.state == state and old.goodput.since:
@@ -28,11 +30,24 @@ def with_time_booked(old: Status, new: Status, now: float, *, created: str | Non
     if new.state == state:
         return new.model_copy(update={"goodput": spent.model_copy(update={"since": since})})
     if book := _BOOKS.get(state):
-        seconds = getattr(spent, book) + max(0, int(seconds_since(since, now)))
-        spent = spent.model_copy(update={book: seconds})
+        seconds = max(0, int(seconds_since(since, now)))
+        failed = state == "Running" and new.state in ("Restarting", "Failed")
+        kept = min(seconds, _seconds_of_steps(old, new, since)) if failed else seconds
+        update = {"lost_seconds": spent.lost_seconds + seconds - kept}
+        spent = spent.model_copy(update={**update, book: getattr(spent, book) + kept})
     return new.model_copy(
         update={"goodput": _rated(spent.model_copy(update={"since": timestamp(now)}))}
     )
+
+
+def _seconds_of_steps(old: Status, new: Status, since: str) -> int:
+    """Return the seconds from `since` to the last step that was seen in the round of `old`."""
+    place = {"attempt": old.attempt, "round": old.round}
+    progress = new.model_copy(update=place).current_progress
+    if progress is None:
+        return 0
+    last = unix_seconds(progress.updated_at)
+    return sys.maxsize if last is None else max(0, int(seconds_since(since, last)))
 
 
 def active_seconds(status: Status, now: float) -> float:

@@ -127,6 +127,8 @@ class Report:
     attempt: int
     step: int
     source: Literal["file", "callback", "counted"]
+    first_step: int | None = None
+    """The first one of the round that the agent has seen; agents of earlier versions do not say."""
     total_steps: int | None = None
     epoch: float | None = None
     loss: float | None = None

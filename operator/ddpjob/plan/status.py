@@ -102,7 +102,8 @@ def with_progress(status: api.Status, report: Report | None) -> api.Status:
     old = status.current_progress
     # A step of another source is another count.
     first = old.first_step if old is not None and old.source == report.source else None
-    first = report.step if first is None else first
+    found = (report.first_step, first, report.step)
+    first = min(report.step, next(step for step in found if step is not None))
     progress = _progress(report).model_copy(update={"first_step": first})
     if progress == old:
         return status

@@ -53,6 +53,7 @@ class AgentReport(BaseModel):
     node_rank: Annotated[int, Field(ge=0, lt=2**31)] = 0
     source: Literal["file", "callback", "counted", "none"] = "none"
     step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    first_step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     total_steps: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     epoch: float | None = None
     loss: float | None = None

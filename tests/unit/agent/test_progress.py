@@ -41,6 +41,7 @@ def test_a_full_report_is_served_as_it_was_written(tmp_path: Path) -> None:
         "node_rank": 0,
         "state": "running",
         "source": "file",
+        "first_step": 12,
         "step": 12,
         "total_steps": 100,
         "epoch": 1.0,
@@ -197,7 +198,8 @@ def test_a_page_belongs_to_its_process_not_to_the_next_one_with_that_pid(tmp_pat
 def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None:
     count(tmp_path, 1, step=50, local_rank=0)
     progress = progress_with(tmp_path, "")
-    assert progress.page("running")["source"] == "counted"
+    page = progress.page("running")
+    assert (page["source"], page["first_step"]) == ("counted", 1)
     assert progress.page("running")["step"] == 50
     Path(progress.config.progress_file).write_text('{"step": 1}')
     progress.poll(1.0)
