@@ -84,6 +84,7 @@ class Config:
         self.namespace = text("DDPJOB_NAMESPACE", "default")
         self.attempt = whole("DDPJOB_ATTEMPT", 0)
         self.round = whole("DDPJOB_ROUND", 0, 0)
+        self.restarts = whole("DDPJOB_RESTARTS", 0, 0)  # of the job, before this attempt
         self.node_rank = whole("DDPJOB_NODE_RANK", 0, most=self.nnodes - 1)
         self.master_addr = text("MASTER_ADDR")
         self.master_port = whole("MASTER_PORT", 1, most=65535)

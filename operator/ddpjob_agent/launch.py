@@ -44,9 +44,13 @@ class Launch:
             stopped_at: float | None = None
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
                 self.env = kwargs.get("env") or {}
-                if "TORCHELASTIC_RUN_ID" in self.env and "LOCAL_RANK" in self.env:
+                is_worker = "TORCHELASTIC_RUN_ID" in self.env and "LOCAL_RANK" in self.env
+                if is_worker:  # torchrun counts its own restarts, of which there are none
+                    restarts = os.environ.get("DDPJOB_RESTARTS", "0")
+                    self.env = kwargs["env"] = {**self.env, "TORCHELASTIC_RESTART_COUNT": restarts}
+                super().__init__(*args, **kwargs)
+                if is_worker:
                     launch.workers.append(self)
                     launch.write()
 

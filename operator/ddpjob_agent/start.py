@@ -66,6 +66,7 @@ def of_round(config: Config, env: Mapping[str, str]) -> dict[str, str]:
     A worker of an earlier round that is still there would otherwise reach the next one's store.
     """
     result = {**env, "DDPJOB_ROUND": str(config.round)}
+    result["DDPJOB_RESTARTS"] = str(config.restarts + config.round)
     if config.round:
         result["MASTER_PORT"] = str(config.master_port)
         if "PET_MASTER_PORT" in env:

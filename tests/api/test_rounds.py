@@ -33,7 +33,7 @@ TRAIN = """
         path = os.path.join(sys.argv[1], f"{place}-{rank}")
         if not os.path.exists(path):
             with open(path + ".tmp", "w") as file:
-                file.write(str(os.getpid()))
+                file.write(f"{os.getpid()} {os.environ['TORCHELASTIC_RESTART_COUNT']}")
             os.rename(path + ".tmp", path)
         time.sleep(0.02)
         is_over[0] = os.path.exists(end)
@@ -57,7 +57,13 @@ async def trains(jobs: Jobs, folder: Path, attempt: int, number: int) -> list[in
     """Wait until all ranks make steps in this round; their pids."""
     files = [folder / f"{attempt}-{number}-{rank}" for rank in range(2)]
     await jobs.until(lambda job: all(file.exists() for file in files))
-    return [int(file.read_text()) for file in files]
+    return [int(file.read_text().split()[0]) for file in files]
+
+
+def restart_counts(folder: Path) -> dict[str, str]:
+    """How often its job has been started again, as each rank of each round was told."""
+    found = sorted(folder.glob("[0-9]*-*-[01]"))
+    return {path.name: path.read_text().split()[1] for path in found}
 
 
 async def is_in(jobs: Jobs, attempt: int, number: int) -> dict[str, Any]:
@@ -94,6 +100,9 @@ async def test_a_killed_rank_costs_a_round_and_no_pod(jobs: Jobs, tmp_path: Path
     assert (status["restarts"], status["budget"]["charged"]) == (3, 3)
     history = [(past["attempt"], past["round"], past["reason"]) for past in status["history"]]
     assert history == [(0, number, "Signal") for number in range(3)] + [(0, 3, "Succeeded")]
+    assert restart_counts(tmp_path) == {
+        f"0-{n}-{rank}": f"{n}" for n in range(4) for rank in (0, 1)
+    }
 
 
 @pytest.mark.deep
@@ -107,6 +116,7 @@ async def test_a_second_failure_without_a_step_gets_new_pods(jobs: Jobs, tmp_pat
     assert history == [(0, 0), (0, 1)]
     await trains(jobs, tmp_path, 1, 0)
     await end_well(jobs, tmp_path)
+    assert {restart_counts(tmp_path)[f"1-0-{rank}"] for rank in (0, 1)} == {"2"}
 
 
 @pytest.mark.deep

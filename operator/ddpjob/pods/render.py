@@ -371,6 +371,7 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         "DDPJOB_JOB": job.name,
         "DDPJOB_NAMESPACE": job.namespace,
         "DDPJOB_ATTEMPT": str(attempt),
+        "DDPJOB_RESTARTS": str(max(0, job.status.restarts - job.status.round)),
         "DDPJOB_NODE_RANK": rank,
         "DDPJOB_NNODES": str(spec.nnodes),
         "DDPJOB_NPROC_PER_NODE": str(nproc),
