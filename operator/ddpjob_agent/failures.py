@@ -36,6 +36,8 @@ ESCAPES = r"\x1b\[[0-9;]*[A-Za-z]"
 PLAIN_CODES = (1, 255)
 # Libraries whose sentence is the last one on stderr.
 PARSERS = ("argparse", "click.", "typer.")
+# Of a script that was written for torch.distributed.launch.
+NO_LOCAL_RANK = "; torchrun passes no such option: the rank is in the environment, as LOCAL_RANK"
 # Programs that only start others, as modules and as commands.
 LAUNCHERS = re.compile(
     r"torch\.distributed\.(run|launch)|torchrun|accelerate(\.commands\.\w+)?|accelerate-launch"
@@ -121,7 +123,8 @@ def judge_words(words: Mapping[str, Any], code: int) -> tuple[int, str]:
     )
     is_parser = str(words.get("by")).startswith(PARSERS) and bool(text or logged)
     if is_parser and code not in PLAIN_CODES:
-        return PRIMARY, f": {text or logged}"
+        told = NO_LOCAL_RANK if re.search(r"required: .*--local[-_]rank\b", text or logged) else ""
+        return PRIMARY, f": {text or logged}{told}"
     if text or handled:
         grade = SECONDARY if re.search(LOGGED_ENDS, text) else PRIMARY
         return (handled[0][0] if handled else grade), f": {text or handled[0][2]}"

@@ -188,8 +188,9 @@ class Round:
             return Verdict("LaunchFailed", USER_ERROR, failure)
         if failures:
             verdict = judge_failures(failures, self.config.nnodes == 1)
-            return judge_memory(verdict, oom_kills() - self.launcher.oom_kills)
-        return judge_torchrun(launch.get("error"), self.config, code, now)
+        else:
+            verdict = judge_torchrun(launch.get("error"), self.config, code, now)
+        return judge_memory(verdict, oom_kills() - self.launcher.oom_kills)
 
     def completed(self, now: float) -> Verdict:
         """The verdict on a round whose work is done."""

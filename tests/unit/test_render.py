@@ -109,6 +109,25 @@ def test_the_agent_wraps_the_launcher(
         ({"nnodes": 2}, True, "2"),
         ({"nnodes": 1, "nprocPerNode": 2}, True, "2"),
         ({"nnodes": 3, "resources": {"limits": {"nvidia.com/gpu": 8}}}, True, "24"),
+        (
+            {
+                "nnodes": 2,
+                "nprocPerNode": "gpu",
+                "resources": {"limits": {"nvidia.com/gpu": 8, "cpu": 2}},
+            },
+            True,
+            "16",
+        ),
+        (
+            {"nnodes": 1, "nprocPerNode": "cpu", "resources": {"limits": {"cpu": "3500m"}}},
+            True,
+            "3",
+        ),
+        (
+            {"nnodes": 1, "nprocPerNode": "cpu", "resources": {"limits": {"cpu": "100m"}}},
+            False,
+            "1",
+        ),
     ],
 )
 def test_accelerate_is_told_everything(spec: dict[str, Any], several: bool, processes: str) -> None:

@@ -79,12 +79,13 @@ Overlay = Annotated[
 ]
 
 
-_NPROC_RULE = f"must be 'auto' or an integer from 1 to {MAX_NPROC}"
+NPROC_WORDS = ("auto", "cpu", "gpu")  # torchrun's
+_NPROC_RULE = f"must be 'auto', 'cpu', 'gpu' or an integer from 1 to {MAX_NPROC}"
 
 
 def _nproc(value: Any) -> Any:
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    if value != "auto" and not (is_number and 1 <= value <= MAX_NPROC):
+    if value not in NPROC_WORDS and not (is_number and 1 <= value <= MAX_NPROC):
         raise broken_rules(Broken(_NPROC_RULE))
     return value
 
@@ -99,7 +100,7 @@ NprocPerNode = Annotated[
             "x-kubernetes-int-or-string": True,
             "x-kubernetes-validations": [
                 {
-                    "rule": "type(self) == string ? self == 'auto' : "
+                    "rule": f"type(self) == string ? self in {list(NPROC_WORDS)} : "
                     f"1 <= int(self) && int(self) <= {MAX_NPROC}",
                     "message": _NPROC_RULE,
                 }
@@ -224,11 +225,19 @@ def _gpus_cel(resources: str) -> str:
     return f"(has({limits}) ? {limits}.filter(r, {names}).map(r, {count}).sum() : 0)"
 
 
-# `[world]` binds the number of ranks to a name, so that it is not counted again for each rank.
-_WORLD_CEL = (
-    "self.nnodes * (type(self.nprocPerNode) != string ? int(self.nprocPerNode) : "
-    f"[1, {_gpus_cel('self.resources')}].max())"
+def _cpus_cel(resources: str) -> str:
+    """Return the CEL expression for `cpus` of the resources at this path."""
+    limits = f"{resources}.limits"
+    count = f"int(quantity(string({limits}['cpu'])).asApproximateFloat())"
+    return f"(has({limits}) && 'cpu' in {limits} ? {count} : 0)"
+
+
+_PROCESSES_CEL = (
+    "(type(self.nprocPerNode) != string ? int(self.nprocPerNode) : self.nprocPerNode == 'cpu' ? "
+    f"[1, {_cpus_cel('self.resources')}].max() : [1, {_gpus_cel('self.resources')}].max())"
 )
+# `[world]` binds the number of ranks to a name, so that it is not counted again for each rank.
+_WORLD_CEL = f"self.nnodes * {_PROCESSES_CEL}"
 _RANKS_CEL = (
     "oldSelf.hasValue() && "
     "oldSelf.value().failurePolicy.rules == self.failurePolicy.rules || "
@@ -316,7 +325,8 @@ class Spec(Model):
     """`nnodes` is the number of nodes. Each node is one pod."""
     nproc_per_node: NprocPerNode = "auto"
     """`nprocPerNode` is the number of processes in each pod. `auto` is the number of GPUs in
-    `resources.limits`, or 1 without GPUs."""
+    `resources.limits`, or 1 without GPUs. `gpu` is the same, and needs GPUs. `cpu` is the number of
+    whole CPUs in `resources.limits`, at least 1; torchrun would count those of the machine."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """`backend` is the backend of the process group. The trainer gets it as DDPJOB_BACKEND. `auto`
     is `nccl` with GPUs, and `gloo` without GPUs."""
@@ -417,8 +427,7 @@ class Spec(Model):
             "args",
         ),
         Rule(
-            "self.launcher != 'python' || (type(self.nprocPerNode) != string ? "
-            f"int(self.nprocPerNode) == 1 : {_gpus_cel('self.resources')} <= 1)",
+            f"self.launcher != 'python' || {_PROCESSES_CEL} == 1",
             lambda self: self.launcher != "python" or self.processes_per_node == 1,
             "launcher python starts one process in each pod: must be 1, or auto with one GPU at "
             "most (for more processes use launcher torchrun; a script that starts them itself, "
@@ -426,10 +435,23 @@ class Spec(Model):
             "nprocPerNode",
         ),
         Rule(
-            f"type(self.nprocPerNode) != string || {_gpus_cel('self.resources')} <= {MAX_NPROC}",
+            f"type(self.nprocPerNode) != string || {_PROCESSES_CEL} <= {MAX_NPROC}",
             lambda self: self.processes_per_node <= MAX_NPROC,
-            f"nprocPerNode auto starts a process for each GPU: at most {MAX_NPROC} in a pod",
+            f"nprocPerNode starts a process for each GPU or CPU: at most {MAX_NPROC} in a pod",
             "resources.limits",
+        ),
+        Rule(
+            f"self.nprocPerNode != 'gpu' || {_gpus_cel('self.resources')} > 0",
+            lambda self: self.nproc_per_node != "gpu" or self.gpus > 0,
+            "gpu needs GPUs in resources.limits",
+            "nprocPerNode",
+        ),
+        Rule(
+            "self.nprocPerNode != 'cpu' || has(self.resources.limits) && "
+            "'cpu' in self.resources.limits",
+            lambda self: self.nproc_per_node != "cpu" or "cpu" in (self.resources.limits or {}),
+            "cpu needs cpu in resources.limits",
+            "nprocPerNode",
         ),
         Rule(
             "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "
@@ -536,10 +558,10 @@ class Spec(Model):
 
     @property
     def processes_per_node(self) -> int:
-        """Return the number of processes in each pod, with `auto` resolved."""
-        if self.nproc_per_node == "auto":
-            return max(1, self.gpus)
-        return int(self.nproc_per_node)
+        """Return the number of processes in each pod, with torchrun's words resolved."""
+        if isinstance(self.nproc_per_node, int):
+            return self.nproc_per_node
+        return max(1, cpus(self.resources) if self.nproc_per_node == "cpu" else self.gpus)
 
     @property
     def world_size(self) -> int:
@@ -563,6 +585,12 @@ def gpus(resources: Resources) -> int:
     """Return the number of GPUs in the limits."""
     limits = resources.limits or {}
     return sum(int(quantity_value(limits[name])) for name in limits if is_gpu(name))
+
+
+def cpus(resources: Resources) -> int:
+    """Return the number of whole CPUs in the limits."""
+    limits = resources.limits or {}
+    return int(quantity_value(limits["cpu"])) if "cpu" in limits else 0
 
 
 # Fields of the spec that may change at any time. `template` may too: it is open, so CEL cannot

@@ -69,7 +69,10 @@ Name = Annotated[
 Nnodes = Annotated[int | None, _option("--nnodes", min=1, help="Number of nodes, one pod each.")]
 NprocPerNode = Annotated[
     str | None,
-    _option("--nproc-per-node", help="Processes of each node. By default one for each GPU."),
+    _option(
+        "--nproc-per-node",
+        help="Processes of each node: a number, auto, gpu or cpu. By default one for each GPU.",
+    ),
 ]
 Gpus = Annotated[int | None, _option("--gpus", min=0, help="GPUs of each node.")]
 Cpu = Annotated[str | None, _option("--cpu", help="CPUs of each node, such as 4 or 500m.")]

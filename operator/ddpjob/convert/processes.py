@@ -5,14 +5,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddpjob.api.podtypes import Resources
-from ddpjob.api.spec import gpus
+from ddpjob.api.spec import NPROC_WORDS, gpus
 from ddpjob.convert.accelerate import command_of
 from ddpjob.convert.fields import Fields, Notes
 from ddpjob.convert.program import Program, number
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-
-WORDS = ("auto", "cpu", "gpu")
 
 
 def gpus_of(resources: Any) -> int:
@@ -30,7 +28,7 @@ def read_processes(source: Fields, name: str) -> int | str | None:
     """
     value = source.take(name, object)
     count = number(value) if isinstance(value, str) else value
-    if value in WORDS or value is None:
+    if value in NPROC_WORDS or value is None:
         return value if isinstance(value, str) else None
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise source.error(name, "must be auto, cpu, gpu or a number from 1", value)
@@ -62,7 +60,7 @@ def _processes(
             notes.changed(path, f"{declared}: {reason}")
         return 1 if gpu_count > 1 else None
     wanted: int | str = number(program.nproc) or program.nproc or declared
-    if isinstance(wanted, str) and wanted not in WORDS:
+    if isinstance(wanted, str) and wanted not in NPROC_WORDS:
         notes.lost(path, "the command line has its processes from a variable: set nprocPerNode")
         wanted = declared
     if isinstance(wanted, int):

@@ -234,9 +234,9 @@ KINDS = (
         PYTHON | {"args": ["--epochs", "3", "--lr=0.1"]},
     ),
     Kind(
-        "missing argument for argparse, under torchrun",
-        exit_code(2, "the following arguments are required: --epochs", node_rank=0),
-        script(ARGUMENTS),
+        "--local_rank, which torchrun does not pass",
+        exit_code(2, "required: --local_rank; torchrun passes no such option", node_rank=0),
+        script(ARGUMENTS.replace("--epochs", "--local_rank")),
         TORCHRUN,
     ),
     Kind(

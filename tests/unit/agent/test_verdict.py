@@ -4,12 +4,14 @@ import json
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpjob_agent import round
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.verdict import (
     Verdict,
@@ -20,6 +22,7 @@ from ddpjob_agent.verdict import (
     termination_message,
     write_termination,
 )
+from tests.unit.agent.samples import config
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,18 @@ def test_a_kill_for_want_of_memory_is_told_from_other_ends(
     assert found.reason == reason
     assert ("out of memory" in first.message) == (reason == "OOMKilled")
     assert (found.agent_exit == 137) == (first.signal == "SIGKILL" or reason == "OOMKilled")
+
+
+def test_torchrun_itself_may_be_what_the_kernel_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round, "oom_kills", lambda: 1)
+    ours: Any = SimpleNamespace(
+        mode="torchrun", config=config(tmp_path), launcher=SimpleNamespace(oom_kills=0)
+    )
+    found = round.Round.judge_end(ours, {}, -9, [], 1.0)
+    assert (found.reason, found.agent_exit) == ("OOMKilled", 137)
+    assert found.failure.message.startswith("torchrun itself was killed by SIGKILL: out of memory")
 
 
 @pytest.mark.parametrize(
