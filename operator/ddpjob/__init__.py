@@ -25,7 +25,7 @@ _PLACES = {
     **dict.fromkeys(
         (
             *("DDPJobError", "InvalidJob", "LoginFailed", "JobFailed", "JobTimeout"),
-            *("NoResult", "ResultTooLarge"),
+            *("JobRefused", "NoResult", "ResultTooLarge"),
             *("ClusterError", "NotFound", "NotInstalled", "Conflict", "AlreadyExists"),
             *("Expired", "Refused", "Forbidden", "Unavailable"),
         ),
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ddpjob.errors import Forbidden as Forbidden
     from ddpjob.errors import InvalidJob as InvalidJob
     from ddpjob.errors import JobFailed as JobFailed
+    from ddpjob.errors import JobRefused as JobRefused
     from ddpjob.errors import JobTimeout as JobTimeout
     from ddpjob.errors import LoginFailed as LoginFailed
     from ddpjob.errors import NoResult as NoResult

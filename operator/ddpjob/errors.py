@@ -5,6 +5,7 @@ DDPJobError
 ├── LoginFailed         no way into the cluster: no kubeconfig, no such context, 401, …
 ├── JobFailed           the job has failed: its primary failure
 ├── JobTimeout          the job is not as far as it was waited for (also a TimeoutError)
+├── JobRefused          the job gets no pods: the installation or the API server refuses them
 ├── NoResult            the job has succeeded, and left no value
 │   └── ResultTooLarge      the value has more bytes than the status may have
 └── ClusterError        an error answer of the API server, real or local: code, reason, message
@@ -113,6 +114,15 @@ class JobTimeout(DDPJobError, TimeoutError):
     def __init__(self, job: Any, message: str) -> None:
         self.job = job
         super().__init__(printable(message, MAX_ANSWER))
+
+
+class JobRefused(DDPJobError):
+    """The job gets no pods until somebody changes something. It stays. `job` is its snapshot."""
+
+    def __init__(self, job: Any, message: str) -> None:
+        self.job = job
+        super().__init__(printable(message, MAX_ANSWER))
+        self.advice = f"ddpjob describe {printable(job.name, MAX_PATH)} says what to change"
 
 
 class NoResult(DDPJobError):

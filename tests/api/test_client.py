@@ -21,6 +21,7 @@ from ddpjob.errors import (
     Forbidden,
     InvalidJob,
     JobFailed,
+    JobRefused,
     JobTimeout,
     LoginFailed,
     NotFound,
@@ -151,6 +152,29 @@ def test_wait_ends_with_the_job(
     assert (cause.rank, cause.node, cause.exit_code) == (5, "gpu-1", 3)
     assert "\x1b" not in str(cause) and "MaxRestartsExceeded" in str(cause)
     assert job.wait(check=False).state == "Failed"
+
+
+REFUSED = {
+    **{"type": "Accepted", "status": "False", "reason": "Invalid", "message": "policy.hostNetwork"},
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+ACCEPTED = {**REFUSED, "status": "True", "reason": "Accepted"}
+
+
+def test_wait_ends_once_a_refusal_has_stood_for_so_long(
+    client: Client, write_status: Callable[..., None], later: Callable[..., None]
+) -> None:
+    job, other = client.submit(JOB), client.submit(job_object("other"))
+    write_status(state="Pending", conditions=[REFUSED])
+    with pytest.raises(JobRefused, match="digits is Pending: Invalid: policy.hostNet") as refused:
+        job.wait(refused_after=0.3)
+    assert refused.value.advice == "ddpjob describe digits says what to change"
+    with pytest.raises(JobRefused, match="digits is Pending"):
+        list(client.changes([other, job.refresh()], refused_after=0.3))
+    with pytest.raises(JobTimeout):
+        job.wait(timeout=0.5, refused_after=None)
+    later(lambda: write_status(state="Running", conditions=[ACCEPTED]))
+    assert job.wait("running", timeout=200, refused_after=200).state == "Running"
 
 
 def test_wait_for_a_job_that_is_deleted_does_not_hang(

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ddpjob import __version__, names
-from tests.api.reading import Cluster, ago
+from tests.api.reading import Cluster, ago, condition
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
@@ -327,6 +327,22 @@ def test_wait_gives_up_after_the_timeout(cluster: Cluster, env: Mapping[str, str
     assert ended.err.endswith("error: one is Running after 1s, not finished\n")
     wrong = ddpjob("wait", "one", "--for", "done", env=env)
     assert wrong.code == 2 and "must be finished, running or step=N, got 'done'" in wrong.err
+
+
+def test_wait_gives_up_on_a_job_that_is_refused(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.pending("one")
+    text = 'pods "one-0-0" is forbidden: exceeded quota: team'
+    cluster.status(
+        "one", conditions=[condition("Running", "False", "CreateRefused", text, ago(minutes=1))]
+    )
+    ended = ddpjob("wait", "one", "--refused-after", "1s", env=env)
+    assert ended.code == 5 and ended.out == ""
+    assert ended.err.endswith(
+        f"error: one is Starting: CreateRefused: {text}\n"
+        "  next: ddpjob describe one says what to change\n"
+    )
+    quota = "ask for less, or ask an admin of the namespace for a larger quota"
+    assert f"hint      {quota}" in ddpjob("describe", "one", env=env).out
 
 
 def test_wait_for_a_job_that_is_deleted(cluster: Cluster, env: Mapping[str, str]) -> None:

@@ -171,6 +171,28 @@ def test_a_node_is_left_only_if_it_may_be_to_blame(changes: dict[str, Any], blam
     assert found["hints"] == [hint] * blames
 
 
+@pytest.mark.parametrize(
+    ("reason", "message", "hint"),
+    [
+        (
+            "Invalid",
+            "spec.template.spec.hostNetwork: true is not allowed by this installation "
+            "(policy.hostNetwork)",
+            "ask who installed ddpjob to allow it: policy.hostNetwork",
+        ),
+        ("Invalid", "spec.env: must be less", "change the field, or submit the job anew"),
+        ("NameTaken", "pod llama-0-0 is there", "delete the object that has the name"),
+    ],
+)
+def test_a_job_that_is_refused_says_what_to_change_or_whom_to_ask(
+    reason: str, message: str, hint: str
+) -> None:
+    accepted = {**condition("Accepted", "False", reason, message, 720)}
+    for state, count in (("Pending", 1), ("Running", 0)):
+        found = described({"state": state, "conditions": [accepted]})
+        assert [hint in each for each in found["hints"]] == [True] * count
+
+
 def test_a_reason_that_is_cut_in_its_column_is_told_whole() -> None:
     why_not = 'failed to pull image "x": ' + "long, " * 30 + ": no such host"
     status = {

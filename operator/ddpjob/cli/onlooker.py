@@ -29,14 +29,17 @@ class Onlooker:
         self._shown: tuple[str, str] | None = None
 
     def look_on(self) -> Exit:
-        """Show the job until it is finished, and return the exit code that stands for its end."""
+        """Show the job until it is finished, and return the exit code that stands for its end.
+
+        Raises JobRefused once its pods have been refused for some seconds.
+        """
         from ddpjob.cli.endings import detached
         from ddpjob.cli.logstream import Options, print_logs
 
         name = self._job.name
         try:
             self._until_taken()
-            job = self._job.until(self._is_settled)
+            job = self._job.until(self._is_settled, refused_after=why.REFUSED_SECONDS)
             if _stays_suspended(job):
                 note(f"it starts with: ddpjob resume {name}{self._place.flags}")
                 return Exit.OK

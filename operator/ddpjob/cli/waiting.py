@@ -19,7 +19,14 @@ class Wait:
     """One wait. `until` is what `Job.wait` takes. Raises typer.BadParameter for another text."""
 
     def __init__(
-        self, place: Place, until: str, output: Record, *, until_any: bool, timeout: float | None
+        self,
+        place: Place,
+        until: str,
+        output: Record,
+        *,
+        until_any: bool,
+        timeout: float | None,
+        refused_after: float | None,
     ) -> None:
         try:
             self._wanted = parse_until(until)
@@ -27,13 +34,14 @@ class Wait:
             raise bad(str(error), "--for") from None
         self._place, self._until, self._output = place, until, output
         self._until_any, self._timeout = until_any, timeout
+        self._refused_after = why.REFUSED_SECONDS if refused_after is None else refused_after
         self._began = time.monotonic()
         self._told: dict[str, str] = {}
 
     def run(self, names: list[str]) -> Exit:
         """Wait for these jobs, or for the newest one, and return the exit code.
 
-        Raises JobTimeout, NotFound, another ClusterError or LoginFailed.
+        Raises JobTimeout, JobRefused, NotFound, another ClusterError or LoginFailed.
         """
         client = self._place.client()
         # The same job twice is one job.
@@ -42,7 +50,8 @@ class Wait:
         left = dict(jobs)
         code = Exit.OK
         try:
-            for job in client.changes(list(jobs.values()), timeout=self._timeout, left=left):
+            limits = {"timeout": self._timeout, "refused_after": self._refused_after}
+            for job in client.changes(list(jobs.values()), left=left, **limits):
                 if job.uid not in left:
                     continue
                 left[job.uid] = job

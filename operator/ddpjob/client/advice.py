@@ -35,6 +35,20 @@ HARDWARE = re.compile(
     r"|\bNVML\b|(?i:nccl \w+ error|bus error|input/output error|remote i/o error)"
 )
 
+# What a refusal says, and what to do about it: by the job's user, or by somebody else.
+REFUSALS = (
+    (r"\bpolicy\.(\w+)", r"change the job, or ask who installed ddpjob to allow it: policy.\1"),
+    (r"exceeded quota", "ask for less, or ask an admin of the namespace for a larger quota"),
+    (
+        r"violates PodSecurity",
+        "change spec.template, or ask an admin of the namespace for another Pod Security level",
+    ),
+    (r'admission webhook "([\w.-]+)"', r"change the job, or ask who runs the webhook \1"),
+    (r"ValidatingAdmissionPolicy '([\w.-]+)'", r"change the job, or ask who made the policy \1"),
+    (r"\ANameTaken", "delete the object that has the name, or submit the job under another one"),
+    (r"\AInvalid", "change the field, or submit the job anew with another value"),
+)
+
 Attempts = Sequence[Mapping[str, Any]]
 
 
@@ -73,7 +87,9 @@ def _word(reason: str) -> str:
 
 def hints(name: str, flags: str, status: Any, attempts: Attempts) -> list[str]:
     """Return what a look at the attempts suggests, in lines."""
-    found = []
+    refusal = why.refusal(status)
+    matches = ((re.search(pattern, refusal), words) for pattern, words in REFUSALS)
+    found = [match.expand(words) for match, words in matches if match][:1]
     nodes = Counter(each["node"] for each in attempts if each["node"] and _blames_node(each))
     for node, count in nodes.most_common(3):
         # Somebody will copy the command, and the name may be anybody's text.

@@ -33,6 +33,7 @@ from ddpjob.client.job import Job
 from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.threads import Pipe
+from ddpjob.client.why import REFUSED_SECONDS
 from ddpjob.errors import DDPJobError
 from ddpjob.json_depth import Body
 
@@ -60,13 +61,19 @@ class AsyncJob(Snapshot):
         return await self._do(Job.refresh)
 
     async def wait(
-        self, until: str = "finished", *, timeout: float | None = None, check: bool = True
+        self,
+        until: str = "finished",
+        *,
+        timeout: float | None = None,
+        check: bool = True,
+        refused_after: float | None = REFUSED_SECONDS,
     ) -> Self:
         """Return the job once it is `finished`, `running`, or at `step=N` at least.
 
         Raises as `Job.wait`. The job runs on if this is cancelled.
         """
-        return await self._do(lambda job: job.wait(until, timeout=timeout, check=check))
+        limits = {"timeout": timeout, "refused_after": refused_after}
+        return await self._do(lambda job: job.wait(until, check=check, **limits))
 
     async def result(self, timeout: float | None = None) -> Any:
         """Return what rank 0 has left, which is JSON, once the job has succeeded.

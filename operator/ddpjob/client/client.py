@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ddpjob.client.brief import brief
+from ddpjob.client.changes import watch_jobs
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Snapshot
@@ -124,28 +125,19 @@ class Client:
         *,
         timeout: float | None = None,
         left: Container[str] | None = None,
+        refused_after: float | None = None,
     ) -> Iterator[Job]:
         """Yield these jobs now, then each again when it changes, for `timeout` seconds.
 
         All are of one namespace. Raises NotFound if one is deleted whose uid is `left`: by default
-        each of them, else those that the caller has left there.
+        each of them, else those that the caller has left there. Raises JobRefused once the pods of
+        one have been refused for `refused_after` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        uids = {job.uid for job in jobs}
-
-        def keep(body: Body) -> Body | None:
-            return body if Job(self.connection, body).uid in uids else None
-
         yield from jobs
-        watch = self.connection.watch(
-            DDPJOBS,
-            namespace=jobs[0].namespace,
-            known=[job.body for job in jobs],
-            keep=keep,
-            deadline=deadline,
-        )
-        with closing(watch):  # an error would keep its connection open as long as itself
-            for event in watch:
+        limits = {"deadline": deadline, "refused_after": refused_after}
+        with closing(watch_jobs(self.connection, [job.body for job in jobs], **limits)) as events:
+            for event in events:
                 job = Job(self.connection, event.object)
                 if event.type != "DELETED":
                     yield job

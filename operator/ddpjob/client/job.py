@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob import names
 from ddpjob.client import why
+from ddpjob.client.changes import watch_jobs
 from ddpjob.client.connection import MERGE, Connection
 from ddpjob.client.events import Event, read_event
 from ddpjob.client.snapshot import Snapshot
@@ -49,17 +50,23 @@ class Job(Snapshot):
         return self._take(self._connection.get(DDPJOBS, self.name, namespace=self.namespace))
 
     def wait(
-        self, until: str = "finished", *, timeout: float | None = None, check: bool = True
+        self,
+        until: str = "finished",
+        *,
+        timeout: float | None = None,
+        check: bool = True,
+        refused_after: float | None = why.REFUSED_SECONDS,
     ) -> "Job":
         """Return the job once it is `finished`, `running`, or at `step=N` at least.
 
         A finished job is never waited for. With `check`, a failed one raises JobFailed. Raises
-        JobTimeout after `timeout` seconds, NotFound if the job is deleted, and ValueError for
-        another `until`. The job runs on in all of these cases.
+        JobTimeout after `timeout` seconds, JobRefused once the job's pods have been refused for
+        `refused_after` seconds, NotFound if the job is deleted, and ValueError for another `until`.
+        The job runs on in all of these cases.
         """
         wanted = parse_until(until)
         deadline = None if timeout is None else time.monotonic() + timeout
-        with closing(self._changes(deadline)) as changes:
+        with closing(self._changes(deadline, refused_after)) as changes:
             for job in changes:
                 if job.is_at(wanted):
                     if check:
@@ -80,7 +87,8 @@ class Job(Snapshot):
         """Show the job until it is finished: in a notebook live, elsewhere line by line.
 
         An interrupt ends the looking on alone, and says how to come back. Raises JobTimeout after
-        `timeout` seconds, and NotFound if the job is deleted.
+        `timeout` seconds, JobRefused once its pods have been refused for 30 s, and NotFound if the
+        job is deleted.
         """
         from ddpjob.client.live import follow
 
@@ -107,13 +115,16 @@ class Job(Snapshot):
         """End the requests of the job's connection, which it may share with others."""
         self._connection.close()
 
-    def until(self, holds: Callable[["Job"], bool], *, timeout: float | None = None) -> "Job":
-        """Return the job once something holds of it.
-
-        Raises JobTimeout after `timeout` seconds, and NotFound if the job is deleted.
-        """
+    def until(
+        self,
+        holds: Callable[["Job"], bool],
+        *,
+        timeout: float | None = None,
+        refused_after: float | None = None,
+    ) -> "Job":
+        """Return the job once something holds of it. Raises as `wait`."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        with closing(self._changes(deadline)) as changes:
+        with closing(self._changes(deadline, refused_after)) as changes:
             for job in changes:
                 if holds(job):
                     return job
@@ -289,14 +300,17 @@ class Job(Snapshot):
         self.body = body
         return self
 
-    def _changes(self, deadline: float | None) -> Generator["Job", None, None]:
-        """Yield this job now and after each change, until `deadline`. Raises NotFound."""
+    def _changes(
+        self, deadline: float | None, refused_after: float | None = None
+    ) -> Generator["Job", None, None]:
+        """Yield this job now and after each change, until `deadline`.
+
+        Raises NotFound, and JobRefused after so many seconds without pods.
+        """
         yield self.refresh()
-        watch = self._connection.watch(
-            DDPJOBS, namespace=self.namespace, after=self.body, deadline=deadline
-        )
-        with closing(watch):  # an error would keep its connection open as long as itself
-            for event in watch:
+        limits = {"deadline": deadline, "refused_after": refused_after}
+        with closing(watch_jobs(self._connection, [self.body], **limits)) as events:
+            for event in events:
                 if event.type == "DELETED":
                     raise NotFound(404, "NotFound", f"{self.name} was deleted")
                 yield self._take(event.object)

@@ -3,6 +3,7 @@
 A thread reads each of the two. Ctrl-C, or a notebook's interrupt, ends the looking on alone.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from ddpjob.client.display import Display, display, is_notebook
 from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.threads import Pipe
-from ddpjob.errors import DDPJobError, JobTimeout
+from ddpjob.client.why import REFUSED_SECONDS
+from ddpjob.errors import DDPJobError, JobRefused, JobTimeout
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
@@ -26,8 +28,8 @@ LOOK_SECONDS, LAST_SECONDS = 0.5, 15.0
 def follow(job: "Job", timeout: float | None, shown: Display | None = None) -> None:
     """Show the job until it is finished.
 
-    Raises JobTimeout and NotFound. An interrupt says how to come back; only outside of notebooks is
-    it raised, to end the program.
+    Raises JobTimeout, JobRefused and NotFound. An interrupt says how to come back; only outside of
+    notebooks is it raised, to end the program.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     shown = shown or display(job)
@@ -53,6 +55,7 @@ def _show(last: Snapshot, pipe: Pipe[News], shown: Display, deadline: float | No
     `last` is the job as it was before.
     """
     ended_at: float | None = None
+    refused_at = math.inf
     while (items := pipe.take(LOOK_SECONDS)) is not None:
         now = time.monotonic()
         for item in items:
@@ -64,6 +67,9 @@ def _show(last: Snapshot, pipe: Pipe[News], shown: Display, deadline: float | No
             else:
                 shown.note(item)
         shown.draw()
+        refused_at = min(refused_at, now) if last.refusal else math.inf
+        if now >= refused_at + REFUSED_SECONDS:
+            raise JobRefused(last, f"{last.name} is {last.state}: {last.refusal}")
         if last.is_finished:
             ended_at = now if ended_at is None or items else ended_at
             if now > ended_at + LAST_SECONDS:

@@ -139,7 +139,9 @@ class LocalRun(Run):
     def _is_over(self) -> bool:
         return self._open == 0
 
-    def _changes(self, deadline: float | None) -> Generator[Job, None, None]:
+    def _changes(
+        self, deadline: float | None, refused_after: float | None = None
+    ) -> Generator[Job, None, None]:
         while deadline is None or time.monotonic() < deadline:
             with self._changed:
                 body, is_over = self.body, self._is_over

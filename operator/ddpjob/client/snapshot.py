@@ -111,6 +111,11 @@ class Snapshot:
         return why.number(self.seen, "status", "round") or 0
 
     @property
+    def refusal(self) -> str:
+        """Return why the job gets no pods until somebody changes something, or an empty text."""
+        return why.refusal(self.seen.get("status"))
+
+    @property
     def gpus_per_node(self) -> int:
         """Return the GPUs in the limits of each pod."""
         limits = why.part(self.seen, "spec", "resources", "limits")

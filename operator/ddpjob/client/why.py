@@ -16,6 +16,8 @@ from ddpjob.times import seconds_since, unix_seconds
 
 # The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
 FINISHED = ("Succeeded", "Failed")
+# Seconds for which a refusal may pass by itself: a webhook that starts, a name that is freed.
+REFUSED_SECONDS = 30.0
 # Characters of the line.
 MAX_LINE = 256
 # The largest number that is read: JSON readers keep integers exact up to here.
@@ -145,6 +147,21 @@ def message(status: Any) -> str:
     for kind in (*kinds, order.get(state(status), "Running")):
         if found := text(condition(status, kind), "message", limit=4096):
             return found
+    return ""
+
+
+def refusal(status: Any) -> str:
+    """Return why the job gets no pods until somebody changes something; empty if it may get them.
+
+    A job that runs goes on, whatever an edit has broken.
+    """
+    if state(status) not in ("Pending", "Starting", "Restarting"):
+        return ""
+    accepted, running = condition(status, "Accepted"), condition(status, "Running")
+    if accepted.get("status") == "False":
+        return f"{text(accepted, 'reason')}: {text(accepted, 'message', limit=4096)}"
+    if text(running, "reason") == "CreateRefused":
+        return f"CreateRefused: {text(running, 'message', limit=4096)}"
     return ""
 
 
