@@ -73,6 +73,7 @@ SOURCE_VOLUME = "ddpjob-src"
 RUN_DIR = "/ddpjob/run"
 # An emptyDir with HOME and caches.
 HOME_DIR = "/ddpjob/home"
+TMP_VOLUME = "ddpjob-tmp"
 # Bytes of a result. A termination message has 4096, and other things to tell.
 MAX_RESULT = 2048
 PROGRESS_FILE = f"{RUN_DIR}/progress.json"

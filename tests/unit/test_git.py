@@ -243,6 +243,16 @@ def test_a_touched_file_is_no_change_and_a_filtered_one_is_compared_as_it_is(fol
     assert git.is_dirty(folder)
 
 
+@pytest.mark.parametrize("left", [".ddpjob/digits/logs/a.log", "sub/__pycache__/train.pyc"])
+def test_what_is_never_sent_makes_nothing_dirty(folder: Path, left: str) -> None:
+    """A local run leaves a folder."""
+    (folder / left).parent.mkdir(parents=True)
+    (folder / left).touch()
+    assert not git.is_dirty(folder)
+    (folder / "new.py").touch()
+    assert git.is_dirty(folder)
+
+
 def test_changes_of_submodules_make_the_folder_dirty(folder: Path) -> None:
     assert not pack(folder).is_dirty
     write(folder / "sub", **{"train.py": "x = 2\n"})

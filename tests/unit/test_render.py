@@ -102,6 +102,31 @@ def test_the_agent_wraps_the_launcher(
     assert container["args"] == args
 
 
+def read_only(value: object, **more: Any) -> dict[str, Any]:
+    """A template whose trainer's root file system is so."""
+    container = {"name": "trainer", "securityContext": {"readOnlyRootFilesystem": value}, **more}
+    return {"spec": {"containers": [container], "volumes": [{"name": "own", "emptyDir": {}}]}}
+
+
+@pytest.mark.parametrize(
+    ("template", "mounted"),
+    [
+        (read_only(True), "ddpjob-tmp"),
+        (read_only(False), None),
+        (read_only(True, volumeMounts=[{"name": "own", "mountPath": "/tmp/"}]), "own"),
+        (read_only(True, volumeMounts=[{"name": "own", "mountPath": "/tmp/x"}]), "ddpjob-tmp"),
+    ],
+)
+def test_a_trainer_that_may_not_write_into_its_image_has_a_tmp(
+    template: dict[str, Any], mounted: str | None
+) -> None:
+    made = pod(job(template=template))
+    places = {m["mountPath"].rstrip("/"): m["name"] for m in trainer(made)["volumeMounts"]}
+    assert places.get("/tmp") == mounted
+    volumes = [volume["name"] for volume in made["spec"]["volumes"]]
+    assert volumes.count("ddpjob-tmp") == (mounted == "ddpjob-tmp")
+
+
 @pytest.mark.parametrize(
     ("spec", "several", "processes"),
     [

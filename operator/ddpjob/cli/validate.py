@@ -44,8 +44,9 @@ def validate(
 
     The ConfigMaps with a job's code may stand beside it. Each broken rule is printed with its field
     and value. The exit code is 0 if all files are valid, and 2 if one is not. --server asks for
-    what only a cluster knows: rights, quotas and admission. The exit code is 5 if these refuse a
-    job, and 4 without a login or a right.
+    what only a cluster knows: rights, and what refuses DDPJobs there (admission, quotas of them).
+    Whether it takes their pods turns out when they are created. The exit code is 5 if a job is
+    refused, and 4 without a login or a right.
     """
     place = {"--namespace": namespace, "--context": context, "--kubeconfig": kubeconfig}
     for option, value in place.items():

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpjob.client.ignore import NEVER
 from ddpjob.text import printable
 
 # Bytes of git's answer: paths of many more files than a job may have.
@@ -96,13 +97,16 @@ def revision(folder: Path) -> Revision:
 
 
 def is_dirty(folder: Path) -> bool:
-    """Return whether files of the folder differ from its commit. Raises GitError.
+    """Return whether files of the folder that may be sent differ from its commit.
+
+    Raises GitError.
 
     Of a submodule only its commit is compared, because git would ask the submodule's own git for
     more, to which no setting of ours would be passed on.
     """
     words = ("status", "--porcelain", "-z", "--ignore-submodules=dirty", "--", ".")
-    return bool(_ask(folder, *words, settings=_no_filters(folder)))
+    others = [f":(exclude,glob)**/{name}/**" for name in NEVER]
+    return bool(_ask(folder, *words, *others, settings=_no_filters(folder)))
 
 
 def _no_filters(folder: Path) -> list[str]:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+# Folders that are never sent: repositories, local runs of jobs, compiled modules.
+NEVER = (".git", ".hg", ".svn", ".ddpjob", "__pycache__")
+
 # `**` between slashes: any number of folders.
 ANY_FOLDERS = None
 

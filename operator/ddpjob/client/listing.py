@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddpjob.client import git
-from ddpjob.client.ignore import ignores
+from ddpjob.client.ignore import NEVER, ignores
 from ddpjob.client.plain_files import open_plain
 from ddpjob.errors import InvalidJob
 
 IGNORE_FILE = ".ddpjobignore"
 MAX_IGNORE_BYTES = 2**20
-# Folders that are never sent: repositories, local runs of jobs, compiled modules.
-NEVER = (".git", ".hg", ".svn", ".ddpjob", "__pycache__")
 # A file of every virtual environment, which works nowhere else.
 ENVIRONMENT_FILE = "pyvenv.cfg"
 

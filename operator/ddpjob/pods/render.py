@@ -11,6 +11,7 @@ of the template; every part is a function of its own that only this file needs.
 
 import base64
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -211,6 +212,7 @@ def _pod(
     if not found:  # else a volume may be missing because its template was not merged
         found += _unmounted(pod)
     _secure(pod)
+    _mount_tmp(pod)
     if job.spec.code:
         code.check_mounts(job.spec.code, overlay.trainer(pod)["volumeMounts"])
     _leave_lost_nodes(pod)
@@ -496,6 +498,19 @@ def _secure(pod: Body) -> None:
         for container in pod["spec"].get(kind) or []:
             own = container.get("securityContext") or {}
             container["securityContext"] = overlay.merge(_CONTAINER_SECURITY, own)
+
+
+def _mount_tmp(pod: Body) -> None:
+    """Give the trainer a /tmp where its image may not be written to, unless it has one.
+
+    torchrun and many scripts need a folder for temporary files. Other places of ours are mounted.
+    """
+    trainer = overlay.trainer(pod)
+    mounts = trainer["volumeMounts"]
+    is_there = any(posixpath.normpath(mount["mountPath"]) == "/tmp" for mount in mounts)
+    if trainer["securityContext"].get("readOnlyRootFilesystem") is True and not is_there:
+        mounts.append({"name": names.TMP_VOLUME, "mountPath": "/tmp"})
+        pod["spec"]["volumes"].append({"name": names.TMP_VOLUME, "emptyDir": {}})
 
 
 def _unmounted(pod: Body) -> Iterator[InvalidJob]:

@@ -10,7 +10,7 @@ from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.runner.launch import CannotStart, main_container
 
-# Pods share this machine's own /dev/shm.
+# Pods share this machine's own /dev/shm, and its /tmp, where each has a folder of its own.
 SHARED_MEMORY = "/dev/shm"
 # Folders of a job.
 LOGS, SHARED = "logs", "volumes"
@@ -77,7 +77,11 @@ def mount(
     mounted = {log_path: folders.termination_log}
     for entry in container.get("volumeMounts") or []:
         name, path = entry["name"], entry["mountPath"].rstrip("/")
-        if path == SHARED_MEMORY and "emptyDir" in volumes.get(name, {}):
+        if (
+            path == SHARED_MEMORY
+            and "emptyDir" in volumes.get(name, {})
+            or name == names.TMP_VOLUME
+        ):
             continue
         if name not in volumes or not path or entry.get("subPathExpr"):
             raise CannotStart(f"volumeMounts[{name}]: cannot be mounted here at {path or '/'}")
