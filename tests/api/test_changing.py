@@ -203,6 +203,30 @@ def test_deletion_in_a_pipe_needs_yes(cluster: Cluster, env: Mapping[str, str]) 
     assert ddpjob("delete", "three", "-y", "-o", "json", env=env).code == 2
 
 
+def test_a_sweep_is_submitted_sorted_and_deleted_by_its_label(
+    cluster: Cluster, env: Mapping[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").touch()
+    for name, loss in (("low", "0.5"), ("none", None), ("lower", "1e-03")):
+        args = ["train.py", "--image", "i", "--name", name, "--label", "team.example/sweep=lr"]
+        ended = ddpjob("submit", *args, "--code", "none", env=env, cwd=tmp_path)
+        assert ended.code == 0 and f"next: ddpjob logs -f {name}" in ended.err
+        cluster.status(name, state="Succeeded", summary={"loss": loss} if loss else {})
+    cluster.running("other")
+    place = ("-n", cluster.namespace)  # before the command, as kubectl has it
+    ended = ddpjob(*place, "get", "-l", "team.example/sweep", "--sort", "loss", env=env)
+    assert [line.split()[0] for line in ended.out.splitlines()[1:]] == ["lower", "low", "none"]
+    ended = ddpjob("plot", "none", env=env)
+    assert ended.code == 2 and "none: has no loss; docs/progress.md" in ended.err
+    sweep = ("delete", "-y", "-l", "team.example/sweep=lr")
+    assert ddpjob(*sweep, "other", env=env).code == 2
+    ended = ddpjob(*sweep, env=env)
+    assert ended.code == 0 and sorted(ended.out.splitlines()) == [
+        f"{name} deleted" for name in ("low", "lower", "none")
+    ]
+    assert "has the labels" in ddpjob(*sweep, env=env).err and stored(cluster, "other")
+
+
 def test_deletion_waits_until_the_pods_are_gone(cluster: Cluster, env: Mapping[str, str]) -> None:
     job = cluster.job("digits")
     pods, uid = PODS.path(cluster.namespace), job["metadata"]["uid"]

@@ -84,6 +84,7 @@ def test_the_folder_and_the_script_in_it(
         ({"file": "train.py", "code": "src"}, "'train.py' is not in the folder 'src'"),
         ({"file": "train.py", "code": "lib"}, "there is no folder 'lib'"),
         ({"file": "train.py", "env": ["A"]}, "--env: must be NAME=VALUE"),
+        ({"file": "train.py", "label": ["a"]}, "--label: must be KEY=VALUE"),
         ({"file": "train.py", "env": ["A b=1"]}, "got 'A b'"),
         ({"file": "train.py", "env_file": ["gone"]}, "gone: No such file or directory"),
     ],

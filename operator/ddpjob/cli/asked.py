@@ -120,6 +120,7 @@ class Asked:
             "args": args,
             "script_args": self.script_args if program is None else None,
             "name": given["name"],
+            "labels": dict(_label(text) for text in given.get("label") or ()),
             "image": given["image"],
             "nnodes": given["nnodes"],
             "nproc_per_node": int(nproc) if re.fullmatch("[0-9]{1,6}", nproc or "") else nproc,
@@ -183,6 +184,13 @@ def _variable(text: str, where: str) -> tuple[str, str]:
         rule = "the name must be letters, digits, '_', '-' and '.', not beginning with a digit"
         raise InvalidJob(where, f"{rule}, got {name[:80]!r}")
     return name.strip(), value
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidJob("--label", f"must be KEY=VALUE, got {text!r}", text)
+    return key, value
 
 
 def _is_here(module: str) -> bool:

@@ -17,6 +17,7 @@ from ddpjob.cli.options import (
     plain_name,
 )
 from ddpjob.cli.say import note, say
+from ddpjob.cli.values import bad
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
@@ -30,9 +31,15 @@ class OnlyName(StrEnum):
 
 def delete(
     names: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="NAME", help="Jobs.", autocompletion=complete_names),
-    ],
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--selector", "-l", help="Label selector, such as sweep=lr, instead of names."
+        ),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal it is needed.")
     ] = False,
@@ -52,8 +59,15 @@ def delete(
     """
     from ddpjob.cli import objects
 
+    if bool(names) == bool(labels):
+        raise bad("give the NAMEs of jobs or --selector, one of the two")
     client = Place(namespace, context, kubeconfig).client()
-    jobs = [client.job(name) for name in dict.fromkeys(map(plain_name, names))]
+    jobs: list[Job] = [client.job(name) for name in dict.fromkeys(map(plain_name, names or ()))]
+    if labels:
+        jobs = [*client.jobs(labels=labels)]
+        if not jobs:
+            note(f"no job in namespace {client.namespace} has the labels {labels}")
+            return
     if not yes:
         _ask(jobs)
     for job in jobs:

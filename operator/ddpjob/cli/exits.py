@@ -123,8 +123,20 @@ def report_unforeseen(error: Exception) -> Exit:
     return Exit.UNFORESEEN
 
 
+# Options that may stand before the command.
+PLACES = ("-n", "--namespace", "--context", "--kubeconfig")
+
+
 class Commands(TyperGroup):
     """The group of all commands. An error of ours ends a command as `report` says."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the options of the place before the command too, as kubectl does."""
+        rest, place = list(args), list[str]()
+        while rest and rest[0].startswith(PLACES):
+            count = 1 if "=" in rest[0] or rest[0].startswith("-n") and rest[0] != "-n" else 2
+            place, rest = place + rest[:count], rest[count:]
+        return super().parse_args(ctx, [*rest[:1], *place, *rest[1:]])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the arguments name."""

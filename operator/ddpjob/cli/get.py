@@ -16,7 +16,7 @@ from ddpjob.cli.options import (
 from ddpjob.text import printable
 
 STATES = ("Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
-SORTS = ("age", "name", "state", "restarts", "step")
+SORTS = ("age", "name", "state", "restarts", "step", "loss")
 
 
 def _states(text: str | None) -> str | None:

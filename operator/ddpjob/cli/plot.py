@@ -47,11 +47,14 @@ def plot(
     if name is not None and file is not None:
         _refuse("give the NAME of a job or --file, not both")
     if file is not None:
-        title, curve = file, _of_file(file, metric)
+        title, curve, is_over = file, _of_file(file, metric), False
     else:
-        title, curve = _of_job(Place(namespace, context, kubeconfig), name, metric)
+        job = find(Place(namespace, context, kubeconfig).client(), name)
+        title, is_over = job.name, job.is_finished
+        curve = plots.points_of(job.body.get("status") or {}, metric)
     if not curve.points:
-        _refuse(f"{title}: has no {LABELS[metric]} yet; docs/progress.md has how to report it")
+        what = f"{title}: has no {LABELS[metric]}" + " yet" * (not is_over)
+        _refuse(f"{what}; docs/progress.md has how to report it")
     label = LABELS[metric]
     if svg is not None:
         drawn = plots.svg(curve.points, curve.restarts, title, label=label, is_log=log)
@@ -60,12 +63,6 @@ def plot(
     width = shutil.get_terminal_size().columns
     drawn = plots.text(curve.points, curve.restarts, width, ROWS, label=label, is_log=log)
     say(*(drawn if can_print(drawn) else drawn.translate(plots.ASCII)).splitlines())
-
-
-def _of_job(place: Place, name: str | None, metric: plots.Metric) -> tuple[str, plots.Curve]:
-    """Return the name and the curve of a job in the cluster. Raises DDPJobError."""
-    job = find(place.client(), name)
-    return job.name, plots.points_of(job.body.get("status") or {}, metric)
 
 
 def _of_file(path: str, metric: plots.Metric) -> plots.Curve:

@@ -66,6 +66,10 @@ JobFile = Annotated[
 Name = Annotated[
     str | None, _option("--name", help="Name of the job. By default it is made of the script's.")
 ]
+Label = Annotated[
+    list[str] | None,
+    _option("--label", metavar="KEY=VALUE", help="Label of the job. May be repeated."),
+]
 Nnodes = Annotated[int | None, _option("--nnodes", min=1, help="Number of nodes, one pod each.")]
 NprocPerNode = Annotated[
     str | None,

@@ -1,5 +1,7 @@
 """A job as a row of `ddpjob get`. Pure: `now` comes in."""
 
+import math
+import re
 from collections.abc import Callable
 
 from ddpjob.client import why
@@ -20,7 +22,14 @@ ORDERS: dict[str, Callable[[Job], tuple[float | str, ...]]] = {
     "state": lambda job: (job.state, job.namespace, job.name),
     "restarts": lambda job: (-restarts(job), job.namespace, job.name),
     "step": lambda job: (-(why.number(job.seen, "status", "progress", "step") or 0), job.name),
+    "loss": lambda job: (loss(job), job.name),
 }
+
+
+def loss(job: Job) -> float:
+    """Return the last loss, infinity without one: those jobs come last."""
+    text = why.text(job.seen, "status", "summary", "loss", limit=32)
+    return float(text) if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?", text) else math.inf
 
 
 def headings(*, wide: bool = False, namespaces: bool = False) -> tuple[str, ...]:

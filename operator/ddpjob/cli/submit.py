@@ -37,6 +37,7 @@ def submit(
     module: program.Module = None,
     filename: program.JobFile = None,
     name: program.Name = None,
+    label: program.Label = None,
     nnodes: program.Nnodes = None,
     gpus: program.Gpus = None,
     nproc_per_node: program.NprocPerNode = None,

@@ -3,6 +3,7 @@
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,9 @@ class Submission:
         step("job", f"{job.namespace}/{job.name} created: {_size(self._job)}")
         if self._output is not None:
             objects.show([job], self._output, single=True)
+        if self._output is None and watch is None and not os.isatty(STDOUT):
+            place = replace(self._place, namespace=job.namespace)
+            note(f"  next: ddpjob logs -f {job.name}{place.flags}")
         if watch if watch is not None else self._output is None and os.isatty(STDOUT):
             from ddpjob.cli.onlooker import Onlooker
 

@@ -31,6 +31,8 @@ class JobOptions:
     """The arguments alone: the script of the file stays."""
     name: str | None = None
     """By default one is made of the script's name: `train-k7x2p`."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the job, beside those of the file."""
     image: str | None = None
     nnodes: int | None = None
     nproc_per_node: int | str | None = None
@@ -78,6 +80,9 @@ def build_job(options: JobOptions, base: Mapping[str, Any] | None = None) -> Bod
         wanted = dict.fromkeys(options.image_pull_secrets)
         spec["imagePullSecrets"] = secrets + [{"name": n} for n in wanted if n not in known]
     _set_name(job, options.name)
+    if options.labels:
+        metadata = job["metadata"]
+        metadata["labels"] = {**_object(metadata, "labels", "metadata."), **options.labels}
     return job
 
 
