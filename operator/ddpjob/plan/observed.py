@@ -127,8 +127,6 @@ class Report:
     attempt: int
     step: int
     source: Literal["file", "callback", "counted"]
-    first_step: int | None = None
-    """The first one of the round that the agent has seen; agents of earlier versions do not say."""
     total_steps: int | None = None
     epoch: float | None = None
     loss: float | None = None
@@ -137,6 +135,8 @@ class Report:
     updated_at: float | None = None
     metrics: tuple[tuple[str, float], ...] = ()
     round: int = 0
+    first_step: int | None = None
+    """The first one of the round that the agent has seen; agents of earlier versions do not say."""
 
 
 @dataclass(frozen=True, slots=True)
