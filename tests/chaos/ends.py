@@ -4,7 +4,15 @@ from collections.abc import Set
 from typing import Any
 
 CLOCKS = (
-    *("time", "since", "ratio", "queuedSeconds", "startingSeconds", "productiveSeconds"),
+    *(
+        "time",
+        "since",
+        "ratio",
+        "queuedSeconds",
+        "startingSeconds",
+        "productiveSeconds",
+        "lostSeconds",
+    ),
     *("roots", "uids"),  # of the operator's own secret, and of uids
 )
 

@@ -90,9 +90,8 @@ MUTANTS = (
     Mutant(
         "an index that keeps ghosts",
         "cluster/informer.py",
-        'if event.type == "DELETED":\n                self._store.remove(metadata["uid"], '
-        'int(metadata["resourceVersion"]))',
-        'if event.type == "DELETED":\n                pass',
+        'self._store.remove(metadata["uid"], version, is_gone=item is not None)',
+        "pass",
         tests=(life("fails-once"),),
     ),
     Mutant(
@@ -163,7 +162,7 @@ MUTANTS = (
     Mutant(
         "a list that replaces nothing",
         "cluster/informer.py",
-        "                self.remove(uid, listed_at)",
+        "                self.remove(uid, listed_at, is_gone=False)",
         "                pass",
         tests=(life("fails-once"), life("is-suspended")),
     ),

@@ -26,7 +26,10 @@ from tests import agentpod
 from tests.trainer.warm_bench import Bench, Ended
 from tests.trainer.warm_cases import CASES, RANDOM, SEEN
 
-pytestmark = pytest.mark.deep(turn=1)  # together, as they share what is dear
+pytestmark = [
+    pytest.mark.deep(turn=1),  # together, as they share what is dear
+    pytest.mark.timeout(1000),  # which comes first, and takes some minutes on a busy machine
+]
 
 OBSERVED = [name for name in SEEN if name.startswith("seen")]
 

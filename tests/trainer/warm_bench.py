@@ -12,7 +12,7 @@ from tests.agentpod import Pod, Pods, python_path
 
 LAUNCHER = Path(__file__).with_name("warm_launcher.py")
 COMMAND = ("python", "--", "python3", "-u", "-m", "accelerate.commands.launch")
-SECONDS = 280.0  # for all cases; a machine may have others to serve
+SECONDS = 900.0  # for all cases; a machine may have others to serve
 # What a record of the hooks has of the moment and of the process.
 OF_THE_PROCESS = ("pid", "time")
 

@@ -5,7 +5,7 @@ import base64
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import zip_longest
 from secrets import token_urlsafe
@@ -28,12 +28,10 @@ from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refus
 from ddpjob.json_depth import Body, aside
 from ddpjob.plan.decision import Decision, Deletion
 from ddpjob.plan.observed import PodRecord
-from ddpjob.plan.own import is_own
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.proof import proofs
 from ddpjob.plan.strays import SPARED_SECONDS
 from ddpjob.pods import render
-from ddpjob.pods.render import labels_of, owner_of
 from ddpjob.settings import Settings
 from ddpjob.times import seconds_since
 
@@ -249,32 +247,6 @@ class Children:
             self.caches.put_pod(record)
         else:
             self.caches.remove_pod(pod.uid)
-
-    async def recover(self, job: DDPJob, attempt: int, rank: int, made: Mapping[int, str]) -> None:
-        """Give a pod of the job its labels and its owner back, if it exists and is the job's own.
-
-        `made` has `uid_print` of the attempt's pods that the status does not have yet.
-        """
-        name = names.pod_name(job.name, attempt, rank)
-        body = await self._get(PODS, job.namespace, name)
-        if body is None:
-            return
-        metadata = body["metadata"]
-        owners = metadata.get("ownerReferences") or []
-        others = [o for o in owners if not o.get("controller") and o.get("uid") != job.uid]
-        ours = {
-            "labels": labels_of(job)
-            | {names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: str(rank)},
-            "ownerReferences": [owner_of(job), *others],
-        }
-        pod = pod_record({**body, "metadata": {**metadata, **ours}})
-        if pod is None or not is_own(job.status, pod, made):
-            return
-        log.info("job=%s/%s pod=%s taken back", job.namespace, job.name, name)
-        seen = {name: metadata[name] for name in ("uid", "resourceVersion")}
-        stored = await self.cluster.patch(PODS, job.namespace, name, {"metadata": {**seen, **ours}})
-        if (record := pod_record(stored)) is not None:
-            self.caches.put_pod(record)
 
     async def _expire_pod(self, pod: PodRecord) -> None:
         """Have the pod's kubelet end it: `activeDeadlineSeconds` becomes the pod's age."""

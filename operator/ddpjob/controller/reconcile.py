@@ -12,6 +12,7 @@ from ddpjob.controller.children import Children
 from ddpjob.controller.events import record_event
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.controller.memory import Caches, Memory, Order, Rendered, elapsed
+from ddpjob.controller.recovery import recover
 from ddpjob.controller.transition import is_pruned, is_transition
 from ddpjob.errors import (
     AlreadyExists,
@@ -26,7 +27,6 @@ from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
 from ddpjob.plan.decision import Decision, Event
 from ddpjob.plan.observed import Observed
-from ddpjob.plan.own import absent
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.status import with_condition
@@ -39,8 +39,6 @@ PASSING_SECONDS = 5.0
 # A new job takes four turns in one call: prepare, write Starting, create, settle. After more than
 # this its decisions alternate, and other jobs have their turn.
 _MAX_TURNS = 8
-# Pods that somebody takes away again and again are taken back so often.
-_RECOVER_SECONDS = 5.0
 # Decisions that may take more than some milliseconds: 2 µs for a pod, 40 µs for a failed one's
 # message.
 _MANY_PODS = 2000
@@ -80,7 +78,7 @@ class Reconciler:
             memory.requeue_at = math.inf
             try:
                 job = await aside(record.is_large, record.parse)
-                if wait := await self._recover(job, memory):
+                if wait := await recover(self.cluster, self.caches, job, memory):
                     return wait
                 decision = await self._decide(job, memory, confirmed=confirmed)
                 if record.is_part and decision.is_idle(job.status):
@@ -137,26 +135,6 @@ class Reconciler:
     def forget(self, uid: str) -> None:
         """Forget a job that has been deleted."""
         self.memories.pop(uid, None)
-
-    async def _recover(self, job: DDPJob, memory: Memory) -> float | None:
-        """Take back own pods that are not seen any more and that exist.
-
-        Somebody has changed their labels or owners. They run on, so no other attempt may begin.
-        Returns the seconds until the next time, if it was tried just now. Raises ClusterError.
-        """
-        if memory.missed is None:
-            memory.missed = absent(job.status, self.caches.pods(job.namespace, job.uid))
-        if not memory.missed or job.metadata.deletion_timestamp:
-            return None
-        wait = memory.recovered_at + _RECOVER_SECONDS - time.monotonic()
-        if wait > 0:
-            return wait
-        memory.recovered_at = time.monotonic()
-        for place in sorted(memory.missed):
-            made = memory.made[1] if memory.made[0] == place[0] else {}
-            await self.children.recover(job, *place, made)
-            memory.missed.discard(place)
-        return None
 
     def _observe(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Observed:
         place = job.metadata.generation, job.status.attempt
