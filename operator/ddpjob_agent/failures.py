@@ -37,7 +37,7 @@ PLAIN_CODES = (1, 255)
 # Libraries whose sentence is the last one on stderr.
 PARSERS = ("argparse", "click.", "typer.")
 # Of a script that was written for torch.distributed.launch.
-NO_LOCAL_RANK = "; torchrun passes no such option: the rank is in the environment, as LOCAL_RANK"
+NO_LOCAL_RANK = "; torchrun sets LOCAL_RANK"
 # Programs that only start others, as modules and as commands.
 LAUNCHERS = re.compile(
     r"torch\.distributed\.(run|launch)|torchrun|accelerate(\.commands\.\w+)?|accelerate-launch"

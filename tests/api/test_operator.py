@@ -16,7 +16,7 @@ from tests.api.jobs import Jobs, conditions, rank
 from tests.builders import job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
-from tests.cluster.client import Client
+from tests.cluster.client import MERGE, Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
@@ -192,6 +192,14 @@ async def test_what_is_granted_is_what_is_used(
         await jobs.create("late", activeDeadlineSeconds=2)
         await jobs.create("opened")
         await jobs.in_state("Running", "opened")
+        pod = f"/api/v1/namespaces/{namespace}/pods/opened-0-0"
+        orphan = {"metadata": {"ownerReferences": None}}
+        await client.request("PATCH", pod, orphan, content_type=MERGE)
+
+        async def is_back() -> bool:
+            return "ownerReferences" in (await client.request("GET", pod))["metadata"]
+
+        await until(is_back, seconds=200)
         await jobs.patch("opened", suspend=True)
         await jobs.in_state("Suspended", "opened")
         await jobs.patch("opened", suspend=False, networkPolicy={"enabled": False})

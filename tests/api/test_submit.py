@@ -87,7 +87,8 @@ def test_a_script_is_sent_and_its_job_created(
     (job,) = all_jobs(cluster)
     (config_map,) = code_maps(cluster)
     name, part = job["metadata"]["name"], config_map["metadata"]["name"]
-    code, created = ended.err.splitlines()
+    code, created, following = ended.err.splitlines()
+    assert following.startswith("  next: ddpjob logs -f ")
     assert re.fullmatch(rf"code      3 files, \d+ B -> \d+ B, ConfigMap {part}", code)
     assert created == f"job       {cluster.namespace}/{name} created: 2 nodes x 8 GPUs"
     assert name.startswith("train-") and len(name) == len("train-k7x2p")

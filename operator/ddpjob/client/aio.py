@@ -252,11 +252,13 @@ class AsyncClient:
         *,
         timeout: float | None = None,
         left: Container[str] | None = None,
+        refused_after: float | None = None,
     ) -> AsyncGenerator[AsyncJob, None]:
         """Yield these jobs now, then each again when it changes, as `Client.changes` does."""
         client = Client.on(self.connection.apart())
         known = [Job(client.connection, job.body) for job in jobs]
-        made = _read(lambda: client.changes(known, timeout=timeout, left=left), client.close)
+        limits = {"timeout": timeout, "refused_after": refused_after}
+        made = _read(lambda: client.changes(known, left=left, **limits), client.close)
         async with aclosing(made) as changes:
             async for job in changes:
                 yield AsyncJob(self.connection, job.body)

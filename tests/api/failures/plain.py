@@ -235,7 +235,7 @@ KINDS = (
     ),
     Kind(
         "--local_rank, which torchrun does not pass",
-        exit_code(2, "required: --local_rank; torchrun passes no such option", node_rank=0),
+        exit_code(2, "required: --local_rank; torchrun sets LOCAL_RANK", node_rank=0),
         script(ARGUMENTS.replace("--epochs", "--local_rank")),
         TORCHRUN,
     ),

@@ -56,7 +56,7 @@ ENV = {"MASTER_PORT": "29500", "PET_MASTER_PORT": "29500", "PET_RDZV_ID": "uid-0
 
 
 def test_the_first_round_has_the_pods_environment(tmp_path: Path) -> None:
-    assert of_round(config(tmp_path), ENV) == {**ENV, "DDPJOB_ROUND": "0"}
+    assert of_round(config(tmp_path), ENV) == {**ENV, "DDPJOB_ROUND": "0", "DDPJOB_RESTARTS": "0"}
 
 
 def test_a_later_round_has_its_own_port_and_rendezvous_and_all_else_as_before(
@@ -68,13 +68,14 @@ def test_a_later_round_has_its_own_port_and_rendezvous_and_all_else_as_before(
         "PET_MASTER_PORT": "29502",
         "PET_RDZV_ID": "uid-0-2",
         "DDPJOB_ROUND": "2",
+        "DDPJOB_RESTARTS": "2",
         "X": "1",
     }
 
 
 def test_a_launcher_without_torchruns_variables_gets_none(tmp_path: Path) -> None:
     env = of_round(config(tmp_path).of_round(1), {"MASTER_PORT": "29500"})
-    assert env == {"MASTER_PORT": "29501", "DDPJOB_ROUND": "1"}
+    assert env == {"MASTER_PORT": "29501", "DDPJOB_ROUND": "1", "DDPJOB_RESTARTS": "1"}
 
 
 PORT = "--main_process_port"
