@@ -60,10 +60,10 @@ class Request(io.RawIOBase):
         return True
 
     def readinto(self, room: Any) -> int:
-        """Read into `room`. Raises OSError."""
+        """Read into `room`. Raises TimeoutError where it is too slow, or too long."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0 or self.left <= 0:
-            raise OSError("too slow, or too long")
+            raise TimeoutError
         self.connection.settimeout(seconds)
         count = self.connection.recv_into(room, min(len(room), self.left))
         self.connection.settimeout(REQUEST_SECONDS)  # for the answer
