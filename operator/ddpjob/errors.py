@@ -119,9 +119,9 @@ class JobTimeout(DDPJobError, TimeoutError):
 class JobRefused(DDPJobError):
     """The job gets no pods until somebody changes something. It stays. `job` is its snapshot."""
 
-    def __init__(self, job: Any, message: str) -> None:
+    def __init__(self, job: Any) -> None:
         self.job = job
-        super().__init__(printable(message, MAX_ANSWER))
+        super().__init__(printable(f"{job.name} is {job.state}: {job.refusal}", MAX_ANSWER))
         self.advice = f"ddpjob describe {printable(job.name, MAX_PATH)} says what to change"
 
 

@@ -62,12 +62,12 @@ def delete(
     if bool(names) == bool(labels):
         raise bad("give the NAMEs of jobs or --selector, one of the two")
     client = Place(namespace, context, kubeconfig).client()
-    jobs: list[Job] = [client.job(name) for name in dict.fromkeys(map(plain_name, names or ()))]
-    if labels:
-        jobs = [*client.jobs(labels=labels)]
-        if not jobs:
-            note(f"no job in namespace {client.namespace} has the labels {labels}")
-            return
+    jobs: list[Job]
+    if names:
+        jobs = [client.job(name) for name in dict.fromkeys(map(plain_name, names))]
+    elif not (jobs := [*client.jobs(labels=labels or "")]):
+        note(f"no job in namespace {client.namespace} has the labels {labels}")
+        return
     if not yes:
         _ask(jobs)
     for job in jobs:

@@ -67,4 +67,4 @@ def _raise_refused(
     """Raise JobRefused for the first of these jobs that has been refused for so long."""
     for job in jobs:
         if after is not None and time.monotonic() >= refused[job.uid] + after:
-            raise JobRefused(job, f"{job.name} is {job.state}: {job.refusal}")
+            raise JobRefused(job)

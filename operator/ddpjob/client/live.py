@@ -69,7 +69,7 @@ def _show(last: Snapshot, pipe: Pipe[News], shown: Display, deadline: float | No
         shown.draw()
         refused_at = min(refused_at, now) if last.refusal else math.inf
         if now >= refused_at + REFUSED_SECONDS:
-            raise JobRefused(last, f"{last.name} is {last.state}: {last.refusal}")
+            raise JobRefused(last)
         if last.is_finished:
             ended_at = now if ended_at is None or items else ended_at
             if now > ended_at + LAST_SECONDS:

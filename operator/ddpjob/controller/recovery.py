@@ -15,7 +15,7 @@ from ddpjob.controller.memory import Caches, Memory
 from ddpjob.errors import NotFound
 from ddpjob.plan.own import absent, is_own
 from ddpjob.plan.podrecord import pod_record
-from ddpjob.pods.render import labels_of, owner_of
+from ddpjob.pods.render import labels_of, owner_of, pod_labels
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +63,8 @@ async def _take_back(
     metadata = body["metadata"]
     owners = metadata.get("ownerReferences") or []
     others = [o for o in owners if not o.get("controller") and o.get("uid") != job.uid]
-    own = {names.ATTEMPT_LABEL: str(place[0]), names.RANK_LABEL: str(place[1])}
-    ours = {"labels": labels_of(job) | own, "ownerReferences": [owner_of(job), *others]}
+    labels = labels_of(job) | pod_labels(place[0], str(place[1]))
+    ours = {"labels": labels, "ownerReferences": [owner_of(job), *others]}
     pod = pod_record({**body, "metadata": {**metadata, **ours}})
     if pod is None or not is_own(job.status, pod, made):
         return

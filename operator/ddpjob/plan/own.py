@@ -76,11 +76,10 @@ def absent(status: Status, pods: Iterable[PodRecord]) -> set[tuple[int, int]]:
     if status.state not in BEGUN:
         return set()
     known = {
-        (table.attempt, i // PRINT)
+        (table.attempt, rank)
         for table in status.pods
         if table.attempt == status.attempt or status.state == "Restarting"
-        for i in range(0, len(table.uids), PRINT)
-        if table.uids[i : i + PRINT] != _NONE
+        for rank in _ranks(table)
     }
     done = {(status.attempt, rank) for rank in parse_ranks(status.succeeded_ranks, MAX_NNODES)}
     return known - done - {(pod.attempt, pod.rank) for pod in pods}
@@ -122,8 +121,13 @@ def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
 def known_ranks(status: Status) -> set[int]:
     """Return the node ranks whose pods have been seen: no other pod can be theirs."""
     table = _table(status, status.attempt)
-    uids = table.uids if table else ""
-    return {i // PRINT for i in range(0, len(uids), PRINT) if uids[i : i + PRINT] != _NONE}
+    return _ranks(table) if table else set()
+
+
+def _ranks(table: OwnPods) -> set[int]:
+    """Return the node ranks whose uids are in the table."""
+    starts = range(0, len(table.uids), PRINT)
+    return {i // PRINT for i in starts if table.uids[i : i + PRINT] != _NONE}
 
 
 def with_root(status: Status, root: str) -> Status:

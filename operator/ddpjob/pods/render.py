@@ -245,6 +245,11 @@ def labels_of(job: DDPJob) -> dict[str, str]:
     }
 
 
+def pod_labels(attempt: int, rank: str) -> dict[str, str]:
+    """Return the labels that a pod has besides `labels_of` its job."""
+    return {names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: rank}
+
+
 def owner_of(job: DDPJob) -> Body:
     """Return the owner reference of all that the job owns."""
     return {
@@ -282,7 +287,7 @@ def _pod_values(job: DDPJob, agent: Agent, rank: str) -> Body:
     return {
         "pod_name": names.pod_name(job.name, attempt, rank),
         "service": names.service_name(job.name),
-        "labels": {names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: rank},
+        "labels": pod_labels(attempt, rank),
         "agent_annotation": names.AGENT_ANNOTATION,
         "agent_config": names.agent_config_name(job.name, agent.digest),
         "agent_port": names.AGENT_PORT,
