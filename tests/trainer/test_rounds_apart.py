@@ -191,6 +191,7 @@ OTHERS = {
     *("DDPJOB_ROUND", "MASTER_PORT", "PET_MASTER_PORT", "PET_RDZV_ID", "TORCHELASTIC_RUN_ID"),
     *("DDPJOB_WARM_START", "DDPJOB_OUTPUT", "TORCHELASTIC_ERROR_FILE"),
 }
+COUNTS = {"DDPJOB_RESTARTS", "TORCHELASTIC_RESTART_COUNT"}
 
 
 def exist(files: list[Path]) -> bool:
@@ -220,8 +221,8 @@ def test_a_rank_is_the_same_in_every_round(pods: Pods) -> None:
             for name, value in ranks[first]["env"].items()
             if ranks[later]["env"].get(name) != value
         }
-        assert differ <= OTHERS
-        assert {"DDPJOB_ROUND", "MASTER_PORT", "PET_RDZV_ID"} <= differ
+        assert differ <= OTHERS | COUNTS
+        assert COUNTS | {"DDPJOB_ROUND", "MASTER_PORT", "PET_RDZV_ID"} <= differ
         assert ranks[later]["env"].keys() == ranks[first]["env"].keys()
 
 
