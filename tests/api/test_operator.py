@@ -193,13 +193,17 @@ async def test_what_is_granted_is_what_is_used(
         await jobs.create("opened")
         await jobs.in_state("Running", "opened")
         pod = f"/api/v1/namespaces/{namespace}/pods/opened-0-0"
-        orphan = {"metadata": {"ownerReferences": None}}
-        await client.request("PATCH", pod, orphan, content_type=MERGE)
+        label = names.MANAGED_BY_LABEL
+        changes: tuple[Body, ...] = ({"ownerReferences": None}, {"labels": {label: None}})
+        for change in changes:
+            body = {"metadata": change}
+            await client.request("PATCH", pod, body, content_type=MERGE)
 
-        async def is_back() -> bool:
-            return "ownerReferences" in (await client.request("GET", pod))["metadata"]
+            async def is_back() -> bool:
+                found = (await client.request("GET", pod))["metadata"]
+                return "ownerReferences" in found and label in found["labels"]
 
-        await until(is_back, seconds=200)
+            await until(is_back, seconds=200)
         await jobs.patch("opened", suspend=True)
         await jobs.in_state("Suspended", "opened")
         await jobs.patch("opened", suspend=False, networkPolicy={"enabled": False})
@@ -210,6 +214,12 @@ async def test_what_is_granted_is_what_is_used(
     with suppress(TimeoutError):
         await until(lambda: used() == granted, seconds=60, every=0.2)
     assert used() == granted
+    gets = [
+        entry
+        for entry in api_server.audit.entries(mark)
+        if (entry.user, entry.resource, entry.verb) == (operators.USER, "pods", "get")
+    ]
+    assert len(gets) == len(changes)
 
 
 ACCOUNT_ROLE = operators.ACCOUNT[1]

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from ddpjob.cluster import DDPJOBS, Cluster, Resource
+from ddpjob.cluster import DDPJOBS, Cluster, Resource, WatchEvent
 from ddpjob.errors import ClusterError, Expired, NotFound
 from ddpjob.json_depth import Body
 
@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 # Bookmarks come about every minute. A watch without an event for longer is taken for broken.
 STALE_SECONDS = 150.0
 _TOMBSTONES = 10_000
+GRACE = "deletionGracePeriodSeconds"
 
 
 class Item(Protocol):
@@ -178,19 +179,22 @@ class Informer(Generic[T]):
             self._note_event()
             metadata = event.object["metadata"]
             if event.type != "BOOKMARK":
-                # What leaves the selection is DELETED too, as it is now.
-                item = self._read(event.object) if self._selects(metadata) else None
+                item = self._read(event.object)
                 if item is not None and event.type != "DELETED":
                     self._store.put(item)
                 else:
                     version = int(metadata["resourceVersion"])
-                    self._store.remove(metadata["uid"], version, is_gone=item is not None)
+                    self._store.remove(metadata["uid"], version, is_gone=_is_gone(event))
             yield metadata["resourceVersion"]
-
-    def _selects(self, metadata: Body) -> bool:
-        """Whether an object's labels are among those that are watched."""
-        name, _, value = self._labels.partition("=")
-        return not name or (metadata.get("labels") or {}).get(name) == value
 
     def _note_event(self) -> None:
         self.last_event_at = asyncio.get_running_loop().time()
+
+
+def _is_gone(event: WatchEvent) -> bool:
+    """Whether an object is known not to exist.
+
+    What leaves the selection is DELETED too, as it was before. A pod that is gone had the last of
+    its grace taken first (`BeforeDelete` in k8s.io/apiserver).
+    """
+    return event.type == "DELETED" and event.object["metadata"].get(GRACE) == 0

@@ -189,6 +189,9 @@ class LocalCluster:
         grace = _grace(body, grace_seconds) if resource == PODS else 0
         if grace > 0:
             return self._mark_deleted(resource, body, grace)
+        if resource == PODS:
+            body["metadata"].setdefault("deletionTimestamp", self._timestamp())
+            body["metadata"]["deletionGracePeriodSeconds"] = 0
         gone = self._store.commit(resource, body, delete=True)
         for kind, orphan in self._store.orphans_of(gone.owner):
             self._remove(kind, orphan.body, None)

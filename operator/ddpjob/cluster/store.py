@@ -69,14 +69,22 @@ class Change:
     def seen_by(
         self, resource: Resource, namespace: str | None, selector: Selector
     ) -> WatchEvent | None:
-        """Return the event of a watch, or None. An object that leaves the selection is DELETED."""
+        """Return the event of a watch, or None.
+
+        An object that leaves the selection is DELETED, as it was before, with the new version.
+        """
         if resource != self.resource or namespace not in (None, self.final.key[0]):
             return None
         was = self.before is not None and selector(self.before.labels)
         now = self.after is not None and selector(self.after.labels)
         kinds = {(False, True): "ADDED", (True, True): "MODIFIED", (True, False): "DELETED"}
         kind = kinds.get((was, now))
-        return WatchEvent(kind, self.final.body) if kind else None
+        body = self.final.body
+        if self.before is not None and self.after is not None and not now:
+            version = body["metadata"]["resourceVersion"]
+            body = self.before.body
+            body["metadata"]["resourceVersion"] = version
+        return WatchEvent(kind, body) if kind else None
 
 
 class Store:
