@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass
-from typing import Any, Mapping  # noqa: UP035 - Python 3.8
+from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.records import integer, objects, past
 
@@ -34,6 +34,8 @@ TEXT_CHARS, CAUSES = 4000, 8
 ESCAPES = r"\x1b\[[0-9;]*[A-Za-z]"
 # sys.exit(1) and exit(-1), with which programs end that give no reason.
 PLAIN_CODES = (1, 255)
+# What a script has to do about a rank that leaves the others.
+SAME_STEPS = "all ranks must take the same number of steps (drop_last, or DDP's join)"
 # Libraries whose sentence is the last one on stderr.
 PARSERS = ("argparse", "click.", "typer.")
 # Of a script that was written for torch.distributed.launch.
@@ -186,6 +188,32 @@ def make_failure(
     if failure.grade == SUSPECT and not crowd:
         failure.grade = PRIMARY
     failure.stopped = was_stopped(worker, failure, now)
+    return failure
+
+
+def who_left(workers: Sequence[Mapping[str, Any]], lost: Failure) -> Failure | None:
+    """The first rank that ended well by itself, where another one only failed, or hangs, for that.
+
+    `workers` are as in launch.json, with the `step` that each has made; `lost` is the other one.
+    Without a rank it stands for ranks on other nodes. It may end first: Python closes its
+    connections some time before it ends.
+    """
+    ends = [
+        (past(worker.get("ended_at"), lost.time), worker)
+        for worker in workers
+        if worker.get("exitcode") == 0 and worker.get("stopped_at") is None
+    ]
+    if not ends:
+        return None
+    at, worker = min(ends, key=lambda end: end[0])
+    step = {integer(other.get("rank")): other.get("step") for other in workers}.get(lost.rank)
+    after = f" after step {worker.get('step')}" * bool(worker.get("step"))
+    who = "others" if lost.rank is None else f"rank {lost.rank}"
+    since = f", past step {step}," * bool(step)
+    message = f"ended{after} while {who}{since} still waited for it; {SAME_STEPS}"
+    rank, local_rank = (integer(worker.get(name)) for name in ("rank", "local_rank"))
+    failure = Failure(message, at, rank, local_rank, traceback=lost.traceback)
+    failure.grade = SUSPECT
     return failure
 
 

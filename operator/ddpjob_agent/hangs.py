@@ -11,11 +11,11 @@ from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import HANG, Config, say
 from ddpjob_agent.environment import STACK_SIGNAL
-from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure
+from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure, who_left
 from ddpjob_agent.processes import is_alive, stat_words
 from ddpjob_agent.progress import Progress, counting_pids
 from ddpjob_agent.records import integer, objects, past, read_records
-from ddpjob_agent.verdict import Verdict
+from ddpjob_agent.verdict import Verdict, peer_ended
 
 # Ranks that wait for others stay so long after a hang: the other pods are yet to be judged.
 LINGER_SECONDS = 4.0
@@ -57,17 +57,23 @@ class Hangs:
         still, step = self.progress.still_seconds(now), self.progress.report.get("step")
         processes = self.take()
         found = stacks.culprit(processes)
-        if not self.stands_still(now, is_dying=found is None):
+        failure = Failure(f"no new step for {still:.0f} s after step {step}", time.time())
+        if found is not None:
+            failure.traceback = found.stacks or "\n".join(found.threads)
+            failure.rank = found.rank if found.trains else None
+        left = None
+        if failure.rank is None or (found and found.kind != stacks.OWN):
+            left = who_left(self.progress.workers(), failure)
+        if not self.stands_still(now, is_dying=found is None and left is None):
             return  # a rank has just ended, or is about to: another pod's end may have reached it
         say(f"Hang: no new step for {still:.0f} s; the stacks of all local ranks:")
         print(stacks.show(processes), file=sys.stderr, flush=True)
-        failure = Failure(f"no new step for {still:.0f} s after step {step}", time.time())
-        self.verdict = Verdict("Hang", HANG, failure)
-        if found is None:
+        self.verdict = peer_ended(left) if left else Verdict("Hang", HANG, failure)
+        self.until = time.monotonic() + (LINGER_SECONDS if left else 0.0)
+        if found is None or left is not None:
             return
         failure.message += f"; {stacks.explain(found, processes)}"
         failure.rank, failure.local_rank = found.rank, found.local_rank
-        failure.traceback = found.stacks or "\n".join(found.threads)
         failure.grade = {stacks.OWN: PRIMARY, stacks.DEVICE: SUSPECT}.get(found.kind, SECONDARY)
         failure.place = found.place if found.kind == stacks.WAITS else ""
         lingers = LINGER_SECONDS if failure.grade > PRIMARY else 0.0

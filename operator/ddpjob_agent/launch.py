@@ -58,6 +58,8 @@ class Launch:
                 code = super().poll()
                 if code is not None and self.ended_at is None:
                     self.ended_at = time.time()
+                    with contextlib.suppress(OSError):
+                        launch.write()  # the others may train on, or wait for it in vain
                 return code
 
             def send_signal(self, number: int) -> None:

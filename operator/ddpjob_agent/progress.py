@@ -16,7 +16,15 @@ from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 from ddpjob_agent.callback import Reports
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.processes import started_ticks
-from ddpjob_agent.records import integer, names_in, past, read_bytes, read_json
+from ddpjob_agent.records import (
+    integer,
+    names_in,
+    objects,
+    past,
+    read_bytes,
+    read_json,
+    read_records,
+)
 from ddpjob_agent.report import STEPS, parse_progress
 
 PROGRESS_BYTES = 16 * 1024
@@ -124,6 +132,14 @@ class Progress:
         if self.report:
             page["updated_at"] = self.updated_at
         return page
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Torchrun's workers, as in launch.json, with the `step` that each has made."""
+        made = {rank: step for step, rank, _ in self.steps.values()}
+        launch = next(read_records(self.config.run_dir, "launch"), {})
+        return [
+            {**w, "step": made.get(integer(w.get("rank")))} for w in objects(launch.get("workers"))
+        ]
 
     def stepped(self) -> dict[int, tuple[int | None, float]]:
         """The rank of each process that made steps, and the last one's unix time, or earlier."""

@@ -118,7 +118,9 @@ class Round:
                     self.expired = f"{missing} is not there after {now - begin:.0f} s"
                     return
             self.progress.poll(now)
-            self.page = self.progress.page("running" if self.started else "waiting")
+            left = all(w.get("exitcode") == 0 for w in self.progress.workers() or ({},))
+            state = ("ended" if left else "running") if self.started else "waiting"
+            self.page = self.progress.page(state)
             is_ending = launcher.code is not None or launcher.terminated_at is not None
             if hangs.verdict is not None and (is_ending or now > hangs.until):
                 return
@@ -187,7 +189,8 @@ class Round:
             failure = Failure(f"no script {os.path.abspath(script)!r}", now, exit_code=2)
             return Verdict("LaunchFailed", USER_ERROR, failure)
         if failures:
-            verdict = judge_failures(failures, self.config.nnodes == 1)
+            workers = self.progress.workers()
+            verdict = judge_failures(failures, self.config.nnodes == 1, workers)
         else:
             verdict = judge_torchrun(launch.get("error"), self.config, code, now)
         return judge_memory(verdict, oom_kills() - self.launcher.oom_kills)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.heartbeat import Heartbeats
 
 # Failures after which the same pods may try again.
-REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled")
+REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled", "PeerEnded")
 # A node whose ranks have failed waits so long to be asked on, and a clean one for the others.
 WAIT_SECONDS = 30.0
 # The termination message of the last round that failed, in the run folder.

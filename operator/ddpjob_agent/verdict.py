@@ -8,10 +8,9 @@ import re
 import signal
 import time
 from dataclasses import dataclass
-from typing import Any, Mapping  # noqa: UP035 - Python 3.8
+from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import (
-    HANG,
     NO_RENDEZVOUS,
     OK,
     OUT_OF_MEMORY,
@@ -31,6 +30,7 @@ from ddpjob_agent.failures import (
     Failure,
     make_failure,
     one_line,
+    who_left,
 )
 from ddpjob_agent.processes import memory_limit
 from ddpjob_agent.records import integer
@@ -64,11 +64,20 @@ def first_cause(failures: list[Failure]) -> Failure:
     return min(failures, key=lambda f: (f.grade, f.time))
 
 
-def judge_failures(failures: list[Failure], alone: bool = True) -> Verdict:
-    """The verdict on workers that failed; `alone`: there are no other pods to have caused it."""
+def judge_failures(
+    failures: list[Failure], alone: bool = True, workers: Sequence[Mapping[str, Any]] = ()
+) -> Verdict:
+    """The verdict on workers that failed; `alone`: there are no other pods to have caused it.
+
+    `workers`: all of them, as in launch.json, with the `step` that each has made.
+    """
     first = first_cause(failures)
+    left = who_left(workers, first) if first.grade == SECONDARY else None
+    first = left or first
     if alone:
         first.grade = PRIMARY
+    if left is not None:
+        return peer_ended(left)
     if first.exit_code == SAVED:
         first.message = f"saved and stopped (exit code {SAVED})"
         return Verdict("Preempted", SAVED, first)
@@ -77,6 +86,11 @@ def judge_failures(failures: list[Failure], alone: bool = True) -> Verdict:
     if not first.launched:
         return Verdict("LaunchFailed", USER_ERROR, first)
     return Verdict("Exception" if first.exception else "ExitCode", USER_ERROR, first)
+
+
+def peer_ended(left: Failure) -> Verdict:
+    """The verdict on ranks that lost one, or wait for one, that has ended well."""
+    return Verdict("PeerEnded", USER_ERROR, left)
 
 
 def signal_number(name: str) -> int:
@@ -216,7 +230,7 @@ def announce(verdict: Verdict) -> None:
     """Write the cause into the log."""
     first = verdict.failure
     rank = "" if first.rank is None else f"rank {first.rank}: "
-    gone = first.grade > PRIMARY and verdict.agent_exit not in (HANG, SILENT)
+    gone = first.grade > PRIMARY and verdict.reason not in ("Hang", "NodeSilent", "PeerEnded")
     note = " (another rank had gone before)" if gone else ""
     say(f"{verdict.reason}: {rank}{first.message}{note}")
 

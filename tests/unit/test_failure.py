@@ -7,7 +7,7 @@ import pytest
 
 from ddpjob.api import Status
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.observed import Observed, PodRecord
+from ddpjob.plan.observed import Observed, PodRecord, Report
 from tests.builders import (
     NOW,
     condition,
@@ -77,15 +77,41 @@ def test_a_secondary_failure_waits_for_the_primary_one_but_not_for_ever() -> Non
     assert late.status.attempt == 1
 
 
-def test_a_secondary_failure_alone_names_the_ranks_that_have_not_failed() -> None:
-    """A rank that left its loop early, or is late, does not fail itself."""
-    noise = failed(0, summary(rank=0, peer=True, message="closed by peer"))
-    pods = see(
-        noise, succeeded(1), succeeded(2), running(3), secondary_seconds=PRIMARY_WAIT_SECONDS
+def test_a_rank_that_has_left_the_others_is_the_first_cause() -> None:
+    noise = summary(rank=0, peer=True, message="closed by peer", progress={"step": 8})
+    ended = summary(reason="Completed", exit_code=0, progress={"step": 8})
+    left = succeeded(1, message=ended)
+    failure = decide(started(), see(failed(0, noise), left), NOW).status.failure
+    assert failure and (failure.reason, failure.rank, failure.pod) == ("PeerEnded", 1, left.name)
+    told = "ended after step 8 while rank 0, past step 8, still waited for it; all ranks must take "
+    assert failure.message == f"{told}the same number of steps (drop_last, or DDP's join)"
+
+
+def test_rank_0_has_left_the_others_if_its_agent_says_so() -> None:
+    """Its torchrun waits for the other nodes, so its pod runs on."""
+    noise = failed(1, summary(rank=1, peer=True, message="closed by peer"))
+    for ended, reason in ((True, "PeerEnded"), (False, "Exception")):
+        report = Report(attempt=0, step=7, source="counted", ended=ended)
+        pods = see(running(0), noise, report=report, secondary_seconds=PRIMARY_WAIT_SECONDS)
+        failure = decide(started(), pods, NOW).status.failure
+        assert failure and (failure.reason, failure.rank) == (reason, 0 if ended else 1)
+
+
+def test_a_rank_that_ended_well_is_not_blamed_for_what_may_be_another_s_own_failure() -> None:
+    noise = summary(
+        reason="ExitCode", rank=0, peer=True, suspect=True, message="exited with code 1"
     )
+    failure = decide(started(), see(failed(0, noise), succeeded(1)), NOW).status.failure
+    assert failure and failure.message == "exited with code 1; node rank 1 has ended well"
+
+
+def test_a_secondary_failure_alone_names_the_ranks_that_have_not_failed() -> None:
+    """A rank that is late does not fail itself."""
+    noise = failed(0, summary(rank=0, peer=True, message="closed by peer"))
+    pods = see(*(noise, *map(running, (1, 2, 3))), secondary_seconds=PRIMARY_WAIT_SECONDS)
     failure = decide(started(nnodes=4), pods, NOW).status.failure
     assert failure and failure.rank == 0
-    told = "closed by peer; node rank 1-2 has ended well; node rank 3 has not failed"
+    told = "closed by peer; node rank 1-3 has not failed"
     assert failure.message == told
 
 

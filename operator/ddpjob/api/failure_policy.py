@@ -52,7 +52,7 @@ SIGNALS = (
 # kubelets and of container runtimes, which it has where the agent left none.
 REASONS = (
     *("Exception", "ExitCode", "Signal", "OOMKilled", "Hang", "Rendezvous", "LaunchFailed"),
-    "CodeInvalid",
+    *("CodeInvalid", "PeerEnded"),
     *("InitContainerFailed", "Preempted", "Evicted", "PodDeleted", "NodeLost", "NodeSilent"),
     *("NodeRefused", "ResultUnknown", "StartupDeadlineExceeded", "SpecChanged", "AvoidanceOver"),
     *("Error", "StartError", "ContainerCannotRun", "ContainerStatusUnknown", "Unknown"),
@@ -158,8 +158,8 @@ class FailurePolicy(Model):
     """`restartStrategy` decides how the group is started again after a failure. `Recreate` creates
     new pods, as a new attempt. `InPlace` ends all processes and starts them again in the same pods,
     as a new round of the attempt. It does so if all pods run, after reason Exception, ExitCode,
-    Signal, Hang or OOMKilled of a process. Of restarts in a row without a new step, only the first
-    is in place. After all other failures new pods are created too."""
+    Signal, Hang, PeerEnded or OOMKilled of a process. Of restarts in a row without a new step, only
+    the first is in place. After all other failures new pods are created too."""
     backoff_seconds: BackoffSeconds = BackoffSeconds()
     """`backoffSeconds` are the pauses before restarts."""
     rules: Annotated[list[FailureRule], Field(max_length=32)] = []

@@ -17,6 +17,7 @@ from ddpjob.plan.reasons import (
     NODE_LOST,
     NODE_REFUSED,
     NODE_SILENT,
+    PEER_ENDED,
     POD_DELETED,
     PREEMPTED,
     RESULT_UNKNOWN,
@@ -29,6 +30,7 @@ from ddpjob.plan.termination import (
     first_cause,
     is_secondary,
     late_failure,
+    peer_ended,
     secondary_failure,
     termination_of,
     with_rank,
@@ -104,7 +106,10 @@ def after_failure(
     if left > 0 and any(pod.live for pod in rest):
         return Decision(status, only_secondary=True, requeue_after=left)
     late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
-    found = with_rank(late or secondary_failure(failed, status.round), processes)
+    found = secondary_failure(failed, status.round)
+    if peer := _peer_ended(group, first_cause(failed), found):
+        return answer(group, status, with_rank(peer, processes))
+    found = with_rank(late or found, processes)
     return answer(group, status, found if late else _with_bystanders(found, rest, succeeded))
 
 
@@ -124,6 +129,25 @@ def _seconds_to_wait(group: Group, rest: Sequence[PodRecord], failed: Sequence[P
     if said is not None and said.attempt == rank_0.attempt:
         return max(PRIMARY_WAIT_SECONDS, SILENCE_PART * rank_0.node_timeout)
     return PRIMARY_WAIT_SECONDS + NEW_SILENCE_PART * rank_0.node_timeout
+
+
+def _peer_ended(group: Group, failed: PodRecord, found: api.Failure) -> api.Failure | None:
+    """Return the failure of a node whose ranks have ended well before the others, or None.
+
+    The agent of `failed` has named one of its own ranks, or says no more than that a rank is gone.
+    """
+    if found.reason == PEER_ENDED:
+        return found
+    termination, report = termination_of(failed), group.observed.report
+    if termination is None or not termination.secondary or termination.maybe_primary:
+        return None
+    for pod in group.current:
+        if pod.rank in group.succeeded and pod.result == "succeeded":
+            ended = termination_of(pod)
+            return peer_ended(found, failed, pod, ended.step if ended else None)
+        if pod.rank == 0 and pod.rank != failed.rank and pod.running and report and report.ended:
+            return peer_ended(found, failed, pod, report.step)
+    return None
 
 
 def _with_bystanders(

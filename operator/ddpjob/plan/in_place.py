@@ -14,13 +14,13 @@ from ddpjob.plan.decision import Decision, Event, requeue
 from ddpjob.plan.failure import after_failure
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import MAX_TEXT, PodRecord
-from ddpjob.plan.reasons import EXCEPTION, EXIT_CODE, HANG, OOM_KILLED, SIGNAL
+from ddpjob.plan.reasons import EXCEPTION, EXIT_CODE, HANG, OOM_KILLED, PEER_ENDED, SIGNAL
 from ddpjob.plan.reports import with_report
 from ddpjob.plan.restart import restart_in_place
 from ddpjob.plan.termination import final_report, termination_of
 
 # Failures of processes, after which their pod is as good as a new one.
-IN_PLACE = (EXCEPTION, EXIT_CODE, SIGNAL, HANG, OOM_KILLED)
+IN_PLACE = (EXCEPTION, EXIT_CODE, SIGNAL, HANG, OOM_KILLED, PEER_ENDED)
 
 
 def after_reports(group: Group, status: Status) -> Decision | None:

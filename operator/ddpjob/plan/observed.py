@@ -48,6 +48,8 @@ class Termination:
     """The result that rank 0 has left; it alone has one, if it has ended well."""
     round: int = 0
     """The round that ended."""
+    step: int | None = None
+    """The last one that is known of the node's ranks."""
     stepped: bool = False
     """The node's ranks have made steps in this round, as its agent has counted."""
 
@@ -135,6 +137,8 @@ class Report:
     updated_at: float | None = None
     metrics: tuple[tuple[str, float], ...] = ()
     round: int = 0
+    ended: bool = False
+    """The agent's ranks have all ended well; other nodes' may not have."""
     first_step: int | None = None
     """The first one of the round that the agent has seen; agents of earlier versions do not say."""
 

@@ -238,6 +238,7 @@ EXIT_CODE = "ExitCode"
 SIGNAL = "Signal"
 OOM_KILLED = "OOMKilled"
 HANG = "Hang"
+PEER_ENDED = "PeerEnded"
 RENDEZVOUS = "Rendezvous"
 NOTHING_TO_LAUNCH = "LaunchFailed"
 CODE_INVALID = "CodeInvalid"
@@ -292,6 +293,15 @@ FAILURES = (
         do="The log of each node has the stacks of its ranks at that moment: `ddpjob logs NAME "
         "--node N`. Mostly one rank takes another path than the others, or waits for data. If the "
         "step is only slow, raise `hangTimeoutSeconds`.",
+    ),
+    FailureReason(
+        PEER_ENDED,
+        "A rank ended with exit code 0 while others still waited for it, in a gradient's "
+        "all-reduce, a barrier or another collective. The message has the last step of both; `traceback` tells where the "
+        "other one waited.",
+        do="Give all ranks the same number of steps: `DistributedSampler` and `drop_last=True`, or "
+        "DDP's `join()` where the rows differ. If they have it, look for a rank that leaves its "
+        "loop early, or skips a collective that the others are in.",
     ),
     FailureReason(
         RENDEZVOUS,

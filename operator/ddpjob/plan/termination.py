@@ -18,13 +18,23 @@ from ddpjob import names
 from ddpjob.api import MAX_REASON, MAX_TRACEBACK, Failure, Result
 from ddpjob.names import MAX_RESULT
 from ddpjob.plan.observed import UNREAD, PodRecord, Report, Termination
-from ddpjob.plan.reasons import COMPLETED, HANG, NODE_REFUSED, NODE_SILENT, PREEMPTED, UNCOUNTED
+from ddpjob.plan.reasons import (
+    COMPLETED,
+    HANG,
+    NODE_REFUSED,
+    NODE_SILENT,
+    PEER_ENDED,
+    PREEMPTED,
+    UNCOUNTED,
+)
 from ddpjob.ranks import format_ranks
 from ddpjob.text import printable, printable_end
 from ddpjob.times import as_timestamp, timestamp, unix_seconds
 
 # Characters of a failure's message that go into status.
 MAX_MESSAGE = 1024
+# The agent says the same of ranks in one pod.
+SAME_STEPS = "all ranks must take the same number of steps (drop_last, or DDP's join)"
 _TIMEOUT = re.compile(r"(?i)timed? ?out")
 # 2100-01-01: sorts failures without a time behind those with one.
 _LATE = 4102444800.0
@@ -51,6 +61,7 @@ class AgentReport(BaseModel):
     attempt: Annotated[int, Field(ge=0, lt=2**31)] = 0
     round: Annotated[int, Field(ge=0, lt=2**31)] = 0
     node_rank: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    state: Annotated[str, Field(max_length=63)] = ""
     source: Literal["file", "callback", "counted", "none"] = "none"
     step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     first_step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
@@ -71,10 +82,11 @@ class AgentReport(BaseModel):
         """Return the report, or None if there is nothing to report yet."""
         if self.step is None or self.source == "none":
             return None
-        fields = self.model_dump(exclude={"metrics", "source", "step", *_POD_FIELDS})
+        fields = self.model_dump(exclude={"metrics", "source", "step", "state", *_POD_FIELDS})
         shown = {printable(name, MAX_NAME): value for name, value in self.metrics.items()}
         metrics = tuple(shown.items())
-        return Report(step=self.step, source=self.source, metrics=metrics, **fields)
+        ended = self.state == "ended"
+        return Report(step=self.step, source=self.source, metrics=metrics, ended=ended, **fields)
 
 
 class LeftResult(BaseModel):
@@ -166,6 +178,7 @@ def _termination(pod: PodRecord) -> Termination | None:
         report=said.report() if said else None,
         result=left.result() if left else None,
         round=message.round,
+        step=progress.step if progress else None,
         stepped=progress is not None
         and progress.source in ("callback", "counted")
         and progress.round == message.round
@@ -256,6 +269,28 @@ def late_failure(
         reason=HANG,
         message=_clip(f"{words}: {reported.message}"),
         time=reported.time,
+    )
+
+
+def peer_ended(found: Failure, failed: PodRecord, left: PodRecord, step: int | None) -> Failure:
+    """Return the failure of `left`, which ended well after `step`; `failed` waited for it in vain.
+
+    `found` is the secondary failure of `failed`.
+    """
+    termination = termination_of(failed)
+    since = termination.step if termination else None
+    who = f"node rank {failed.rank}" if found.rank is None else f"rank {found.rank}"
+    waited = f"{who}, past step {since}," if since else who
+    after = f" after step {step}" if step else ""
+    return Failure(
+        attempt=left.attempt,
+        round=found.round,
+        pod=left.name,
+        node=left.node or None,
+        reason=PEER_ENDED,
+        message=f"ended{after} while {waited} still waited for it; {SAME_STEPS}",
+        traceback=found.traceback,
+        time=found.time,
     )
 
 

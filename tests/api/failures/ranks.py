@@ -178,6 +178,15 @@ GONE = """
     train(1 if victim else 1000)
     os._exit(0)
 """
+GONE_AND_HANGS = """
+    from datetime import timedelta
+
+    if victim:
+        os._exit(0)
+    # As with NCCL, nobody tells it that the other one has gone.
+    dist.distributed_c10d._get_default_store().wait(["rows"], timedelta(seconds=900))
+"""
+LEFT = ("ended after step 11 while rank 0, past step 11, still waited for it; all ranks must",)
 HANG = {"hangTimeoutSeconds": 8}
 
 KINDS = (
@@ -311,15 +320,45 @@ KINDS = (
     ),
     Kind(
         "rank that ends with 0 while the others go on",
-        exception("RuntimeError", "by peer", "node rank 1 has ended well", rank=0),
+        Cause("PeerEnded", 1, message=LEFT),
         script(GONE),
         PYTHON,
     ),
     Kind(
         "rank that ends with 0 while the others go on, under torchrun",
-        exception("RuntimeError", "by peer", "node rank 1 has", rank=0),
+        Cause("PeerEnded", 1, message=LEFT),
         script(GONE),
         {},
+    ),
+    Kind(
+        "rank 0 ends with 0 while the others go on, under torchrun",
+        Cause("PeerEnded", 0, message=("ended after step 11 while rank 1, past step 11,",)),
+        script(GONE, rank=0),
+        {},
+    ),
+    Kind(
+        "rank that ends with 0 while its neighbour goes on, under torchrun",
+        Cause("PeerEnded", 1, node_rank=0, message=LEFT),
+        script(GONE),
+        NODE,
+    ),
+    Kind(
+        "rank that ends with 0 while its neighbour hangs, under torchrun",
+        Cause("PeerEnded", 1, node_rank=0, message=("ended after step 10 while rank 0, past ",)),
+        script(GONE_AND_HANGS),
+        {**NODE, **HANG},
+    ),
+    Kind(
+        "rank that ends with 0 while one of another node hangs, under torchrun",
+        Cause("PeerEnded", 1, message=("ended after step 10 while ",)),
+        script(GONE_AND_HANGS),
+        HANG,
+    ),
+    Kind(
+        "ranks with 8 and with 10 batches, under torchrun",
+        Cause("PeerEnded", 1, node_rank=0, message=("after step 8 while rank 0, past step 8,",)),
+        script("train(8 if victim else 10)").replace("\ntrain()\n", "\n"),
+        NODE,
     ),
     Kind(
         "hang in a collective: one rank is in another than the others",

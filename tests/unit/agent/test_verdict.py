@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob_agent import round
-from ddpjob_agent.failures import Failure
+from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure
 from ddpjob_agent.verdict import (
     Verdict,
     judge_failures,
@@ -70,6 +70,34 @@ def test_the_worst_summary_fits() -> None:
     failure.place = '"\x01' * 9000
     page = {"step": 1, "metrics": metrics, "namespace": "n" * 63, "job": "j" * 253}
     assert len(termination_message(Verdict("Exception", 1, failure), page)) <= 4096
+
+
+LOST = "RuntimeError: [pair.cc:561] Connection closed by peer"
+
+
+@pytest.mark.parametrize(
+    ("workers", "reason", "told"),
+    [
+        ([(1, 0, 2.0, None, 8), (0, 1, 3.0, None, 8)], "PeerEnded", "after step 8 while rank 0, "),
+        ([(1, 0, 2.0, None, None), (0, 1, 3.0, None, None)], "PeerEnded", "ended while rank 0 st"),
+        ([(1, 0, 2.0, 1.9, 8), (0, 1, 3.0, None, 8)], "Exception", LOST),  # torchrun stopped it
+        ([(1, 1, 2.0, None, 8), (0, 1, 3.0, None, 8)], "Exception", LOST),
+        ([([], 0, "x", None, {}), (0, 1, 3.0, None, 8)], "PeerEnded", "while rank 0, past step 8"),
+    ],
+)
+def test_a_rank_that_left_the_others_is_named(
+    workers: list[tuple[Any, ...]], reason: str, told: str
+) -> None:
+    names = ("rank", "exitcode", "ended_at", "stopped_at", "step")
+    found = [dict(zip(names, worker, strict=True)) for worker in workers]
+    for alone in (True, False):
+        lost = Failure(LOST, 3.0, 0, exception="RuntimeError", grade=SECONDARY)
+        verdict = judge_failures([lost], alone, found)
+        assert (verdict.reason, told in verdict.failure.message) == (reason, True)
+        named = SUSPECT if reason == "PeerEnded" else SECONDARY
+        assert verdict.failure.grade == (PRIMARY if alone else named)
+    own = Failure("ValueError: boom", 3.0, 0, exception="ValueError")
+    assert judge_failures([own], workers=found).reason == "Exception"
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
