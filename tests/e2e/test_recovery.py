@@ -173,6 +173,27 @@ def test_a_deadline_keeps_the_logs_and_the_job_goes_when_its_time_is_over(
     gone(kind_cluster, "-n", namespace)
 
 
+def test_a_sidecar_ends_with_the_trainer_and_the_pod_stays(
+    kind_cluster: KindCluster, namespace: str, foreign_image: str
+) -> None:
+    sleep = ["python3", "-c", "import time; time.sleep(3600)"]
+    sidecar = {"name": "side", "image": foreign_image, "command": sleep}
+    job = Job.from_spec(
+        kind_cluster,
+        namespace,
+        "beside",
+        image=foreign_image,
+        nnodes=1,
+        args=["/train.py", "--steps", "3"],
+        terminationGracePeriodSeconds=1,
+        template={"spec": {"containers": [sidecar]}},
+    )
+    job.in_state("Succeeded", 120)
+    wait_until(lambda: job.pods()["beside-0-0"]["status"]["phase"] == "Failed", 90, "end")
+    assert job.pods()["beside-0-0"]["status"]["reason"] == "DeadlineExceeded"
+    assert "ddpjob-agent" in job.logs("beside-0-0")
+
+
 PROBE = """
 import socket, sys
 try:

@@ -1,5 +1,6 @@
 """Which pods are ended or deleted, and with how much grace."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,5 +145,30 @@ def test_a_failed_job_ends_its_running_pods_and_keeps_failed_ones() -> None:
 def test_the_trainers_result_counts_while_a_sidecar_still_runs() -> None:
     done = write(started(), succeeded(0, ended=False), succeeded(1, ended=False))
     assert done.status.state == "Succeeded"
-    step = decide(done, see(succeeded(0, ended=False), succeeded(1, ended=False)), NOW)
-    assert deleted(step) == {"digits-0-0", "digits-0-1"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "ended", "gone"),
+    [("Running", {0, 1}, set()), ("None", set(), set()), ("All", set(), {0, 1})],
+)
+def test_a_sidecar_that_runs_on_is_ended_and_the_pod_is_kept_for_its_log(
+    policy: str, ended: set[int], gone: set[int]
+) -> None:
+    left = [succeeded(rank, ended=False, node="node-1", started_at=STARTED) for rank in (0, 1)]
+    done = write(started(cleanPodPolicy=policy), *left)
+    step = decide(done, see(*left), NOW)
+    assert {pod.rank for pod in step.expire} == ended
+    assert {deletion.pod.rank for deletion in step.delete} == gone
+    asked = [replace(pod, deadline_seconds=1) for pod in left]
+    assert not decide(done, see(*asked), NOW).expire
+
+
+def test_a_failed_attempts_sidecar_is_ended_and_its_pod_kept_as_well() -> None:
+    rest = [failed(0, ended=False, node="node-1", started_at=STARTED), running(1)]
+    again = write(started(), *rest)
+    assert again.status.attempt == 1
+    step = decide(again, see(*rest), NOW)
+    assert [pod.rank for pod in step.expire] == [0] and deleted(step) == {"digits-0-1"}
+    older = write(again, failed(0, attempt=1, ended=False))
+    assert older.status.failure and older.status.failure.attempt == 1
+    assert "digits-0-0" in deleted(decide(older, see(rest[0]), NOW))

@@ -411,7 +411,8 @@ class Spec(Model):
     until it is false again."""
     clean_pod_policy: Literal["Running", "None", "All"] = "Running"
     """`cleanPodPolicy` decides which pods are deleted when the job is finished. `Running` deletes
-    the pods that still run, `None` deletes no pod, and `All` deletes all pods."""
+    the pods whose ranks still run, and ends those in which only a sidecar runs. `None` deletes no
+    pod, and `All` deletes all pods."""
     termination_grace_period_seconds: Annotated[int, Field(ge=1, le=86400)] = 60
     """`terminationGracePeriodSeconds` is the time in seconds in which ranks may save and exit after
     SIGTERM. The timeout of torchrun itself is 10 s shorter."""

@@ -1,6 +1,6 @@
 """Decides which pods are ended or deleted, and with how much grace. Pure."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from ddpjob.api import DDPJob, Status
@@ -27,19 +27,40 @@ def clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float)
         return Decision(status, delete_job=True)
     policy = job.spec.clean_pod_policy
     failed = status.condition("Failed")
-    decision, kept = Decision(status), set[str]()
-    if failed and failed.reason == DEADLINE_EXCEEDED.name:
-        # Deleted pods lose their logs, so kubelets end them; those without a node have none.
-        kept = {pod.uid for pod in pods if _occupies(pod) and pod.node and not _is_lost(pod)}
-        late = (pod for pod in pods if pod.uid in kept and not _expires(pod, now))
-        decision = replace(decision, expire=tuple(pod for pod in late if not pod.deleting))
+    is_late = failed is not None and failed.reason == DEADLINE_EXCEEDED.name
+    kept = {
+        pod.uid: pod
+        for pod in pods
+        if _can_expire(pod) and (is_late or policy == "Running" and not pod.live)
+    }
     doomed = [
         pod
         for pod in pods
         if pod.uid not in kept
         and (policy == "All" or policy == "Running" and _occupies(pod) or _is_lost(pod))
     ]
+    decision = expire(Decision(status), kept.values(), now)
     return requeue(delete(decision, doomed, SURVIVOR_GRACE, now), left)
+
+
+def expire(decision: Decision, kept: Iterable[PodRecord], now: float) -> Decision:
+    """Return `decision` with the end of these pods by their kubelets: deletion takes their logs."""
+    late = (pod for pod in kept if not pod.deleting and not _expires(pod, now))
+    return replace(decision, expire=tuple(late))
+
+
+def end_older(
+    status: Status, older: Sequence[PodRecord], now: float, silent: Set[str] = frozenset()
+) -> Decision:
+    """Return the end of the pods of older attempts, all but those of the last failure deleted."""
+    stale, grace, last = stale_pods(status, older), grace_of(status, older), status.failure
+    kept = {
+        pod.uid: pod
+        for pod in stale
+        if last is not None and pod.attempt == last.attempt and not pod.live and _can_expire(pod)
+    }
+    doomed = [pod for pod in stale if pod.uid not in kept]
+    return expire(delete(Decision(status), doomed, grace, now, silent), kept.values(), now)
 
 
 def delete(
@@ -92,6 +113,11 @@ def _expires(pod: PodRecord, now: float) -> bool:
     """Whether the kubelet ends the pod in time. Somebody else may have set a longer limit."""
     limit = pod.deadline_seconds
     return limit is not None and limit <= max(1, int(seconds_since(pod.started_at, now)))
+
+
+def _can_expire(pod: PodRecord) -> bool:
+    """Whether a kubelet can end what still runs in the pod. Without a node there is no log."""
+    return _occupies(pod) and bool(pod.node) and not _is_lost(pod)
 
 
 def _occupies(pod: PodRecord) -> bool:

@@ -297,8 +297,8 @@ FAILURES = (
     FailureReason(
         PEER_ENDED,
         "A rank ended with exit code 0 while others still waited for it, in a gradient's "
-        "all-reduce, a barrier or another collective. The message has the last step of both; `traceback` tells where the "
-        "other one waited.",
+        "all-reduce, a barrier or another collective. The message has the last step of both; "
+        "`traceback` tells where the other one waited.",
         do="Give all ranks the same number of steps: `DistributedSampler` and `drop_last=True`, or "
         "DDP's `join()` where the rows differ. If they have it, look for a rank that leaves its "
         "loop early, or skips a collective that the others are in.",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
-from ddpjob.plan.cleanup import delete, grace_of, stale_pods
+from ddpjob.plan.cleanup import end_older
 from ddpjob.plan.decision import Decision, Event, requeue
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import Observed
@@ -95,8 +95,7 @@ def create_missing(group: Group, status: Status) -> Decision:
     job, pods, observed, now = group.job, group.pods, group.observed, group.now
     current, older = pods.current, pods.older
     silent = silent_nodes(status, now)
-    stale, grace = stale_pods(status, older), grace_of(status, older)
-    decision = delete(Decision(status), stale, grace, now, silent)
+    decision = end_older(status, older, now, silent)
     present = {pod.rank for pod in current} | group.succeeded
     missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
     if not missing:
