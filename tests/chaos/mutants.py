@@ -67,10 +67,10 @@ MUTANTS = (
     Mutant(
         "the budget in memory",
         "controller/reconcile.py",
-        "        decision = await aside(_is_long(job, observed), decide, job, observed, time.time())\n",
+        "        decision = await aside(_is_long(job, observed), decide, job, observed, now)\n",
         "        kept = vars(memory).setdefault('budget', type(job.status.budget)())\n"
         "        own = job.status.model_copy(update={'budget': kept})\n"
-        "        decision = decide(job.model_copy(update={'status': own}), observed, time.time())\n"
+        "        decision = decide(job.model_copy(update={'status': own}), observed, now)\n"
         "        vars(memory)['budget'] = decision.status.budget\n",
         tests=(life("uses-up-its-budget"),),
     ),

@@ -45,11 +45,29 @@ def _token_id(token: str) -> str:
     return str(claims["jti"])
 
 
+# A sitecustomize: of a machine with a clock that is wrong.
+CLOCK = """
+import time
+real = time.time
+time.time = lambda: real() + {}
+"""
+
+
 class OperatorProcess:
     """`python -m ddpjob.handlers` against `server`. A context manager; the log is in `log`."""
 
-    def __init__(self, server: ApiServer, folder: Path, *arguments: str, url: str = "") -> None:
-        """`url`: of a proxy before the server; then its rights have been granted already."""
+    def __init__(
+        self,
+        server: ApiServer,
+        folder: Path,
+        *arguments: str,
+        url: str = "",
+        clock: float = 0.0,
+    ) -> None:
+        """`url`: of a proxy before the server; then its rights have been granted already.
+
+        `clock`: seconds by which its clock is ahead.
+        """
         if not url:
             grant_rights(server)
         token = server.service_account_token(*ACCOUNT)
@@ -59,6 +77,10 @@ class OperatorProcess:
         self._kubeconfig = server.write_kubeconfig(folder / name, token=token, url=url)
         self._run = server.folder
         self._arguments = arguments
+        self._path = str(ROOT / "operator")
+        if clock:
+            (folder / "sitecustomize.py").write_text(CLOCK.format(clock))
+            self._path += f":{folder}"
         self.log = folder / ("operator.log" if not url else f"{name}.log")
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -90,7 +112,7 @@ class OperatorProcess:
                 env={
                     **os.environ,
                     "KUBECONFIG": str(self._kubeconfig),
-                    "PYTHONPATH": str(ROOT / "operator"),
+                    "PYTHONPATH": self._path,
                     RUN: str(self._run),
                 },
             )

@@ -97,6 +97,9 @@ class WatchEvent:
 class Cluster(Protocol):
     """The verbs of a cluster. All raise `errors.ClusterError`. Namespace None is all namespaces."""
 
+    ahead: float
+    """Seconds by which the API server's clock is ahead of this machine's."""
+
     async def create(
         self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]
     ) -> Body:

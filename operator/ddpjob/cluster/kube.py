@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,8 @@ from ddpjob.cluster.pages import read_page
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
 from ddpjob.json_depth import LARGE, Body, aside, read_json
 
+# Clocks that differ by less count as equal.
+CLOCK_SECONDS = 5.0
 # Objects in one answer to a list.
 CHUNK = 500
 REQUEST_SECONDS = 30.0
@@ -45,6 +48,7 @@ class KubeCluster:
         self._credentials, self._fence = credentials, fence
         self._token, self._token_read = credentials.token, float("-inf")
         self._slots = asyncio.Semaphore(in_flight)
+        self.ahead = 0.0
         self.requests: dict[tuple[str, str, int], int] = {}
         """How many requests of each (verb, plural, status code); code 0 without an answer."""
         self._session = aiohttp.ClientSession(
@@ -208,6 +212,7 @@ class KubeCluster:
                 async with self._session.request(
                     method, path, data=content, params=params, headers=headers
                 ) as answer:
+                    self.ahead = _ahead(answer.headers.get("Date", ""), time.time())
                     if answer.status >= 400:
                         text, code = await answer.read(), answer.status
                         raise _error(answer, text)
@@ -231,6 +236,18 @@ class KubeCluster:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
+
+
+def _ahead(date: str, now: float) -> float:
+    """Seconds by which the clock of a server that answers with `date` is ahead of ours.
+
+    A few may be its answer's way to us, or ours to look at it.
+    """
+    try:
+        seconds = parsedate_to_datetime(date).timestamp() - now
+    except ValueError:
+        return 0.0
+    return seconds if abs(seconds) > CLOCK_SECONDS else 0.0
 
 
 async def _object(answer: aiohttp.ClientResponse) -> Body:

@@ -47,6 +47,8 @@ class LocalCluster:
     returns the object to store or raises InvalidJob, which becomes a 422.
     """
 
+    ahead = 0.0
+
     def __init__(
         self,
         *,

@@ -250,7 +250,7 @@ class Children:
 
     async def _expire_pod(self, pod: PodRecord) -> None:
         """Have the pod's kubelet end it: `activeDeadlineSeconds` becomes the pod's age."""
-        seconds = max(1, int(seconds_since(pod.started_at, time.time())))
+        seconds = max(1, int(seconds_since(pod.started_at, time.time() + self.cluster.ahead)))
         body = {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": seconds}}
         try:
             stored = await self.cluster.patch(PODS, pod.namespace, pod.name, body)

@@ -23,7 +23,7 @@ async def record_event(cluster: Cluster, job: DDPJob | JobRecord, event: Event) 
     enough. So a repeated one exists already and counts as created.
     """
     try:
-        await cluster.create(EVENTS, job.namespace, _body(job, event, time.time()))
+        await cluster.create(EVENTS, job.namespace, _body(job, event, time.time() + cluster.ahead))
     except AlreadyExists:
         return
     except ClusterError as error:

@@ -166,7 +166,9 @@ class Reconciler:
     async def _decide(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Decision:
         await self._check_edit(job, memory)
         observed = self._observe(job, memory, confirmed=confirmed)
-        decision = await aside(_is_long(job, observed), decide, job, observed, time.time())
+        # All other times are the API server's, and a machine's clock may be wrong by hours.
+        now = time.time() + self.cluster.ahead
+        decision = await aside(_is_long(job, observed), decide, job, observed, now)
         memory.head = decision.head
         # The round that is stored, whatever may follow: an order rests on a status.
         memory.order = Order(job.status.round, decision.end_round)
@@ -338,11 +340,12 @@ class Reconciler:
                 return
             body = {name: whole.get(name) for name in ("apiVersion", "kind", "metadata", "status")}
         old = read_status(body.get("status") or {})
-        status = with_condition(old, INVALID, str(error), now=time.time())
+        now = time.time() + self.cluster.ahead
+        status = with_condition(old, INVALID, str(error), now=now)
         if status == old:
             return
         status = status.model_copy(update={"state": old.state or "Pending"})
-        status = with_columns(old, status, (), time.time())
+        status = with_columns(old, status, (), now)
         # The schema asks for a spec, which the API server does not read here.
         body |= {"spec": {"image": "-"}, "status": status.to_json()}
         try:
