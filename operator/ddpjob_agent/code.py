@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ddpjob_agent.archive import ARCHIVE_BYTES, CodeError, unpack
 from ddpjob_agent.config import USER_ERROR, Config, say
 from ddpjob_agent.failures import Failure
-from ddpjob_agent.processes import read_text
+from ddpjob_agent.records import read_text
 from ddpjob_agent.verdict import Verdict
 
 if TYPE_CHECKING:

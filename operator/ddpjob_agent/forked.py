@@ -21,7 +21,8 @@ from ddpjob_agent.environment import HOOKS, PROGRAM
 from ddpjob_agent.forkserver import Forked, serve, serve_beside
 from ddpjob_agent.launch import launch_torchrun
 from ddpjob_agent.popen import Popen, replace_popen, use_server
-from ddpjob_agent.processes import end_with, read_text
+from ddpjob_agent.processes import end_with
+from ddpjob_agent.records import read_text
 from ddpjob_agent.title import show_words
 from ddpjob_agent.warm import python_words
 

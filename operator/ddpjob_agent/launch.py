@@ -100,6 +100,7 @@ class Launch:
             for worker in self.workers
         ]
         content = {"workers": workers, "failures": self.failures, "error": self.error}
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)  # a rank may have removed it
         with open(self.path + ".tmp", "w") as file:
             json.dump(content, file)
         os.replace(self.path + ".tmp", self.path)

@@ -7,7 +7,6 @@ import ctypes
 import errno
 import math
 import os
-import re
 import select
 import signal
 import socket
@@ -16,7 +15,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
+from ddpjob_agent.cgroups import oom_kills
 from ddpjob_agent.config import say
+from ddpjob_agent.records import read_text
 from ddpjob_agent.warm import is_child, receive, request, send
 
 if TYPE_CHECKING:
@@ -28,50 +29,14 @@ LAST_SECONDS = 3.0
 # A killed process may take so long to give its memory back, on a GPU above all: before another
 # round, and at the end, where the kernel goes on without us.
 NEXT_SECONDS, END_SECONDS = 20.0, 2.0
-CGROUPS = "/sys/fs/cgroup"
+# A fork server that has torch imported answers within milliseconds.
+ANSWER_SECONDS = 10.0
 LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # Why nothing can be started at this moment, or on this node. Another try may go well.
 PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE)
 # Stands in a command for the number of the descriptor at which a fork server is asked.
 DESCRIPTOR = "server"
-
-
-def read_text(path: str) -> str:
-    """The text in a file of the system, empty where it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def memory_cgroup(v1: str, v2: str) -> str:
-    """The text of a file of this process's memory cgroup, which has two names."""
-    for line in read_text("/proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mount, name = (f"{CGROUPS}/memory", v1) if controllers else (CGROUPS, v2)
-        for folder in (mount + path, mount):  # in a container the path may be the host's
-            text = read_text(f"{folder.rstrip('/')}/{name}")
-            if text:
-                return text
-    return ""
-
-
-def oom_kills() -> int:
-    """The number of processes of this cgroup that the kernel has killed for want of memory."""
-    match = re.search(
-        r"^oom_kill (\d+)$", memory_cgroup("memory.oom_control", "memory.events"), re.M
-    )
-    return int(match.group(1)) if match else 0
-
-
-def memory_limit() -> int | None:
-    """The cgroup's limit in bytes; None without one."""
-    text = memory_cgroup("memory.limit_in_bytes", "memory.max").strip()
-    return int(text) if text.isdigit() and int(text) < 2**60 else None
 
 
 def stat_words(pid: object) -> list[str]:
@@ -173,7 +138,7 @@ class Launcher:
         self.command: list[str] = []
         self.env: Mapping[str, str] = {}
         self.brings_server = False
-        self.is_asked = False
+        self.is_asked, self.asked_at = False, 0.0
         # Codes of children that ended while the launcher's pid was not known.
         self.early: dict[int, int] = {}
         # Why no launcher could be started.
@@ -296,6 +261,11 @@ class Launcher:
         else:
             self.close_server()
 
+    def is_stuck(self) -> bool:
+        """Whether the fork server will not answer. A rank may have stopped it, by SIGSTOP."""
+        late = self.is_asked and time.monotonic() - self.asked_at > ANSWER_SECONDS
+        return late or stat_words(self.server_pid)[:1] == ["T"]
+
     def ask(self) -> None:
         """Ask the fork server for it."""
         assert self.server is not None
@@ -305,7 +275,7 @@ class Launcher:
             return self.start_cold(f"the working folder is gone: {problem}")
         try:
             send(self.server, wish, (0, 1, 2))
-            self.is_asked = True
+            self.is_asked, self.asked_at = True, time.monotonic()
         except OSError:
             self.start_cold("the fork server has ended")
 
@@ -319,6 +289,9 @@ class Launcher:
             os.read(self.wake, 4096)
         if server is not None and server.fileno() in ready:
             self.hear(server)
+        elif self.pid == 0 and self.command and self.is_stuck():
+            kill(self.server_pid, signal.SIGKILL)
+            self.start_cold("the fork server is stopped, or does not answer")
         if self.pid == 0 and self.terminated_at is not None and not self.is_asked:
             self.code = -signal.SIGTERM  # as if it had been there already
         self.reap()

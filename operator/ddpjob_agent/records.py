@@ -1,4 +1,4 @@
-"""Reads what other processes of the pod write, which is hostile until it is read."""
+"""Reads what the kernel and other processes write; the latter is hostile until it is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Iterator  # noqa: UP035 - Python 3.8
 # A hook's record has two texts of 4000 characters, and some shorter ones.
 RECORD_BYTES = 128 * 1024
 # So many files of the run folder are read, which is the script's too.
-FILES = 20_000
+FILES = 200_000
 
 
 def read_json(path: str, limit: int) -> Any:
@@ -76,6 +76,15 @@ def past(value: Any, now: float) -> float:
     """The unix time `value` if it is one and not after `now`, else `now`."""
     seconds = number(value)
     return seconds if seconds is not None and 0 <= seconds <= now else now
+
+
+def read_text(path: str) -> str:
+    """The text in a file of the system, empty where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def read_bytes(path: str, limit: int) -> bytes:

@@ -8,13 +8,14 @@ import signal
 import time
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
+from ddpjob_agent.cgroups import oom_kills
 from ddpjob_agent.config import NO_RENDEZVOUS, SAVED, USER_ERROR, Config, say
 from ddpjob_agent.environment import is_ip
 from ddpjob_agent.evidence import find_failures, gather
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.hangs import Hangs
 from ddpjob_agent.network import LOOK_SECONDS, SAY_SECONDS, MasterWatch, say_seconds
-from ddpjob_agent.processes import Launcher, oom_kills
+from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import POLL_SECONDS, Progress
 from ddpjob_agent.records import objects, past, read_records
 from ddpjob_agent.verdict import (

@@ -18,7 +18,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Iterable  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.processes import is_alive, read_text, stat_words
+from ddpjob_agent.processes import is_alive, stat_words
+from ddpjob_agent.records import read_text
 
 # The same as in sitecustomize.py.
 MEMORY_FILE = "ddpjob-stacks"

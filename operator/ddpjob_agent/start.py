@@ -17,7 +17,8 @@ from ddpjob_agent.environment import (
     offer_callback,
     prepare_folders,
 )
-from ddpjob_agent.processes import DESCRIPTOR, Launcher, read_text
+from ddpjob_agent.processes import DESCRIPTOR, Launcher
+from ddpjob_agent.records import read_text
 from ddpjob_agent.warm import python_words
 
 if TYPE_CHECKING:

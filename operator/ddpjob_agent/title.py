@@ -8,7 +8,8 @@ import struct
 from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
-from ddpjob_agent.processes import LIBC, read_text
+from ddpjob_agent.processes import LIBC
+from ddpjob_agent.records import read_text
 
 # Linux' prctl: where the kernel finds a process's words and its environment.
 PR_SET_MM, PR_SET_MM_MAP = 35, 14

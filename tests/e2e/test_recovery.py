@@ -191,7 +191,7 @@ def test_a_sidecar_ends_with_the_trainer_and_the_pod_stays(
     job.in_state("Succeeded", 120)
     wait_until(lambda: job.pods()["beside-0-0"]["status"]["phase"] == "Failed", 90, "end")
     assert job.pods()["beside-0-0"]["status"]["reason"] == "DeadlineExceeded"
-    assert "ddpjob-agent" in job.logs("beside-0-0")
+    assert "loss" in job.logs("beside-0-0")
 
 
 PROBE = """

@@ -38,6 +38,7 @@ def write_json(path: str, content: dict[str, Any]) -> None:
     import json  # not paid by processes that have nothing to report
 
     temporary = f"{path}.tmp"
+    os.makedirs(os.path.dirname(path), exist_ok=True)  # the script may have removed it
     with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(content, file, ensure_ascii=False)
     os.replace(temporary, path)

@@ -11,22 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent import processes
+from ddpjob_agent import cgroups, processes, records
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.verdict import refused
 
 
-def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, **files: str) -> None:
+def write_cgroups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, **files: str
+) -> None:
     """Cgroup files at `where` below the mount, which this process's /proc/self/cgroup names."""
     folder = tmp_path / where.lstrip("/")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name.replace("_", ".", 1)).write_text(text)
-    monkeypatch.setattr(processes, "CGROUPS", str(tmp_path))
-    read = processes.read_text
+    monkeypatch.setattr(cgroups, "CGROUPS", str(tmp_path))
+    read = records.read_text
     listed = "9:name=systemd:/\n5:memory:/kubepods/pod-1\n0::/kubepods/pod-1\n"
     monkeypatch.setattr(
-        processes, "read_text", lambda path: listed if path == "/proc/self/cgroup" else read(path)
+        cgroups, "read_text", lambda path: listed if path == "/proc/self/cgroup" else read(path)
     )
 
 
@@ -91,9 +93,7 @@ def test_what_is_being_started_ends_with_who_starts_it(tmp_path: Path, when: str
     deadline = time.monotonic() + 200
     try:
         while processes.is_alive(processes.stat_words(pid)):
-            assert not processes.read_text(f"/proc/{pid}/cmdline").startswith("sleep"), (
-                "it has begun"
-            )
+            assert not records.read_text(f"/proc/{pid}/cmdline").startswith("sleep"), "it has begun"
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
@@ -120,17 +120,17 @@ V2 = {"memory_events": "low 0\noom 1\noom_kill 2\noom_group_kill 0\n", "memory_m
 def test_the_kernels_count_of_kills_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, files: dict[str, str]
 ) -> None:
-    cgroups(tmp_path, monkeypatch, where, **files)
-    assert (processes.oom_kills(), processes.memory_limit()) == (2, 512 * 2**20)
+    write_cgroups(tmp_path, monkeypatch, where, **files)
+    assert (cgroups.oom_kills(), cgroups.memory_limit()) == (2, 512 * 2**20)
 
 
 def test_no_cgroup_and_no_limit_are_no_news(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cgroups(tmp_path, monkeypatch, "/")
-    assert (processes.oom_kills(), processes.memory_limit()) == (0, None)
-    cgroups(tmp_path, monkeypatch, "/", memory_max="max\n")
-    assert processes.memory_limit() is None
+    write_cgroups(tmp_path, monkeypatch, "/")
+    assert (cgroups.oom_kills(), cgroups.memory_limit()) == (0, None)
+    write_cgroups(tmp_path, monkeypatch, "/", memory_max="max\n")
+    assert cgroups.memory_limit() is None
 
 
 # ---- The start of a launcher
