@@ -128,7 +128,7 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
         controller = Controller(
             cluster,
             namespaces=options.namespace,
-            settings=Settings(policy=policy),
+            settings=Settings(policy=policy, loopback_agents=options.loopback_agents),
             elector=elector,
         )
         host, _, port = options.listen.rpartition(":")
@@ -204,6 +204,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--policy", type=Path, help="read the allow-list for pods from this JSON file"
     )
+    parser.add_argument("--loopback-agents", action="store_true", help=argparse.SUPPRESS)  # tests
     parser.add_argument("--verbose", action="store_true", help="log debug messages")
     parser.add_argument("--version", action="version", version=__version__)
     return parser.parse_args(arguments)

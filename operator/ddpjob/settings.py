@@ -11,6 +11,10 @@ class Settings:
 
     policy: Policy = field(default_factory=Policy)
     """The allow-list for pods of jobs."""
+    loopback_agents: bool = True
+    """Agents may be at addresses of this machine, and at ports that their pods' annotations have.
+
+    So it is in local mode. On a cluster whoever can change pods would choose where requests go."""
     workers: int = 16
     """The number of jobs that are reconciled at the same time."""
     pods_per_job: int = 32

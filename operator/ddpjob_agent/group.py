@@ -116,10 +116,13 @@ class Group:
         return sum(states) == self.nnodes
 
     def want(self, number: int, ends: bool) -> None:
-        """Take the operator's order; one of an earlier round is no news."""
+        """Take the operator's order; one of an earlier round is no news.
+
+        After each round it orders the next one. Others may have the token, and order another one.
+        """
         with self.told:
             old = self.order
-            if number >= old.round and (number, ends) != (old.round, old.ends):
+            if 0 <= number - old.round <= 1 and (number, ends) != (old.round, old.ends):
                 self.give(Order(number, old.begun, ends))
                 self.count()
 

@@ -105,6 +105,7 @@ class OperatorProcess:
                 [
                     *(sys.executable, "-m", "ddpjob.handlers"),
                     *("--listen", f"127.0.0.1:{self.port}"),
+                    "--loopback-agents",
                     *self._arguments,
                 ],
                 stdout=out,

@@ -71,7 +71,7 @@ def test_a_failed_rank_begins_the_next_round_in_the_same_pods() -> None:
 def test_then_nothing_is_done_until_the_agents_say_that_all_ranks_run() -> None:
     group = told(reported(1))
     ours = write(training(), *BOTH, group=group)
-    for seen in (None, group, replace(told(round=1), running=False), told(round=2)):
+    for seen in (None, group, replace(told(round=1), running=False)):
         step = decide(ours, see(*BOTH, group=seen), NOW)
         assert step.status == ours.status
         assert not (step.delete or step.create or step.prepare or step.end_round or step.confirm)
@@ -173,7 +173,6 @@ def test_reports_of_other_rounds_and_attempts_are_ignored() -> None:
     ours = in_round(write(training(), *BOTH, group=told(reported(1))), 1)
     for group in (
         told(reported(1, round=1)),
-        told(reported(1, round=1), round=2),
         told(reported(1, round=1), round=1, attempt=1),
         told(reported(1), round=1),  # the node's message is of the round before
         told(reported(1, round=2), round=1),
@@ -392,6 +391,21 @@ def test_a_job_of_an_earlier_operator_is_in_round_0() -> None:
     assert hostile.round == 0 and hostile.current_progress
     later = read.model_copy(update={"round": 1})
     assert with_status(job(), later).status.current_progress is None
+
+
+def test_a_round_that_the_operator_has_not_ordered_ends_the_attempt() -> None:
+    """Another operator may have ordered it, so the job is read anew first."""
+    ours = training()
+    ahead = GroupReport(0, 1, True)
+    first = decide(ours, see(*BOTH, group=ahead, confirmed=False), NOW)
+    assert first.confirm and first.status == ours.status
+    step = decide(ours, see(*BOTH, group=ahead), NOW)
+    failure = step.status.failure
+    assert failure and (failure.reason, failure.pod) == ("ForeignOrder", "digits-0-0")
+    assert (step.status.attempt, step.status.round, step.status.budget.charged) == (1, 0, 1)
+    assert failure.message == "its agent is in round 1, and the operator has ordered 0"
+    elsewhere = GroupReport(7, 1, True)
+    assert not decide(ours, see(*BOTH, group=elsewhere, confirmed=False), NOW).confirm
 
 
 def test_a_hostile_report_names_no_pod_that_is_not_there() -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from ddpjob.cluster.local import LocalCluster
-from ddpjob.controller.agenthttp import MAX_BYTES, session
+from ddpjob.controller.agenthttp import MAX_BYTES, is_of_a_pod, session
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.memory import Memory
@@ -150,6 +150,30 @@ async def test_an_agent_that_is_not_there() -> None:
     async with session(ANSWER_SECONDS, 8) as http:
         pod = replace(running(0), ip="127.0.0.1", agent_port=port)
         assert await fetch(http, pod) is None
+
+
+async def test_on_a_cluster_a_pod_does_not_choose_where_requests_go() -> None:
+    """Its address and its annotations can be changed by others than its kubelet."""
+    async with agent(answering(json.dumps(GOOD))) as port:
+        pod = replace(running(0), ip="127.0.0.1", agent_port=port)
+        for local in (True, False):
+            async with session(60, 8, local=local) as http:
+                assert (await fetch(http, pod) is not None) == local
+
+
+@pytest.mark.parametrize(
+    ("ip", "is_of_one"),
+    [
+        *(
+            (ip, True)
+            for ip in ("10.244.2.4", "192.168.1.1", "203.0.113.9", "fd00::4", "2001:db8::1")
+        ),
+        *((ip, False) for ip in ("127.0.0.1", "127.9.9.9", "169.254.169.254", "0.0.0.0", "::1")),
+        *((ip, False) for ip in ("fe80::1", "::ffff:127.0.0.1", "::", "224.0.0.1", "x", "")),
+    ],
+)
+def test_an_address_that_no_pod_has(ip: str, is_of_one: bool) -> None:
+    assert is_of_a_pod(ip) == is_of_one
 
 
 def test_only_the_jobs_own_rank_0_is_asked() -> None:

@@ -52,7 +52,7 @@ SIGNALS = (
 # kubelets and of container runtimes, which it has where the agent left none.
 REASONS = (
     *("Exception", "ExitCode", "Signal", "OOMKilled", "Hang", "Rendezvous", "LaunchFailed"),
-    *("CodeInvalid", "PeerEnded"),
+    *("CodeInvalid", "PeerEnded", "ForeignOrder"),
     *("InitContainerFailed", "Preempted", "Evicted", "PodDeleted", "NodeLost", "NodeSilent"),
     *("NodeRefused", "ResultUnknown", "StartupDeadlineExceeded", "SpecChanged", "AvoidanceOver"),
     *("Error", "StartError", "ContainerCannotRun", "ContainerStatusUnknown", "Unknown"),

@@ -19,7 +19,7 @@ DOCUMENTED = frozenset(
         *("Resumed", "NoStep", "Progress", "NotWatched", "Hang", "AllRanksSucceeded"),
         *("Rank0Succeeded", "MaxRestartsExceeded", "NoProgress", "FailurePolicy", "LaunchFailed"),
         *("CodeInvalid", "DeadlineExceeded", "Exception", "ExitCode", "Signal", "OOMKilled"),
-        "PeerEnded",
+        *("PeerEnded", "ForeignOrder"),
         *("Rendezvous", "InitContainerFailed", "Error", "StartError", "Preempted", "Evicted"),
         *("PodDeleted", "NodeLost", "NodeSilent", "NodeRefused", "ResultUnknown"),
         *("StartupDeadlineExceeded", "SpecChanged", "AvoidanceOver"),

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from pydantic import BaseModel, ValidationError
 
+from ddpjob import names
 from ddpjob.controller.shares import Shares
 from ddpjob.plan.observed import PodRecord
 
@@ -40,8 +42,9 @@ COST = 0.001
 class AgentHttp:
     """A session for requests to agents."""
 
-    def __init__(self, http: aiohttp.ClientSession, shares: Shares) -> None:
-        self._http, self._shares = http, shares
+    def __init__(self, http: aiohttp.ClientSession, shares: Shares, *, local: bool) -> None:
+        """`local`: agents are on this machine; else none is asked there."""
+        self._http, self._shares, self._local = http, shares, local
 
     async def read(
         self,
@@ -58,10 +61,13 @@ class AgentHttp:
         """
         await asyncio.sleep(self._shares.take(pod.namespace, COST))
         within = self._http.timeout if seconds is None else _within(seconds)
+        if not self._local and not is_of_a_pod(pod.ip):
+            return None
         address = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        port = pod.agent_port if self._local else names.AGENT_PORT
         try:
             async with self._http.get(
-                f"http://{address}:{pod.agent_port}{path}",
+                f"http://{address}:{port}{path}",
                 headers=headers,
                 allow_redirects=False,
                 timeout=within,
@@ -87,7 +93,7 @@ class AgentHttp:
 
 @asynccontextmanager
 async def session(
-    seconds: float, limit: int, shares: Shares | None = None
+    seconds: float, limit: int, shares: Shares | None = None, *, local: bool = True
 ) -> AsyncIterator[AgentHttp]:
     """A session for requests to agents: of so many seconds each, so many at a time, 0 for any."""
     # No cookies: what one pod sets, another must not get.
@@ -100,7 +106,18 @@ async def session(
         max_line_size=MAX_LINE,
         max_field_size=MAX_LINE,
     ) as http:
-        yield AgentHttp(http, shares or Shares())
+        yield AgentHttp(http, shares or Shares(), local=local)
+
+
+def is_of_a_pod(ip: str) -> bool:
+    """Whether a pod can have this address: none is on the operator's own machine, or beside it."""
+    try:
+        address = ip_address(ip)
+    except ValueError:
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    beside = address.is_loopback or address.is_link_local
+    return not (beside or address.is_unspecified or address.is_multicast)
 
 
 class _Bounded(ResponseHandler):

@@ -55,7 +55,8 @@ class Agents:
             desk.deliver(record, report, None)
 
         shares = Shares()
-        self._silence = Silence(desk.pods, desk.take_silent, ended, shares)
+        local = settings.loopback_agents
+        self._silence = Silence(desk.pods, desk.take_silent, ended, shares, local=local)
         self._groups = Groups(
             settings,
             held,

@@ -173,8 +173,9 @@ class Groups:
 
     async def run(self) -> None:
         """Ask until cancelled."""
+        local = self._settings.loopback_agents
         try:
-            async with session(REQUEST_SECONDS, 0, self._shares) as http:
+            async with session(REQUEST_SECONDS, 0, self._shares, local=local) as http:
                 while True:
                     heads = {pod.uid: (record, pod, order) for record, pod, order in self._heads()}
                     for uid in self._talks.keys() - heads.keys():

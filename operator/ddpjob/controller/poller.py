@@ -46,7 +46,8 @@ class Poller:
 
     async def run(self) -> None:
         """Ask every running job once per interval, until cancelled."""
-        async with session(ANSWER_SECONDS, IN_FLIGHT, self._shares) as http:
+        local = self._settings.loopback_agents
+        async with session(ANSWER_SECONDS, IN_FLIGHT, self._shares, local=local) as http:
             slots = asyncio.Semaphore(IN_FLIGHT)
             while True:
                 targets = list(self._targets())

@@ -187,13 +187,15 @@ class Silence:
         deliver: Callable[[JobRecord, int, frozenset[int]], None],
         ended: Callable[[], Iterable[tuple[JobRecord, PodRecord]]] = tuple,
         shares: Shares | None = None,
+        *,
+        local: bool = True,
     ) -> None:
         """`pods` returns a job's pods; `deliver` takes the ranks of an attempt's silent nodes.
 
         `ended` returns jobs that go on although rank 0's pod has failed, with that pod.
         """
         self._pods, self._deliver, self._ended = pods, deliver, ended
-        self._shares = shares
+        self._shares, self._local = shares, local
         self._evidence: dict[str, Evidence] = {}  # by uid of rank 0's pod
         self._inquiries: dict[str, asyncio.Task[None]] = {}
         self._asked = asyncio.Semaphore(MOST_ASKED)
@@ -202,7 +204,9 @@ class Silence:
     async def run(self) -> None:
         """Ask until cancelled."""
         try:
-            async with session(MOST_ANSWER_SECONDS, 0, self._shares) as self._http:
+            async with session(
+                MOST_ANSWER_SECONDS, 0, self._shares, local=self._local
+            ) as self._http:
                 over = dict[str, tuple[JobRecord, PodRecord]]()
                 while True:
                     known = over.keys()

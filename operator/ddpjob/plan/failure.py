@@ -105,11 +105,10 @@ def after_failure(
     left = _seconds_to_wait(group, rest, failed) - observed.secondary_seconds
     if left > 0 and any(pod.live for pod in rest):
         return Decision(status, only_secondary=True, requeue_after=left)
-    late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
-    found = secondary_failure(failed, status.round)
-    if peer := _peer_ended(group, first_cause(failed), found):
+    if peer := _peer_ended(group, failed, status.round):
         return answer(group, status, with_rank(peer, processes))
-    found = with_rank(late or found, processes)
+    late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
+    found = with_rank(late or secondary_failure(failed, status.round), processes)
     return answer(group, status, found if late else _with_bystanders(found, rest, succeeded))
 
 
@@ -131,22 +130,28 @@ def _seconds_to_wait(group: Group, rest: Sequence[PodRecord], failed: Sequence[P
     return PRIMARY_WAIT_SECONDS + NEW_SILENCE_PART * rank_0.node_timeout
 
 
-def _peer_ended(group: Group, failed: PodRecord, found: api.Failure) -> api.Failure | None:
-    """Return the failure of a node whose ranks have ended well before the others, or None.
+def _peer_ended(
+    group: Group, failed: Sequence[PodRecord], current_round: int
+) -> api.Failure | None:
+    """Return the failure of a rank that has ended well before the others, or None.
 
-    The agent of `failed` has named one of its own ranks, or says no more than that a rank is gone.
+    A node's agent has named one of its own ranks, or says no more than that a rank is gone.
     """
-    if found.reason == PEER_ENDED:
-        return found
-    termination, report = termination_of(failed), group.observed.report
+    first, report = first_cause(failed), group.observed.report
+    termination = termination_of(first)
+    if termination is not None and termination.reason == PEER_ENDED:
+        return secondary_failure(failed, current_round)
     if termination is None or not termination.secondary or termination.maybe_primary:
         return None
     for pod in group.current:
         if pod.rank in group.succeeded and pod.result == "succeeded":
             ended = termination_of(pod)
-            return peer_ended(found, failed, pod, ended.step if ended else None)
-        if pod.rank == 0 and pod.rank != failed.rank and pod.running and report and report.ended:
-            return peer_ended(found, failed, pod, report.step)
+            step = ended.step if ended else None
+        elif pod.rank == 0 != first.rank and pod.running and report and report.ended:
+            step = report.step
+        else:
+            continue
+        return peer_ended(secondary_failure(failed, current_round), first, pod, step)
     return None
 
 

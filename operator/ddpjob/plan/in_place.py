@@ -7,17 +7,26 @@ on in its pods, it does. Otherwise the agents end their pods, and what follows i
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ddpjob import api
+from ddpjob import api, names
 from ddpjob.api import Status
-from ddpjob.plan.answer import judge_failure
+from ddpjob.plan.answer import judge_failure, restart_or_fail
 from ddpjob.plan.decision import Decision, Event, requeue
 from ddpjob.plan.failure import after_failure
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import MAX_TEXT, PodRecord
-from ddpjob.plan.reasons import EXCEPTION, EXIT_CODE, HANG, OOM_KILLED, PEER_ENDED, SIGNAL
+from ddpjob.plan.reasons import (
+    EXCEPTION,
+    EXIT_CODE,
+    FOREIGN_ORDER,
+    HANG,
+    OOM_KILLED,
+    PEER_ENDED,
+    SIGNAL,
+)
 from ddpjob.plan.reports import with_report
 from ddpjob.plan.restart import restart_in_place
 from ddpjob.plan.termination import final_report, termination_of
+from ddpjob.times import timestamp
 
 # Failures of processes, after which their pod is as good as a new one.
 IN_PLACE = (EXCEPTION, EXIT_CODE, SIGNAL, HANG, OOM_KILLED, PEER_ENDED)
@@ -29,6 +38,8 @@ def after_reports(group: Group, status: Status) -> Decision | None:
     That is the next round, a short wait for the primary failure, or that the agents end their pods.
     They are judged as if their pods had ended so.
     """
+    if foreign := _foreign_order(group, status):
+        return foreign
     views = _views(group, status)
     if not views:
         return None
@@ -38,6 +49,29 @@ def after_reports(group: Group, status: Status) -> Decision | None:
     if decision is not None and (decision.only_secondary or decision.status.round != status.round):
         return decision
     return Decision(status, end_round=True)
+
+
+def _foreign_order(group: Group, status: Status) -> Decision | None:
+    """Return the end of an attempt that is in a round which no operator has ordered.
+
+    Somebody else has the job's token. Another operator's order is in the status that it wrote.
+    """
+    seen = group.observed.group
+    if seen is None or seen.attempt != status.attempt or seen.round <= status.round:
+        return None
+    if not group.observed.confirmed:
+        return Decision(group.job.status, confirm=True)
+    head = names.pod_name(group.job.name, status.attempt, 0)
+    words = f"its agent is in round {seen.round}, and the operator has ordered {status.round}"
+    found = api.Failure(
+        attempt=status.attempt,
+        round=status.round,
+        pod=head,
+        reason=FOREIGN_ORDER,
+        message=words,
+        time=timestamp(group.now),
+    )
+    return restart_or_fail(group, status, found)
 
 
 def is_waiting(decision: Decision) -> bool:

@@ -255,6 +255,7 @@ NOT_STARTED = "StartupDeadlineExceeded"
 SPEC_CHANGED = "SpecChanged"
 AVOIDANCE_OVER = "AvoidanceOver"
 INIT_CONTAINER_FAILED = "InitContainerFailed"
+FOREIGN_ORDER = "ForeignOrder"
 
 FAILURES = (
     FailureReason(
@@ -336,6 +337,14 @@ FAILURES = (
         INIT_CONTAINER_FAILED,
         "An init container failed. The message has its name, its exit code and its last line.",
         do="Read that container's log: `kubectl logs POD -c CONTAINER`.",
+    ),
+    FailureReason(
+        FOREIGN_ORDER,
+        "The pods were restarted in place, and the operator had not ordered it: somebody has the "
+        "job's token (its ConfigMap `NAME-agent-…`, which the role `view` may read) and reaches "
+        "the agent's port. The message has both rounds.",
+        do="Find out who it was. The job's NetworkPolicy keeps other pods from the port where the "
+        "cluster's network enforces it (`networkPolicy.enabled`).",
     ),
     FailureReason(
         "Error, StartError …",

@@ -138,20 +138,27 @@ def test_an_order_of_an_earlier_round_is_no_news() -> None:
     orders: list[Order] = []
     group = group_of(1)
     group.on_order = lambda: orders.append(group.order)
-    group.want(3, ends=False)
-    group.want(2, ends=True)
-    group.want(3, ends=False)
-    assert orders == [Order(3, 0)]
-    group.want(3, ends=True)
-    group.want(3, ends=False)
-    assert orders[1:] == [Order(3, 0, True), Order(3, 0)]
+    group.want(1, ends=False)
+    group.want(0, ends=True)
+    group.want(1, ends=False)
+    assert orders == [Order(1, 0)]
+    group.want(1, ends=True)
+    group.want(1, ends=False)
+    assert orders[1:] == [Order(1, 0, True), Order(1, 0)]
+
+
+@pytest.mark.parametrize("number", [2, 7, 2**31 - 1])
+def test_only_the_next_round_can_be_ordered(number: int) -> None:
+    group = group_of(1)
+    group.want(number, ends=False)
+    assert group.order == Order()
 
 
 @pytest.mark.parametrize(
     ("query", "order"),
     [
-        ("round=2&after=1&hold=0&ends=0", Order(2)),
-        ("round=2&ends=1", Order(2, ends=True)),
+        ("round=1&after=1&hold=0&ends=0", Order(1)),
+        ("round=1&ends=1", Order(1, ends=True)),
         ("ends=1", Order()),
         ("", Order()),
         ("round=-1&hold=0&ends=1", Order()),
@@ -160,7 +167,7 @@ def test_an_order_of_an_earlier_round_is_no_news() -> None:
         ("round=99999999999999999999&ends=1", Order()),
         ("round=%32&ends=1", Order()),
         ("round=\u0662&ends=1", Order()),
-        ("round=1&round=2", Order(2)),
+        ("round=2&round=1", Order(1)),
         ("round&round==&&&=&ends=x", Order()),
     ],
 )
