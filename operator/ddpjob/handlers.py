@@ -156,8 +156,8 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
         return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
-    async def seen(namespace: str | None, name: str, **_: Any) -> None:
-        controllers[0].trigger(namespace or "", name)
+    async def seen(namespace: str | None, name: str, meta: kopf.Meta, **_: Any) -> None:
+        controllers[0].seen(namespace or "", name, meta.get("resourceVersion", ""))
 
     @kopf.on.cleanup(registry=registry)
     async def stop(**_: Any) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS
+from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
+from ddpjob.controller.memory import Memory
 from ddpjob.json_depth import Body
 from ddpjob.plan.podrecord import pod_record
-from tests.builders import IDENTITY, job_object
+from tests.builders import IDENTITY, job, job_object
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -29,6 +31,18 @@ from tests.localplay import (
     until,
     watching,
 )
+
+
+def test_its_own_status_does_not_cut_a_back_off_short() -> None:
+    record = job_record(job().model_dump(by_alias=True, mode="json", exclude_none=True))
+    controller = Controller(LocalCluster())
+    controller.reconciler.caches.put_job(record)
+    controller.reconciler.memories[record.uid] = Memory(version="7")
+    controller.leading = True
+    controller.seen(record.namespace, record.name, "7")
+    assert len(controller.queue) == 0
+    controller.seen(record.namespace, record.name, "8")
+    assert len(controller.queue) == 1
 
 
 async def test_every_watched_namespace_keeps_its_jobs() -> None:

@@ -76,11 +76,11 @@ async def test_whoever_adds_a_key_cuts_its_back_off_short_but_not_its_least_paus
 
 
 async def test_news_that_came_during_the_work_keep_the_least_pause_too() -> None:
-    queue: KeyedQueue[str] = KeyedQueue()
+    queue: KeyedQueue[str] = KeyedQueue(first=600.0, cap=600.0)
     queue.add("a")
     key = await queue.get()
     queue.add(key)
-    queue.retry(key, at_least=0.1)
+    assert queue.retry(key, at_least=0.1) == 0.1, "an edit does not wait for the whole back-off"
     queue.done(key)
     assert len(queue) == 0
     async with asyncio.timeout(200):

@@ -78,8 +78,20 @@ def test_who_is_silent_in_one_attempt_is_not_in_the_next() -> None:
     controller._silent(record, 1, frozenset((2,)))
     controller._silent(record, 0, frozenset((1, 3)))
     assert observe(later, memory).silent == {2}
-    memory.begin_attempt()
-    assert not observe(ours, memory).silent
+    memory.enter(1, 0)
+    assert not observe(ours, memory).silent and observe(later, memory).silent == {2}
+
+
+def test_what_belongs_to_an_attempt_or_a_round_ends_with_it_whoever_ends_it() -> None:
+    """An operator that led meanwhile may have."""
+    memory = Memory(secondary_at=1.0, create_error_at=2.0, prepared=(1, 0))
+    memory.enter(0, 0)
+    assert (memory.secondary_at, memory.create_error_at) == (1.0, 2.0)
+    memory.enter(0, 1)
+    assert (memory.secondary_at, memory.create_error_at) == (None, 2.0)
+    memory.secondary_at = 3.0
+    memory.enter(1, 0)
+    assert [memory.secondary_at, memory.create_error_at, memory.prepared] == [None] * 3
 
 
 async def test_nothing_is_written_at_rest() -> None:

@@ -135,6 +135,16 @@ class Controller:
         if self.leading:
             self.queue.add((namespace, name))
 
+    def seen(self, namespace: str, name: str, version: str) -> None:
+        """Have a job reconciled that is at this resourceVersion, unless we have written it so.
+
+        That would cut every back-off short whose reason is written into the status.
+        """
+        record = self.jobs.get((namespace, name))
+        memory = self.reconciler.memories.get(record.uid) if record else None
+        if memory is None or memory.version != version:
+            self.trigger(namespace, name)
+
     def pods_of(self, namespace: str, uid: str) -> Iterable[PodRecord]:
         """The pods of the job's namespace that name the job with this uid as their controller."""
         return self._pods.get((namespace, uid), {}).values()

@@ -36,6 +36,8 @@ class Rendered:
 class Memory:
     """What this process remembers of one job. No decision needs it to be right."""
 
+    at: tuple[int, int] = (0, 0)
+    """(attempt, round) that all of it belongs to."""
     prepared: tuple[int, int] | None = None
     """(generation, attempt) whose Service and ConfigMap are known to exist."""
     template: PodTemplate | None = None
@@ -82,15 +84,14 @@ class Memory:
     requeue_at: float = math.inf
     """Monotonic time at which the job is decided on again even if nothing happens."""
 
-    def begin_round(self) -> None:
-        """Forget what belongs to the round that has just ended."""
-        self.secondary_at = self.report = self.group = None
-
-    def begin_attempt(self) -> None:
-        """Forget what belongs to the attempt that has just ended."""
-        self.begin_round()
-        self.silent = {}
-        self.create_error = self.create_error_at = self.template = self.prepared = None
+    def enter(self, attempt: int, current_round: int) -> None:
+        """Forget what belongs to another attempt or round, whoever has begun this one."""
+        old, self.at = self.at, (attempt, current_round)
+        if self.at != old:
+            self.secondary_at = self.report = self.group = None
+        if attempt != old[0]:
+            self.silent = {of: ranks for of, ranks in self.silent.items() if of == attempt}
+            self.create_error = self.create_error_at = self.template = self.prepared = None
 
 
 @dataclass

@@ -72,8 +72,9 @@ class KeyedQueue(Generic[Key]):
         pause = max(at_least, min(pause * random.uniform(0.5, 1.0), at_most))
         if at_least:
             self._held_until[key] = asyncio.get_running_loop().time() + at_least
-            if key in self._in_work:
-                self._waiting.discard(key)  # news that came meanwhile wait as well
+            if key in self._in_work and key in self._waiting:  # news that came meanwhile
+                self._waiting.discard(key)
+                pause = at_least
         self.add_after(key, pause)
         return pause
 

@@ -164,6 +164,7 @@ class Reconciler:
         return frozenset(pod.uid for pod in pods if pod.attempt > job.status.attempt)
 
     async def _decide(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Decision:
+        memory.enter(job.status.attempt, job.status.round)
         await self._check_edit(job, memory)
         observed = self._observe(job, memory, confirmed=confirmed)
         # All other times are the API server's, and a machine's clock may be wrong by hours.
@@ -269,10 +270,6 @@ class Reconciler:
         memory.written_at = time.monotonic()
         if new.progress != old.progress:
             memory.progress_at = memory.written_at
-        if new.attempt != old.attempt:
-            memory.begin_attempt()
-        elif new.round != old.round:
-            memory.begin_round()
         if is_pruned(body["status"], stored.get("status") or {}):
             text = "the definition of DDPJob is older than this operator: apply manifests/crd.yaml"
             await record_event(self.cluster, job, Event("OldDefinition", text, warning=True))
