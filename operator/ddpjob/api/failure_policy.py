@@ -27,8 +27,8 @@ class BackoffSeconds(Model):
     """
 
     first: Annotated[int, Field(ge=0, le=3600)] = 10
-    """`first` is the pause in seconds before the second restart in a row. The first restart has no
-    pause. Each later pause is twice as long as the one before."""
+    """`first` is the pause in seconds before the second restart in a row, if new pods are created.
+    The first restart has no pause. Each later pause is twice as long as the one before."""
     cap: Annotated[int, Field(ge=0, le=86400)] = 360
     """`cap` is the longest pause in seconds. A row of restarts ends with progress, or with a
     round that ran for longer than `cap`."""
