@@ -341,9 +341,9 @@ def module_of(frame: FrameType | None) -> str:
 
 def reserve_descriptor() -> tuple[int, tuple[int, int] | None]:
     """A descriptor to spare, and the file behind it, which is nobody else's."""
-    if hasattr(os, "memfd_create"):
+    try:
         descriptor = os.memfd_create("ddpjob-spare")
-    else:
+    except (AttributeError, OSError):  # a seccomp profile may refuse it
         descriptor, other = os.pipe()
         os.close(other)
     return descriptor, identity(descriptor)

@@ -129,7 +129,10 @@ def answer_with_stacks(signal_number: int) -> None:
     """
     import faulthandler
 
-    descriptor = os.memfd_create(MEMORY_FILE)
+    try:
+        descriptor = os.memfd_create(MEMORY_FILE)
+    except OSError:  # a seccomp profile refuses it
+        return
     try:
         put_memory_file_at(descriptor)
     except OSError:  # the agent cannot look into such a process either

@@ -482,3 +482,23 @@ def test_a_traceback_by_keywords_works_and_is_remembered(pods: Pods) -> None:
     summary = crowd(pods, CAUGHT.format(error="OSError('no such label')", handler=handler))
     assert "OSError: no such label" in summary["message"], summary
     assert (summary["peer"], "last on stderr" in summary["message"]) == (False, False), summary
+
+
+# As a seccomp profile does: memfd_create, 319 on x86-64 and 279 on arm64, fails with EPERM.
+REFUSES_MEMORY_FILES = """
+    import ctypes, platform, struct
+    number = {"x86_64": 319, "aarch64": 279}[platform.machine()]
+    words = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
+    rules = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *word) for word in words))
+    program = struct.pack("HxxxxxxP", len(words), ctypes.addressof(rules))
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(38, 1, 0, 0, 0) == libc.prctl(22, 2, program, 0, 0) == 0
+    os.execv(sys.executable, [sys.executable, "-c", "raise ValueError('boom')"])
+"""
+
+
+def test_a_cause_is_known_where_no_memory_file_can_be_made(pods: Pods) -> None:
+    pod = start(pods, REFUSES_MEMORY_FILES)
+    assert pod.wait() == 1, pod.log
+    assert (pod.summary["exception"], pod.summary["message"]) == ("ValueError", "ValueError: boom")
+    assert "ddpjob: install" not in pod.log
