@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
+from ddpjob import names
 from ddpjob.times import unix_seconds
 from tests.cluster.apiserver import ApiServer
 from tests.kubeletlog import BILLION, Chunk, render
@@ -58,6 +59,7 @@ class Proxy:
 
     def __init__(self, server: ApiServer) -> None:
         self.api, self.logs = server, dict[str, PodLog]()
+        """By the pod's name; of another container than the trainer by `POD/CONTAINER`."""
         self.down = False
         """Whether all requests are refused for now."""
         self.held: str | None = None
@@ -107,11 +109,15 @@ class _Handler(BaseHTTPRequestHandler):
         found = LOG.fullmatch(parts.path)
         if self.owner.down:
             self.close_connection = True
-        elif found and found[1] in self.owner.logs:
-            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-            self._log(self.owner.logs[found[1]], query)
+        elif found and (log := self._found(found[1], query := dict(parse_qsl(parts.query)))):
+            self._log(log, query)
         else:
             self._pass_on()
+
+    def _found(self, pod: str, query: dict[str, str]) -> PodLog | None:
+        container = query["container"]
+        is_trainer = container == names.TRAINER_CONTAINER
+        return self.owner.logs.get(pod if is_trainer else f"{pod}/{container}")
 
     def _pass_on(self) -> None:
         """Ask the API server, and hand on what it answers as it comes."""

@@ -1,5 +1,6 @@
 """Jobs as an operator would have left them, for the commands that read."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -54,9 +55,16 @@ class Cluster:
         self.server.request("DELETE", f"{self.jobs}/{name}")
 
     def pod(
-        self, job: Any, rank: int, *, attempt: int = 0, state: str = "running", node: str = "gpu-1"
+        self,
+        job: Any,
+        rank: int,
+        *,
+        attempt: int = 0,
+        state: str = "running",
+        node: str = "gpu-1",
+        init: Sequence[Any] = (),
     ) -> Any:
-        """Create a pod of a job, as the operator does."""
+        """Create a pod of a job, as the operator does; `init` are its init containers."""
         meta = job["metadata"]
         owner = {
             **{"apiVersion": names.API_VERSION, "kind": names.KIND, "controller": True},
@@ -70,6 +78,7 @@ class Cluster:
         pod = {
             "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
             "spec": {
+                "initContainers": [{"image": "i", **each} for each in init],
                 "containers": [{"name": names.TRAINER_CONTAINER, "image": "i"}],
                 "terminationGracePeriodSeconds": 0,
                 "nodeName": node,
@@ -93,6 +102,18 @@ class Cluster:
                 }
             ]
         }
+        return self.pod_status(name, **status)
+
+    def init_failed(self, name: str, container: str, code: int, *, phase: str = "Failed") -> Any:
+        """An init container of the pod ends with this exit code."""
+        ended = {
+            **{"name": container, "image": "i", "imageID": "i", "ready": False, "restartCount": 0},
+            "state": {"terminated": {"exitCode": code}},
+        }
+        return self.pod_status(name, phase=phase, initContainerStatuses=[ended])
+
+    def pod_status(self, name: str, **status: Any) -> Any:
+        """Write parts of a pod's status."""
         path = f"{self.pods}/{name}/status"
         return self.server.request("PATCH", path, {"status": status}, kind="merge-patch+json")
 

@@ -102,7 +102,8 @@ def test_json_has_one_object_for_each_line(logs: list[PodLog], env: Mapping[str,
     lines = ddpjob("logs", "digits", "-o", "json", env=env).out.splitlines()
     assert json.loads(lines[0]) == {
         **{"time": "2023-11-14T22:13:21.000000000Z", "attempt": 0, "round": 0, "rank": 0},
-        **{"nodeRank": 0, "node": "gpu-1", "pod": "digits-0-0", "line": "step 1 loss 5.0"},
+        **{"nodeRank": 0, "node": "gpu-1", "pod": "digits-0-0", "container": "trainer"},
+        "line": "step 1 loss 5.0",
     }
     last = json.loads(lines[-1])
     assert last["rank"] is None and last["line"] == "ddpjob-agent: \x1b[2J\ufffd"
@@ -256,6 +257,69 @@ def test_no_line_has_a_reason(cluster: Cluster, proxy: Proxy, env: Mapping[str, 
     cluster.pod(job, 0)
     empty = ddpjob("logs", "digits", env=env)
     assert (empty.code, empty.err) == (0, "no line yet\n")
+
+
+@pytest.fixture
+def beside(cluster: Cluster, proxy: Proxy) -> Mapping[str, PodLog]:
+    """The logs of a pod with an init container and a sidecar, which waits for these."""
+    job = cluster.running("digits")
+    logs = {"fetch": PodLog(), "metrics": PodLog(), "trainer": PodLog()}
+    for name, log in logs.items():
+        proxy.logs["digits-0-0" if name == "trainer" else f"digits-0-0/{name}"] = log
+    logs["fetch"].write(b"[rank 0] no such bucket", time_ns=seconds(1))
+    logs["metrics"].write(b"ready", time_ns=seconds(2))
+    logs["trainer"].refusal = (400, "container trainer in pod digits-0-0 is waiting to start")
+    init = [{"name": "fetch"}, {"name": "metrics", "restartPolicy": "Always"}]
+    cluster.pod(job, 0, state="waiting", init=init)
+    return logs
+
+
+def test_a_container_is_read_by_its_name(
+    beside: Mapping[str, PodLog], env: Mapping[str, str]
+) -> None:
+    for name, text in (("metrics", "ready"), ("fetch", "[rank 0] no such bucket")):
+        found = ddpjob("logs", "digits", "-c", name, env=env)
+        assert (found.code, found.err, found.out) == (0, "", f"a0 n0 {name} | {text}\n")
+    found = ddpjob("logs", "digits", "--container", "metrics", "-o", "json", env=env)
+    record = json.loads(found.out)
+    assert (record["container"], record["rank"], record["line"]) == ("metrics", None, "ready")
+    waits = ddpjob("logs", "digits", "-c", "trainer", env=env)
+    assert waits.err == "no line yet: digits-0-0 has not started (ContainerCreating)\n"
+    for more in ((), ("-f",)):
+        unknown = ddpjob("logs", "digits", "-c", "fetsch", *more, env=env)
+        text = "no container of digits is called 'fetsch'; digits-0-0 has fetch, metrics, trainer"
+        assert (unknown.code, unknown.out, unknown.err) == (3, "", f"error: {text}\n")
+
+
+def test_the_init_container_that_failed_is_shown(
+    cluster: Cluster, beside: Mapping[str, PodLog], env: Mapping[str, str]
+) -> None:
+    cluster.init_failed("digits-0-0", "fetch", 3)
+    beside["fetch"].end()
+    found = ddpjob("logs", "digits", env=env)
+    heading = "digits-0-0: init container fetch failed (exit code 3); this is its log\n"
+    assert (found.code, found.err) == (0, heading)
+    assert found.out == "a0 n0 fetch | [rank 0] no such bucket\n"
+    own = ddpjob("logs", "digits", "-c", "trainer", env=env)
+    assert (own.code, own.out, own.err) == (0, "", "no line\n")
+
+
+def test_who_follows_sees_a_sidecar_fail_and_then_the_trainer(
+    cluster: Cluster, beside: Mapping[str, PodLog], env: Mapping[str, str]
+) -> None:
+    cluster.init_failed("digits-0-0", "metrics", 1, phase="Pending")
+    with Running("logs", "-f", "digits", env=env) as running:
+        running.until("a0 n0 metrics | ready")
+        beside["trainer"].refusal = None
+        beside["trainer"].write(b"step 1", time_ns=seconds(3))
+        cluster.pod_state("digits-0-0", "running")
+        running.until("| step 1")
+        beside["trainer"].end()
+        beside["metrics"].end()
+        cluster.pod_state("digits-0-0", "ended")
+        cluster.status("digits", state="Succeeded")
+        ended = running.end()
+    assert ended.code == 0 and "init container metrics failed (exit code 1)" in ended.err
 
 
 def test_a_reader_that_goes_away_ends_it(logs: list[PodLog], env: Mapping[str, str]) -> None:

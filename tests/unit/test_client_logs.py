@@ -98,6 +98,57 @@ def test_the_state_of_a_pod_is_that_of_its_trainer(container: Any, state: tuple[
     assert found is not None and (found.state, found.reason) == state
 
 
+FAILED = {"terminated": {"exitCode": 3}}
+LOOPS = {"waiting": {"reason": "CrashLoopBackOff"}}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "init", "last", "shown"),
+    [
+        ("waiting", FAILED, {}, ("fetch", "ended", "exit code 3")),
+        ("waiting", {"terminated": {"exitCode": 0}}, {}, ("trainer", "waiting", "")),
+        ("waiting", {"running": {}}, {}, ("trainer", "waiting", "")),
+        ("waiting", LOOPS, FAILED, ("fetch", "running", "exit code 3")),
+        ("waiting", {"running": {}}, FAILED, ("trainer", "waiting", "")),
+        ("running", FAILED, {}, ("trainer", "running", "")),
+        ("terminated", FAILED, {}, ("trainer", "ended", "")),
+        ("waiting", {"terminated": {"exitCode": "3"}}, {}, ("trainer", "waiting", "")),
+        ("waiting", 7, 7, ("trainer", "waiting", "")),
+    ],
+)
+def test_an_init_container_that_failed_stands_for_the_trainer(
+    trainer: str, init: Any, last: Any, shown: tuple[str, str, str]
+) -> None:
+    body = pod(
+        spec={"initContainers": [{"name": "fetch"}], "containers": [{"name": "trainer"}]},
+        status={
+            "initContainerStatuses": [{"name": "fetch", "state": init, "lastState": last}],
+            "containerStatuses": [{"name": "trainer", "state": {trainer: {}}}],
+        },
+    )
+    found = read_pod(body, "digits", "job-uid")
+    assert found is not None and (found.container, found.state, found.reason) == shown
+    assert found.containers == ("fetch", "trainer")
+    asked = read_pod(body, "digits", "job-uid", "trainer")
+    assert asked is not None and asked.container == "trainer"
+
+
+def test_a_sidecar_runs_as_long_as_its_pod() -> None:
+    spec = {"initContainers": [{"name": "metrics", "restartPolicy": "Always"}]}
+    status = {"initContainerStatuses": [{"name": "metrics", "state": FAILED}]}
+    for phase, state in (("Running", "running"), ("Failed", "ended")):
+        body = pod(spec=spec, status={**status, "phase": phase})
+        found = read_pod(body, "digits", "job-uid", "metrics")
+        assert found is not None and found.state == state
+
+
+def test_a_line_of_another_container_is_no_ranks() -> None:
+    beside = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "", "metrics")
+    maker = LineMaker(beside, 1, from_the_beginning=True)
+    (found,) = maker.lines([Piece(b"t", b"ddpjob-agent: round 2 of attempt 3 begins", 0, True)])
+    assert (found.rank, found.round, found.place) == (None, None, "a3 n1 metrics")
+
+
 def test_an_evicted_pod_has_ended() -> None:
     found = read_pod(pod(status={"phase": "Failed"}), "digits", "job-uid")
     assert found is not None and found.state == "ended"

@@ -70,6 +70,7 @@ def record(line: LogLine) -> dict[str, str | int | bool | None]:
         "nodeRank": line.node_rank,
         "node": line.node,
         "pod": line.pod,
+        "container": line.container,
         "line": content[:SHOWN].decode(errors="replace"),
     }
     if len(content) > SHOWN or not line.is_last:

@@ -29,6 +29,15 @@ def logs(
         str | None, typer.Option(help="Pods by node rank, such as 1 or 0-3: all their lines.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All ranks.")] = False,
+    container: Annotated[
+        str | None,
+        typer.Option(
+            "--container",
+            "-c",
+            help="Init container or sidecar. By default the trainer, or the init container that "
+            "failed.",
+        ),
+    ] = None,
     attempt: Annotated[str, typer.Option(help="Number of an attempt, current or all.")] = "current",
     since: Annotated[
         float | None,
@@ -62,8 +71,9 @@ def logs(
 
     Of a job that has failed or restarts, these are the last 50 lines of the rank that failed first.
     A line begins with aN, the attempt, and rN, the rank. Lines of the pod's agent, or of torchrun,
-    have nN, the node rank, instead. With --follow the exit code is 0 if the job succeeds and 1 if
-    it fails. Ctrl-C ends the command (130), and the job runs on.
+    have nN, the node rank, instead; those of another container have its name too. With --follow the
+    exit code is 0 if the job succeeds and 1 if it fails. Ctrl-C ends the command (130), and the job
+    runs on.
     """
     from ddpjob.cli.logstream import Options, print_logs
 
@@ -72,6 +82,7 @@ def logs(
         rank=rank,
         node=node,
         everything=everything,
+        container=container,
         attempt=attempt,
         since=since,
         tail=tail,

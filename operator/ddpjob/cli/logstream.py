@@ -28,6 +28,7 @@ class Options:
     rank: str | None = None
     node: str | None = None
     everything: bool = False
+    container: str | None = None
     attempt: str = "current"
     since: float | None = None
     """Seconds before now."""
@@ -39,7 +40,8 @@ class Options:
 
     def words(self) -> str:
         """Return the options that choose lines and show them so, with a space before each."""
-        named = {"rank": self.rank, "node": self.node, "grep": self.grep}
+        named = {"rank": self.rank, "node": self.node, "container": self.container}
+        named["grep"] = self.grep
         parts = [f"--{name}={value}" for name, value in named.items() if value is not None]
         parts += ["--all"] * self.everything + ["--timestamps"] * self.timestamps
         parts += [f"--attempt={self.attempt}"] * (self.attempt != "current")
@@ -91,6 +93,7 @@ def _query(
         since=since,
         shows=shows,
         max_streams=options.max_streams,
+        container=options.container,
     )
 
 
@@ -117,7 +120,9 @@ def _say_why(logs: Logs, query: Query, place: Place, *, goes_on: bool) -> None:
         why = f" ({pod.reason})" if pod.reason else ""
         note(f"no line yet: {pod.name} has not started{why}{_because(job)}")
     elif logs.read:
-        note("no such line" if query.shows or query.since else "no line yet")
+        is_over = all(pod.state == "ended" for pod in logs.read)
+        none = "no line" if is_over else "no line yet"
+        note("no such line" if query.shows or query.since else none)
     else:
         note(f"no pod of attempt {job.attempt}: {job.name} is {job.state}{_because(job)}")
 

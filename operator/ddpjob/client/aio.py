@@ -99,10 +99,12 @@ class AsyncJob(Snapshot):
         follow: bool = False,
         tail: int | None = None,
         since: float | None = None,
+        container: str | None = None,
     ) -> AsyncGenerator[LogLine, None]:
         """Yield lines of the ranks' logs, as `Job.logs` does."""
         wanted: dict[str, Any] = {"rank": rank, "attempt": attempt, "since": since}
-        made = self._iterate(lambda job: job.logs(follow=follow, tail=tail, **wanted))
+        wanted |= {"follow": follow, "tail": tail, "container": container}
+        made = self._iterate(lambda job: job.logs(**wanted))
         async with aclosing(made) as lines:
             async for line in lines:
                 yield line

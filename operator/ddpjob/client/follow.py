@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpjob import names
 from ddpjob.client.connection import Connection
-from ddpjob.client.logs import LastLines, LineMaker, LogLine, Pod, Wanted
+from ddpjob.client.logs import LastLines, LineMaker, Log, LogLine, Pod, Wanted
 from ddpjob.client.merge import QUIET, Merge, Timed
 from ddpjob.client.pieces import Piece
 from ddpjob.client.podlog import PodLog
 from ddpjob.client.resume import Clock
 from ddpjob.client.tracked import Tracked
-from ddpjob.errors import ClusterError, Forbidden, Refused, Unavailable
+from ddpjob.errors import ClusterError, Forbidden, NotFound, Refused, Unavailable
 from ddpjob.ranks import format_ranks
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Query:
     """A further condition of a line."""
     max_streams: int = 64
     """The most pods of an attempt that are read at once."""
+    container: str | None = None
+    """A container by its name; None for the trainer, or the init container that failed."""
 
 
 class Logs:
@@ -49,12 +52,12 @@ class Logs:
 
     def __init__(self, connection: Connection, job: "Job", query: Query) -> None:
         self._connection, self._query = connection.apart(), query
-        self._tracked = Tracked(self._connection, job)
+        self._tracked = Tracked(self._connection, job, query.container)
         self._changed = self._tracked.changed
         self._first_attempt = job.attempt
         self._is_closed = self._is_limited = False
-        self._begun: dict[str, Pod] = {}
-        self._reading: set[str] = set()
+        self._begun: dict[Log, Pod] = {}
+        self._reading: set[Log] = set()
         self._errors: list[ClusterError] = []
         self._merge = Merge[LogLine](QUIET if query.follow else math.inf)
 
@@ -130,16 +133,28 @@ class Logs:
         return not awaited
 
     def _begin(self) -> None:
-        """Read the logs of the wanted pods whose containers have started."""
+        """Read the logs of the wanted pods whose containers have started.
+
+        Raises NotFound if none of the pods has the wanted container.
+        """
         if not self._tracked.has_news:
             return
         self._tracked.has_news = False
-        for pod in self._wanted():
+        wanted, container = self._wanted(), self._query.container
+        found = [pod for pod in wanted if container in (None, *pod.containers)]
+        if wanted and not found:
+            text = f"no container of {self.job.name} is called {container!r}"
+            has = f"{wanted[0].name} has {', '.join(wanted[0].containers)}"
+            raise NotFound(404, "NotFound", f"{text}; {has}")
+        for pod in found:
             has_log = pod.state != "waiting" or not self._query.follow
-            if has_log and pod.uid not in self._begun:
-                self._begun[pod.uid] = pod
-                self._reading.add(pod.uid)
-                self._merge.open(pod.uid, time.monotonic())
+            if has_log and pod.log not in self._begun:
+                if pod.container not in (container, names.TRAINER_CONTAINER):
+                    text = f"init container {pod.container} failed ({pod.reason}); this is its log"
+                    self._connection.note(f"{pod.name}: {text}")
+                self._begun[pod.log] = pod
+                self._reading.add(pod.log)
+                self._merge.open(pod.log, time.monotonic())
                 self._tracked.spawn(partial(self._read, pod))
 
     def _wanted(self) -> list[Pod]:
@@ -164,7 +179,7 @@ class Logs:
             self._connection,
             self.job.namespace,
             pod,
-            is_over=lambda: self._tracked.has_ended(pod.uid),
+            is_over=lambda: self._tracked.has_ended(pod.log),
         )
         clock, error = Clock(), None
         try:
@@ -173,7 +188,7 @@ class Logs:
                     Timed(clock.moment(line.time.encode()), len(line.content), line)
                     for line in lines
                 ]
-                self._put(pod.uid, timed)
+                self._put(pod.log, timed)
         except BaseException as raised:
             error = raised
         with self._changed:  # all at once: whoever sees that no log is read sees why
@@ -182,8 +197,8 @@ class Logs:
             elif not (log.is_complete or self._is_closed):
                 text = "lines are missing, which nobody has any more"
                 self._connection.note(f"{pod.name}: {text}")
-            self._reading.discard(pod.uid)
-            self._merge.close(pod.uid)
+            self._reading.discard(pod.log)
+            self._merge.close(pod.log)
             self._changed.notify_all()
 
     def _fail(self, pod: Pod, error: BaseException) -> None:
@@ -227,10 +242,10 @@ class Logs:
         shows = self._query.shows
         return self._query.wanted.has_line(line) and (shows is None or shows(line))
 
-    def _put(self, uid: str, lines: list[Timed[LogLine]]) -> None:
+    def _put(self, log: Log, lines: list[Timed[LogLine]]) -> None:
         with self._changed:
-            while not (self._merge.has_room(uid) or self._is_closed):
-                self._merge.hold(uid)
+            while not (self._merge.has_room(log) or self._is_closed):
+                self._merge.hold(log)
                 self._changed.wait(QUIET)
-            self._merge.put(uid, lines, time.monotonic())
+            self._merge.put(log, lines, time.monotonic())
             self._changed.notify_all()

@@ -149,14 +149,16 @@ class Job(Snapshot):
         follow: bool = False,
         tail: int | None = None,
         since: float | None = None,
+        container: str | None = None,
     ) -> Iterator["LogLine"]:
         """Yield lines of the ranks' logs: of `rank`, such as `3` or `0,8-11`, else of rank 0.
 
         Of a job that has failed or restarts, these are the last lines of the rank that failed
         first, and with `follow` then those of rank 0 since. `attempt` is a number, `current` or
         `all`. With `follow` it goes on over restarts until the job is finished. `since` is in
-        seconds before now, `tail` in lines of each pod. Raises NotFound for a rank beyond those
-        that the job has.
+        seconds before now, `tail` in lines of each pod. `container` is an init container or a
+        sidecar of those pods; by default it is the trainer, or the init container that failed.
+        Raises NotFound for a rank, or a container, that the job does not have.
         """
         from ddpjob.client.follow import Logs, Query
         from ddpjob.client.selection import check_is_there, choices, select
@@ -172,6 +174,7 @@ class Job(Snapshot):
                 follow=goes_on,
                 tail=choice.tail if tail is None else tail,
                 since=choice.since if asked is None else asked,
+                container=container,
             )
             logs = Logs(self._connection, job, query)
             for batch in logs.batches():

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from ddpjob import names
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.client.live import News
@@ -77,11 +78,16 @@ class LocalRun(Run):
         follow: bool = False,
         tail: int | None = None,
         since: float | None = None,
+        container: str | None = None,
     ) -> Iterator[LogLine]:
         """Yield lines of the pod of a rank, by default of rank 0. They have no times.
 
-        `attempt` is a number or `current`. Raises InvalidJob for several ranks, and for `since`.
+        `attempt` is a number or `current`. Raises InvalidJob for several ranks, for `since`, and
+        for another container than the trainer.
         """
+        if container not in (None, names.TRAINER_CONTAINER):
+            text = f"of a local run are those of {names.TRAINER_CONTAINER}"
+            raise InvalidJob("logs", f"{text}, got container={container!r}")
         text = str(rank or 0)
         if not text.isdecimal() or since is not None:
             raise InvalidJob("logs", "of a local run are those of one rank, and have no times")

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from ddpjob import names
 from ddpjob.client import why
@@ -44,18 +44,29 @@ class LogLine:
     """The number of this part, from 0; nearly every line has one."""
     is_last: bool = True
     """Whether the line ends with this part."""
+    container: str = names.TRAINER_CONTAINER
+    """The name of the container."""
 
     @property
     def place(self) -> str:
-        """Return where the line comes from, in short: `a0 r3`, or `a0.1 n1` of round 1, node 1."""
+        """Return where the line comes from, in short: `a0 r3`, or `a0.1 n1` of round 1, node 1.
+
+        A line of another container than the trainer has its name: `a0 n1 fetch`.
+        """
         round_ = f".{self.round}" if self.round else ""
         who = f"n{self.node_rank}" if self.rank is None else f"r{self.rank}"
-        return f"a{self.attempt}{round_} {who}"
+        other = "" if self.container == names.TRAINER_CONTAINER else f" {self.container}"
+        return f"a{self.attempt}{round_} {who}{other}"
 
     @property
     def text(self) -> str:
         """Return the content as text. It may have escape sequences of a terminal."""
         return self.content.decode(errors="replace")
+
+
+State = Literal["waiting", "running", "ended"]
+# A pod's uid, and a container.
+Log = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -67,10 +78,19 @@ class Pod:
     attempt: int
     node_rank: int
     node: str
-    state: Literal["waiting", "running", "ended"]
-    """That of its trainer container."""
+    state: State
+    """That of the container."""
     reason: str
-    """Why it waits, or an empty text."""
+    """Why it waits, how an init container has failed, or an empty text."""
+    container: str = names.TRAINER_CONTAINER
+    """The container whose log is read."""
+    containers: tuple[str, ...] = ()
+    """The names of all its containers."""
+
+    @property
+    def log(self) -> Log:
+        """Return what tells its log from all others."""
+        return self.uid, self.container
 
 
 def local_pod(job: str, attempt: int, node_rank: int) -> Pod:
@@ -79,8 +99,10 @@ def local_pod(job: str, attempt: int, node_rank: int) -> Pod:
     return Pod(name, "", attempt, node_rank, node="local", state="running", reason="")
 
 
-def read_pod(body: Body, job: str, job_uid: str) -> Pod | None:
+def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -> Pod | None:
     """Return the job's pod; None for a pod of another job, or of nobody's.
+
+    Without a container it is the trainer, or the init container that failed before it began.
 
     A pod that only has the labels of the job is not its own: the operator's are named by a pattern,
     and refer to the job by its uid.
@@ -94,7 +116,9 @@ def read_pod(body: Body, job: str, job_uid: str) -> Pod | None:
     place = names.parse_pod_name(job, name)
     if not owned or place is None:
         return None
-    state, reason = _container(body)
+    failure = None if container else _init_failure(body)
+    container, reason = failure or (container or names.TRAINER_CONTAINER, "")
+    state, waits = _container(body, container)
     return Pod(
         name=name,
         uid=why.text(body, "metadata", "uid"),
@@ -102,23 +126,54 @@ def read_pod(body: Body, job: str, job_uid: str) -> Pod | None:
         node_rank=place[1],
         node=why.text(body, "spec", "nodeName"),
         state=state,
-        reason=reason,
+        reason=reason or waits,
+        container=container,
+        containers=tuple(why.text(each, "name") for each in _all(body, "spec", _KINDS)),
     )
 
 
-def _container(body: Body) -> tuple[Literal["waiting", "running", "ended"], str]:
-    """Return the state of the trainer container, and why it waits."""
+_KINDS = ("initContainers", "containers")
+_STATUSES = ("initContainerStatuses", "containerStatuses")
+
+
+def _all(body: Body, part: str, kinds: Iterable[str]) -> list[Any]:
+    """Return the entries of some lists of a pod."""
+    found = (why.part(body, part, kind) for kind in kinds)
+    return [each for entries in found if isinstance(entries, list) for each in entries]
+
+
+def _named(entries: Iterable[Any], name: str) -> Any:
+    return next((each for each in entries if why.part(each, "name") == name), None)
+
+
+def _container(body: Body, name: str) -> tuple[State, str]:
+    """Return the state of a container, and why it waits."""
     if why.text(body, "status", "phase") in ("Failed", "Succeeded"):
         return "ended", ""
-    statuses = why.part(body, "status", "containerStatuses")
-    for status in statuses if isinstance(statuses, list) else ():
-        if why.part(status, "name") == names.TRAINER_CONTAINER:
-            if why.part(status, "state", "terminated") is not None:
-                return "ended", ""
-            if why.part(status, "state", "running") is not None:
-                return "running", ""
-            return "waiting", why.text(status, "state", "waiting", "reason")
-    return "waiting", ""
+    status = _named(_all(body, "status", _STATUSES), name)
+    state, last = why.part(status, "state"), why.part(status, "lastState", "terminated")
+    if why.part(state, "terminated") is not None:
+        spec = _named(_all(body, "spec", _KINDS), name)
+        # A sidecar is started again as long as its pod runs.
+        return "running" if why.part(spec, "restartPolicy") == "Always" else "ended", ""
+    if why.part(state, "running") is not None or last is not None:
+        return "running", ""
+    return "waiting", why.text(state, "waiting", "reason")
+
+
+def _init_failure(body: Body) -> tuple[str, str] | None:
+    """Return the init container that failed, and how, if the trainer has not begun."""
+    statuses = _all(body, "status", _STATUSES)
+    trainer = why.part(_named(statuses, names.TRAINER_CONTAINER), "state")
+    if any(why.part(trainer, kind) is not None for kind in ("running", "terminated")):
+        return None  # sidecars are killed after it
+    for status in _all(body, "status", _STATUSES[:1]):
+        ended = why.part(status, "state", "terminated")
+        if why.text(status, "state", "waiting", "reason") == "CrashLoopBackOff":
+            ended = why.part(status, "lastState", "terminated")
+        if code := why.number(ended, "exitCode"):
+            return why.text(status, "name"), f"exit code {code}"
+    return None
 
 
 class LineMaker:
@@ -128,7 +183,8 @@ class LineMaker:
         self._pod, self._processes = pod, processes
         first = pod.node_rank * processes
         self._ranks = range(first, first + processes)
-        self._round: int | None = 0 if from_the_beginning else None
+        self._is_trainer = pod.container == names.TRAINER_CONTAINER
+        self._round: int | None = 0 if from_the_beginning and self._is_trainer else None
         self._rank: int | None = None
 
     def line(self, text: str) -> LogLine:
@@ -141,7 +197,7 @@ class LineMaker:
         pod = self._pod
         for piece in pieces:
             content = piece.text
-            if piece.number == 0:
+            if piece.number == 0 and self._is_trainer:
                 self._rank, content = self._whose(content)
                 if self._rank is None and (begun := _ROUND.fullmatch(content)):
                     self._round = int(begun[1])
@@ -156,6 +212,7 @@ class LineMaker:
                 content,
                 piece.number,
                 piece.is_last,
+                pod.container,
             )
 
     def _whose(self, content: bytes) -> tuple[int | None, bytes]:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
-from ddpjob import names
 from ddpjob.client.answers import IDLE
 from ddpjob.client.connection import CLOSED, FIRST_PAUSE, LONGEST_PAUSE, TRIES, Connection
 from ddpjob.client.logs import Pod
@@ -35,7 +34,7 @@ class End(Enum):
 
 
 class PodLog:
-    """The log of a pod's trainer container. `is_over` says whether the container has ended."""
+    """The log of a pod's container. `is_over` says whether the container has ended."""
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class PodLog:
         """Yield the new pieces of one stream, and return how it has ended."""
         self._resume.restart()
         self._splitter, self._has_new = Splitter(), False
-        asked = {"container": names.TRAINER_CONTAINER, "timestamps": "true", **query}
+        asked = {"container": self._pod.container, "timestamps": "true", **query}
         opened = self._connection.open("GET", self._path, query=asked, read_seconds=IDLE_SECONDS)
         try:
             with opened as answer:

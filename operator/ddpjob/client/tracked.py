@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import Connection
-from ddpjob.client.logs import Pod, read_pod
+from ddpjob.client.logs import Log, Pod, read_pod
 from ddpjob.cluster import DDPJOBS, PODS
 from ddpjob.json_depth import Body
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Tracked:
     """The job and its pods as they are now. `changed` guards them, and is told of each change."""
 
-    def __init__(self, connection: Connection, job: "Job") -> None:
-        self._connection, self.job = connection, job
+    def __init__(self, connection: Connection, job: "Job", container: str | None = None) -> None:
+        self._connection, self.job, self._container = connection, job, container
         self.changed = Condition()
         self.pods: dict[str, Pod] = {}
         """The pods that exist, by uid."""
@@ -47,11 +47,14 @@ class Tracked:
         self.spawn(self._watch_pods)
         self.spawn(self._watch_job)
 
-    def has_ended(self, uid: str) -> bool:
-        """Return whether the pod's container has ended, or the pod is gone."""
+    def has_ended(self, log: Log) -> bool:
+        """Return whether the pod's container has ended, or the pod is gone.
+
+        An init container has ended too once another one's log is to be read.
+        """
         with self.changed:
-            pod = self.pods.get(uid)
-            return pod is None or pod.state == "ended"
+            pod = self.pods.get(log[0])
+            return pod is None or pod.log != log or pod.state == "ended"
 
     def spawn(self, act: Callable[[], None]) -> None:
         """Do this in a thread. What it raises becomes `error`: somebody waits for its work."""
@@ -110,7 +113,7 @@ class Tracked:
         return f"{names.JOB_LABEL}={self.job.name},{names.JOB_UID_LABEL}={self.job.uid}"
 
     def _pod(self, body: Body) -> Pod | None:
-        return read_pod(body, self.job.name, self.job.uid)
+        return read_pod(body, self.job.name, self.job.uid, self._container)
 
 
 def restarted(before: "Job", now: "Job") -> str:
@@ -132,10 +135,18 @@ def _slim(body: Body) -> Body:
     """Return what `read_pod` reads."""
     kept = ("name", "namespace", "uid", "resourceVersion", "ownerReferences")
     metadata = body["metadata"]
-    status = why.part(body, "status")
-    parts = ("phase", "containerStatuses")
+    spec, status = why.part(body, "spec"), why.part(body, "status")
+    parts = ("phase", "initContainerStatuses", "containerStatuses")
+    of_container = ("name", "restartPolicy")
     return {
         "metadata": {name: metadata[name] for name in kept if name in metadata},
-        "spec": {"nodeName": why.part(body, "spec", "nodeName")},
+        "spec": {
+            "nodeName": why.part(spec, "nodeName"),
+            **{
+                kind: [{name: why.part(each, name) for name in of_container} for each in entries]
+                for kind in ("initContainers", "containers")
+                if (entries := why.part(spec, kind))
+            },
+        },
         "status": {name: why.part(status, name) for name in parts},
     }

@@ -109,7 +109,7 @@ POD_INITIALIZING = Reason(
     "PodInitializing",
     False,
     "A pod has been at its init containers for 10 s or more. The message names the one that runs.",
-    "Read that container's log: `kubectl logs POD -c CONTAINER`.",
+    "Read that container's log: `ddpjob logs NAME -c CONTAINER --all`.",
 )
 CONTAINER_CREATING = Reason(
     "Running",
@@ -336,7 +336,7 @@ FAILURES = (
     FailureReason(
         INIT_CONTAINER_FAILED,
         "An init container failed. The message has its name, its exit code and its last line.",
-        do="Read that container's log: `kubectl logs POD -c CONTAINER`.",
+        do="Read that container's log: `ddpjob logs NAME` shows it.",
     ),
     FailureReason(
         FOREIGN_ORDER,
