@@ -38,13 +38,18 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def run(call: Call, code: Path, elsewhere: Path | None = None, **env: str) -> str:
-    """What the call leaves in its result file; the ranks' working folder is that of the code."""
+def run(
+    call: Call, code: Path, elsewhere: Path | None = None, *, bare: bool = False, **env: str
+) -> str:
+    """What the call leaves in its result file; the ranks' working folder is that of the code.
+
+    `bare` is a Python without any package, as that of an image without ddpjob.
+    """
     place = elsewhere or code
     for path, content in call.files().items():
         (place / path).write_bytes(content)
     env = {"PATH": os.environ["PATH"], "DDPJOB_RESULT_FILE": str(place / "result.json"), **env}
-    command = [sys.executable, "-u", str(place / SCRIPT)]
+    command = [sys.executable, "-u", *["-S"] * bare, str(place / SCRIPT)]
     ended = subprocess.run(command, cwd=code, env=env, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     left = place / "result.json"
@@ -157,7 +162,53 @@ def test_the_script_runs_in_any_image() -> None:
             [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]
         )
     }
-    assert imported == {"__future__", "importlib", "json", "os", "sys", "typing"}
+    own = {"__future__", "importlib", "importlib.machinery", "json", "os", "sys", "types", "typing"}
+    assert imported == own
+
+
+TOP = """
+import multiprocessing
+import ddpjob.client
+from ddpjob import Client, launch
+from ddpjob.errors import JobFailed
+
+def child(queue):
+    queue.put(launch.__name__)
+
+def train(client: "Client | None" = None, *, mode=""):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    said = [queue.get(), hasattr(ddpjob, "__file__")]
+    process.join()
+    try:
+        launch(train)
+    except JobFailed:
+        pass
+    except RuntimeError as error:
+        said.append(str(error))
+    return said
+
+if __name__ == "__main__":
+    launch(train)
+"""
+
+
+def test_a_script_may_import_ddpjob_where_the_image_has_none(tmp_path: Path) -> None:
+    train = load(write(tmp_path / "job.py", TOP), "job").train
+    call = describe(train, (), {}, tmp_path)
+    name, has_file, error = json.loads(run(call, tmp_path, bare=True, PYTHONPATH=str(tmp_path)))
+    assert (name, has_file) == ("launch", False)
+    assert error.startswith("ddpjob.launch cannot be used in a rank, because the image has no ddp")
+
+
+def test_an_image_with_ddpjob_has_its_own(tmp_path: Path) -> None:
+    text = "import ddpjob\n\ndef train():\n    return ddpjob.__version__\n"
+    train = load(write(tmp_path / "job.py", text), "job").train
+    write(tmp_path / "ddpjob.py", "__version__ = 'own'\n")
+    left = run(describe(train, (), {}, tmp_path), tmp_path, bare=True)
+    assert left == '"own"'
 
 
 def made() -> Callable[[], None]:
