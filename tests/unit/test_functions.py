@@ -266,7 +266,9 @@ for _ in range(100):
         ((DEEP,), {}, "nested too deeply"),
         (("x" * MAX_ARGUMENTS,), {}, "send them as a file of the folder"),
         ((), {}, "takes() cannot be called so: missing a required argument: 'a'"),
-        ((1,), {"c": 1}, "got an unexpected keyword argument 'c'"),
+        ((1,), {"c": 1}, "unexpected keyword argument 'c'; fields of the job belong into spec={"),
+        ((1,), {"namespace": "x"}, "argument 'namespace'; pass client=Client(namespace='x')"),
+        ((1,), {"kubeconfig": Path("x")}, "pass client=Client(kubeconfig=PosixPath('x'))"),
     ],
 )
 def test_arguments_are_json_that_the_function_takes(

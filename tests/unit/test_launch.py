@@ -155,6 +155,7 @@ def test_scripts_and_modules_run_with_their_folder(folder: Path) -> None:
         ({"nnodes": 0}, "spec.nnodes: must be at least 1, got 0"),
         ({"name": "Bad"}, "metadata.name: "),
         ({"program": "json.tool", "x": 1}, "a script takes no keyword arguments: x"),
+        ({"program": "json.tool", "namespace": "x"}, "pass client=Client(namespace='x')"),
         ({"on": "cluster"}, "spec.image: is required"),
         ({"on": "mars", "image": "any"}, "on must be 'cluster' or 'local', got 'mars'"),
         ({"gpus": 64}, "GPU"),

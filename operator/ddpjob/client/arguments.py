@@ -17,6 +17,13 @@ def refusal(rule: str) -> InvalidJob:
     return InvalidJob("launch", rule)
 
 
+def right_place(name: str, value: Any) -> str:
+    """Return where a keyword argument belongs that the function, or the script, does not take."""
+    if name in ("namespace", "context", "kubeconfig"):
+        return f"pass client=Client({name}={value!r})"
+    return "fields of the job belong into spec={...}"
+
+
 def check_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise InvalidJob unless all of these arguments are JSON, and not too large."""
     if is_endless([args, dict(kwargs)]):

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from ddpjob.client.arguments import check_arguments, refusal
+from ddpjob.client.arguments import check_arguments, refusal, right_place
 from ddpjob.client.main_guard import unguarded_line
 from ddpjob.client.notebook_source import module_source
 
@@ -58,15 +58,16 @@ def describe(
     while isinstance(function, partial):
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
         function = function.func
-    check_arguments(args, kwargs)
     function = _plain_function(function)
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         text = f"{function.__name__}() cannot be called so: {error}"
         if "unexpected keyword" in str(error):
-            text += "; fields of the job belong into spec={...}"
+            name = next((name for name in kwargs if repr(name) in str(error)), "")
+            text += f"; {right_place(name, kwargs.get(name))}"
         raise refusal(text) from None
+    check_arguments(args, kwargs)
     file = Path(function.__code__.co_filename)
     if file.is_file():
         if function.__module__ == "__main__" and (line := unguarded_line(file)):

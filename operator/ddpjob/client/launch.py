@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddpjob import names
-from ddpjob.client.arguments import refusal
+from ddpjob.client.arguments import refusal, right_place
 from ddpjob.client.client import Client
 from ddpjob.client.functions import SCRIPT, describe
 from ddpjob.client.live import follow
@@ -66,7 +66,8 @@ def launch(
         checkpoint: A claim for checkpoints, as `CLAIM` or `CLAIM:PATH`.
         spec: Further fields of the job's spec, as in YAML: `{"failurePolicy": {"maxRestarts": 1}}`.
         on: `cluster`, or `local` for processes of this machine, which end with this program.
-        client: The cluster and the namespace, by default those of the kubeconfig's context.
+        client: The cluster and the namespace, as `Client(namespace="team-a")`. By default they are
+            those of the kubeconfig's context.
         stream: Whether to show the job while it is waited for.
         wait: Whether to wait for its end. An interrupt of a notebook ends the waiting alone, and
             returns the job, which runs on.
@@ -137,7 +138,8 @@ def _program(
         call = describe(program, args, kwargs, folder)
         return [SCRIPT], call.files(), stem([f"{call.name}.py"])
     if kwargs:
-        raise refusal(f"a script takes no keyword arguments: {next(iter(kwargs))}")
+        name, value = next(iter(kwargs.items()))
+        raise refusal(f"a script takes no keyword arguments: {name}; {right_place(name, value)}")
     text = program.__name__ if isinstance(program, ModuleType) else str(program)
     is_script = isinstance(program, Path) or text.endswith(".py")
     words = [text] if is_script else ["-m", text]
