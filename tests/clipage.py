@@ -14,6 +14,7 @@ import typer
 
 from ddpjob.cli import app, exits
 from ddpjob.cli.exits import CODES, Exit
+from ddpjob.cli.program import ProgramCommand
 from tests.parts import print_page, with_part
 
 # Options that every command for a cluster has; they are described once.
@@ -58,11 +59,12 @@ def _command(name: str, command: Any) -> Iterator[str]:
     options = [each for each in command.params if each.param_type_name == "option"]
     shared = [each.name for each in options if each.name in SHARED and each.default is None]
     shown = [each for each in options if each.name not in (*shared, "help")]
-    usage = " ".join(map(_usage, arguments))
+    usage = "".join(f" {_usage(each)}" for each in arguments)
+    words = " [-- ARGS...]" if isinstance(command, ProgramCommand) else ""
     yield f"### ddpjob {name}\n"
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(command.help or ""))
     yield "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    yield f"\n`ddpjob {name}{f' {usage}' if usage else ''}{' [OPTIONS]' if options else ''}`"
+    yield f"\n`ddpjob {name}{usage}{' [OPTIONS]' if options else ''}{words}`"
     rows = [*map(_argument, arguments), *map(_option, shown)]
     if rows:
         yield "\n| argument or option | default | meaning |"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ddpjob.cluster import PODS
 from tests.api.reading import Cluster, condition
@@ -150,6 +151,49 @@ def test_a_rerun_is_a_new_job(cluster: Cluster, env: Mapping[str, str]) -> None:
     assert named.out == "ddpjob.ddpjob.dev/again\n"
     taken = ddpjob("rerun", "bert", "--name", "again", env=env)
     assert taken.code == 5 and '"again" already exists' in taken.err
+
+
+def test_a_rerun_has_other_arguments_and_a_dry_run(
+    cluster: Cluster, env: Mapping[str, str], tmp_path: Path
+) -> None:
+    cluster.job("bert", args=["train.py", "--lr", "1"])
+    cluster.job("bert-2", launcher="none")
+    asked = ("rerun", "bert", "--set", "nnodes=1", "--dry-run")
+    words = ("--", "--lr", "2", "--", "-n")
+    ended = ddpjob(*asked, *words, env=env)
+    assert ended.code == 0, ended.err
+    file = tmp_path / "job.yaml"
+    file.write_text(ended.out)
+    printed = yaml.safe_load(ended.out)
+    assert printed["metadata"]["name"] == "bert-3" and "uid" not in printed["metadata"]
+    spec = {**stored(cluster, "bert")["spec"], "args": ["train.py", *words[1:]], "nnodes": 1}
+    assert printed["spec"] == {k: v for k, v in spec.items() if k != "suspend"}
+    assert ddpjob(*asked, "-o", "name", env=env).out == "ddpjob.ddpjob.dev/bert-3\n"
+    listed = json.loads(ddpjob(*asked, "-o", "json", *words, env=env).out)
+    assert listed["items"] == [printed]
+    ended = ddpjob("rerun", "bert", "--dry-run=server", env=env)
+    assert (ended.code, ended.out) == (0, "bert-3 would be created, like bert\n")
+    found = json.loads(ddpjob("rerun", "bert", "--dry-run=server", "-o", "json", env=env).out)
+    assert found["metadata"]["uid"] and found["spec"]["args"] == ["train.py", "--lr", "1"]
+    assert not cluster.server.exists(f"{cluster.jobs}/bert-3")
+    assert ddpjob("submit", "-f", str(file), env=env).code == 0
+    assert ddpjob("rerun", "bert", *words, env=env).out == "bert-4 created, like bert\n"
+    for name in ("bert-3", "bert-4"):
+        assert stored(cluster, name)["spec"]["args"] == ["train.py", *words[1:]]
+
+
+def test_wrong_reruns_are_refused(cluster: Cluster, env: Mapping[str, str]) -> None:
+    cluster.job("bert", command=["./train"], args=[])
+    for words, problem in (
+        (["--", "-q"], "spec.args: is empty, so there is no script that takes other arguments"),
+        (["--lr", "2"], "(the script's own arguments stand after --)"),
+        (["--dry-run", "--wait"], "there is no job to wait for with --dry-run"),
+        (["--dry-run", "--name", "bert"], '"bert" already exists'),
+        (["--dry-run", "--set", "nnodes=0"], "spec.nnodes: Invalid value: 0"),
+    ):
+        ended = ddpjob("rerun", "bert", *words, env=env)
+        assert ended.code in (2, 5) and problem in ended.err and not ended.out, ended.err
+    assert len(cluster.server.request("GET", cluster.jobs)["items"]) == 1
 
 
 def test_two_jobs_that_write_to_one_checkpoint_are_noted(

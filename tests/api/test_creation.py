@@ -35,7 +35,8 @@ def test_a_rerun_is_a_new_job_with_the_next_free_name(client: Client) -> None:
     assert (second.name, second.body["spec"]["nnodes"]) == ("digits-2", 4)
     assert second.body["spec"]["failurePolicy"]["maxRestarts"] == 0
     assert second.user == "admin"
-    assert second.rerun().name == "digits-4"
+    third = second.rerun(script_args=["--lr", "1"])
+    assert (third.name, third.body["spec"]["args"]) == ("digits-4", ["train.py", "--lr", "1"])
     assert job.rerun(name="other").name == "other"
     with pytest.raises(AlreadyExists):
         job.rerun(name="other")

@@ -272,7 +272,9 @@ async def test_the_asynchronous_client_has_the_same_answers(
         assert (await client.newest()).uid == job.uid
         assert (await job.suspend()).body["spec"]["suspend"] is True
         assert (await job.resume()).body["spec"]["suspend"] is False
-        assert (await job.rerun(nnodes=3)).name == "digits-2" and await job.events() == []
+        again = await job.rerun(nnodes=3, script_args=["-q"])
+        assert (again.name, again.body["spec"]["args"][1:]) == ("digits-2", ["-q"])
+        assert await job.events() == []
         later(lambda: cluster.status("digits", state="Succeeded", result=RESULT))
         assert await job.result(timeout=200) == {"loss": 0.5}
         await job.delete()

@@ -172,14 +172,46 @@ def stored(name: str, **annotations: str) -> dict[str, Any]:
 
 def test_a_rerun_is_a_new_object_with_the_same_spec() -> None:
     old = stored("digits")
-    new = edits.rerun(old, old["spec"])
+    new = edits.rerun(old, old["spec"], "digits-2")
     assert new["metadata"] == {
+        "name": "digits-2",
         "namespace": "team",
         "labels": {"a": "b"},
         "annotations": {"mine": "1", "ddpjob.dev/rerun-of": "digits"},
     }
     assert new["spec"]["image"] == "torch:2.9" and "suspend" not in new["spec"]
     assert "status" not in new
+
+
+@pytest.mark.parametrize(
+    ("spec", "args"),
+    [
+        ({"args": ["train.py", "--lr", "1"]}, ["train.py", "-q"]),
+        ({"args": ["tools/train"]}, ["tools/train", "-q"]),
+        ({"args": ["-m", "pkg.train", "--lr", "1"]}, ["-m", "pkg.train", "-q"]),
+        ({"command": ["torchrun", "--nnodes=2"], "args": ["train.py", "x"]}, ["train.py", "-q"]),
+        ({"command": ["python3"], "args": ["-m", "pkg.train", "x"]}, ["-m", "pkg.train", "-q"]),
+        ({"command": ["sh", "-c"], "args": ["sleep 1; python3 train.py"]}, ["-q"]),
+        ({"command": ["python3", "train.py"], "args": ["--lr", "1"]}, ["-q"]),
+        ({"launcher": "none", "args": ["--lr", "1"]}, ["-q"]),
+    ],
+    ids=str,
+)
+def test_other_arguments_leave_the_script(spec: dict[str, Any], args: list[str]) -> None:
+    before = json.dumps(spec)
+    assert edits.with_script_args(spec, ["-q"]) == {**spec, "args": args}
+    assert json.dumps(spec) == before
+
+
+@pytest.mark.parametrize("spec", [{"launcher": "none"}, {"command": ["./run"], "args": []}])
+def test_other_arguments_need_a_script(spec: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJob, match=r"^spec.args: is empty, so there is no script"):
+        edits.with_script_args(spec, ["-q"])
+
+
+def test_the_arguments_of_a_script_are_a_list() -> None:
+    with pytest.raises(InvalidJob, match=r"^script_args: must be a list of strings, got '-q'"):
+        edits.with_script_args(SPEC, "-q")
 
 
 @pytest.mark.parametrize(

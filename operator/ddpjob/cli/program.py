@@ -1,6 +1,7 @@
-"""The options that say what a job is to be: those of `submit` and of `run`."""
+"""The options that say what a job is to be: those of `submit` and of `run`; some are `rerun`'s."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,13 @@ JOB, CODE = "Job", "Code"
 SCRIPT_ARGS = "ddpjob.script_args"
 # An option that may stand without its value.
 DRY_RUN = "--dry-run"
+
+
+class DryRun(StrEnum):
+    """Who says what would be created."""
+
+    CLIENT = "client"
+    SERVER = "server"
 
 
 class ProgramCommand(TyperCommand):
@@ -33,7 +41,8 @@ class ProgramCommand(TyperCommand):
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the usage line, with the words that this class takes away."""
-        formatter.write_usage(ctx.command_path, "[OPTIONS] [FILE] [-- ARGS...]")
+        pieces = [*self.collect_usage_pieces(ctx), "[-- ARGS...]"]
+        formatter.write_usage(ctx.command_path, " ".join(pieces))
 
 
 def split(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
@@ -122,6 +131,14 @@ HangTimeout = Annotated[
 ]
 MaxRestarts = Annotated[
     int | None, _option("--max-restarts", min=0, help="Restarts before the job fails.")
+]
+Rehearsal = Annotated[
+    DryRun | None,
+    typer.Option(
+        DRY_RUN,
+        metavar="[=server]",
+        help="Print what would be created; with =server, once the API server has checked it.",
+    ),
 ]
 Code = Annotated[
     str | None,

@@ -4,16 +4,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpjob.cli import program
 from ddpjob.cli.changing import Exclusions, Format, Settings, Target, tell
 from ddpjob.cli.interrupt import detaching
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
 from ddpjob.cli.say import note
+from ddpjob.cli.values import bad
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
 
 
 def rerun(
+    ctx: typer.Context,
     name: Target,
     new_name: Annotated[
         str | None,
@@ -21,6 +24,7 @@ def rerun(
     ] = None,
     exclude_node: Exclusions = None,
     set_: Settings = None,
+    dry_run: program.Rehearsal = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all its nodes run.")] = False,
     namespace: Namespace = None,
     output: Format = None,
@@ -30,20 +34,34 @@ def rerun(
     """Create a new job with the spec and the code of this one, which stays as it is.
 
     A finished job never starts again; this is how its work is done once more. With a checkpoint the
-    new job goes on from what the old one has saved.
+    new job goes on from what the old one has saved. Words after -- replace the arguments of the
+    script, which stays, as does -m MODULE:
+
+    ddpjob rerun llama --dry-run -- --lr 1e-4
     """
     from ddpjob.client import edits
 
+    if dry_run and wait:
+        raise bad("there is no job to wait for with --dry-run", "--wait")
     settings = [edits.Setting.parse(text) for text in set_ or ()]
     old = Place(namespace, context, kubeconfig).client().job(plain_name(name))
     spec = edits.with_settings(old.body["spec"], settings)
-    new = old.rerun_with(edits.without_nodes(spec, exclude_node or ()), name=new_name)
+    spec = edits.without_nodes(spec, exclude_node or ())
+    if (words := ctx.meta.get(program.SCRIPT_ARGS)) is not None:
+        spec = edits.with_script_args(spec, words)
+    new = old.rerun_with(spec, name=new_name, dry_run=dry_run is not None)
     if claim := _shared_claim(old, new):
         note(f"{old.name} is {old.state}, and both write to the checkpoints in claim {claim}")
+    if dry_run is program.DryRun.CLIENT:
+        from ddpjob.cli import objects
+
+        objects.show_new([edits.rerun(old.body, spec, new.name)], output)
+        return
     if wait:
         with detaching(f"detached: {new.name} goes on starting"):
             new = new.wait("running")
-    tell(new, f"created, like {old.name}" + (f"; it is {new.state}" if wait else ""), output)
+    verb = "created" if dry_run is None else "would be created"
+    tell(new, f"{verb}, like {old.name}" + (f"; it is {new.state}" if wait else ""), output)
 
 
 def _shared_claim(old: "Job", new: "Job") -> str:

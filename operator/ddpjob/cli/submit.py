@@ -1,12 +1,12 @@
 """`ddpjob submit`: makes a job of a script, and creates it."""
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from ddpjob.cli import program
 from ddpjob.cli.options import Context, Form, Kubeconfig, Namespace, Place
+from ddpjob.cli.program import DryRun
 from ddpjob.cli.values import bad
 
 # Files with these endings are no scripts.
@@ -22,13 +22,6 @@ CLUSTERS = {
     "code_include": "--code-include",
     "code_claim": "--code-claim",
 }
-
-
-class DryRun(StrEnum):
-    """Who says what would be created."""
-
-    CLIENT = "client"
-    SERVER = "server"
 
 
 def submit(
@@ -57,14 +50,7 @@ def submit(
     local: Annotated[
         bool, typer.Option("--local", help="Run it on this machine: see ddpjob run.")
     ] = False,
-    dry_run: Annotated[
-        DryRun | None,
-        typer.Option(
-            "--dry-run",
-            metavar="[=server]",
-            help="Print what would be created; with =server, once the API server has checked it.",
-        ),
-    ] = None,
+    dry_run: program.Rehearsal = None,
     watch: Annotated[
         bool | None,
         typer.Option(

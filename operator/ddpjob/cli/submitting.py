@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ddpjob import names
 from ddpjob.cli import objects
 from ddpjob.cli.asked import Asked, check_is_sent, in_namespace
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.options import Form, Place
-from ddpjob.cli.say import document, note, say
+from ddpjob.cli.say import note
 from ddpjob.client import why
 from ddpjob.client.build import named, problems
 from ddpjob.client.creation import with_code
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 STDOUT = 1
 # Bytes of an archive in a claim: what an agent unpacks at most.
 CLAIM_BYTES = 64 * 2**20
-# Characters of a Base64 text on a terminal, where nobody reads more of it.
-SHOWN = 40
 
 
 def step(label: str, text: str) -> None:
@@ -49,7 +46,7 @@ class Submission:
 
     def print(self) -> None:
         """Print the objects that would be created."""
-        self._print(self._objects())
+        objects.show_new(self._objects(), self._output)
         self._tell_code(created=False)
 
     def print_here(self) -> None:
@@ -58,17 +55,7 @@ class Submission:
 
         job = job_here(self._asked)
         _end_with(problems(job))
-        self._print([*self._asked.config_maps, job])
-
-    def _print(self, found: list[Body]) -> None:
-        if self._output is Form.NAME:
-            say(*map(_title, found))
-        elif self._output is Form.JSON:
-            whole = {"apiVersion": "v1", "kind": "List", "items": found}
-            document(objects.as_text(whole, Form.JSON))
-        else:
-            shown = map(_shortened, found) if os.isatty(STDOUT) else found
-            document("---\n".join(objects.as_text(body, Form.YAML) for body in shown))
+        objects.show_new([*self._asked.config_maps, job], self._output)
 
     def rehearse(self) -> None:
         """Have the API server check the objects, and print what it says of the job."""
@@ -227,20 +214,3 @@ def _size(job: Body) -> str:
     count, what = (spec.gpus, "GPU") if spec.gpus else (spec.processes_per_node, "process")
     plural = "" if count == 1 else "es" if what == "process" else "s"
     return f"{nodes} x {count} {what}{plural}"
-
-
-def _title(body: Body) -> str:
-    metadata = body["metadata"]
-    kind = f"ddpjob.{names.GROUP}" if body["kind"] == names.KIND else body["kind"].lower()
-    return f"{kind}/{metadata['name']}"
-
-
-def _shortened(body: Body) -> Body:
-    """Return the object with its binary data cut for a terminal."""
-    if "binaryData" not in body:
-        return body
-    data = {
-        key: f"{text[:SHOWN]}... (of {len(text)} characters)"
-        for key, text in body["binaryData"].items()
-    }
-    return {**body, "binaryData": data}

@@ -125,14 +125,15 @@ class AsyncJob(Snapshot):
         """Start the suspended job again, with a new attempt."""
         return await self._do(Job.resume)
 
-    async def rerun(self, *, name: str | None = None, **set: Any) -> Self:
-        """Create a new job of the same spec and code, with fields of `set` changed, and return it.
-
-        Raises as `Job.rerun`.
-        """
+    async def rerun(
+        self, *, name: str | None = None, script_args: Sequence[str] | None = None, **set: Any
+    ) -> Self:
+        """Create a new job of the same spec and code, as `Job.rerun` does, and return it."""
         job = Job(self._connection.apart(), self.body)
         made = await _in_thread(
-            lambda: job.rerun(name=name, **set), job.close, undo=partial(_delete, self._connection)
+            lambda: job.rerun(name=name, script_args=script_args, **set),
+            job.close,
+            undo=partial(_delete, self._connection),
         )
         return type(self)(self._connection, made.body)
 

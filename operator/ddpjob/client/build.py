@@ -12,6 +12,7 @@ from typing import Any
 from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
 from ddpjob.client import why
+from ddpjob.client.edits import program
 from ddpjob.client.generated import GENERATED, generated
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
@@ -141,9 +142,7 @@ def _set_program(spec: Body, options: JobOptions) -> None:
         if spec.get("launcher") == "none":
             del spec["launcher"]
     if options.script_args is not None:
-        args = _list(spec, "args")
-        program = 0 if spec.get("command") else 2 if args[:1] == ["-m"] else 1
-        spec["args"] = [*args[:program], *options.script_args]
+        spec["args"] = [*program(spec, _list(spec, "args")), *options.script_args]
 
 
 def _set_resources(spec: Body, options: JobOptions) -> None:

@@ -79,6 +79,29 @@ def without_nodes(spec: Mapping[str, Any], nodes: Sequence[str]) -> Body:
     return found
 
 
+def with_script_args(spec: Mapping[str, Any], words: Sequence[str]) -> Body:
+    """Return the spec with other arguments for its script. Raises InvalidJob without a script."""
+    args = spec.get("args") or []
+    if isinstance(words, str):
+        raise InvalidJob("script_args", f"must be a list of strings, got {words!r}", words)
+    if not args:
+        rule = "is empty, so there is no script that takes other arguments; set args as a whole"
+        raise InvalidJob("spec.args", rule, args)
+    return {**spec, "args": [*program(spec, args), *words]}
+
+
+def program(spec: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
+    """Return the script, or `-m` and the module, with which these arguments begin."""
+    first = str(args[0]) if args else ""
+    if first == "-m":
+        return args[:2]
+    # The script may be in the command, or in the image: then all are its arguments.
+    is_script = first.endswith(".py") and " " not in first
+    if not spec.get("command"):
+        is_script = is_script or not first.startswith("-")
+    return args[:1] if is_script else ()
+
+
 def merged(before: Mapping[str, Any], patch: Mapping[str, Any]) -> Body:
     """Return what a JSON merge patch makes of an object."""
     found = deepcopy(dict(before))
@@ -110,19 +133,19 @@ def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def rerun(job: Mapping[str, Any], spec: Mapping[str, Any]) -> Body:
-    """Return a new job like this one, with another spec, and without a name."""
+def rerun(job: Mapping[str, Any], spec: Mapping[str, Any], name: str) -> Body:
+    """Return a new job of this name like `job`, with another spec."""
     metadata = job["metadata"]
     annotations = {
-        name: text
-        for name, text in (metadata.get("annotations") or {}).items()
-        if name not in _OWN_ANNOTATIONS
+        key: text
+        for key, text in (metadata.get("annotations") or {}).items()
+        if key not in _OWN_ANNOTATIONS
     }
     annotations[names.RERUN_ANNOTATION] = origin(job)
-    kept = {name: metadata[name] for name in ("namespace", "labels") if metadata.get(name)}
+    kept = {field: metadata[field] for field in ("namespace", "labels") if metadata.get(field)}
     head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
-    new = {name: value for name, value in spec.items() if name != "suspend"}
-    return {**head, "metadata": {**kept, "annotations": annotations}, "spec": new}
+    new = {field: value for field, value in spec.items() if field != "suspend"}
+    return {**head, "metadata": {"name": name, **kept, "annotations": annotations}, "spec": new}
 
 
 def origin(job: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """A DDPJob, and the verbs on it."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -212,32 +212,43 @@ class Job(Snapshot):
         """Start the suspended job again, with a new attempt."""
         return self.patch({"spec": {"suspend": False}})
 
-    def rerun(self, *, name: str | None = None, **set: Any) -> "Job":
+    def rerun(
+        self, *, name: str | None = None, script_args: Sequence[str] | None = None, **set: Any
+    ) -> "Job":
         """Create a new job of the same spec and code, with fields of `set` changed, and return it.
 
         `set` is merged into the spec: `nnodes=4`, `failurePolicy={"maxRestarts": 0}`; None removes
-        a field. By default the name is this one's with -2, or the next number that is free. Raises
-        InvalidJob if its code does not exist any more, Forbidden or another ClusterError.
+        a field. `script_args` replaces the arguments in `args` after the script, or after `-m` and
+        the module. By default the name is this one's with -2, or the next number that is free.
+        Raises InvalidJob if its code does not exist any more, or if there is no script, Forbidden
+        or another ClusterError.
         """
         from ddpjob.client import edits
 
         self.refresh()
-        return self.rerun_with(edits.merged(self.body["spec"], set), name=name)
+        spec = edits.merged(self.body["spec"], set)
+        if script_args is not None:
+            spec = edits.with_script_args(spec, script_args)
+        return self.rerun_with(spec, name=name)
 
-    def rerun_with(self, spec: Mapping[str, Any], *, name: str | None = None) -> "Job":
-        """Create a new job like this one, with another spec; see `rerun`."""
+    def rerun_with(
+        self, spec: Mapping[str, Any], *, name: str | None = None, dry_run: bool = False
+    ) -> "Job":
+        """Create a new job like this one, with another spec; see `rerun`.
+
+        With `dry_run` the API server checks it, and stores nothing.
+        """
         from ddpjob.client import creation, edits
         from ddpjob.errors import AlreadyExists
 
-        body = edits.rerun(self.body, spec)
-        annotations = {**body["metadata"]["annotations"]}
-        annotations[names.USER_ANNOTATION] = self._connection.user
         first = edits.origin(self.body)
         numbers = range(2, MAX_RERUNS + 2)
+        make = creation.rehearse if dry_run else creation.create
         for taken in [name] if name else [edits.rerun_name(first, n) for n in numbers]:
-            metadata = {**body["metadata"], "name": taken, "annotations": annotations}
+            body = edits.rerun(self.body, spec, taken)
+            body["metadata"]["annotations"][names.USER_ANNOTATION] = self._connection.user
             try:
-                made = creation.create(self._connection, {**body, "metadata": metadata})
+                made = make(self._connection, body)
             except AlreadyExists:
                 if name:
                     raise
