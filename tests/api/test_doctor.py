@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,7 @@ class Installed:
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
-        listing = {"apiVersion": "v1", "kind": "List", "items": installed_objects()}
-        server.kubectl("apply", "-f", "-", input=json.dumps(listing))
+        server.kubectl("apply", "-f", "-", input=listing(installed_objects()))
 
     def change(self, **changes: Any) -> None:
         """Change the Deployment."""
@@ -195,6 +194,52 @@ def test_a_job_shows_whether_an_operator_works(
     cluster.running("runs")
     ended = ddpjob("doctor", env=environment(path))
     assert ended.code == 0 and "ok    an operator has taken job runs" in ended.out
+
+
+def test_the_charts_edit_role_alone_lacks_rights_and_nothing_else(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    found = installed_objects()
+    roles = [o for o in found if o["metadata"]["name"] in ("ddpjob-edit", "ddpjob-view")]
+    policy = [o for o in found if o["kind"] in kinds]
+    assert len(roles) == len(policy) == 2
+    server = cluster.server
+    server.kubectl("apply", "-f", "-", input=listing(roles))
+    token = account(server, cluster.namespace, "user", cluster_roles=["ddpjob-edit"])
+    path = kubeconfig(cluster, tmp_path, token)
+    server.kubectl("delete", "--ignore-not-found", "-f", "-", input=listing(policy))
+    until(path, is_accepted=True)
+    ended = ddpjob("doctor", env=environment(path))
+    assert ended.code == 4 and "you may not create, get, patch configmaps" in ended.out
+    assert "you may not create pods" not in ended.out, "without the policy no job needs it"
+    server.kubectl("apply", "-f", "-", input=listing(policy))
+    until(path, is_accepted=False)
+    ended = ddpjob("doctor", "--admin", env=environment(path))
+    server.kubectl("delete", "-f", "-", input=listing(policy))
+    lines = ended.out.splitlines()
+    assert ended.code == 4 and lines[1] == "ok    API ddpjobs.ddpjob.dev v1alpha1"
+    at = lines.index(f"FAIL  you may not create pods in namespace {cluster.namespace}")
+    words = "for submit (the chart's admission policy asks for it)"
+    assert lines[at + 1] == f'      next: {words}: ask for the role "edit" there'
+    assert "ok    you may: create, get, list, watch, patch, delete ddpjobs" in lines
+    failing = [line for line in lines if line.startswith("FAIL")]
+    assert all(line.startswith("FAIL  you may not ") for line in failing)
+    hidden = [line for line in lines if line.startswith("?")]
+    assert len(hidden) == 5 and all("you may not " in line for line in hidden)
+
+
+def listing(items: Sequence[Any]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def until(path: Path, *, is_accepted: bool) -> None:
+    """Return once the API server accepts a job, or no longer: it takes up a policy later."""
+    connection = Connection(kubeconfig=path)
+    deadline = time.monotonic() + 200
+    while (checks._refusal(connection) is None) != is_accepted:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_without_a_login_nothing_else_is_asked(tmp_path: Path) -> None:

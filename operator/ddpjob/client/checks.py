@@ -23,11 +23,14 @@ from ddpjob.times import duration, unix_seconds
 OLDEST = 30
 # Seconds for which a job may be without a status while an operator is there.
 TAKEN_SECONDS = 60.0
+# What the chart's admission policy asks for, and the words with which it refuses a job.
+MAKE_PODS = ("", "pods", ("create",), "submit (the chart's admission policy asks for it)")
+NO_PODS = "may not create pods in namespace"
 # Group, resource, verbs, and which commands need them.
 RIGHTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     (names.GROUP, names.PLURAL, ("create", "get", "list", "watch", "patch", "delete"), "submit"),
     ("", "configmaps", ("create", "get", "patch"), "submit with your own code"),
-    ("", "pods", ("create",), "submit (the chart's admission policy asks for it)"),
+    MAKE_PODS,
     ("", "pods", ("list", "watch"), "logs, top and stacks"),
     ("", "pods/log", ("get",), "logs"),
     ("", "events", ("list",), "describe"),
@@ -45,7 +48,10 @@ def checks(connection: Connection, *, admin: bool = False) -> Iterator[Check]:
     try:
         seen = look(connection)
         yield _server(connection, seen.server)
-        yield _api(connection, seen)
+        if names.VERSION not in seen.versions:
+            raise not_installed(404)
+        refused = _refusal(connection)
+        yield _api(seen, refused)
     except NotInstalled as error:
         yield Check(Part.API, Level.FAIL, error.message, error.advice)
         return
@@ -54,7 +60,7 @@ def checks(connection: Connection, *, admin: bool = False) -> Iterator[Check]:
         return
     found = operators.find(connection)
     yield from _operator(connection, found)
-    yield from _rights(connection)
+    yield from _rights(connection, is_accepted=refused is None)
     yield from _gpus(connection)
     if admin:
         yield from installation(connection, found or ())
@@ -77,18 +83,23 @@ def _server(connection: Connection, version: str) -> Check:
     return Check(Part.SERVER, Level.OK, text)
 
 
-def _api(connection: Connection, seen: Installed) -> Check:
-    """Compare the definition with this client's, and have a job checked. Raises NotInstalled."""
-    if names.VERSION not in seen.versions:
-        raise not_installed(404)
-    kind = f"{names.PLURAL}.{names.GROUP} {names.VERSION}"
+def _refusal(connection: Connection) -> Refused | None:
+    """Have a job checked. Return why the API server refuses it, or None."""
     try:
         rehearse(connection, _job(connection.namespace))
-    except Forbidden:
-        pass  # the rights follow
     except Refused as error:
+        return error
+    return None
+
+
+def _api(seen: Installed, refused: Refused | None) -> Check:
+    """Compare the definition with this client's, and say that any job is refused."""
+    kind = f"{names.PLURAL}.{names.GROUP} {names.VERSION}"
+    # A right that is missing is named among the rights.
+    is_right = isinstance(refused, Forbidden) or refused and NO_PODS in refused.message
+    if refused and not is_right:
         advice = "this refusal meets every job here"
-        return Check(Part.API, Level.FAIL, f"a job is refused: {error.message}", advice)
+        return Check(Part.API, Level.FAIL, f"a job is refused: {refused.message}", advice)
     if seen.missing:
         text = f"API {kind} is older than this ddpjob ({__version__}), "
         text += f"without {', '.join(seen.missing)}"
@@ -142,16 +153,20 @@ def _operators(found: Sequence[Deployed], namespace: str) -> Iterator[Check]:
             yield Check(Part.OPERATOR, Level.OK, text)
 
 
-def _rights(connection: Connection) -> Iterator[Check]:
-    """Yield the rights that this user has in one line, and each that is missing in its own."""
+def _rights(connection: Connection, *, is_accepted: bool) -> Iterator[Check]:
+    """Yield the rights that this user has in one line, and each that is missing in its own.
+
+    A user whose job is accepted may lack MAKE_PODS: this cluster does not ask for it.
+    """
     had: list[str] = []
     where = f"in namespace {connection.namespace}"
-    for group, resource, verbs, command in RIGHTS:
+    for right in RIGHTS:
+        group, resource, verbs, command = right
         missing = [verb for verb in verbs if not _may(connection, group, resource, verb)]
         if len(missing) < len(verbs):
             kept = ", ".join(verb for verb in verbs if verb not in missing)
             had.append(f"{kept} {resource}")
-        if missing:
+        if missing and not (is_accepted and right == MAKE_PODS):
             text = f"you may not {', '.join(missing)} {resource} {where}"
             advice = f'for {command}: ask for the role "edit" there'
             yield Check(Part.RIGHTS, Level.FAIL, text, advice)
