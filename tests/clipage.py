@@ -57,6 +57,7 @@ def commands() -> Iterator[str]:
 def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
+    options = [each for each in options if not each.hidden]
     shared = [each.name for each in options if each.name in SHARED and each.default is None]
     shown = [each for each in options if each.name not in (*shared, "help")]
     usage = "".join(f" {_usage(each)}" for each in arguments)

@@ -495,6 +495,24 @@ def test_a_suspended_job_runs_here_because_nobody_could_resume_it(tmp_path: Path
     assert "of no effect on this machine: image, suspend" in done.stdout
 
 
+@pytest.mark.parametrize("verb", ["run", "submit"])
+def test_options_of_a_cluster_are_named_beside_the_fields_without_an_effect(
+    tmp_path: Path, verb: str
+) -> None:
+    words = command(tmp_path, job("echo up"))
+    file = words[words.index("run") + 1]
+    words = [*words[: words.index("run")], verb, "--local", "-f", file]
+    words += ["-n", "a", "--context", "c", "--kubeconfig", "k", "--detach", "--label", "a=b"]
+    words += ["--code-include", "x", "--code-claim", "code"]
+    done = subprocess.run(
+        words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0 and "up" in done.stdout, done.stderr
+    options = "--label, --namespace, --context, --kubeconfig, --detach, --code-include"
+    said = f"; of no effect on this machine: image, {options}, --code-claim"
+    assert done.stdout.splitlines()[0].endswith(said) and not done.stderr
+
+
 def test_a_job_runs_here_with_or_without_local(tmp_path: Path) -> None:
     done = subprocess.run(
         command(tmp_path, job("echo up")),

@@ -16,6 +16,16 @@ from ddpjob.client.jobfile import JobFile, read_job
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
+# Options of a cluster, which have no effect on this machine, by the names of their parameters.
+CLUSTERS = {
+    "label": "--label",
+    "namespace": "--namespace",
+    "context": "--context",
+    "kubeconfig": "--kubeconfig",
+    "watch": "--watch",
+    "code_include": "--code-include",
+    "code_claim": "--code-claim",
+}
 # The value of --code that sends nothing.
 NO_CODE = "none"
 # Characters of a file of variables: an API server takes no larger object.
@@ -44,6 +54,13 @@ class Asked:
     def title(self) -> str:
         """Return the file, script or module as it was given."""
         return str(self.given["filename"] or self.given["file"] or self.given["module"])
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Return the options that were given and have no effect on this machine."""
+        given = {name: self.given.get(name) for name in CLUSTERS}
+        named = {**CLUSTERS, "watch": "--detach" if given["watch"] is False else "--watch"}
+        return tuple(named[name] for name, value in given.items() if value not in (None, [], ()))
 
     @cached_property
     def file(self) -> JobFile | None:

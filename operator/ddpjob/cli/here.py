@@ -23,7 +23,8 @@ def run_here(
 ) -> None:
     """Run the job, and end the command with its exit code."""
     try:
-        local = Local(directory, logs, grace, keep, asked.folder, asked.config_maps, as_json)
+        code, config_maps, ignored = asked.folder, asked.config_maps, asked.ignored
+        local = Local(directory, logs, grace, keep, code, config_maps, as_json, ignored)
         job = job_here(asked)
     except InvalidJob as error:
         note(f"error: {error}")

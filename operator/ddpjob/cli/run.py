@@ -10,6 +10,8 @@ from ddpjob.cli.options import Record
 
 # A file with another ending is a job file.
 SCRIPT = ".py"
+# An option of `submit` that has no effect here: one command line may be tried on both.
+Unused = Annotated[str | None, typer.Option(hidden=True)]
 
 
 def run(
@@ -24,6 +26,7 @@ def run(
     filename: program.JobFile = None,
     local: Annotated[bool, typer.Option("--local", help="The default: on this machine.")] = True,
     name: program.Name = None,
+    label: program.Label = None,
     logs: Annotated[
         bool, typer.Option("--logs/--quiet", help="Print the output of rank 0, or do not.")
     ] = True,
@@ -51,18 +54,25 @@ def run(
     cpu: program.Cpu = None,
     memory: program.Memory = None,
     code: program.Code = None,
+    code_include: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    code_claim: Unused = None,
     checkpoint: program.Checkpoint = None,
     env: program.Env = None,
     env_file: program.EnvFile = None,
     env_from_secret: program.EnvFromSecret = None,
     hang_timeout: program.HangTimeout = None,
     max_restarts: program.MaxRestarts = None,
+    watch: Annotated[bool | None, typer.Option("--watch/--detach", hidden=True)] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", hidden=True)] = None,
+    context: Unused = None,
+    kubeconfig: Unused = None,
 ) -> None:
     """Run a job on this machine, with the restarts and the progress that it has on a cluster.
 
-    The options are those of `ddpjob submit`. The exit code is 0 if the job succeeded, and 1 if it
-    failed. It is 2 if the file is invalid, or asks for GPUs that this machine does not have. It is
-    130 after Ctrl-C, and 143 after SIGTERM. A second Ctrl-C kills all processes at once.
+    The options are those of `ddpjob submit`. Those of a cluster have no effect, and the first line
+    names them. The exit code is 0 if the job succeeded, and 1 if it failed. It is 2 if the file is
+    invalid, or asks for GPUs that this machine does not have. It is 130 after Ctrl-C, and 143 after
+    SIGTERM. A second Ctrl-C kills all processes at once.
     """
     from ddpjob.cli.asked import Asked  # the controller takes longer to import than `--help` may
     from ddpjob.cli.here import run_here

@@ -65,6 +65,8 @@ class Local:
     """The ConfigMaps with the archive of its code, which each node unpacks as on a cluster."""
     as_json: bool = False
     """Whether the run is shown as objects of JSON."""
+    ignored: tuple[str, ...] = ()
+    """Options that were given and have no effect here."""
 
 
 def start(job: Any, title: str, local: Local) -> int:
@@ -96,7 +98,7 @@ class Session:
     def __init__(self, job: Body, local: Local) -> None:
         self._job, self._logs, self._code = job, local.logs, local.code
         self._config_maps = local.config_maps
-        self._as_json = local.as_json
+        self._as_json, self._ignored = local.as_json, local.ignored
         meta = job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
         self.folder = job_folder(local.directory, self.namespace, self.name)
@@ -183,8 +185,8 @@ class Session:
             lines.append("code of the job file, unpacked for each node")
         spec = self._job["spec"]
         unset = (NO_IMAGE, False)
-        ignored = [name for name in IGNORED if spec.get(name, NO_IMAGE) not in unset]
-        if ignored:
+        fields = [name for name in IGNORED if spec.get(name, NO_IMAGE) not in unset]
+        if ignored := [*fields, *self._ignored]:
             lines.append(f"of no effect on this machine: {', '.join(ignored)}")
         if "resources" in self._job["spec"]:
             lines.append("resources set the number of threads, and are not enforced")

@@ -13,17 +13,6 @@ from ddpjob.cli.values import bad
 JOB_FILES = (".yaml", ".yml", ".json")
 
 
-# Options that ask for something of a cluster, by the names of their parameters.
-CLUSTERS = {
-    "namespace": "--namespace",
-    "context": "--context",
-    "kubeconfig": "--kubeconfig",
-    "watch": "--watch",
-    "code_include": "--code-include",
-    "code_claim": "--code-claim",
-}
-
-
 def submit(
     ctx: typer.Context,
     file: program.File = None,
@@ -100,11 +89,7 @@ def submit(
 
 
 def _refuse_here(params: dict[str, Any]) -> None:
-    """Raise BadParameter for an option that would have no effect on this machine."""
-    for name, option in CLUSTERS.items():
-        if params[name] not in (None, [], ()):
-            words = "--watch and --detach have" if name == "watch" else "has"
-            raise bad(f"{words} no effect with --local", option)
+    """Raise BadParameter for an answer that this machine cannot give."""
     if params["dry_run"] is DryRun.SERVER:
         raise bad("there is no API server with --local", "--dry-run")
     if params["dry_run"] is None and params["output"] not in (None, Form.JSON):

@@ -41,7 +41,7 @@ class Submission:
 
     def __init__(self, asked: Asked, place: Place, output: Form | None) -> None:
         self._asked, self._place, self._output = asked, place, output
-        if self._claim and asked.folder is None:
+        if self._claim and asked.folder is None and not asked.given["local"]:
             raise InvalidJob("--code-claim", "needs a folder to send: FILE.py, -m MODULE or --code")
 
     def print(self) -> None:
@@ -55,6 +55,8 @@ class Submission:
 
         job = job_here(self._asked)
         _end_with(problems(job))
+        if self._asked.ignored:
+            note(f"of no effect on this machine: {', '.join(self._asked.ignored)}")
         objects.show_new([*self._asked.config_maps, job], self._output)
 
     def rehearse(self) -> None:
