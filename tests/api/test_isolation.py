@@ -132,7 +132,7 @@ async def compare(client: Client, calm: str, busy: str) -> None:
     assert median(beside) < 2 * median(alone)  # p90 is told only: what else runs here decides it
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1500)
 async def test_jobs_that_cannot_work_do_not_slow_the_others(
     api_server: ApiServer, crd: None, client: Client, namespace: str, tmp_path: Path
 ) -> None:
@@ -181,7 +181,7 @@ async def answering_dearly(client: Client, namespace: str) -> AsyncIterator[Call
         await process.wait()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1500)
 async def test_agents_that_answer_dearly_do_not_slow_the_others(
     api_server: ApiServer, crd: None, client: Client, namespace: str, tmp_path: Path
 ) -> None:

@@ -134,7 +134,7 @@ async def _live(workload: Workload, fault: Fault | None, operated: Operated) -> 
     if workload.timed:
         clock.stop()
     await workload.submit(cluster)
-    async with operated(cluster), asyncio.timeout(200):
+    async with operated(cluster), asyncio.timeout(900):
         await workload.acts(cluster)
         if workload.timed:
             await workload.timed(cluster, clock.forward)

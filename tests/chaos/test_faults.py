@@ -13,7 +13,7 @@ QUICK = ("fails-once", "fails-in-place")
 AT_ONCE = 12  # runs beside each other: most of a run's time is waiting for quiet
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "workload",
     [
