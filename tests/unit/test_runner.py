@@ -21,6 +21,7 @@ from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
 from ddpjob.runner import Runner
 from ddpjob.runner.network import Loopback
+from ddpjob.runner.view import PodView
 
 pytestmark = pytest.mark.timeout(180)
 SLEEPER = "sleep 1234 & echo up; wait"  # leaves a child behind when it is killed
@@ -294,6 +295,26 @@ async def test_a_write_that_meets_another_is_done_again(tmp_path: Path) -> None:
         await machine.run("true")
         await machine.until(is_phase("Succeeded"))
     assert cluster.met == 2
+
+
+async def test_an_answer_that_comes_late_hides_no_deletion() -> None:
+    class Slow(LocalCluster):
+        """Somebody deletes the pod while the answer to a status is on its way."""
+
+        async def update_status(
+            self, resource: Resource, namespace: str, body: Mapping[str, Any]
+        ) -> Body:
+            answer = await super().update_status(resource, namespace, body)
+            deleted = await self.delete(PODS, namespace, "x", uid=view.uid)
+            assert deleted is not None
+            view.see(deleted)
+            return answer
+
+    cluster = Slow()
+    pod = {"metadata": {"name": "x"}, "spec": {"containers": []}}
+    view = PodView(cluster, await cluster.create(PODS, "team", pod))
+    await view.report(lambda status: {**status, "phase": "Running"})
+    assert view.ends
 
 
 LEAVES = 'mkdir "$TMPDIR/torchelastic_x"; echo left > "$TMPDIR/torchelastic_x/log"; '

@@ -32,7 +32,7 @@ class PodView:
 
     def see(self, pod: Body) -> None:
         """Take in a new version of the pod."""
-        self.pod = pod
+        self._take(pod)
         self._news.set()
 
     def lose(self) -> None:
@@ -67,7 +67,9 @@ class PodView:
                 merged = {**(body["metadata"].get("annotations") or {}), **annotations}
                 body["metadata"] = {**body["metadata"], "annotations": merged}
             try:
-                self.pod = await _patiently(self._cluster.update_status, PODS, self.namespace, body)
+                self._take(
+                    await _patiently(self._cluster.update_status, PODS, self.namespace, body)
+                )
                 return
             except Conflict:
                 await self._read_again()
@@ -94,7 +96,13 @@ class PodView:
             raise Gone from None
         if pod["metadata"]["uid"] != self.uid:
             raise Gone
-        self.pod = pod
+        self._take(pod)
+
+    def _take(self, pod: Body) -> None:
+        """Keep this version unless a newer one is known: an answer may come after it."""
+        new, old = (int(each["metadata"]["resourceVersion"]) for each in (pod, self.pod))
+        if new >= old:
+            self.pod = pod
 
 
 async def _patiently(request: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:

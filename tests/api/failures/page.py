@@ -12,11 +12,11 @@ server, with the operator as it is installed. The pods of {real} are processes, 
 and gloo, and their scripts know nothing of ddpjob; those of the {played} marked "played" are
 objects without processes, because the kubelet is to do to them what cannot be asked of a real one.
 The first cause must be named completely: reason, rank, pod, exit code or signal, exception, and the
-sentence that tells what happened. A rank that leaves early with exit code 0, or never comes, has
-not failed: there the one that waited is named, with the other in its message or the address that
-nobody answered at. No GPU is involved, so no NCCL. The {cold} kinds whose processes start warm may
-restart in place, and are judged while their pods wait for it. They run a second time, cold and
-without a restart, where the ended pods are judged, and must say the same.
+sentence that tells what happened. A rank that never comes has not failed: there the one that waited
+is named, with the address that nobody answered at. No GPU is involved, so no NCCL. The {cold}
+kinds whose processes start warm may restart in place, and are judged while their pods wait for it.
+They run a second time, cold and without a restart, where the ended pods are judged, and must say
+the same.
 
 **Right: {right} of {total}.** The wrong ones are in the table, with the reason.
 `make bench-failures` runs all and writes this page; `make test-all` runs the same and
