@@ -160,8 +160,8 @@ bench-trainer: $(DEV_STAMP) ## Measure the trainer, and write docs/trainer-figur
 bench-startup: $(DEV_STAMP) ## From running pods to the first step, against torchrun alone, on kind; writes docs/startup.md
 	$(PY) -m benchmarks.startup --write
 
-bench-failures: $(DEV_STAMP) ## Run every kind of failure, on a real API server, and write docs/failures.md
-	$(PY) -m pytest tests/api/failures --write-failures
+bench-failures: $(DEV_STAMP) ## Run every kind of failure (KINDS=WORDS: some), on a real API server, and write docs/failures.md
+	$(PY) -m pytest tests/api/failures --write-failures -k '$(KINDS)'
 
 bench-recovery: $(DEV_STAMP) ## From a fault to the next step, on kind (2.5 hours); writes docs/recovery.md
 	$(PY) -m benchmarks.recovery --write

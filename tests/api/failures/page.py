@@ -27,13 +27,17 @@ fails where a mark would change.
 """
 
 
-def page(kinds: tuple[Kind, ...], seen: Mapping[str, Failure]) -> str:
-    """The page; `seen` is by the job's name."""
-    right = [kind for kind in kinds if kind.job in seen and is_right(kind, seen[kind.job])]
-    rows = [row(kind, seen.get(kind.job), kind in right) for kind in kinds]
+def page(kinds: tuple[Kind, ...], seen: Mapping[str, Failure], before: str = "") -> str:
+    """The page; `seen` is by the job's name.
+
+    Kinds that did not run have their rows of the page `before`.
+    """
+    old = {line.split(" | ")[1]: line for line in before.splitlines() if line.count(" | ") > 1}
+    rows = [row(kind, seen.get(kind.job), old) for kind in kinds]
     played = sum(bool(kind.life) for kind in kinds)
     cold = sum(map(starts_warm, kinds))
-    counts = {"cold": cold, "right": len(right), "total": len(kinds), "real": len(kinds) - played}
+    right = sum(line.startswith("| ✓") for line in rows)
+    counts = {"cold": cold, "right": right, "total": len(kinds), "real": len(kinds) - played}
     return HEAD.format(played=played, **counts) + "\n".join(rows) + "\n"
 
 
@@ -42,11 +46,12 @@ def is_right(kind: Kind, failure: Failure) -> bool:
     return not kind.cause.differences(kind.job, failure)
 
 
-def row(kind: Kind, failure: Failure | None, right: bool) -> str:
+def row(kind: Kind, failure: Failure | None, old: Mapping[str, str]) -> str:
     """One kind."""
     name = f"{kind.name} (played)" if kind.life else kind.name
     if failure is None:
-        return f"| – | {name} | not run on this machine |"
+        return old.get(name, f"| – | {name} | not run on this machine |")
+    right = is_right(kind, failure)
     said = told(kind, failure)
     if not right:
         said += f"<br>**wrong**: {kind.why}"

@@ -218,7 +218,8 @@ async def outcomes(
         if request.config.getoption("--write-failures"):
             ended = {job: task for job, task in jobs.items() if task.done()}
             seen = {job: task.result() for job, task in ended.items() if not task.exception()}
-            (ROOT / "docs" / "failures.md").write_text(page(KINDS, seen))
+            file = ROOT / "docs" / "failures.md"
+            file.write_text(page(KINDS, seen, file.read_text()))
 
 
 async def end(tasks: list[asyncio.Task[Any]]) -> None:
