@@ -34,8 +34,8 @@ def same_bits(one: Any, other: Any) -> bool:
 
 
 def assert_same_training(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Both checkpoints have the same weights, optimizer and random numbers."""
-    for part in ("model", "optimizer", "rng"):
+    """Both checkpoints have the same weights, optimizer, scale of the loss and random numbers."""
+    for part in ("model", "optimizer", "scaler", "rng"):
         assert same_bits(one[part], other[part]), part
 
 

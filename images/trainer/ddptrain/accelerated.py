@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 from accelerate.utils import DistributedDataParallelKwargs
+from torch.amp import GradScaler
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
@@ -33,15 +34,19 @@ from ddptrain.dist import LaunchError, World, leave
 from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, run
 from ddptrain.model import network
 from ddptrain.native import warm_up
+from ddptrain.precision import make_scaler
 from ddptrain.preemption import StopVote
 from ddptrain.report import Report
+from ddptrain.sharing import State
 
 log = logging.getLogger("ddptrain")
 
 
 def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
     """Train, evaluate and save; returns the exit code, the same on all ranks."""
+    scaler = make_scaler(world.device, config.precision)
     accelerator = accelerate(config, world)
+    use_scaler(scaler, accelerator)
 
     # Data: the loader yields global batches, of which prepare() gives every rank a slice.
     data = load(config.data, config.data_dir, world.device)
@@ -66,15 +71,16 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
 
     # Checkpoint: what decides which batch comes next must be as it was; the rest may change.
     fixed = {"seed": config.seed, "batch_size": config.batch_size, "data": data.sha256}
+    state: State = {"model": net, "optimizer": optimizer, "scaler": scaler, "config": fixed}
     folder = open_folder(config, world)
     saving = checkpoint.is_kept(folder, world)
     first_step = 0
     if saving:
-        first_step = checkpoint.load(folder, world, model=net, optimizer=optimizer, config=fixed)
+        first_step = checkpoint.load(folder, world, **state)
     total_steps = max(total_steps, first_step)  # less was asked for than has been trained already
 
     # Loop: `done` counts through all epochs, so it is the only position there is to resume.
-    report.begin(model, optimizer, epoch_steps=epoch_steps, total_steps=total_steps)
+    report.begin(model, optimizer, scaler, epoch_steps=epoch_steps, total_steps=total_steps)
     done, counts = first_step, None  # correct and tested samples, of the last evaluation
     while done < total_steps:
         epoch, skipped = divmod(done, epoch_steps)
@@ -98,9 +104,7 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
             stopping = stop.agreed(world) and done < total_steps
             if saving and (stopping or done % config.checkpoint_every == 0 or done == total_steps):
                 with report.paused():
-                    checkpoint.save(
-                        folder, world, step=done, model=net, optimizer=optimizer, config=fixed
-                    )
+                    checkpoint.save(folder, world, step=done, **state)
             if stopping:
                 log.info(f"stopped by SIGTERM after step {done}/{total_steps}")
                 return PREEMPTED_AND_SAVED if saving else TERMINATED
@@ -179,7 +183,7 @@ def accelerate(config: Config, world: World) -> Accelerator:
         )
     accelerator = Accelerator(
         cpu=world.device.type == "cpu",
-        mixed_precision="bf16" if config.bf16 else "no",
+        mixed_precision=config.precision,
         dataloader_config=DataLoaderConfiguration(split_batches=True),
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
     )
@@ -189,6 +193,15 @@ def accelerate(config: Config, world: World) -> Accelerator:
             "an Accelerator has been made in this process before"
         )
     return accelerator
+
+
+def use_scaler(scaler: GradScaler, accelerator: Accelerator) -> None:
+    """Have Accelerate scale the loss with `scaler`, which is the one in our checkpoints.
+
+    It has one of its own on GPUs. On CPUs it would take fp16 for float32, and not say so.
+    """
+    if scaler.is_enabled():
+        accelerator.scaler, accelerator.native_amp = scaler, True
 
 
 class EpochOrder(Sampler[int]):

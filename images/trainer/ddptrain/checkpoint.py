@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.amp import GradScaler
 
 from ddptrain import rng
 from ddptrain.checkpoint_file import CheckpointError, Damaged, read, replace
@@ -187,6 +188,7 @@ def save(
     step: int,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
+    scaler: GradScaler | None = None,
     config: State,
 ) -> None:
     """Store the state after `step` steps; all ranks call it, and it is on disk when it returns.
@@ -211,6 +213,7 @@ def save(
             "config": config,
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict() if scaler else {},
             "rng": states,
         }
         log.info("saved %s", folder.write(step, state))
@@ -230,6 +233,7 @@ def load(
     *,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
+    scaler: GradScaler | None = None,
     config: State,
 ) -> int:
     """Restore the newest checkpoint on all ranks and return its step; 0 if there is none.
@@ -259,6 +263,8 @@ def load(
     optimizer.load_state_dict(share(state.pop("optimizer"), world))
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
+    if scaler and state.get("scaler"):  # else of a run without float16, or of an earlier version
+        scaler.load_state_dict(state["scaler"])
     step: int = state["step"]
     if state["world_size"] != world.size:
         log.info("world size was %d, is %d: new random states", state["world_size"], world.size)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddptrain import precision
 from ddptrain.checkpoint import CheckpointFolder
 from ddptrain.data import NAMES, data_dir
 from ddptrain.dist import World
@@ -25,7 +26,7 @@ class Config:
     seed: int
     dropout: bool
     accumulation: int
-    bf16: bool
+    precision: str  # a key of precision.NAMES
     checkpoint_dir: Path | None
     checkpoint_every: int
     keep: int
@@ -74,7 +75,7 @@ def parse(program: str, arguments: Sequence[str] | None = None) -> Config:
         help="parts in which each rank takes its share of a batch: less memory; the same result "
         "without dropout, which draws other masks for parts",
     )
-    add("--bf16", action="store_true", help="automatic mixed precision with bfloat16")
+    precision.add_options(parser)
     add(
         "--checkpoint-dir",
         type=Path,

@@ -24,14 +24,17 @@ from transformers import Trainer, TrainerCallback, TrainerState, TrainingArgumen
 from transformers.trainer_callback import PrinterCallback
 
 from ddptrain import checkpoint, rng
+from ddptrain.accelerated import use_scaler
 from ddptrain.config import Config, open_folder
 from ddptrain.data import Samples, epoch_order, global_batch_size, load, sent, steps_per_epoch
 from ddptrain.dist import LaunchError, World, leave
 from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, run
 from ddptrain.model import network
 from ddptrain.native import warm_up
+from ddptrain.precision import make_scaler
 from ddptrain.preemption import StopVote
 from ddptrain.report import Report
+from ddptrain.sharing import State
 
 IGNORED = -100  # a label that neither torch's losses nor the Trainer counts
 
@@ -55,17 +58,19 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
 
     # Checkpoint: what decides which batch comes next must be as it was; the rest may change.
     fixed = {"seed": config.seed, "batch_size": config.batch_size, "data": data.sha256}
+    scaler = make_scaler(world.device, config.precision)
+    state: State = {"model": net, "optimizer": optimizer, "scaler": scaler, "config": fixed}
     folder = open_folder(config, world)
     saving = checkpoint.is_kept(folder, world)
     first_step = 0
     if saving:
-        first_step = checkpoint.load(folder, world, model=net, optimizer=optimizer, config=fixed)
+        first_step = checkpoint.load(folder, world, **state)
     total_steps = max(total_steps, first_step)  # less was asked for than has been trained already
     states = rng.get_state(world.device)  # the Trainer seeds anew, and equally on all ranks
 
     def save(step: int) -> None:
         with report.paused():
-            checkpoint.save(folder, world, step=step, model=net, optimizer=optimizer, config=fixed)
+            checkpoint.save(folder, world, step=step, **state)
 
     with tempfile.TemporaryDirectory() as scratch:  # the Trainer insists on a folder
         trainer = ExactTrainer(
@@ -79,6 +84,7 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
             save=save,
         )
         check(trainer, config, world)
+        use_scaler(scaler, trainer.accelerator)
         after_step = AfterStep(trainer, config, world, stop, report, states, saving=saving)
         trainer.add_callback(after_step)
         if first_step < total_steps:  # asked for none, the Trainer would take one step
@@ -107,7 +113,8 @@ def arguments(config: Config, world: World, folder: str, total_steps: int) -> Tr
         learning_rate=config.lr,
         lr_scheduler_type="constant",
         max_grad_norm=0.0,
-        bf16=config.bf16,
+        bf16=config.precision == "bf16",
+        fp16=config.precision == "fp16",
         seed=config.seed,
         use_cpu=world.device.type == "cpu",
         ddp_backend=world.launch.backend,
@@ -278,6 +285,7 @@ class AfterStep(TrainerCallback):
         self._report.begin(
             trainer.model_wrapped,
             trainer.optimizer,
+            trainer.accelerator.scaler,
             epoch_steps=trainer.order.epoch_steps,
             total_steps=state.max_steps,
         )

@@ -119,7 +119,8 @@ def report(
         lines.append(f"  in use: {now}")
     lines.append(
         "  what helps: --accumulation 2 or more (less memory for activations, and the same result "
-        "without dropout), --bf16, more processes at the same --batch-size, a smaller --batch-size"
+        "without dropout), --bf16 or --fp16, more processes at the same --batch-size, a smaller "
+        "--batch-size"
     )
     return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
+from torch.amp import GradScaler
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,8 +28,10 @@ from ddptrain.data import Samples, global_batch_size, indices, load, steps_per_e
 from ddptrain.dist import World, leave
 from ddptrain.entry import PREEMPTED_AND_SAVED, TERMINATED, run
 from ddptrain.model import network
+from ddptrain.precision import autocast, make_scaler
 from ddptrain.preemption import StopVote
 from ddptrain.report import Report
+from ddptrain.sharing import State
 
 log = logging.getLogger("ddptrain")
 
@@ -47,20 +50,22 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
     net = network(data.train.shape, dropout=config.dropout).to(world.device)
     model = DistributedDataParallel(net, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(net.parameters(), lr=config.lr, weight_decay=0.01)
+    scaler = make_scaler(world.device, config.precision)
     warm_up(model, data.train.any_image())
     rng.seed_all(config.seed, 0, world.rank)
 
     # Checkpoint: what decides which batch comes next must be as it was; the rest may change.
     fixed = {"seed": config.seed, "batch_size": config.batch_size, "data": data.sha256}
+    state: State = {"model": net, "optimizer": optimizer, "scaler": scaler, "config": fixed}
     folder = open_folder(config, world)
     saving = checkpoint.is_kept(folder, world)
     first_step = 0
     if saving:
-        first_step = checkpoint.load(folder, world, model=net, optimizer=optimizer, config=fixed)
+        first_step = checkpoint.load(folder, world, **state)
     total_steps = max(total_steps, first_step)  # less was asked for than has been trained already
 
     # Loop: `step` counts through all epochs, so it is the only position there is to resume.
-    report.begin(model, optimizer, epoch_steps=epoch_steps, total_steps=total_steps)
+    report.begin(model, optimizer, scaler, epoch_steps=epoch_steps, total_steps=total_steps)
     shares = (
         indices(
             train_size,
@@ -80,7 +85,8 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
         loss = train_step(
             *(model, optimizer, batch, batch_size, world),
             accumulation=config.accumulation,
-            bf16=config.bf16,
+            precision=config.precision,
+            scaler=scaler,
         )
         done = step + 1
         report.step(done, loss, len(batch[1]), batch_size)
@@ -92,9 +98,7 @@ def train(config: Config, world: World, stop: StopVote, report: Report) -> int:
         stopping = stop.agreed(world) and done < total_steps
         if saving and (stopping or done % config.checkpoint_every == 0 or done == total_steps):
             with report.paused():
-                checkpoint.save(
-                    folder, world, step=done, model=net, optimizer=optimizer, config=fixed
-                )
+                checkpoint.save(folder, world, step=done, **state)
         if stopping:
             log.info(f"stopped by SIGTERM after step {done}/{total_steps}")
             return PREEMPTED_AND_SAVED if saving else TERMINATED
@@ -113,7 +117,8 @@ def train_step(
     world: World,
     *,
     accumulation: int = 1,
-    bf16: bool = False,
+    precision: str = "no",
+    scaler: GradScaler | None = None,
 ) -> torch.Tensor:
     """One optimizer step on this rank's `batch`; returns its loss, summed over the samples.
 
@@ -121,21 +126,27 @@ def train_step(
     goes through the model in `accumulation` parts at most, after the last of which the ranks add up
     their gradients, once. Without dropout the result is that of one part, up to rounding; dropout
     draws other masks for parts.
+    With `precision` fp16 it needs a `scaler`. A step that the scaler skips counts like any other,
+    for a schedule of the learning rate too, since a resume finds the next batch by that number.
     """
+    scaler = scaler or GradScaler(enabled=False)
     images, labels = batch  # (B, C, H, W) float32, (B,) int64
     parts = list(zip(images.chunk(accumulation), labels.chunk(accumulation), strict=True))
     total = torch.zeros((), device=world.device)
     optimizer.zero_grad()
     for number, (part, truth) in enumerate(parts, start=1):
         with nullcontext() if number == len(parts) else model.no_sync():
-            with torch.autocast(world.device.type, torch.bfloat16, enabled=bf16):
+            with autocast(world.device, precision):
                 loss = F.nll_loss(model(part), truth, reduction="sum")
             # DDP divides the sum of the gradients by the number of ranks. With this factor what
             # comes out is the mean over the global batch, exactly; a mean of the ranks' means would
             # not be.
-            torch.autograd.backward(loss * (world.size / batch_size))
+            torch.autograd.backward(scaler.scale(loss * (world.size / batch_size)))
         total += loss.detach()
-    optimizer.step()
+    # Clipping would go here, after scaler.unscale_(optimizer). An infinite gradient of one rank is
+    # in the sum that all ranks have, so all skip the same steps and keep the same scale.
+    scaler.step(optimizer)
+    scaler.update()
     return total
 
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.amp import GradScaler
 
 from ddptrain import memory
 from ddptrain.checkpoint import is_finite
@@ -40,7 +41,7 @@ class AccuracyMissed(RuntimeError):
 
 
 class Diverged(RuntimeError):
-    """The loss or a weight is NaN or infinite, and so is all that comes after."""
+    """The loss or a weight is NaN or infinite, or the gradients always are: nothing is learned."""
 
 
 class Report:
@@ -52,6 +53,7 @@ class Report:
         self._sinks: list[Sink] = []
         self._model: torch.nn.Module | None = None
         self._optimizer: torch.optim.Optimizer | None = None
+        self._scaler: GradScaler | None = None
         self._profiled: Callable[[], None] | None = None
         self._metrics: dict[str, float] = {}
         self._straggler = Straggler()
@@ -80,12 +82,13 @@ class Report:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
+        scaler: GradScaler | None = None,
         *,
         epoch_steps: int,
         total_steps: int,
     ) -> None:
         """The loop starts now; `model` is what its steps call."""
-        self._model, self._optimizer = model, optimizer
+        self._model, self._optimizer, self._scaler = model, optimizer, scaler
         self._epoch_steps, self._total_steps = epoch_steps, total_steps
         self._train_loss: float | None = None
         self._speed: float | None = None
@@ -165,6 +168,11 @@ class Report:
             raise Diverged(
                 f"by step {done} the loss or a weight is NaN or infinite, loss "
                 f"{self._train_loss:.4g}: no further training mends that (a smaller --lr?)"
+            )
+        if self._scaler and self._scaler.get_scale() == 0:
+            raise Diverged(
+                f"by step {done} the gradients were NaN or infinite at every scale of --fp16, down "
+                "to 0: no further training mends that (--bf16, or a smaller --lr?)"
             )
         if slow := self._straggler.hint(self._model, self._world):
             log.info(slow)
