@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import mean
@@ -19,18 +19,21 @@ from benchmarks.report import table
 from ddptrain.compare import main as compare
 from ddptrain.compare.machine import Machine, count_cores, count_gpus, examine
 from ddptrain.compare.table import LEGEND
+from ddptrain.precision import NAMES
 from tests.cluster.tiers import ROOT
 
 PAGE = ROOT / "docs" / "gpu.md"
 SEEDS = range(1, 9)  # one accuracy is a multiple of 1/360 and differs by 0.3 points between seeds
 LEAST_ACCURACY = 0.97  # of each seed
-MOST_LOST = 0.003  # by bfloat16, of the mean over the seeds
+MOST_LOST = 0.003  # by either, of the mean over the seeds
 # gpt2 is weak: cut among many GPUs, a batch that fits on one would leave each with too little.
 COMPARISONS = (
     ("--model", "basicnet"),
     ("--model", "basicnet", "--bf16"),
+    ("--model", "basicnet", "--fp16"),
     ("--model", "gpt2", "--weak"),
     ("--model", "gpt2", "--weak", "--bf16"),
+    ("--model", "gpt2", "--weak", "--fp16"),
 )
 RESULT = re.compile(r"^test accuracy (\d\.\d+) ", re.MULTILINE)
 
@@ -40,12 +43,7 @@ class Trained:
     """Test accuracies, 0 … 1, of the same training with each seed."""
 
     full: Sequence[float]  # float32
-    half: Sequence[float]  # bfloat16 autocast
-
-    @property
-    def lost(self) -> float:
-        """Mean accuracy that bfloat16 costs; negative if it gains."""
-        return mean(self.full) - mean(self.half)
+    halves: Mapping[str, Sequence[float]]  # by precision: bf16, fp16
 
     @property
     def demands(self) -> list[Demand]:
@@ -57,24 +55,28 @@ class Trained:
                 f"{worst:.4f} to {max(self.full):.4f}, mean {mean(self.full):.4f}",
                 worst >= LEAST_ACCURACY,
             ),
-            (
-                f"bfloat16: at most {100 * MOST_LOST:.1f} points less, mean over the seeds",
-                f"{min(self.half):.4f} to {max(self.half):.4f}, mean {mean(self.half):.4f}: "
-                f"{100 * (mean(self.half) - mean(self.full)):+.2f} points",
-                self.lost <= MOST_LOST,
+            *(
+                (
+                    f"--{name}: at most {100 * MOST_LOST:.1f} points less, mean over the seeds",
+                    f"{min(half):.4f} to {max(half):.4f}, mean {mean(half):.4f}: "
+                    f"{100 * (mean(half) - mean(self.full)):+.2f} points",
+                    mean(self.full) - mean(half) <= MOST_LOST,
+                )
+                for name, half in self.halves.items()
             ),
         ]
 
 
-def training(gpus: int | str, seed: int | str, *, bf16: bool) -> list[str]:
+def training(gpus: int | str, seed: int | str, precision: str) -> list[str]:
     """Arguments of torchrun for one training on the bundled digits."""
-    options = ["--data", "digits", "--seed", str(seed), *(["--bf16"] if bf16 else [])]
+    half = [] if precision == "no" else [f"--{precision}"]
+    options = ["--data", "digits", "--seed", str(seed), *half]
     return ["--standalone", "--nproc-per-node", str(gpus), "-m", "ddptrain.native", *options]
 
 
-def accuracy(gpus: int, seed: int, *, bf16: bool) -> float:
+def accuracy(gpus: int, seed: int, precision: str) -> float:
     """Train once over NCCL; the test accuracy. Raises CalledProcessError if that fails."""
-    command = [sys.executable, "-m", "torch.distributed.run", *training(gpus, seed, bf16=bf16)]
+    command = [sys.executable, "-m", "torch.distributed.run", *training(gpus, seed, precision)]
     # Nothing of a job around this one; NCCL by name, so that no training falls back to CPUs.
     ours = {name: value for name, value in os.environ.items() if not name.startswith("DDPJOB_")}
     environment = ours | {"DDPJOB_BACKEND": "nccl"}
@@ -83,14 +85,14 @@ def accuracy(gpus: int, seed: int, *, bf16: bool) -> float:
     ).stdout
     found = RESULT.findall(output)
     assert found, output
-    print(f"seed {seed}, {'bfloat16' if bf16 else 'float32'}: accuracy {found[-1]}", flush=True)
+    print(f"seed {seed}, {NAMES[precision]}: accuracy {found[-1]}", flush=True)
     return float(found[-1])
 
 
 def train(gpus: int) -> Trained:
-    """Every seed in both precisions."""
-    full, half = ([accuracy(gpus, seed, bf16=bf16) for seed in SEEDS] for bf16 in (False, True))
-    return Trained(full, half)
+    """Every seed in every precision."""
+    trained = {name: [accuracy(gpus, seed, name) for seed in SEEDS] for name in NAMES}
+    return Trained(trained.pop("no"), trained)
 
 
 def comparisons(cores: int, gpus: int) -> list[tuple[compare.Options, compare.Results]]:
@@ -102,7 +104,7 @@ def comparisons(cores: int, gpus: int) -> list[tuple[compare.Options, compare.Re
 def commands(gpus: int | str) -> list[str]:
     """What is run, as one would type it."""
     return [
-        *("torchrun " + " ".join(training(gpus, "SEED", bf16=bf16)) for bf16 in (False, True)),
+        *("torchrun " + " ".join(training(gpus, "SEED", name)) for name in NAMES),
         *(f"python -m ddptrain.compare {' '.join(arguments)}" for arguments in COMPARISONS),
     ]
 
@@ -140,11 +142,11 @@ No GPU here: nothing is measured, and docs/gpu.md is not written.
 On a machine with GPUs this runs, on all of them:
 {commands}
 It demands, over NCCL and with each SEED from {first} to {last}, an accuracy of at least {accuracy},
-and of --bf16 at most {points:.1f} points less, mean over the seeds; that no step waits for the GPU
-and no computing is taken for loading; that a group ends soon when one of its ranks fails (two GPUs
-or more); and that a run from CPUs goes on on GPUs. A rank is killed in each of several rounds in
-one pod: all ranks must be forked from a process that uses no GPU, make a group again, and find the
-memory of those before them free.
+and of --bf16 and --fp16 at most {points:.1f} points less, mean over the seeds; that no step waits
+for the GPU and no computing is taken for loading; that a group ends soon when one of its ranks
+fails (two GPUs or more); and that a run from CPUs goes on on GPUs. A rank is killed in each of
+several rounds in one pod: all ranks must be forked from a process that uses no GPU, make a group
+again, and find the memory of those before them free.
 The tables compare one process, DataParallel and DDP: speed, efficiency, GPU memory, all-reduce.
 With one GPU, the rows for several are missing, and the page says so.
 All of it goes to docs/gpu.md, with hardware, versions, date and commands.

@@ -273,7 +273,7 @@ def test_the_ranks_share_the_batch_without_gap_or_overlap(world: World) -> None:
 
 
 def test_a_rank_measures_time_memory_and_gradients(world: World) -> None:
-    work = Work("resnet", ONE, batch_size=2, length=0, steps=2, warmup=1, bf16=True)
+    work = Work("resnet", ONE, batch_size=2, length=0, steps=2, warmup=1, precision="bf16")
     measured = measure(work, world)
     assert 0 < measured.step_seconds < 30
     assert 50 * MIB < measured.peak_bytes < psutil.virtual_memory().total
@@ -318,7 +318,7 @@ def test_the_command_prints_the_table_of_this_machine(start: Start, tmp_path: Pa
 
 
 def test_an_error_of_a_child_comes_with_its_traceback(alone: None) -> None:
-    work = Work("nonsense", ONE, batch_size=2, length=0, steps=1, warmup=1, bf16=False)
+    work = Work("nonsense", ONE, batch_size=2, length=0, steps=1, warmup=1, precision="no")
     with pytest.raises(
         VariantFailed, match=r"(?s)single 1 × 1: .*in build\n.*KeyError: 'nonsense'"
     ):
@@ -326,7 +326,7 @@ def test_an_error_of_a_child_comes_with_its_traceback(alone: None) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_out_of_memory(alone: None) -> None:
-    work = Work("basicnet", TWO, batch_size=10**13, length=0, steps=1, warmup=1, bf16=False)
+    work = Work("basicnet", TWO, batch_size=10**13, length=0, steps=1, warmup=1, precision="no")
     assert run_once(work) is None
 
 
@@ -363,14 +363,15 @@ def test_without_gpus_the_check_says_what_it_would_measure(
     assert gpu.main() == 0
     said = capsys.readouterr().out
     assert said.startswith("No GPU here: nothing is measured")
-    assert "-m ddptrain.native --data digits --seed SEED --bf16\n" in said
-    assert "python -m ddptrain.compare --model gpt2 --weak --bf16\n" in said
-    assert "at least 0.97,\nand of --bf16 at most 0.3 points less" in said
+    for precision in ("bf16", "fp16"):
+        assert f"-m ddptrain.native --data digits --seed SEED --{precision}\n" in said
+        assert f"python -m ddptrain.compare --model gpt2 --weak --{precision}\n" in said
+    assert "at least 0.97,\nand of --bf16 and --fp16 at most 0.3 points less" in said
     assert not gpu.PAGE.exists()
 
 
 def test_the_gpu_page_says_what_was_met_and_what_is_missing() -> None:
-    trained = gpu.Trained(full=[0.98, 0.99], half=[0.97, 0.98])
+    trained = gpu.Trained([0.98, 0.99], {"bf16": [0.97, 0.98], "fp16": [0.98, 0.98]})
     one = Machine(cores=8, gpus=1, hardware="a GPU", versions="NCCL 2")
     page = gpu.page(trained.demands, ["FIRST", "SECOND"], machine=one, date="2026-01-31")
     assert "on 2026-01-31" in page
@@ -378,6 +379,7 @@ def test_the_gpu_page_says_what_was_met_and_what_is_missing() -> None:
     assert "There is one GPU here, so rows for several are missing" in page
     assert "0.9800 to 0.9900, mean 0.9850 | yes |" in page
     assert "0.9700 to 0.9800, mean 0.9750: -1.00 points | **no** |" in page
+    assert "0.9800 to 0.9800, mean 0.9800: -0.50 points | **no** |" in page
     assert "FIRST\n\nSECOND" in page
     two = gpu.page(trained.demands, [], machine=replace(one, gpus=2), date="")
     assert "--nproc-per-node 2 " in two
@@ -385,8 +387,10 @@ def test_the_gpu_page_says_what_was_met_and_what_is_missing() -> None:
 
 
 def test_half_precision_may_gain_and_lose_a_little() -> None:
-    assert [met for *_, met in gpu.Trained([0.98, 0.98], [0.979, 0.976]).demands] == [True, True]
-    assert [met for *_, met in gpu.Trained([0.969, 0.98], [0.99, 0.99]).demands] == [False, True]
+    a_little = gpu.Trained([0.98, 0.98], {"fp16": [0.979, 0.976]})
+    assert [met for *_, met in a_little.demands] == [True, True]
+    too_low = gpu.Trained([0.969, 0.98], {"fp16": [0.99, 0.99]})
+    assert [met for *_, met in too_low.demands] == [False, True]
 
 
 def test_the_options_of_the_gpu_page_exist() -> None:

@@ -8,12 +8,18 @@ import pytest
 import torch
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ddptrain import checkpoint, native, rng
 from ddptrain.checkpoint import CheckpointFolder
+from ddptrain.compare import main as compare
+from ddptrain.compare import rank as compare_rank
+from ddptrain.compare.rank import Work, measure
+from ddptrain.compare.table import SINGLE, Variant
 from ddptrain.config import parse
 from ddptrain.data import load
 from ddptrain.dist import World
+from ddptrain.gpt import TINY
 from ddptrain.model import BasicNet
 from ddptrain.precision import make_scaler
 from ddptrain.preemption import StopVote
@@ -136,6 +142,7 @@ def test_a_checkpoint_of_an_earlier_version_has_no_scale(world: World, tmp_path:
     assert scaler.get_scale() == FIRST_SCALE
 
 
+@pytest.mark.parametrize("of", ["native", "compare"])
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -144,8 +151,29 @@ def test_a_checkpoint_of_an_earlier_version_has_no_scale(world: World, tmp_path:
     ],
 )
 def test_two_precisions_are_refused_and_so_is_a_value(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    of: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        parse("native", options)
+        if of == "compare":
+            compare.parse(options, cores=1, gpus=0)
+        else:
+            parse(of, options)
     assert said in capsys.readouterr().err
+
+
+def test_the_comparison_measures_no_step_that_the_scaler_skips(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step without AdamW takes less time. The sum over so many tokens overflows at first."""
+    monkeypatch.setattr(compare_rank, "GPT2", TINY)
+    steps: list[object] = []
+    counting = register_optimizer_step_post_hook(lambda *step: steps.append(step))
+    work = Work("gpt2", Variant(SINGLE, 1, 1), 4, TINY.context, steps=2, warmup=3, precision="fp16")
+    measure(work, world)
+    counting.remove()
+    assert len(steps) == 3 + 2
+
+
+def test_the_page_of_the_comparison_names_the_precision() -> None:
+    options, _ = compare.parse(["--fp16"], cores=1, gpus=0)
+    assert "28 × 28, float16 autocast, synthetic data" in options.describe()

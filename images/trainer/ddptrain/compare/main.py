@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
+from ddptrain import precision
 from ddptrain.compare import rank as rank_process
 from ddptrain.compare.machine import Machine, count_cores, count_gpus, examine
 from ddptrain.compare.rank import ERROR, OUT_OF_MEMORY, Work
@@ -59,7 +60,7 @@ class Options:
     processes: list[tuple[int, int | None]] | None
     cores: int
     weak: bool
-    bf16: bool
+    precision: str
     json: Path | None
     markdown: Path | None
 
@@ -78,7 +79,7 @@ class Options:
             length=self.length,
             steps=self.steps,
             warmup=self.warmup,
-            bf16=self.bf16,
+            precision=self.precision,
         )
 
     def describe(self) -> str:
@@ -86,7 +87,7 @@ class Options:
         length = f", sequences of {self.length} tokens" if self.model == "gpt2" else ""
         batch = "of each process or GPU (weak" if self.weak else "of all together (strong"
         return (
-            f"{NAMES[self.model]}{length}, {'bfloat16 autocast' if self.bf16 else 'float32'}, "
+            f"{NAMES[self.model]}{length}, {precision.NAMES[self.precision]}, "
             f"synthetic data. Batch size {self.batch_size} {batch} scaling). Runs of each variant: "
             f"{self.repeats}, of {self.steps} steps after {self.warmup}; median (min–max)."
         )
@@ -215,7 +216,7 @@ def parse(arguments: Sequence[str], *, cores: int, gpus: int) -> tuple[Options, 
     )
     add("--cores", type=positive, default=cores, help=f"CPU cores to count on ({cores})")
     add("--weak", action="store_true", help="the batch size is that of each process or GPU")
-    add("--bf16", action="store_true", help="automatic mixed precision with bfloat16")
+    precision.add_options(parser)
     add("--json", type=Path, metavar="FILE", help="write every single measurement here too")
     add("--markdown", type=Path, metavar="FILE", help="write the table here, not to stdout")
     given = vars(parser.parse_args(arguments))

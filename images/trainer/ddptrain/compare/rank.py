@@ -27,6 +27,7 @@ from ddptrain.dist import World, barrier, process_group
 from ddptrain.gpt import GPT, GPT2, loss_sum, synthetic_tokens
 from ddptrain.memory import is_out_of_memory
 from ddptrain.model import CLASSES, network
+from ddptrain.precision import autocast, make_scaler
 from ddptrain.rng import seed_all
 
 SEED = 1
@@ -49,7 +50,7 @@ class Work:
     length: int  # tokens of a sample; for gpt2 alone
     steps: int
     warmup: int
-    bf16: bool
+    precision: str  # a key of precision.NAMES
 
 
 @dataclass(frozen=True)
@@ -126,17 +127,22 @@ def measure(work: Work, world: World) -> Measurement:
     net = task.net.to(world.device).train()
     model = wrap(net, work.variant)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    scaler = make_scaler(world.device, work.precision)
 
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast(world.device.type, torch.bfloat16, enabled=work.bf16):
+        with autocast(world.device, work.precision):
             loss = task.loss(model(task.inputs), task.targets)
         # The mean over the global batch, as in native.train_step.
-        torch.autograd.backward(loss * (world.size / work.batch_size))
-        optimizer.step()
+        torch.autograd.backward(scaler.scale(loss * (world.size / work.batch_size)))
+        scaler.step(optimizer)
+        scaler.update()
 
-    for _ in range(work.warmup):
+    warm = 0
+    while warm < work.warmup:  # steps that the scaler skips, until it has its scale, come on top
+        scale = scaler.get_scale()
         step()
+        warm += scaler.get_scale() >= scale
     seconds = timed(step, work.steps, world)
     peak = peak_bytes(world.device, work.variant.gpus)  # before the probe takes memory too
     gradients = sum(p.numel() * p.element_size() for p in net.parameters())
