@@ -21,12 +21,14 @@ from ddpjob_agent.records import integer, number, past
 if TYPE_CHECKING:
     from ddpjob_agent.lease import Head
 
-RUNNING, FAILED, CLEAN = "running", "failed", "clean"
-# In each round a node goes through these, and never back.
-STATES = CLEAN, RUNNING, FAILED
+RUNNING, ENDED, FAILED, CLEAN = "running", "ended", "failed", "clean"
+# In each round a node goes through these, and never back. All ranks of one that has ENDED are done.
+STATES = CLEAN, RUNNING, ENDED, FAILED
 # Of so many nodes the operator gets the termination messages: those that explain most, in so many
 # bytes. It reads no page of more than 64 KiB.
 MOST_FAILURES, FAILURES_BYTES = 32, 40 * 1024
+# And of so many that have ended well, if others have failed.
+MOST_ENDED = 4
 # So many requests of nodes are held; others are answered at once, and come again.
 MOST_HELD = 512
 # And so many of the operator's, which asks once at a time.
@@ -46,7 +48,7 @@ class Node:
     round: int
     state: str
     failure: Mapping[str, Any] | None = None
-    """The agent's exit code and its termination message, if its ranks have failed."""
+    """The agent's exit code and its termination message, if its ranks have ended."""
 
     def place(self) -> tuple[int, int]:
         """Grows with each news of a node."""
@@ -107,12 +109,13 @@ class Group:
             if self.counts.get((wanted, CLEAN)) == self.nnodes:
                 self.give(Order(wanted, wanted, self.order.ends))
                 self.counts = {(wanted, CLEAN): self.nnodes}
-            if node.state == FAILED or self.are_running() != ran:
+            failed = self.counts.get((wanted, FAILED), 0)
+            if node.state == FAILED or failed and node.state == ENDED or self.are_running() != ran:
                 self.count()
 
     def are_running(self) -> bool:
         """Whether all nodes have begun the round that is wanted."""
-        states = (self.counts.get((self.order.round, state), 0) for state in (RUNNING, FAILED))
+        states = (self.counts.get((self.order.round, state), 0) for state in STATES[1:])
         return sum(states) == self.nnodes
 
     def want(self, number: int, ends: bool) -> None:
@@ -163,12 +166,16 @@ class Group:
         """What the operator is told."""
         with self.told:
             order, serial, running = self.order, self.serial, self.are_running()
-            failed = [
-                (rank, node)
-                for rank, node in self.nodes.items()
-                if (node.round, node.state) == (order.round, FAILED)
-            ]
+            failed, ended = (
+                [
+                    (rank, node)
+                    for rank, node in self.nodes.items()
+                    if (node.round, node.state) == (order.round, state)
+                ]
+                for state in (FAILED, ENDED)
+            )
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
+        told += ended[:MOST_ENDED] if told else []
         # The first one's traceback alone: it is the one that the operator shows.
         bare = [(rank, without_traceback(node.failure)) for rank, node in told[1:]]
         pairs = [*((rank, node.failure) for rank, node in told[:1]), *bare]

@@ -47,20 +47,25 @@ class Round:
         launcher: Launcher,
         *,
         on_start: Callable[[], None],
+        on_end: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool],
         silence: Callable[[], str],
     ) -> None:
         """`on_start` is called once the training runs; `is_over`: the group goes on to another.
 
+        `on_end` is called once torchrun's workers here have ended well, and it may wait for others.
+
         `silence` says who has not been heard for too long; "" while nobody is missed.
         """
         self.config, self.mode, self.arguments = config, mode, arguments
-        self.launcher, self.on_start, self.is_over = launcher, on_start, is_over
+        self.launcher, self.on_start, self.on_end = launcher, on_start, on_end
+        self.is_over = is_over
         self.silence = silence
         self.progress = Progress(config)
         self.page = self.progress.page("waiting")
         self.hangs = Hangs(config, self.progress)
         self.started = False  # the training itself runs
+        self.ended = False  # all of its workers have ended well; those of other nodes may not have
         self.expired = ""  # what was not there in time
         self.watch: MasterWatch | None = None
         launcher.on_stop = self.draft
@@ -119,9 +124,12 @@ class Round:
                     self.expired = f"{missing} is not there after {now - begin:.0f} s"
                     return
             self.progress.poll(now)
-            left = all(w.get("exitcode") == 0 for w in self.progress.workers() or ({},))
-            state = ("ended" if left else "running") if self.started else "waiting"
-            self.page = self.progress.page(state)
+            self.page = self.progress.page("running" if self.started else "waiting")
+            if not self.ended and all(
+                w.get("exitcode") == 0 for w in self.progress.workers() or ({},)
+            ):
+                self.ended = True
+                self.on_end()
             is_ending = launcher.code is not None or launcher.terminated_at is not None
             if hangs.verdict is not None and (is_ending or now > hangs.until):
                 return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 from ddpjob_agent.config import NO_RENDEZVOUS, Config, end_lines, say
 from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures import Failure
-from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, failure_of
+from ddpjob_agent.group import CLEAN, ENDED, FAILED, RUNNING, Group, failure_of
 from ddpjob_agent.link import Link, RemoteLink, read_token
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import Progress
@@ -22,6 +22,7 @@ from ddpjob_agent.start import Setup, start
 from ddpjob_agent.verdict import (
     Verdict,
     announce,
+    completed,
     conclude,
     judge_stop,
     silent,
@@ -72,12 +73,18 @@ class Rounds:
             if self.beats is not None:
                 self.beats.begin()
 
+        def ended() -> None:
+            if self.link is not None:
+                message = termination_message(completed(time.time()), self.round.page)
+                self.link.tell(number, ENDED, failure_of(0, message))
+
         return Round(
             config,
             self.mode,
             self.arguments,
             self.launcher,
             on_start=begun,
+            on_end=ended,
             is_over=lambda: self.wanted() > number,
             silence=self.silence,
         )

@@ -20,7 +20,7 @@ from ddptrain.config import parse
 from ddptrain.data import load
 from ddptrain.dist import World
 from ddptrain.gpt import TINY
-from ddptrain.model import BasicNet
+from ddptrain.model import BasicNet, network
 from ddptrain.precision import make_scaler
 from ddptrain.preemption import StopVote
 from ddptrain.report import Diverged, Report
@@ -89,7 +89,7 @@ def test_gradients_that_are_never_finite_fail_the_training(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss and the weights stay finite, as each step is skipped."""
-    made = native.network
+    made = network
 
     def spoiled(*arguments: object, **options: object) -> torch.nn.Module:
         net = made(*arguments, **options)  # type: ignore[arg-type]

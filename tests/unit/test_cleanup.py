@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.plan.cleanup import FENCE_SECONDS, SURVIVOR_GRACE
+from ddpjob.plan.cleanup import FENCE_SECONDS, SIDECAR_SECONDS, SURVIVOR_GRACE
 from ddpjob.plan.observed import OVERDUE_SECONDS, PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
@@ -161,6 +161,18 @@ def test_a_sidecar_that_runs_on_is_ended_and_the_pod_is_kept_for_its_log(
     assert {deletion.pod.rank for deletion in step.delete} == gone
     asked = [replace(pod, deadline_seconds=1) for pod in left]
     assert not decide(done, see(*asked), NOW).expire
+
+
+def test_a_sidecar_that_does_not_end_costs_its_pod_the_log() -> None:
+    left = [
+        succeeded(rank, ended=False, node="node-1", started_at=STARTED, finished_at=timestamp(NOW))
+        for rank in (0, 1)
+    ]
+    done = write(started(), *left)
+    soon = decide(done, see(*left), NOW + 1)
+    assert len(soon.expire) == 2 and soon.requeue_after == SIDECAR_SECONDS - 1
+    late = decide(done, see(*left), NOW + SIDECAR_SECONDS)
+    assert deleted(late) == {"digits-0-0", "digits-0-1"} and not late.expire
 
 
 def test_a_failed_attempts_sidecar_is_ended_and_its_pod_kept_as_well() -> None:

@@ -15,7 +15,7 @@ from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.memory import Memory
 from ddpjob.json_depth import Body
 from ddpjob.plan.podrecord import pod_record
-from tests.builders import IDENTITY, job, job_object
+from tests.builders import IDENTITY, job, job_object, running
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -31,6 +31,18 @@ from tests.localplay import (
     until,
     watching,
 )
+
+
+def test_pods_of_other_namespaces_are_not_missed() -> None:
+    """Whoever knows a job's uid can name it as owner, and take the label off again."""
+    record = job_record(job().model_dump(by_alias=True, mode="json", exclude_none=True))
+    controller, memory = Controller(LocalCluster()), Memory(missed=set())
+    controller.reconciler.caches.put_job(record)
+    controller.reconciler.memories[record.uid] = memory
+    controller._pod_missed(replace(running(1), namespace="evil"))
+    assert memory.missed == set()
+    controller._pod_missed(running(1))
+    assert memory.missed == {(0, 1)}
 
 
 def test_its_own_status_does_not_cut_a_back_off_short() -> None:

@@ -191,7 +191,6 @@ def test_a_rerun_is_a_new_object_with_the_same_spec() -> None:
         ({"args": ["-m", "pkg.train", "--lr", "1"]}, ["-m", "pkg.train", "-q"]),
         ({"command": ["torchrun", "--nnodes=2"], "args": ["train.py", "x"]}, ["train.py", "-q"]),
         ({"command": ["python3"], "args": ["-m", "pkg.train", "x"]}, ["-m", "pkg.train", "-q"]),
-        ({"command": ["sh", "-c"], "args": ["sleep 1; python3 train.py"]}, ["-q"]),
         ({"command": ["python3", "train.py"], "args": ["--lr", "1"]}, ["-q"]),
         ({"launcher": "none", "args": ["--lr", "1"]}, ["-q"]),
     ],
@@ -201,6 +200,20 @@ def test_other_arguments_leave_the_script(spec: dict[str, Any], args: list[str])
     before = json.dumps(spec)
     assert edits.with_script_args(spec, ["-q"]) == {**spec, "args": args}
     assert json.dumps(spec) == before
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"command": ["sh", "-c"], "args": ["sleep 1; python3 train.py"]},
+        {"command": ["python3"], "args": ["-u", "train.py", "--lr", "1"]},
+        {"command": ["torchrun"], "args": ["--nnodes", "2", "-m", "pkg.train"]},
+    ],
+    ids=str,
+)
+def test_a_script_among_other_words_is_not_dropped(spec: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJob, match=r"^spec.args: which of these words are the script's own"):
+        edits.with_script_args(spec, ["-q"])
 
 
 @pytest.mark.parametrize("spec", [{"launcher": "none"}, {"command": ["./run"], "args": []}])

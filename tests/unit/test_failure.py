@@ -7,7 +7,7 @@ import pytest
 
 from ddpjob.api import Status
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.observed import Observed, PodRecord, Report
+from ddpjob.plan.observed import Observed, PodRecord
 from tests.builders import (
     NOW,
     condition,
@@ -87,14 +87,13 @@ def test_a_rank_that_has_left_the_others_is_the_first_cause() -> None:
     assert failure.message == f"{told}the same number of steps (drop_last, or DDP's join)"
 
 
-def test_rank_0_has_left_the_others_if_its_agent_says_so() -> None:
-    """Its torchrun waits for the other nodes, so its pod runs on."""
-    noise = failed(1, summary(rank=1, peer=True, message="closed by peer"))
-    for ended, reason in ((True, "PeerEnded"), (False, "Exception")):
-        report = Report(attempt=0, step=7, source="counted", ended=ended)
-        pods = see(running(0), noise, report=report, secondary_seconds=PRIMARY_WAIT_SECONDS)
-        failure = decide(started(), pods, NOW).status.failure
-        assert failure and (failure.reason, failure.rank) == (reason, 0 if ended else 1)
+def test_the_rank_that_left_last_is_named() -> None:
+    """The others' training went on without those that had left before."""
+    ends = [summary(reason="Completed", exit_code=0, time=NOW - ago) for ago in (600, 1, 300)]
+    left = [succeeded(rank, message=end) for rank, end in enumerate(ends, 1)]
+    pods = see(failed(0, summary(rank=0, peer=True, message="closed by peer")), *left)
+    failure = decide(started(nnodes=4), pods, NOW).status.failure
+    assert failure and (failure.reason, failure.rank) == ("PeerEnded", 2)
 
 
 def test_a_rank_that_ended_well_is_not_blamed_for_what_may_be_another_s_own_failure() -> None:

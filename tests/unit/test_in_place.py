@@ -393,6 +393,20 @@ def test_a_job_of_an_earlier_operator_is_in_round_0() -> None:
     assert with_status(job(), later).status.current_progress is None
 
 
+def test_a_node_that_has_left_the_others_is_the_cause_and_stays() -> None:
+    """Its launcher waits for the others, so its pod runs."""
+    ours = training()
+    lost = reported(1, peer=True, message="closed by peer", progress={"step": 8})
+    left = reported(0, exit_code=0, reason="Completed", progress={"step": 8})
+    step = decide(ours, see(*BOTH, group=told(lost, left)), NOW)
+    failure = step.status.failure
+    assert failure and (failure.reason, failure.rank, failure.pod) == ("PeerEnded", 0, "digits-0-0")
+    assert failure.message.startswith("ended after step 8 while rank 1, past step 8, still waited")
+    assert (step.status.attempt, step.status.round) == (0, 1)
+    alone = decide(ours, see(*BOTH, group=told(left)), NOW)
+    assert alone.status == ours.status and not alone.end_round
+
+
 def test_a_round_that_the_operator_has_not_ordered_ends_the_attempt() -> None:
     """Another operator may have ordered it, so the job is read anew first."""
     ours = training()

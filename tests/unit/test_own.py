@@ -1,5 +1,6 @@
 """Which pods are the job's own. What a proof is worth: test_proof.py."""
 
+from ddpjob.plan.own import may_be_own
 from tests.builders import NOW, STRANGERS, decide, job, running, see, started, write
 
 
@@ -14,3 +15,10 @@ def test_pods_of_another_job_are_not_seen() -> None:
     foreign = running(0, owner_uid="somebody-else")
     step = decide(write(job()), see(foreign), NOW)
     assert step.create == (0, 1) and not step.delete
+
+
+def test_only_places_that_can_be_the_operators_are_looked_for() -> None:
+    """Names of pods may say anything, and each place costs a request."""
+    ours = write(started(), running(0), running(1))
+    places = {(0, 0), (0, 1), (0, 2), (1, 0), (999_999_999, 0)}
+    assert may_be_own(ours, places) == {(0, 0), (0, 1)}

@@ -87,7 +87,18 @@ def with_script_args(spec: Mapping[str, Any], words: Sequence[str]) -> Body:
     if not args:
         rule = "is empty, so there is no script that takes other arguments; set args as a whole"
         raise InvalidJob("spec.args", rule, args)
-    return {**spec, "args": [*program(spec, args), *words]}
+    kept = program(spec, args)
+    if spec.get("command") and not kept and _hides_script(spec["command"], args):
+        rule = "which of these words are the script's own cannot be told; give all by --set args=…"
+        raise InvalidJob("spec.args", rule, args)
+    return {**spec, "args": [*kept, *words]}
+
+
+def _hides_script(command: Sequence[Any], args: Sequence[Any]) -> bool:
+    """Return whether a script may stand among these arguments, and not in the command."""
+    words = [str(word) for word in command]
+    in_command = "-m" in words or any(word.endswith(".py") for word in words)
+    return not in_command and any(word == "-m" or ".py" in word for word in map(str, args))
 
 
 def program(spec: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:

@@ -212,7 +212,7 @@ class KubeCluster:
                 async with self._session.request(
                     method, path, data=content, params=params, headers=headers
                 ) as answer:
-                    self.ahead = _ahead(answer.headers.get("Date", ""), time.time())
+                    self.ahead = self._compared(answer.headers.get("Date", ""))
                     if answer.status >= 400:
                         text, code = await answer.read(), answer.status
                         raise _error(answer, text)
@@ -228,6 +228,17 @@ class KubeCluster:
                 key = (verb, resource.plural, code)
                 self.requests[key] = self.requests.get(key, 0) + 1
 
+    def _compared(self, date: str) -> float:
+        """Seconds by which a server that answers with `date` is ahead of us, as it was without one.
+
+        A few may be its answer's way to us, or ours to look at it.
+        """
+        try:
+            seconds = parsedate_to_datetime(date).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return self.ahead
+        return seconds if abs(seconds) > CLOCK_SECONDS else 0.0
+
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         now = time.monotonic()
@@ -236,18 +247,6 @@ class KubeCluster:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
-
-
-def _ahead(date: str, now: float) -> float:
-    """Seconds by which the clock of a server that answers with `date` is ahead of ours.
-
-    A few may be its answer's way to us, or ours to look at it.
-    """
-    try:
-        seconds = parsedate_to_datetime(date).timestamp() - now
-    except ValueError:
-        return 0.0
-    return seconds if abs(seconds) > CLOCK_SECONDS else 0.0
 
 
 async def _object(answer: aiohttp.ClientResponse) -> Body:

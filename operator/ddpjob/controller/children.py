@@ -33,7 +33,6 @@ from ddpjob.plan.proof import proofs
 from ddpjob.plan.strays import SPARED_SECONDS
 from ddpjob.pods import render
 from ddpjob.settings import Settings
-from ddpjob.times import seconds_since
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +159,12 @@ class Children:
 
         async def expire(pod: PodRecord) -> None:
             async with slots:
-                await self._expire_pod(pod)
+                try:
+                    await self._expire_pod(pod)
+                except Refused as error:  # what follows needs no sidecar's end
+                    if pod.live:
+                        raise
+                    log.warning("sidecar of %s/%s: %s", pod.namespace, pod.name, error)
 
         answers = await asyncio.gather(
             *map(delete, decision.delete), *map(expire, decision.expire), return_exceptions=True
@@ -249,9 +253,8 @@ class Children:
             self.caches.remove_pod(pod.uid)
 
     async def _expire_pod(self, pod: PodRecord) -> None:
-        """Have the pod's kubelet end it: `activeDeadlineSeconds` becomes the pod's age."""
-        seconds = max(1, int(seconds_since(pod.started_at, time.time() + self.cluster.ahead)))
-        body = {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": seconds}}
+        """Have the pod's kubelet end it."""
+        body = {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}}
         try:
             stored = await self.cluster.patch(PODS, pod.namespace, pod.name, body)
         except NotFound:

@@ -200,8 +200,10 @@ class Controller:
         self.trigger(record.namespace, record.job)
 
     def _pod_missed(self, record: PodRecord) -> None:
+        job = self.jobs.get((record.namespace, record.job))
         memory = self.reconciler.memories.get(record.owner_uid)
-        if memory is not None and memory.missed is not None:
+        is_of_job = job is not None and job.uid == record.owner_uid
+        if is_of_job and memory is not None and memory.missed is not None:
             memory.missed.add((record.attempt, record.rank))
 
     def _heads(self) -> Iterator[tuple[JobRecord, PodRecord, Order]]:

@@ -4,16 +4,17 @@ Somebody has changed their labels or owners, so the watch says that they are gon
 they count, and no other attempt may begin beside them.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
 
 from ddpjob import names
 from ddpjob.api import DDPJob
-from ddpjob.cluster import PODS, Cluster
+from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.controller.memory import Caches, Memory
 from ddpjob.errors import NotFound
-from ddpjob.plan.own import absent, is_own
+from ddpjob.plan.own import absent, is_own, may_be_own
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods.render import labels_of, owner_of, pod_labels
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 # Pods that somebody takes away again and again are taken back so often.
 PAUSE_SECONDS = 5.0
+# So many are looked for at the same time.
+AT_ONCE = 32
 
 
 async def recover(cluster: Cluster, caches: Caches, job: DDPJob, memory: Memory) -> float | None:
@@ -30,17 +33,36 @@ async def recover(cluster: Cluster, caches: Caches, job: DDPJob, memory: Memory)
     """
     if memory.missed is None:
         memory.missed = absent(job.status, caches.pods(job.namespace, job.uid))
+    memory.missed = may_be_own(job, memory.missed)
     if not memory.missed or job.metadata.deletion_timestamp:
         return None
     wait = memory.recovered_at + PAUSE_SECONDS - time.monotonic()
     if wait > 0:
         return wait
     memory.recovered_at = time.monotonic()
-    for attempt, rank in sorted(memory.missed):
-        made = memory.made[1] if memory.made[0] == attempt else {}
-        await _take_back(cluster, caches, job, (attempt, rank), made)
-        memory.missed.discard((attempt, rank))
+    if not await _is_there(cluster, job):
+        return None
+    slots, missed = asyncio.Semaphore(AT_ONCE), memory.missed
+
+    async def look(place: tuple[int, int]) -> None:
+        made = memory.made[1] if memory.made[0] == place[0] else {}
+        async with slots:
+            await _take_back(cluster, caches, job, place, made)
+        missed.discard(place)
+
+    for error in await asyncio.gather(*map(look, sorted(missed)), return_exceptions=True):
+        if error:
+            raise error
     return None
+
+
+async def _is_there(cluster: Cluster, job: DDPJob) -> bool:
+    """Whether the job is not about to go: pods that are to stay without it must get no owner."""
+    try:
+        metadata = (await cluster.get(DDPJOBS, job.namespace, job.name))["metadata"]
+    except NotFound:
+        return False
+    return metadata["uid"] == job.uid and "deletionTimestamp" not in metadata
 
 
 async def _take_back(
@@ -69,7 +91,7 @@ async def _take_back(
     if pod is None or not is_own(job.status, pod, made):
         return
     log.info("job=%s/%s pod=%s taken back", job.namespace, job.name, name)
-    seen = {key: metadata[key] for key in ("uid", "resourceVersion")}
-    stored = await cluster.patch(PODS, job.namespace, name, {"metadata": {**seen, **ours}})
+    patch = {"metadata": {"uid": metadata["uid"], **ours}}
+    stored = await cluster.patch(PODS, job.namespace, name, patch)
     if (record := pod_record(stored)) is not None:
         caches.put_pod(record)

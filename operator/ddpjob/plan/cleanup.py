@@ -14,6 +14,8 @@ from ddpjob.times import seconds_since
 FENCE_SECONDS = 10.0
 # Seconds; survivors of a failed rank have nothing to save that the failed one did not.
 SURVIVOR_GRACE = 5
+# So long a sidecar has to end after its trainer, before its pod is deleted, and the log with it.
+SIDECAR_SECONDS = 30.0
 # Losses of a pod that ends in order, with its grace period.
 _ORDERLY = (POD_DELETED, EVICTED, PREEMPTED)
 
@@ -31,7 +33,7 @@ def clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float)
     kept = {
         pod.uid: pod
         for pod in pods
-        if _can_expire(pod) and (is_late or policy == "Running" and not pod.live)
+        if _can_expire(pod) and (is_late or policy == "Running" and _has_time(pod, now))
     }
     doomed = [
         pod
@@ -45,8 +47,11 @@ def clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float)
 
 def expire(decision: Decision, kept: Iterable[PodRecord], now: float) -> Decision:
     """Return `decision` with the end of these pods by their kubelets: deletion takes their logs."""
-    late = (pod for pod in kept if not pod.deleting and not _expires(pod, now))
-    return replace(decision, expire=tuple(late))
+    kept = [pod for pod in kept if not pod.deleting]
+    for pod in kept:
+        if _has_time(pod, now):
+            decision = requeue(decision, SIDECAR_SECONDS - seconds_since(pod.finished_at, now))
+    return replace(decision, expire=tuple(pod for pod in kept if not _expires(pod, now)))
 
 
 def end_older(
@@ -57,7 +62,7 @@ def end_older(
     kept = {
         pod.uid: pod
         for pod in stale
-        if last is not None and pod.attempt == last.attempt and not pod.live and _can_expire(pod)
+        if last and pod.attempt == last.attempt and _can_expire(pod) and _has_time(pod, now)
     }
     doomed = [pod for pod in stale if pod.uid not in kept]
     return expire(delete(Decision(status), doomed, grace, now, silent), kept.values(), now)
@@ -118,6 +123,11 @@ def _expires(pod: PodRecord, now: float) -> bool:
 def _can_expire(pod: PodRecord) -> bool:
     """Whether a kubelet can end what still runs in the pod. Without a node there is no log."""
     return _occupies(pod) and bool(pod.node) and not _is_lost(pod)
+
+
+def _has_time(pod: PodRecord, now: float) -> bool:
+    """Whether the trainer has ended a moment ago, and a sidecar may still do so too."""
+    return not pod.live and seconds_since(pod.finished_at, now) < SIDECAR_SECONDS
 
 
 def _occupies(pod: PodRecord) -> bool:

@@ -137,22 +137,17 @@ def _peer_ended(
 
     A node's agent has named one of its own ranks, or says no more than that a rank is gone.
     """
-    first, report = first_cause(failed), group.observed.report
+    first = first_cause(failed)
     termination = termination_of(first)
     if termination is not None and termination.reason == PEER_ENDED:
         return secondary_failure(failed, current_round)
     if termination is None or not termination.secondary or termination.maybe_primary:
         return None
-    for pod in group.current:
-        if pod.rank in group.succeeded and pod.result == "succeeded":
-            ended = termination_of(pod)
-            step = ended.step if ended else None
-        elif pod.rank == 0 != first.rank and pod.running and report and report.ended:
-            step = report.step
-        else:
-            continue
-        return peer_ended(secondary_failure(failed, current_round), first, pod, step)
-    return None
+    ended = [pod for pod in group.current if pod.result == "succeeded"]
+    if not ended or any(pod.unreachable_since for pod in group.current):
+        return None
+    # The last one: the training had gone on without those that left before.
+    return peer_ended(secondary_failure(failed, current_round), first, by_cause(ended)[-1])
 
 
 def _with_bystanders(

@@ -41,7 +41,7 @@ def after_reports(group: Group, status: Status) -> Decision | None:
     if foreign := _foreign_order(group, status):
         return foreign
     views = _views(group, status)
-    if not views:
+    if all(view.result == "succeeded" for view in views.values()):
         return None
     current = [views.get(pod.rank, pod) for pod in group.current]
     seen = replace(group, pods=replace(group.pods, current=current))
@@ -92,7 +92,7 @@ def with_wait(decision: Decision, waiting: Decision | None) -> Decision:
 
 
 def _views(group: Group, status: Status) -> Mapping[int, PodRecord]:
-    """Return, by node rank, the pods whose ranks have failed, as if they had ended with that."""
+    """Return, by node rank, the pods whose ranks have ended, as if they had ended with that."""
     seen = group.observed.group
     if seen is None or (seen.attempt, seen.round) != (status.attempt, status.round):
         return {}
@@ -103,7 +103,7 @@ def _views(group: Group, status: Status) -> Mapping[int, PodRecord]:
             continue
         view = replace(
             pod,
-            result="failed",
+            result="failed" if report.exit_code else "succeeded",
             exit_code=report.exit_code,
             message=report.message[:MAX_TEXT],
             finished_at=None,

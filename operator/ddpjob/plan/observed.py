@@ -137,18 +137,20 @@ class Report:
     updated_at: float | None = None
     metrics: tuple[tuple[str, float], ...] = ()
     round: int = 0
-    ended: bool = False
-    """The agent's ranks have all ended well; other nodes' may not have."""
     first_step: int | None = None
     """The first one of the round that the agent has seen; agents of earlier versions do not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """A node whose ranks have failed. Its pod runs: its agent waits to be asked on."""
+    """A node whose ranks have failed. Its pod runs: its agent waits to be asked on.
+
+    Or all of them have ended well, and its launcher waits for other nodes.
+    """
 
     rank: int
     exit_code: int
+    """0 if they have ended well."""
     message: str
     """The termination message that the agent would end with."""
 

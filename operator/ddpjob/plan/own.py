@@ -85,6 +85,12 @@ def absent(status: Status, pods: Iterable[PodRecord]) -> set[tuple[int, int]]:
     return known - done - {(pod.attempt, pod.rank) for pod in pods}
 
 
+def may_be_own(job: DDPJob, places: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Return those of these (attempt, rank) of which the operator may have made a pod that runs."""
+    attempts = {job.status.attempt, *(table.attempt for table in job.status.pods)}
+    return {place for place in places if place[0] in attempts and place[1] < job.spec.nnodes}
+
+
 def _owns(
     status: Status, table: OwnPods | None, pod: PodRecord, made: Mapping[int, str] = _NOBODYS
 ) -> bool:

@@ -61,7 +61,6 @@ class AgentReport(BaseModel):
     attempt: Annotated[int, Field(ge=0, lt=2**31)] = 0
     round: Annotated[int, Field(ge=0, lt=2**31)] = 0
     node_rank: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    state: Annotated[str, Field(max_length=63)] = ""
     source: Literal["file", "callback", "counted", "none"] = "none"
     step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     first_step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
@@ -82,11 +81,10 @@ class AgentReport(BaseModel):
         """Return the report, or None if there is nothing to report yet."""
         if self.step is None or self.source == "none":
             return None
-        fields = self.model_dump(exclude={"metrics", "source", "step", "state", *_POD_FIELDS})
+        fields = self.model_dump(exclude={"metrics", "source", "step", *_POD_FIELDS})
         shown = {printable(name, MAX_NAME): value for name, value in self.metrics.items()}
         metrics = tuple(shown.items())
-        ended = self.state == "ended"
-        return Report(step=self.step, source=self.source, metrics=metrics, ended=ended, **fields)
+        return Report(step=self.step, source=self.source, metrics=metrics, **fields)
 
 
 class LeftResult(BaseModel):
@@ -272,13 +270,13 @@ def late_failure(
     )
 
 
-def peer_ended(found: Failure, failed: PodRecord, left: PodRecord, step: int | None) -> Failure:
-    """Return the failure of `left`, which ended well after `step`; `failed` waited for it in vain.
+def peer_ended(found: Failure, failed: PodRecord, left: PodRecord) -> Failure:
+    """Return the failure of `left`, which ended well while `failed` still waited for it.
 
     `found` is the secondary failure of `failed`.
     """
-    termination = termination_of(failed)
-    since = termination.step if termination else None
+    ends = (termination_of(pod) for pod in (left, failed))
+    step, since = (end.step if end else None for end in ends)
     who = f"node rank {failed.rank}" if found.rank is None else f"rank {found.rank}"
     waited = f"{who}, past step {since}," if since else who
     after = f" after step {step}" if step else ""

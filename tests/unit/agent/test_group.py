@@ -18,8 +18,10 @@ from ddpjob_agent.config import Config
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import (
     CLEAN,
+    ENDED,
     FAILED,
     MOST_ASKED,
+    MOST_ENDED,
     MOST_FAILURES,
     MOST_HELD,
     RUNNING,
@@ -119,6 +121,20 @@ def test_a_group_runs_once_all_its_nodes_do_and_while_some_have_failed() -> None
     assert not group.page()["running"]
     tell(group, 1, RUNNING, 0, 1)
     assert group.page()["running"]
+
+
+def test_nodes_that_have_ended_are_told_beside_failures_alone() -> None:
+    group = group_of(9)
+    tell(group, 0, RUNNING, *range(9))
+    before = group.serial
+    end = {"exit_code": 0, "message": {"progress": {"step": 8}}}
+    for rank in range(1, 9):
+        group.tell(rank, Node(0, ENDED, end))
+    assert group.page()["running"] and group.page()["failures"] == []
+    assert group.serial == before, "nor does the end of a training wake the operator"
+    group.tell(0, failing(1.0, peer=True))
+    told = [failure["node_rank"] for failure in group.page()["failures"]]
+    assert told == [0, *range(1, MOST_ENDED + 1)]
 
 
 def test_the_counts_of_nodes_do_not_grow_with_the_rounds() -> None:
@@ -321,7 +337,7 @@ def nested(depth: int) -> Any:
         *with_each("attempt", 1, "0", None, [], {}),
         *with_each("node_rank", -1, 2, "1", 1.0, True, None, 10**30),
         *with_each("round", -1, 2**31, "0", 0.0, False, None, 10**30),
-        *with_each("state", "ended", "", None, 1, [], {}),
+        *with_each("state", "done", "", None, 1, [], {}),
         *with_each("failure", 1, "x", [], {}, False, {"exit_code": 1}),
         *with_each("failure", *({**TOLD, "exit_code": n} for n in ("1", None, 1.0, -1, 2**31))),
         *with_each("failure", {**TOLD, "message": "x"}, {**TOLD, "message": []}, {"message": {}}),
