@@ -27,7 +27,7 @@ STATES = CLEAN, RUNNING, ENDED, FAILED
 # Of so many nodes the operator gets the termination messages: those that explain most, in so many
 # bytes. It reads no page of more than 64 KiB.
 MOST_FAILURES, FAILURES_BYTES = 32, 40 * 1024
-# And of so many that have ended well, if others have failed.
+# And of so many that have ended well.
 MOST_ENDED = 4
 # So many requests of nodes are held; others are answered at once, and come again.
 MOST_HELD = 512
@@ -175,7 +175,7 @@ class Group:
                 for state in (FAILED, ENDED)
             )
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
-        told += ended[:MOST_ENDED] if told else []
+        told += ended[:MOST_ENDED]
         # The first one's traceback alone: it is the one that the operator shows.
         bare = [(rank, without_traceback(node.failure)) for rank, node in told[1:]]
         pairs = [*((rank, node.failure) for rank, node in told[:1]), *bare]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 from ddpjob_agent.config import NO_RENDEZVOUS, Config, end_lines, say
 from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures import Failure
-from ddpjob_agent.group import CLEAN, ENDED, FAILED, RUNNING, Group, failure_of
+from ddpjob_agent.group import CLEAN, ENDED, FAILED, RUNNING, Group, Node, failure_of
 from ddpjob_agent.link import Link, RemoteLink, read_token
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import Progress
@@ -74,9 +74,12 @@ class Rounds:
                 self.beats.begin()
 
         def ended() -> None:
+            message = termination_message(completed(time.time()), self.round.page)
+            end = failure_of(0, message)
             if self.link is not None:
-                message = termination_message(completed(time.time()), self.round.page)
-                self.link.tell(number, ENDED, failure_of(0, message))
+                self.link.tell(number, ENDED, end)
+            elif self.group is not None:  # which hears of no other node's
+                self.group.tell(config.node_rank, Node(number, ENDED, end))
 
         return Round(
             config,

@@ -403,6 +403,12 @@ def test_a_node_that_has_left_the_others_is_the_cause_and_stays() -> None:
     assert failure and (failure.reason, failure.rank, failure.pod) == ("PeerEnded", 0, "digits-0-0")
     assert failure.message.startswith("ended after step 8 while rank 1, past step 8, still waited")
     assert (step.status.attempt, step.status.round) == (0, 1)
+    ended = failed(1, summary(rank=1, peer=True, message="closed by peer"))
+    anew = decide(ours, see(running(0), ended, group=told(left)), NOW).status
+    assert anew.failure and (anew.failure.reason, anew.failure.rank, anew.attempt) == (
+        *("PeerEnded", 0),
+        1,
+    )
     alone = decide(ours, see(*BOTH, group=told(left)), NOW)
     assert alone.status == ours.status and not alone.end_round
 

@@ -18,7 +18,7 @@ from ddpjob.plan.failure import after_failure
 from ddpjob.plan.finish import complete, seconds_left, time_is_up
 from ddpjob.plan.goodput import with_time_booked
 from ddpjob.plan.group import Group
-from ddpjob.plan.in_place import after_reports, is_waiting, with_wait
+from ddpjob.plan.in_place import after_reports, is_waiting, with_ends, with_wait
 from ddpjob.plan.news import news
 from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.own import BEGUN, Pods, is_own, sort_pods, with_own
@@ -93,7 +93,7 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     if seconds_left(group, status) <= 0:
         return time_is_up(group, status)
     # A rank has failed, or its pod is lost.
-    failing = after_failure(group, status)
+    failing = after_failure(with_ends(group, status), status)
     if failing is not None and not is_waiting(failing):
         return failing
     # Ranks have failed, and their agents wait to be asked on.

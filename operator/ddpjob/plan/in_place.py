@@ -74,6 +74,19 @@ def _foreign_order(group: Group, status: Status) -> Decision | None:
     return restart_or_fail(group, status, found)
 
 
+def with_ends(group: Group, status: Status) -> Group:
+    """Return the group with the pods whose ranks have ended well, as if they had ended too.
+
+    Their launchers wait for other nodes.
+    """
+    views = _views(group, status)
+    ended = {rank: view for rank, view in views.items() if view.result == "succeeded"}
+    if not ended:
+        return group
+    current = [ended.get(pod.rank, pod) for pod in group.current]
+    return replace(group, pods=replace(group.pods, current=current))
+
+
 def is_waiting(decision: Decision) -> bool:
     """Whether it says no more than what to wait for."""
     return decision.only_secondary or decision.end_round
