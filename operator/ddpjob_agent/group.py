@@ -166,14 +166,8 @@ class Group:
         """What the operator is told."""
         with self.told:
             order, serial, running = self.order, self.serial, self.are_running()
-            failed, ended = (
-                [
-                    (rank, node)
-                    for rank, node in self.nodes.items()
-                    if (node.round, node.state) == (order.round, state)
-                ]
-                for state in (FAILED, ENDED)
-            )
+            here = [pair for pair in self.nodes.items() if pair[1].round == order.round]
+        failed, ended = ([p for p in here if p[1].state == state] for state in (FAILED, ENDED))
         told = sorted(failed, key=lambda pair: _explains(pair[1].failure or {}))[:MOST_FAILURES]
         told += ended[:MOST_ENDED]
         # The first one's traceback alone: it is the one that the operator shows.

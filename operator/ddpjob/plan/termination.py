@@ -259,15 +259,7 @@ def late_failure(
         return None
     late, reported = live[0], failure(first_cause(failed), current_round)
     words = f"the others waited for node rank {late.rank} in vain, which has not failed"
-    return Failure(
-        attempt=late.attempt,
-        round=reported.round,
-        pod=late.name,
-        node=late.node or None,
-        reason=HANG,
-        message=_clip(f"{words}: {reported.message}"),
-        time=reported.time,
-    )
+    return _blamed(late, HANG, _clip(f"{words}: {reported.message}"), reported)
 
 
 def peer_ended(found: Failure, failed: PodRecord, left: PodRecord) -> Failure:
@@ -280,15 +272,21 @@ def peer_ended(found: Failure, failed: PodRecord, left: PodRecord) -> Failure:
     who = f"node rank {failed.rank}" if found.rank is None else f"rank {found.rank}"
     waited = f"{who}, past step {since}," if since else who
     after = f" after step {step}" if step else ""
+    words = f"ended{after} while {waited} still waited for it; {SAME_STEPS}"
+    return _blamed(left, PEER_ENDED, words, found)
+
+
+def _blamed(pod: PodRecord, reason: str, message: str, reported: Failure) -> Failure:
+    """Return the failure of a pod that has not failed itself, but caused the one `reported`."""
     return Failure(
-        attempt=left.attempt,
-        round=found.round,
-        pod=left.name,
-        node=left.node or None,
-        reason=PEER_ENDED,
-        message=f"ended{after} while {waited} still waited for it; {SAME_STEPS}",
-        traceback=found.traceback,
-        time=found.time,
+        attempt=pod.attempt,
+        round=reported.round,
+        pod=pod.name,
+        node=pod.node or None,
+        reason=reason,
+        message=message,
+        traceback=reported.traceback,
+        time=reported.time,
     )
 
 
