@@ -20,7 +20,7 @@ import orjson
 import uvloop
 
 from ddpjob.api import DDPJob
-from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
+from ddpjob.cluster import DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import IN_FLIGHT
 from ddpjob.controller.controller import load_agent
@@ -32,6 +32,9 @@ from ddpjob.pods.allowlist import Policy
 
 Request = tuple[str, str, bytes]
 """(method, path, body)."""
+
+
+TOKEN = "t" * 32
 
 
 def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
@@ -52,11 +55,10 @@ def requests(job: DDPJob, agent: render.Agent, now: float) -> list[Request]:
         "status": decide(job, ready, now).status.to_json(),
     }
     own = proofs(ready.key, job.uid, job.status.attempt, job.spec.nnodes)
-    bodies = (stamp.body(rank, own.of(rank)) for rank in range(job.spec.nnodes))
+    bodies = (stamp.body(rank, own.of(rank), TOKEN) for rank in range(job.spec.nnodes))
     pods = [("POST", PODS.path(at), pod) for pod in bodies]
     return [
-        ("POST", SERVICES.path(at), orjson.dumps(render.service(job))),
-        ("POST", CONFIGMAPS.path(at), orjson.dumps(render.config_map(job, agent, "t" * 32))),
+        ("POST", SERVICES.path(at), orjson.dumps(render.service(job, TOKEN))),
         ("POST", NETWORK_POLICIES.path(at), orjson.dumps(render.network_policy(job, Policy()))),
         ("PUT", DDPJOBS.path(at, job.name, "status"), orjson.dumps(body)),
         *pods,

@@ -52,10 +52,8 @@ def _config_map(folder: Path, archive: bytes) -> None:
     dated = folder / "..2027_01_15_08_00_00.1"
     dated.mkdir(parents=True)
     (dated / names.AGENT_ZIP).write_bytes(archive)
-    (dated / "token").write_text(TOKEN)
     (folder / "..data").symlink_to(dated.name)
-    for name in (names.AGENT_ZIP, "token"):
-        (folder / name).symlink_to(f"..data/{name}")
+    (folder / names.AGENT_ZIP).symlink_to(f"..data/{names.AGENT_ZIP}")
 
 
 class Pod:
@@ -187,6 +185,7 @@ def environment(
         "DDPJOB_RUN_DIR": str(folder / "run"),
         "DDPJOB_POD_IP": address,
         "DDPJOB_AGENT_PORT": str(PORT),
+        "DDPJOB_TOKEN": TOKEN,
         "DDPJOB_GRACE_SECONDS": "60",
         "DDPJOB_TERMINATION_LOG": str(folder / "termination-log"),
         "OMP_NUM_THREADS": "1",

@@ -28,7 +28,12 @@ JOB_UID_LABEL = f"{GROUP}/job-uid"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 # The pod's node rank, from 0 to nnodes - 1.
 RANK_LABEL = f"{GROUP}/rank"
-# The name of the ConfigMap with the pod's agent.
+# What the job's agents and the operator know each other by, on the job's Service.
+TOKEN_ANNOTATION = f"{GROUP}/token"
+# The same in the environment of the job's trainers.
+TOKEN_VARIABLE = "DDPJOB_TOKEN"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
+# The name of the ConfigMap with agent and token, on pods of earlier versions.
 AGENT_ANNOTATION = f"{GROUP}/agent"
 # The proof that the operator has created the pod; see plan/proof.py.
 PROOF_ANNOTATION = f"{GROUP}/proof"
@@ -54,9 +59,8 @@ AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"
 
 # The folder at which the ConfigMap with the agent is mounted.
 AGENT_DIR = "/ddpjob/agent"
-# The keys of that ConfigMap: the agent, and what agents and operator know each other by.
+# The key of that ConfigMap.
 AGENT_ZIP = "agent.pyz"
-AGENT_TOKEN = "token"
 # The archive with the job's own code: the folder below which it is mounted, and its key in a
 # ConfigMap.
 ARCHIVE_DIR = "/ddpjob/code"
@@ -137,9 +141,9 @@ def network_policy_name(job: str) -> str:
     return job
 
 
-def agent_config_name(job: str, digest: str) -> str:
+def agent_config_name(digest: str) -> str:
     """Return the name of the ConfigMap with the agent whose zip has this digest."""
-    return f"{job}-agent-{digest[:8]}"
+    return f"ddpjob-agent-{digest[:12]}"
 
 
 def code_config_name(sha256: str, part: int) -> str:
@@ -147,7 +151,12 @@ def code_config_name(sha256: str, part: int) -> str:
     return f"ddpjob-code-{sha256[:12]}" + (f"-{part}" if part else "")
 
 
-def is_agent_config_name(job: str, name: str) -> bool:
-    """Return whether `agent_config_name` makes such a name: an annotation may have any text."""
+def is_old_agent_config_name(job: str, name: str) -> bool:
+    """Return whether earlier versions gave such a name: an annotation may have any text."""
     digest = name.removeprefix(f"{job}-agent-")
     return len(digest) < len(name) and re.fullmatch("[0-9a-f]{8}", digest) is not None
+
+
+def as_token(text: object) -> str:
+    """Return a text from the cluster if it is a token of ours, else ""."""
+    return text if isinstance(text, str) and _TOKEN.fullmatch(text) else ""

@@ -13,54 +13,11 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import spec_from_file_location
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-
     from ddpjob_agent.config import Config
     from ddpjob_agent.forked import Program
-
-
-class Modules:
-    """Finds the modules of this package, which its zip holds in one piece.
-
-    Each in a piece of its own, they would take a fifth more in every job's ConfigMap.
-    """
-
-    def __init__(self, archive: str, content: bytes) -> None:
-        words = content.split(b"\0")
-        self.sources = {
-            os.path.join(archive, "ddpjob_agent", path.decode()): source
-            for path, source in zip(words[::2], words[1::2])  # noqa: B905 - Python 3.8
-        }
-        self.archive = archive
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of a module of this package; None for every other module."""
-        package, _, module = name.partition(".")
-        file = os.path.join(self.archive, package, f"{module or '__init__'}.py")
-        if file not in self.sources:
-            return None
-        return spec_from_file_location(name, file, loader=Source(name, file, self.sources[file]))
-
-
-class Source(SourceFileLoader):
-    """Loads one of them."""
-
-    def __init__(self, name: str, path: str, source: bytes) -> None:
-        super().__init__(name, path)
-        self.source = source
-
-    def path_stats(self, path: Any) -> Any:
-        """Nothing, so that no bytecode is looked for or written."""
-        raise OSError
-
-    def get_data(self, path: Any) -> bytes:
-        """The source."""
-        return self.source
 
 
 def main(arguments: list[str]) -> int | Program:
@@ -86,6 +43,7 @@ def main(arguments: list[str]) -> int | Program:
             usage = "usage: agent.pyz torchrun|python|command -- ARGS…"
             raise ConfigError(f"{usage}, got {arguments}")
         config = Config(os.environ)
+        os.environ.pop("DDPJOB_TOKEN", None)  # no rank needs it
     except ConfigError as problem:
         from ddpjob_agent import verdict
 
@@ -120,9 +78,9 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    zip_path = sys.path.pop(0)  # whatever torchrun imports is not in it
-    modules = globals()["__loader__"].get_data(os.path.join(zip_path, "modules"))
-    sys.meta_path.insert(0, Modules(os.path.abspath(zip_path), modules))
+    import ddpjob_agent  # from here on its modules are found beside it
+
+    del ddpjob_agent, sys.path[0]  # whatever torchrun imports is not in the zip
     program = main(sys.argv[1:])
     if isinstance(program, int):
         sys.exit(program)

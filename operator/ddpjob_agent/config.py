@@ -94,6 +94,8 @@ class Config:
         self.count_steps = env.get("DDPJOB_PROGRESS") != "file"
         self.pod_ip, self.host_ip = env.get("DDPJOB_POD_IP", ""), env.get("DDPJOB_HOST_IP", "")
         self.agent_port = whole("DDPJOB_AGENT_PORT", 1, 29499, 65535)
+        # What this job's agents and the operator know each other by.
+        self.token = env.get("DDPJOB_TOKEN", "")
         self.grace_seconds = whole("DDPJOB_GRACE_SECONDS", 0, 60)
         self.termination_log = text("DDPJOB_TERMINATION_LOG", "/dev/termination-log")
         self.rendezvous_seconds = whole("DDPJOB_RENDEZVOUS_SECONDS", 1, RENDEZVOUS_SECONDS)

@@ -5,30 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import socket
 import threading
 import time
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.environment import PROGRAM
 from ddpjob_agent.group import HOLD_SECONDS, RUNNING, Group, Node, Order, compact, read_order
 
 # After a request that failed, the next one waits so long.
 AGAIN_SECONDS = 0.2
 # Without an answer for so long, rank 0's agent counts as gone.
 GONE_SECONDS = 5.0
-TOKEN_BYTES = 256
-
-
-def read_token() -> str:
-    """The job's token, which lies beside the agent; "" where there is none."""
-    try:
-        with open(os.path.join(os.path.dirname(PROGRAM), "token"), encoding="ascii") as file:
-            return file.read(TOKEN_BYTES).strip()
-    except (OSError, ValueError):
-        return ""
 
 
 class Link:

@@ -14,7 +14,7 @@ from ddpjob_agent.config import NO_RENDEZVOUS, Config, end_lines, say
 from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import CLEAN, ENDED, FAILED, RUNNING, Group, Node, failure_of
-from ddpjob_agent.link import Link, RemoteLink, read_token
+from ddpjob_agent.link import Link, RemoteLink
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import Progress
 from ddpjob_agent.round import Round
@@ -58,7 +58,7 @@ class Rounds:
         self.group: Group | None = None
         self.link: Link | RemoteLink | None = None
         self.beats: Heartbeats | None = None
-        self.token = read_token() if config.in_place or config.node_timeout else ""
+        self.token = config.token if config.in_place or config.node_timeout else ""
         self.round = self.make_round(config)
         self.is_told = False  # the log has the round's failure already
         self.news: list[str] = []  # lines that belong to the round that is to begin

@@ -93,8 +93,8 @@ def rendered(job: DDPJob) -> list[tuple[Resource, Body]]:
     network = render.network_policy(job, Policy())
     ranks = {0, job.spec.nnodes - 1}
     return [
-        (SERVICES, render.service(job)),
-        (CONFIGMAPS, render.config_map(job, AGENT, "t" * 32)),
+        (SERVICES, render.service(job, "t" * 32)),
+        (CONFIGMAPS, render.config_map(job, AGENT)),
         *([(NETWORK_POLICIES, network)] if network else []),
         *((PODS, orjson.loads(stamp.body(rank))) for rank in sorted(ranks)),
     ]

@@ -5,7 +5,6 @@ What rank 0's agent knows and says is the real one's (`ddpjob_agent.group`). The
 """
 
 import asyncio
-import base64
 import json
 import math
 import re
@@ -18,8 +17,6 @@ from functools import partial
 from typing import Any, Self
 
 from ddpjob import names
-from ddpjob.cluster import CONFIGMAPS
-from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
 from ddpjob.runner.network import Loopback
 from ddpjob_agent.config import NO_RENDEZVOUS, SILENT
@@ -466,7 +463,6 @@ class Agents:
         self._note, self._end, self._newest = note, end, newest
         self._groups: dict[tuple[str, str], PlayedGroup] = {}
         self._seen: dict[str, Body] = {}  # pods that have run, by uid
-        self._read: dict[str, str] = {}  # tokens, by uid of the pod
 
     def see(self, pod: Body, *, gone: bool = False) -> None:
         """Take in a pod's newer version, or that it is gone."""
@@ -530,7 +526,7 @@ class Agents:
         number, after, hold, ends = (
             whole(words.get(name, "")) for name in ("round", "after", "hold", "ends")
         )
-        if number is None or hold is None or token != await self._token(pod):
+        if number is None or hold is None or token != _token(pod):
             return None
         group.group.hear(seconds(words.get("heard", "")))
         page, order = group.page(), group.group.order
@@ -542,18 +538,6 @@ class Agents:
         group.deed("ordered", 0, number, await self._newest())
         # Where the order arrives, this answer was on its way already.
         return page if group.order(number, bool(ends)) else None
-
-    async def _token(self, pod: Body) -> str:
-        """The token that the pod finds beside its agent."""
-        uid, meta = pod["metadata"]["uid"], pod["metadata"]
-        if uid not in self._read:
-            name = meta["annotations"][names.AGENT_ANNOTATION]
-            try:
-                found = await self._cluster.get(CONFIGMAPS, meta["namespace"], name)
-            except NotFound:
-                return ""
-            self._read[uid] = base64.b64decode(found["binaryData"][names.AGENT_TOKEN]).decode()
-        return self._read[uid]
 
 
 _UID = names.JOB_UID_LABEL
@@ -571,3 +555,10 @@ def _labels(pod: Body) -> dict[str, str]:
 
 def _phase(pod: Body) -> str:
     return (pod.get("status") or {}).get("phase") or ""
+
+
+def _token(pod: Body) -> str:
+    """The token in the environment of the pod's agent."""
+    (trainer,) = pod["spec"]["containers"]
+    env = {each["name"]: each.get("value", "") for each in trainer["env"]}
+    return str(env[names.TOKEN_VARIABLE])

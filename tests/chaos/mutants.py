@@ -48,9 +48,9 @@ MUTANTS = (
         "names by chance (generateName)",
         "controller/children.py",
         "body = await self.cluster.create(\n"
-        "                        PODS, job.namespace, template.body(rank, own.of(rank))\n"
+        "                        PODS, job.namespace, template.body(rank, own.of(rank), memory.token)\n"
         "                    )",
-        "fresh = __import__('orjson').loads(template.body(rank, own.of(rank)))\n"
+        "fresh = __import__('orjson').loads(template.body(rank, own.of(rank), memory.token))\n"
         "                    fresh['metadata']['name'] += f'-{time.time_ns() % 10**6}'\n"
         "                    body = await self.cluster.create(PODS, job.namespace, fresh)",
         tests=(life("succeeds"), life("fails-once")),

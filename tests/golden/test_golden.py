@@ -51,8 +51,12 @@ def rendered(example: str, name: str = "") -> list[dict[str, Any]]:
     job = DDPJob.parse(body)
     pods = render.pods(job, AGENT, Policy())
     last = json.loads(pods.body(job.spec.nnodes - 1))
-    config_map = render.config_map(job, AGENT, TOKEN)
-    return [render.service(job), config_map, json.loads(pods.body(0)), last]
+    return [
+        render.service(job, TOKEN),
+        render.config_map(job, AGENT),
+        json.loads(pods.body(0)),
+        last,
+    ]
 
 
 def lines(value: Any, path: str = "") -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from ddpjob import names
 from ddpjob.api import DDPJob
 from ddpjob.cluster import (
     CONFIGMAPS,
@@ -19,7 +20,6 @@ from ddpjob.cluster import (
     SERVICES,
     Resource,
 )
-from ddpjob.controller.children import TOKEN
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.errors import Refused, cluster_error
@@ -38,9 +38,11 @@ from tests.localplay import (
     end_pod,
     has_restarted,
     in_state,
+    keep_running,
     operating,
     pod_names,
     quiet,
+    side_by_side,
     stored,
     submit,
     until,
@@ -88,16 +90,6 @@ def widened(body: Body) -> Body:
     return found
 
 
-def emptied(body: Body) -> Body:
-    """The ConfigMap, with an agent of somebody else's."""
-    return {**body, "binaryData": {"agent.pyz": base64.b64encode(b"import theirs").decode()}}
-
-
-def unlocked(body: Body) -> Body:
-    """The ConfigMap, so that it can be changed while the pods run."""
-    return {name: value for name, value in body.items() if name != "immutable"}
-
-
 def opened(body: Body) -> Body:
     """The NetworkPolicy, with a rule more."""
     found: Body = orjson.loads(orjson.dumps(body))
@@ -105,64 +97,123 @@ def opened(body: Body) -> Body:
     return found
 
 
-@pytest.mark.parametrize(
-    ("resource", "forge"),
-    [
-        (NETWORK_POLICIES, widened),
-        (NETWORK_POLICIES, opened),
-        (CONFIGMAPS, emptied),
-        (CONFIGMAPS, unlocked),
-    ],
-)
-async def test_a_child_that_somebody_else_has_made_is_made_anew(
-    resource: Resource, forge: Callable[[Body], Body]
+@pytest.mark.parametrize("forge", [widened, opened])
+async def test_a_network_policy_that_somebody_else_has_made_is_made_anew(
+    forge: Callable[[Body], Body],
 ) -> None:
     """By the right name, labels and owner, before the job makes it itself."""
     cluster = Watched()
     made = DDPJob.parse(await submit(cluster, suspend=True))
-    ours = render.config_map(made, load_agent(), "t" * 32)
-    if resource == NETWORK_POLICIES:
-        ours = render.network_policy(made, Policy()) or {}
-    theirs = await cluster.create(resource, NAMESPACE, forge(ours))
+    ours = render.network_policy(made, Policy()) or {}
+    theirs = await cluster.create(NETWORK_POLICIES, NAMESPACE, forge(ours))
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Suspended")
         body = await stored(cluster)
         await cluster.update(DDPJOBS, NAMESPACE, with_spec(body, suspend=False))
         await in_state(cluster, "Running")
-    found = await cluster.get(resource, NAMESPACE, ours["metadata"]["name"])
+    found = await cluster.get(NETWORK_POLICIES, NAMESPACE, ours["metadata"]["name"])
     assert found["metadata"]["uid"] != theirs["metadata"]["uid"]
-    for body in (found, ours):
-        body.get("binaryData", {}).pop("token", None)  # which is the job's own
-    for part in ("spec", "binaryData", "immutable"):
-        assert found.get(part) == ours.get(part)
+    assert found["spec"] == ours["spec"]
 
 
-async def test_a_token_is_made_once_for_a_job_and_read_by_every_operator() -> None:
-    cluster = Watched()
-    await submit(cluster)
-    for _ in range(2):
-        async with operating(cluster, lambda attempt, rank: None):
-            await in_state(cluster, "Running")
-    record = job_record(await stored(cluster))
+async def tokens(cluster: Watched) -> set[str]:
+    """What the pods of the jobs have; that of rank 0 alone is read."""
     found = (await cluster.list(PODS, namespace=NAMESPACE, keep=pod_record)).items
-    children = Controller(cluster).reconciler.children
-    (token,) = {await children.token(record, pod) for pod in found}
-    assert TOKEN.fullmatch(token)
-    assert await children.token(replace(record, uid="another"), found[0]) == ""
-    assert await children.token(record, replace(found[0], agent_config="other")) == ""
+    return {pod.token for pod in found if pod.rank == 0}
 
 
-@pytest.mark.parametrize("token", ["", "short", "t" * 33, "t" * 31 + " ", "\xe9" * 32])
-async def test_a_token_that_is_none_of_ours_is_made_anew(token: str) -> None:
+async def test_a_token_is_made_once_for_a_job_and_found_by_every_operator() -> None:
     cluster = Watched()
-    made = DDPJob.parse(await submit(cluster))
-    ours = render.config_map(made, load_agent(), token)
-    await cluster.create(CONFIGMAPS, NAMESPACE, ours)
+    await submit(cluster, failurePolicy={"restartStrategy": "Recreate"})
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
-    found = await cluster.get(CONFIGMAPS, NAMESPACE, ours["metadata"]["name"])
-    text = base64.b64decode(found["binaryData"]["token"]).decode()
-    assert TOKEN.fullmatch(text) and text != token
+    (token,) = await tokens(cluster)
+    async with operating(cluster, lambda attempt, rank: None):
+        await end_pod(cluster, await cluster.get(PODS, NAMESPACE, "digits-0-1"), 1)
+        await until(lambda: has_restarted(cluster))
+        await in_state(cluster, "Running")
+    assert "digits-1-0" in await pod_names(cluster) and await tokens(cluster) == {token}
+    service = await cluster.get(SERVICES, NAMESPACE, "digits")
+    assert names.as_token(token) == service["metadata"]["annotations"][names.TOKEN_ANNOTATION]
+
+
+@pytest.mark.parametrize("token", ["", "short", "t" * 31 + " ", "\xe9" * 32])
+async def test_a_token_that_is_none_of_ours_is_not_used(token: str) -> None:
+    cluster = Watched()
+    made = DDPJob.parse(await submit(cluster))
+    await cluster.create(SERVICES, NAMESPACE, render.service(made, token))
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+    (found,) = await tokens(cluster)
+    assert names.as_token(found) and found != token
+
+
+async def test_the_token_of_an_earlier_version_is_read() -> None:
+    """It lies beside that version's agent, in a ConfigMap of the job's own."""
+    cluster = Watched()
+    job = DDPJob.parse(await submit(cluster))
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+    record = job_record(await stored(cluster))
+    (pod, *_) = (await cluster.list(PODS, namespace=NAMESPACE, keep=pod_record)).items
+    old = replace(pod, token="", agent_config="digits-agent-0123abcd")
+    content = {"token": base64.b64encode(b"t" * 32).decode()}
+    metadata = {"name": old.agent_config, "ownerReferences": [render.owner_of(job)]}
+    await cluster.create(CONFIGMAPS, NAMESPACE, {"metadata": metadata, "binaryData": content})
+    children = Controller(cluster).reconciler.children
+    assert await children.token(record, old) == "t" * 32
+    assert await children.token(replace(record, uid="another"), old) == ""
+    for name in ("", "other"):
+        assert await children.token(record, replace(old, agent_config=name)) == ""
+
+
+async def test_the_agent_is_there_while_a_pod_waits_for_its_volumes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes with the job that has made it, and others may delete it too."""
+    monkeypatch.setattr("ddpjob.controller.children.AGENT_SECONDS", 0.02)
+    monkeypatch.setattr("ddpjob.controller.reconcile.AGENT_SECONDS", 0.02)
+    cluster = Watched()
+    for name in ("first", "second"):
+        await submit(cluster, name)
+    async with side_by_side(keep_running(cluster)):
+        for name in ("first", "second"):
+            await in_state(cluster, "Starting", name)
+        made = await until(lambda: agent_of(cluster))
+        assert cluster.writes["create", "ConfigMap", made["metadata"]["name"]] == 1
+        await cluster.delete(
+            CONFIGMAPS, NAMESPACE, made["metadata"]["name"], uid=made["metadata"]["uid"]
+        )
+        again = await until(lambda: agent_of(cluster))
+        assert again["metadata"]["uid"] != made["metadata"]["uid"]
+        (owner,) = again["metadata"]["ownerReferences"]
+        await cluster.delete(DDPJOBS, NAMESPACE, owner["name"], uid=owner["uid"])
+        last = await until(lambda: agent_of(cluster, but=owner["uid"]))
+        assert last["binaryData"] == made["binaryData"] and last["immutable"] is True
+
+
+async def test_an_agent_that_belongs_to_no_job_any_more_is_taken_over() -> None:
+    """Kubernetes' garbage collector would take it away under the pods of the next job."""
+    cluster = Watched()
+    job = DDPJob.parse(await submit(cluster))
+    other = await cluster.create(SERVICES, NAMESPACE, {"metadata": {"name": "other"}})
+    body = render.config_map(job, load_agent())
+    owner = {"name": "other", "uid": other["metadata"]["uid"]}  # the one here collects at once
+    body["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Service", **owner}]
+    left = await cluster.create(CONFIGMAPS, NAMESPACE, body)
+    async with operating(cluster, lambda attempt, rank: None):
+        await in_state(cluster, "Running")
+    found = await agent_of(cluster, but="")
+    assert found and found["metadata"]["uid"] == left["metadata"]["uid"]
+    assert found["metadata"]["ownerReferences"] == [render.owner_of(job)]
+
+
+async def agent_of(cluster: Watched, *, but: str = "") -> Body | None:
+    """The ConfigMap with the agent, unless this job owns it."""
+    for found in (await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items:
+        if found["metadata"]["ownerReferences"][0]["uid"] != but:
+            return dict(found)
+    return None
 
 
 @pytest.mark.parametrize(
@@ -228,7 +279,7 @@ async def test_a_service_whose_selector_was_edited_is_reported_and_not_used() ->
 async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its pods have their own agent to the end, and none of its ConfigMaps is left."""
+    """Its pods have their own agent to the end."""
     cluster = Watched()
     await submit(cluster)
     with monkeypatch.context() as earlier:
@@ -238,7 +289,6 @@ async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
             await in_state(cluster, "Running")
             await quiet(cluster)
     before = await cluster.list(PODS, namespace=NAMESPACE)
-    assert len((await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items) == 1
     async with operating(cluster, lambda attempt, rank: 0):
         job = await in_state(cluster, "Succeeded")
         await quiet(cluster)
@@ -247,7 +297,6 @@ async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
         p["metadata"]["uid"] for p in before.items
     ]
     assert job["status"]["restarts"] == 0
-    assert (await cluster.list(CONFIGMAPS, namespace=NAMESPACE)).items == []
 
 
 class Stumbling(Watched):

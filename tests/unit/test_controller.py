@@ -14,7 +14,6 @@ from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.memory import Memory
 from ddpjob.json_depth import Body
-from ddpjob.plan.podrecord import pod_record
 from tests.builders import IDENTITY, job, job_object, running
 from tests.localplay import (
     FAST,
@@ -23,10 +22,8 @@ from tests.localplay import (
     end_pod,
     in_state,
     operating,
-    play_pods,
     pod_names,
     side_by_side,
-    stored,
     submit,
     until,
     watching,
@@ -190,26 +187,6 @@ async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> 
         await end_pod(cluster, pod, 0)
         job = await in_state(cluster, "Succeeded")
         assert job["status"]["restarts"] == 0
-
-
-async def test_the_token_of_own_pods_is_known_and_that_of_others_is_not() -> None:
-    cluster = Watched()
-    await submit(cluster)
-    controllers = [Controller(cluster, settings=FAST) for _ in range(2)]
-    playing = play_pods(cluster, lambda attempt, rank: None)
-    async with side_by_side(playing, controllers[0].run()):
-        await in_state(cluster, "Running")
-    async with side_by_side(controllers[1].run()):
-        await until(lambda: _is_ready(controllers[1]))
-    record = job_record(await stored(cluster))
-    pod = pod_record(await cluster.get(PODS, NAMESPACE, "digits-0-0"))
-    assert pod is not None
-    token = await controllers[0].reconciler.children.token(record, pod)
-    assert token and controllers[0]._known_token(record, pod) == token
-    assert controllers[1]._known_token(record, pod) == ""
-    for other in (replace(pod, attempt=1), replace(pod, uid_print="xxxxxx"), replace(pod, rank=9)):
-        assert controllers[0]._known_token(record, other) == ""
-    assert controllers[0]._known_token(replace(record, uid="another"), pod) == ""
 
 
 async def _is_ready(controller: Controller) -> bool:

@@ -172,14 +172,16 @@ class Watcher:
         self.heads = [(self.record, agent.pod, Order())]
         self.answers: list[Answer] = []
         self.tokens = [TOKEN]
-        self.known = ""
         self.groups = Groups(
             Settings(progress_poll=20),
             lambda: self.heads,
             self.token,
             lambda record, pod, answer: self.answers.append(answer) if answer else None,
-            known=lambda record, pod: self.known,
         )
+
+    def has_token(self) -> None:
+        """The pod has the token, as those of this version do."""
+        self.heads, self.tokens = [(self.record, replace(self.agent.pod, token=TOKEN), Order())], []
 
     async def token(self, record: JobRecord, pod: PodRecord) -> str:
         if not self.tokens:
@@ -281,22 +283,9 @@ async def test_without_a_token_nothing_is_asked(monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_token_that_is_known_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as agent, asking(agent, monkeypatch) as watcher:
-        watcher.known, watcher.tokens = TOKEN, []
+        watcher.has_token()
         await until(lambda: watcher.answers)
         assert set(agent.tokens) == {f"Bearer {TOKEN}"}
-
-
-async def test_a_known_token_without_an_answer_is_read_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(groups, "PAUSE_SECONDS", 0.01)
-    async with serving() as agent, asking(agent, monkeypatch) as watcher:
-        watcher.known, watcher.tokens, agent.status = "k" * 32, [TOKEN], 401
-        await until(lambda: len(agent.tokens) > 3)
-        assert agent.tokens[0] == f"Bearer {'k' * 32}"
-        assert set(agent.tokens[1:]) == {f"Bearer {TOKEN}"}
-        agent.status = 200
-        await until(lambda: watcher.answers)
 
 
 def test_an_agent_that_never_answers_is_asked_less_and_less() -> None:
@@ -324,7 +313,8 @@ async def test_another_order_is_given_with_the_known_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving() as agent, asking(agent, monkeypatch) as watcher:
-        watcher.known, watcher.tokens, agent.holds = TOKEN, [], True
+        watcher.has_token()
+        agent.holds = True
         await until(agent.is_held.is_set)
-        watcher.heads = [(watcher.record, agent.pod, Order(1))]
+        watcher.heads = [(*watcher.heads[0][:2], Order(1))]
         await until(lambda: agent.asked[-1]["round"] == "1")

@@ -33,14 +33,14 @@ def test_the_tree_has_the_objects_of_the_first_job() -> None:
     job, agent = first_job(), render.Agent(b"")
     pods = render.pods(job, agent, Policy())
     objects = [
-        render.service(job),
-        render.config_map(job, agent, "t" * 32),
+        render.service(job, "t" * 32),
+        render.config_map(job, agent),
         render.network_policy(job, Policy()) or {},
         *(json.loads(pods.body(rank)) for rank in range(job.spec.nnodes)),
     ]
     made = [f"{body['kind']} {body['metadata']['name']}" for body in objects]
     shown = [f"{kind} {name}" for kind, name in re.findall(r"^[├└]── (\w+) (\S+)", README, re.M)]
-    assert [re.sub(r"-agent-[0-9a-f]{8}$", "-agent-…", name) for name in made] == shown
+    assert [re.sub(r"-agent-[0-9a-f]{12}$", "-agent-…", name) for name in made] == shown
     for body in objects[3:]:
         (container,) = body["spec"]["containers"]
         variables = {entry["name"]: entry.get("value") for entry in container["env"]}

@@ -205,20 +205,20 @@ def test_shared_memory_can_be_bounded_and_turned_off() -> None:
 
 
 def test_owned_by_the_job() -> None:
-    for body in (pod(job()), render.service(job()), render.config_map(job(), AGENT, TOKEN)):
+    for body in (pod(job()), render.service(job(), TOKEN), render.config_map(job(), AGENT)):
         (owner,) = body["metadata"]["ownerReferences"]
         assert owner["uid"] == UID and owner["controller"] is True
 
 
 def test_the_service_is_headless_and_names_pods_before_they_are_ready() -> None:
-    spec = render.service(job())["spec"]
+    spec = render.service(job(), TOKEN)["spec"]
     assert spec["clusterIP"] == "None" and spec["publishNotReadyAddresses"] is True
     assert spec["selector"] == {names.JOB_UID_LABEL: UID}
 
 
 def test_another_agent_has_another_name() -> None:
-    one = render.config_map(job(), AGENT, TOKEN)
-    two = render.config_map(job(), render.Agent(b"other"), TOKEN)
+    one = render.config_map(job(), AGENT)
+    two = render.config_map(job(), render.Agent(b"other"))
     assert one["metadata"]["name"] != two["metadata"]["name"] and one["immutable"] is True
 
 

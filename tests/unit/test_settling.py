@@ -71,7 +71,7 @@ class World:
         elif step.status != self.job.status:
             self.store(step.status)
         else:
-            assert not step.events and not step.drop_agent
+            assert not step.events
             return False
         return True
 

@@ -24,9 +24,7 @@ class Desk:
     pods: Callable[[JobRecord], Iterable[PodRecord]]
     """Returns a job's pods."""
     token: Callable[[JobRecord, PodRecord], Awaitable[str]]
-    """Returns what the job's agents know the operator by. Raises ClusterError."""
-    known: Callable[[JobRecord, PodRecord], str]
-    """Returns the same if this process has created the pod, and so knows it; else ""."""
+    """Returns what the agents of an earlier version know the operator by. Raises ClusterError."""
     deliver: Callable[[JobRecord, Report | None, GroupReport | None], None]
     """Takes what rank 0's agent has said: of the progress, and of all nodes."""
     take_silent: Callable[[JobRecord, int, frozenset[int]], None]
@@ -62,7 +60,6 @@ class Agents:
             held,
             desk.token,
             answered,
-            known=desk.known,
             forget=self._silence.forget,
             shares=shares,
         )

@@ -1,12 +1,13 @@
-"""Creates and deletes what a job owns: its Service, ConfigMap, NetworkPolicy and pods."""
+"""Creates and deletes what a job has: Service, NetworkPolicy, pods, and the agent for these."""
 
 import asyncio
 import base64
 import logging
-import re
+import math
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from secrets import token_urlsafe
 from typing import Any
@@ -41,7 +42,18 @@ log = logging.getLogger(__name__)
 MAX_CONFLICTS = 6
 # Of a job's token, which nobody guesses.
 TOKEN_BYTES = 24
-TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
+# A namespace where the agent was found so shortly ago has it.
+AGENT_SECONDS = 10.0
+
+
+@dataclass
+class _Place:
+    """The agent of a namespace."""
+
+    found_at: float = -math.inf
+    """Monotonic time."""
+    owner: Body | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Children:
@@ -61,6 +73,7 @@ class Children:
         self.agent = agent
         self.settings = settings
         self.key = key
+        self._agents: dict[str, _Place] = {}  # by namespace
 
     async def render(self, job: DDPJob) -> render.PodTemplate:
         """Return the job's pods, ready to be created.
@@ -78,7 +91,7 @@ class Children:
         return await aside(large or bool(job.spec.failure_policy.message_patterns()), make)
 
     async def prepare(self, job: DDPJob, memory: Memory) -> None:
-        """Create the Service, the ConfigMap and the NetworkPolicy.
+        """Create the Service, the NetworkPolicy, and the agent if the namespace does not have it.
 
         The pods are rendered first, so that nothing is created for a job that cannot have pods.
         Raises InvalidJob, and ClusterError where something cannot be created.
@@ -87,15 +100,13 @@ class Children:
         place = job.metadata.generation, job.status.attempt
         memory.rendered = Rendered(place, memory.template.spec_hash)
         memory.token = memory.token or token_urlsafe(TOKEN_BYTES)
-        children = [
-            (SERVICES, render.service(job)),
-            (CONFIGMAPS, render.config_map(job, self.agent, memory.token)),
-        ]
+        children = [(SERVICES, render.service(job, memory.token))]
         if (network := render.network_policy(job, self.settings.policy)) is not None:
             children.append((NETWORK_POLICIES, network))
         elif job.metadata.generation > 1:  # there may be one from before an edit
             await self._drop(job, NETWORK_POLICIES, names.network_policy_name(job.name))
         answers = await asyncio.gather(
+            self.provide_agent(job),
             *(self._create_child(job, resource, body, memory) for resource, body in children),
             return_exceptions=True,
         )
@@ -103,6 +114,41 @@ class Children:
         for error in filter(None, answers):
             raise error
         memory.prepared = (job.metadata.generation, job.status.attempt)
+
+    async def provide_agent(self, job: DDPJob) -> None:
+        """Make sure that the job's namespace has the ConfigMap with the agent.
+
+        All jobs of a namespace mount the same one. One job owns it, and the next one that needs
+        it takes it over, or makes it again, once that one is gone. Were every job an owner, the
+        API server would store all of it once for each job.
+
+        Raises AlreadyExists if somebody else has taken its name, or another ClusterError.
+        """
+        if not job.spec.has_agent:
+            return
+        place = self._agents.setdefault(job.namespace, _Place())
+        async with place.lock:
+            is_new = time.monotonic() < place.found_at + AGENT_SECONDS
+            if is_new and self._lives(job.namespace, place.owner):
+                return
+            body = render.config_map(job, self.agent)
+            name = body["metadata"]["name"]
+            existing = await self._get(CONFIGMAPS, job.namespace, name)
+            if existing is None:
+                existing = await self.cluster.create(CONFIGMAPS, job.namespace, body)
+            if _content(existing) != _content(body):
+                text = f"ConfigMap {name} exists, and is not this operator's agent"
+                raise AlreadyExists(409, "Edited", f"{text}: delete it, and it is made again")
+            if not self._lives(job.namespace, _controller(existing)):  # it is about to go
+                known = {part: existing["metadata"][part] for part in ("uid", "resourceVersion")}
+                patch = {"metadata": {**known, "ownerReferences": [render.owner_of(job)]}}
+                existing = await self.cluster.patch(CONFIGMAPS, job.namespace, name, patch)
+            place.found_at, place.owner = time.monotonic(), _controller(existing)
+
+    def _lives(self, namespace: str, owner: Body | None) -> bool:
+        """Whether there is the job that an owner reference names."""
+        job = self.caches.job(namespace, str(owner.get("name"))) if owner else None
+        return job is not None and owner is not None and job.uid == owner.get("uid")
 
     async def create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
         """Create these ranks' pods, at most `pods_per_job` at a time.
@@ -124,7 +170,7 @@ class Children:
                     return  # as the others would be
                 try:
                     body = await self.cluster.create(
-                        PODS, job.namespace, template.body(rank, own.of(rank))
+                        PODS, job.namespace, template.body(rank, own.of(rank), memory.token)
                     )
                 except Refused:
                     refused.append(rank)
@@ -183,21 +229,22 @@ class Children:
         except NotFound:
             self.caches.remove_job(job.uid)
 
-    async def drop_agent(self, job: DDPJob) -> None:
-        """Delete the finished job's ConfigMaps. What an error leaves over goes with the job."""
-        used = {pod.agent_config for pod in self.caches.pods(job.namespace, job.uid)}
-        used.add(names.agent_config_name(job.name, self.agent.digest))
-        for name in sorted(used - {""}):
-            await self._drop(job, CONFIGMAPS, name)
-
     async def token(self, job: JobRecord, pod: PodRecord) -> str:
-        """Return the token that the job's agents know the operator by; "" if there is none.
+        """Return the token of a pod that an earlier version has made; "" if there is none.
 
         Raises ClusterError.
         """
+        if not pod.agent_config:
+            return ""
         existing = await self._get(CONFIGMAPS, job.namespace, pod.agent_config)
         owner = _controller(existing) if existing else None
-        return _token(existing) if existing and owner and owner.get("uid") == job.uid else ""
+        if existing is None or owner is None or owner.get("uid") != job.uid:
+            return ""
+        try:
+            found = base64.b64decode(existing["binaryData"]["token"], validate=True)
+            return names.as_token(found.decode())
+        except (KeyError, TypeError, ValueError):
+            return ""
 
     async def _create_child(
         self, job: DDPJob, resource: Resource, body: Body, memory: Memory
@@ -211,9 +258,9 @@ class Children:
             existing = await self._get(resource, job.namespace, name)
         owner = _controller(existing) if existing else None
         if existing and owner is not None and owner.get("uid") == job.uid:
-            if resource == CONFIGMAPS and (token := _token(existing)):
-                memory.token = token
-                body = render.config_map(job, self.agent, token)
+            if resource == SERVICES:
+                found = existing["metadata"].get("annotations") or {}
+                memory.token = names.as_token(found.get(names.TOKEN_ANNOTATION)) or memory.token
             await self._keep_or_replace(job, resource, existing, body)
             return
         _raise_name_taken(job, resource, name, owner, memory)
@@ -227,9 +274,7 @@ class Children:
             # The operator has no right to delete any Service.
             text = f"Service {name} was edited and does not lead to the job's pods any more"
             raise AlreadyExists(409, "Edited", f"{text}: delete it, and it is made again")
-        if resource in (NETWORK_POLICIES, CONFIGMAPS) and not _is_same(
-            _content(existing), _content(body)
-        ):
+        if resource == NETWORK_POLICIES and not _is_same(_content(existing), _content(body)):
             # The job was edited while it was suspended, or somebody else made this for it. No pod
             # exists yet, unless an operator died while it created them. Then these are without a
             # NetworkPolicy for a moment, since the operator has no right to update one.
@@ -292,15 +337,6 @@ def _raise_name_taken(
     if leftover and memory.conflicts < MAX_CONFLICTS:
         raise ClusterError(409, "AlreadyExists", text + " while the garbage collector may take it")
     raise AlreadyExists(409, "AlreadyExists", text)
-
-
-def _token(config_map: Body) -> str:
-    """The token in a ConfigMap of ours; "" if it has none that we would have made."""
-    try:
-        text = base64.b64decode(config_map["binaryData"][names.AGENT_TOKEN], validate=True)
-        return text.decode() if TOKEN.fullmatch(text.decode()) else ""
-    except (KeyError, TypeError, ValueError):
-        return ""
 
 
 def _controller(obj: Body) -> Body | None:

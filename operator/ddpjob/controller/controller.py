@@ -92,7 +92,6 @@ class Controller:
             heads=self._heads,
             pods=lambda record: self.pods_of(record.namespace, record.uid),
             token=children.token,
-            known=self._known_token,
             deliver=self._reported,
             take_silent=self._silent,
         )
@@ -219,16 +218,6 @@ class Controller:
             head = next((pod for pod in pods if pod.uid == memory.head), None)
             if head is not None and (head.running and head.ip or head.result == "failed"):
                 yield record, head, memory.order
-
-    def _known_token(self, record: JobRecord, pod: PodRecord) -> str:
-        """The token beside the agent of a pod that this process has created; else "".
-
-        It saves a request for the whole agent, of each job, while others' pods are created.
-        """
-        memory = self.reconciler.memories.get(record.uid)
-        if memory is None or memory.made[0] != pod.attempt:
-            return ""
-        return memory.token if memory.made[1].get(pod.rank) == pod.uid_print else ""
 
     def _reported(
         self, record: JobRecord, report: Report | None, group: GroupReport | None

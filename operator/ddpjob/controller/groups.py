@@ -37,9 +37,9 @@ BURST, RATE = 20, 2.0
 # The pause after a request without an answer. After so many in a row it doubles with each, so that
 # an operator that a NetworkPolicy keeps from all agents has time for its other work.
 PAUSE_SECONDS, MOST_PAUSE_SECONDS, PATIENCE = 1.0, 8.0, 5
-# The pause after a ConfigMap that could not be read, or has no token.
+# The pause after a ConfigMap of an earlier version that could not be read, or has no token.
 TOKEN_SECONDS = 10.0
-# So many tokens are read at a time: each is in a ConfigMap with an agent of 60 KB.
+# So many of these are read at a time: each has an agent of 60 KB.
 TOKENS_AT_ONCE = 4
 # New jobs, and those whose rank 0 has ended, are looked for so often.
 LOOK_SECONDS = 2.0
@@ -143,18 +143,17 @@ class Groups:
         token: Callable[[JobRecord, PodRecord], Awaitable[str]],
         deliver: Callable[[JobRecord, PodRecord, Answer | None], None],
         *,
-        known: Callable[[JobRecord, PodRecord], str] = lambda record, pod: "",
         forget: Callable[[str], None] = lambda uid: None,
         shares: Shares | None = None,
     ) -> None:
         """`heads` returns running jobs with rank 0's pod and the order.
 
         `deliver` takes answers, and None for a request without one; `forget` the uid of a pod that
-        is asked no more. `token` returns what the job's agents know the operator by, or raises
-        ClusterError; `known` returns the same without a request, or "".
+        is asked no more. `token` returns what the agents of an earlier version know the operator
+        by, "" if there is nothing, or raises ClusterError.
         """
         self._settings, self._heads, self._deliver = settings, heads, deliver
-        self._token, self._known, self._forget = token, known, forget
+        self._token, self._forget = token, forget
         self._shares = shares
         self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
         self._held = 0
@@ -197,8 +196,7 @@ class Groups:
         self, http: AgentHttp, record: JobRecord, pod: PodRecord, talk: _Talk
     ) -> None:
         """Ask one agent until cancelled."""
-        token = self._known(record, pod)
-        is_known = bool(token)
+        token = pod.token
         while True:
             await asyncio.sleep(talk.pause())
             if not token:
@@ -208,14 +206,10 @@ class Groups:
                 if not token:
                     await asyncio.sleep(TOKEN_SECONDS)
                     continue
-            order = talk.order
             answer = await self._ask(http, record, pod, token, talk)
             if answer is not None:
                 talk.last, talk.missed = answer, 0
                 self._deliver(record, pod, answer)
-            elif is_known and talk.order == order:
-                # Nobody answers yet, or somebody has put another token in its place.
-                token, is_known = "", False
 
     async def _ask(
         self,

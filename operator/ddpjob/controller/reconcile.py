@@ -8,7 +8,7 @@ from ddpjob import names
 from ddpjob.api import DDPJob, Status, read_status
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.controller.agents import Agents
-from ddpjob.controller.children import Children
+from ddpjob.controller.children import AGENT_SECONDS, Children
 from ddpjob.controller.events import record_event
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.controller.memory import Caches, Memory, Order, Rendered, elapsed
@@ -26,7 +26,7 @@ from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
 from ddpjob.plan.decision import Decision, Event
-from ddpjob.plan.observed import Observed
+from ddpjob.plan.observed import Observed, PodRecord
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.status import with_condition
@@ -227,6 +227,12 @@ class Reconciler:
     async def _settle(self, job: DDPJob, decision: Decision, memory: Memory) -> float | None:
         """Write counts and progress when they are due; return the seconds until then."""
         after = decision.requeue_after
+        if any(map(_waits_for_volumes, self.caches.pods(job.namespace, job.uid))):
+            try:
+                await self.children.provide_agent(job)
+            except ClusterError as error:
+                log.warning("agent for job=%s/%s: %s", job.namespace, job.name, error)
+            after = min(AGENT_SECONDS, math.inf if after is None else after)
         if decision.status != job.status:
             wait = self._due(job.status, decision.status, memory) - time.monotonic()
             if wait <= 0:
@@ -278,8 +284,6 @@ class Reconciler:
         memory.version = stored["metadata"]["resourceVersion"]
         for event in decision.events:
             await record_event(self.cluster, job, event)
-        if decision.drop_agent:
-            await self.children.drop_agent(job)
         if (new.state, new.attempt, new.round) != (old.state, old.attempt, old.round):
             log.info(
                 "job=%s/%s state=%s attempt=%d round=%d restarts=%d",
@@ -351,6 +355,11 @@ class Reconciler:
             await record_event(self.cluster, record, Event(INVALID.name, str(error), warning=True))
             raise
         self.caches.put_job(job_record(stored))
+
+
+def _waits_for_volumes(pod: PodRecord) -> bool:
+    """Whether the pod's kubelet may still look for the ConfigMap with the agent."""
+    return bool(pod.node) and not pod.running and pod.live
 
 
 def _checks_edits(job: DDPJob) -> bool:

@@ -45,7 +45,6 @@ class Decision:
     """Create the Service, the agent's ConfigMap and the NetworkPolicy."""
     create: tuple[int, ...] = ()
     """Node ranks whose pods to create."""
-    drop_agent: bool = False
     """The job has just finished: its agent's ConfigMap is of no more use."""
     events: tuple[Event, ...] = ()
     expire: tuple[PodRecord, ...] = ()

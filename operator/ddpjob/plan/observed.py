@@ -104,7 +104,10 @@ class PodRecord:
     unreachable_since: str | None = None
     """When the node controller gave up the pod's node, if the node has not come back."""
     agent_port: int = names.AGENT_PORT
+    token: str = ""
+    """What its agent knows the operator by; rank 0 alone has it."""
     agent_config: str = ""
+    """The ConfigMap with the same, where an earlier version has made the pod."""
     spec_hash: str = ""
     root: str = ""
     """The root of its proof; see `proof`."""

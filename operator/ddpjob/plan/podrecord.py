@@ -58,8 +58,9 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         deadline_seconds=spec.get("activeDeadlineSeconds"),
         without_sandbox=_is_without_sandbox(status),
         agent_port=_port(annotations.get(names.AGENT_PORT_ANNOTATION, "")),
+        token="" if place[1] else _token(spec),
         agent_config=agent_config
-        if names.is_agent_config_name(owner["name"], agent_config)
+        if names.is_old_agent_config_name(owner["name"], agent_config)
         else "",
         spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
         root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),
@@ -153,6 +154,15 @@ def _ended(status: Mapping[str, Any]) -> bool:
     ]
     over = bool(containers) and all("terminated" in (c.get("state") or {}) for c in containers)
     return over or status.get("phase") in ("Succeeded", "Failed")
+
+
+def _token(spec: Mapping[str, Any]) -> str:
+    """Return the trainer's DDPJOB_TOKEN; "" without one."""
+    for container in spec.get("containers") or []:
+        if container["name"] == names.TRAINER_CONTAINER:
+            env = {each["name"]: each.get("value") for each in container.get("env") or []}
+            return names.as_token(env.get(names.TOKEN_VARIABLE))
+    return ""
 
 
 def _trainer(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:

@@ -341,7 +341,7 @@ FAILURES = (
     FailureReason(
         FOREIGN_ORDER,
         "The pods were restarted in place, and the operator had not ordered it: somebody has the "
-        "job's token (its ConfigMap `NAME-agent-…`, which the role `view` may read) and reaches "
+        "job's token (an annotation of its Service, which the role `view` may read) and reaches "
         "the agent's port. The message has both rounds.",
         do="Find out who it was. The job's NetworkPolicy keeps other pods from the port where the "
         "cluster's network enforces it (`networkPolicy.enabled`).",

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import orjson
@@ -58,7 +58,7 @@ class Agent:
 
 @dataclass(frozen=True)
 class PodTemplate:
-    """The pods of an attempt as JSON, without their ranks and proofs."""
+    """The pods of an attempt as JSON, without their ranks, proofs and the job's token."""
 
     first: tuple[bytes, ...]
     """The parts of rank 0's pod between the places of its rank."""
@@ -66,12 +66,21 @@ class PodTemplate:
     """The same parts of all other pods."""
     proof: bytes
     """The mark in place of the proof."""
+    token: bytes
+    """The mark in place of the token."""
     spec_hash: str
 
-    def body(self, rank: int, proof: str = "") -> bytes:
+    def body(self, rank: int, proof: str = "", token: str = "") -> bytes:
         """Return the pod of node rank `rank` as JSON, with the proof that the operator made it."""
         pod = str(rank).encode().join(self.others if rank else self.first)
-        return pod.replace(self.proof, proof.encode(), 1)
+        return pod.replace(self.proof, proof.encode(), 1).replace(self.token, token.encode(), 1)
+
+
+class Marks(NamedTuple):
+    """Texts that are not in the job, in place of what its pods differ in or a template lacks."""
+
+    rank: str
+    token: str
 
 
 @cache
@@ -89,21 +98,27 @@ def _templates() -> jinja2.Environment:
     )
 
 
-def service(job: DDPJob) -> Body:
-    """Return the job's headless Service."""
+def service(job: DDPJob, token: str) -> Body:
+    """Return the job's headless Service, which keeps the token that agents and operator share."""
     return _render(
-        "service.json.j2", job, service=names.service_name(job.name), uid_label=names.JOB_UID_LABEL
+        "service.json.j2",
+        job,
+        service=names.service_name(job.name),
+        uid_label=names.JOB_UID_LABEL,
+        token_annotation=names.TOKEN_ANNOTATION,
+        token=token,
     )
 
 
-def config_map(job: DDPJob, agent: Agent, token: str) -> Body:
-    """Return the job's ConfigMap with the agent, and the token that agents and operator share."""
-    name = names.agent_config_name(job.name, agent.digest)
-    files = {
-        names.AGENT_ZIP: agent.encoded,
-        names.AGENT_TOKEN: base64.b64encode(token.encode()).decode(),
-    }
-    return _render("configmap.json.j2", job, agent_config=name, files=files)
+def config_map(job: DDPJob, agent: Agent) -> Body:
+    """Return the ConfigMap with the agent for all jobs of the namespace. This job owns it."""
+    return _render(
+        "configmap.json.j2",
+        job,
+        agent_config=names.agent_config_name(agent.digest),
+        agent_zip=names.AGENT_ZIP,
+        archive=agent.encoded,
+    )
 
 
 def network_policy(job: DDPJob, policy: Policy) -> Body | None:
@@ -130,8 +145,8 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     Raises InvalidJob if the overlay or the volumes ask for something that ddpjob sets itself, or
     that `policy` does not allow.
     """
-    mark, proof = _mark(job, "rank"), _mark(job, "proof")
-    first, others, found = _both(job, agent, policy, mark)
+    marks, proof = Marks(_mark(job, "rank"), _mark(job, "token")), _mark(job, "proof")
+    first, others, found = _both(job, agent, policy, marks)
     for problem in found:
         raise problem
     spec_hash = hashlib.sha256(orjson.dumps([first, others])).hexdigest()[:16]
@@ -144,25 +159,26 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
         pod["metadata"]["annotations"] |= own
 
     def parts(pod: Body) -> tuple[bytes, ...]:
-        return tuple(orjson.dumps(pod).split(mark.encode()))
+        return tuple(orjson.dumps(pod).split(marks.rank.encode()))
 
-    return PodTemplate(parts(first), parts(others), proof.encode(), spec_hash)
+    token = marks.token.encode()
+    return PodTemplate(parts(first), parts(others), proof.encode(), token, spec_hash)
 
 
 def problems(job: DDPJob, policy: Policy) -> list[InvalidJob]:
     """Return an InvalidJob for each reason why `pods` refuses the job."""
-    return _both(job, Agent(b""), policy, "0")[2]
+    return _both(job, Agent(b""), policy, Marks("0", ""))[2]
 
 
 def _both(
-    job: DDPJob, agent: Agent, policy: Policy, mark: str
+    job: DDPJob, agent: Agent, policy: Policy, marks: Marks
 ) -> tuple[Body, Body, list[InvalidJob]]:
     """Return the pod of rank 0, that of all others, and what is wrong with them."""
     rest = _for_others(job)
-    others, found = _pod(rest, agent, policy, mark)
+    others, found = _pod(rest, agent, policy, marks)
     if not job.spec.master and rest is job:
         return others, others, found
-    first, more = _pod(_for_rank_0(job), agent, policy, mark, job.spec.master)
+    first, more = _pod(_for_rank_0(job), agent, policy, marks, job.spec.master)
     common = {str(problem) for problem in found}
     for problem in more:
         if str(problem) not in common:  # so it is in the master's part
@@ -200,10 +216,10 @@ def _with(job: DDPJob, changes: Body) -> DDPJob:
 
 
 def _pod(
-    job: DDPJob, agent: Agent, policy: Policy, mark: str, master: Master | None = None
+    job: DDPJob, agent: Agent, policy: Policy, marks: Marks, master: Master | None = None
 ) -> tuple[Body, list[InvalidJob]]:
-    """Return a pod with `mark` in place of its rank, and an InvalidJob for each broken rule."""
-    pod = _render("pod.json.j2", job, **_pod_values(job, agent, mark))
+    """Return a pod with its marks, and an InvalidJob for each broken rule."""
+    pod = _render("pod.json.j2", job, **_pod_values(job, agent, marks))
     found: list[InvalidJob] = []
     for template in (job.spec.template, master.template if master else None):
         if template:
@@ -278,8 +294,8 @@ def _mark(job: DDPJob, what: str) -> str:
     return f"@{what}@" + "@" * taken
 
 
-def _pod_values(job: DDPJob, agent: Agent, rank: str) -> Body:
-    spec, attempt = job.spec, job.status.attempt
+def _pod_values(job: DDPJob, agent: Agent, marks: Marks) -> Body:
+    spec, attempt, rank = job.spec, job.status.attempt, marks.rank
     env = _environment(job, rank)
     for variable in spec.env:  # a user's value replaces a default of ours
         env.pop(variable.name, None)
@@ -288,8 +304,8 @@ def _pod_values(job: DDPJob, agent: Agent, rank: str) -> Body:
         "pod_name": names.pod_name(job.name, attempt, rank),
         "service": names.service_name(job.name),
         "labels": pod_labels(attempt, rank),
-        "agent_annotation": names.AGENT_ANNOTATION,
-        "agent_config": names.agent_config_name(job.name, agent.digest),
+        "token_variable": names.TOKEN_VARIABLE,
+        "token": marks.token,
         "agent_port": names.AGENT_PORT,
         "container": names.TRAINER_CONTAINER,
         "command": _command(job),
@@ -426,7 +442,7 @@ def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
         {"name": "ddpjob-home", "mountPath": names.HOME_DIR},
     ]
     if spec.has_agent:
-        name = names.agent_config_name(job.name, agent.digest)
+        name = names.agent_config_name(agent.digest)
         volumes.append({"name": "ddpjob-agent", "configMap": {"name": name}})
         mounts.append({"name": "ddpjob-agent", "mountPath": names.AGENT_DIR, "readOnly": True})
     if spec.shm.enabled:

@@ -273,6 +273,8 @@ def test_a_node_looks_for_the_name_until_it_is_there(
     resolve = socket.getaddrinfo
 
     def getaddrinfo(host: str, *more: Any) -> Any:
+        if host == HOST:  # a thread that another test has left asks too
+            return resolve(host, *more)
         asked.append(host)
         if len(asked) == 1:
             raise UnicodeError("label too long")

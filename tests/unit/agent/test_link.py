@@ -13,7 +13,7 @@ import pytest
 
 from ddpjob_agent import link
 from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Order
-from ddpjob_agent.link import RemoteLink, read_answer, read_token
+from ddpjob_agent.link import RemoteLink, read_answer
 from tests.cluster.processes import free_ports
 from tests.unit.agent.samples import config
 
@@ -267,23 +267,3 @@ def test_what_is_no_answer_is_refused(content: bytes) -> None:
 def test_an_answer_that_never_comes_is_no_refusal() -> None:
     with ended(b"") as connection, pytest.raises(OSError):
         read_answer(connection)
-
-
-@pytest.mark.parametrize(
-    ("content", "token"),
-    [
-        (b"t0ken\n", "t0ken"),
-        (b"", ""),
-        (b" \n", ""),
-        (b"\xff\xfe", ""),
-        (b"x" * 300, "x" * 256),
-        (None, ""),
-    ],
-)
-def test_the_token_lies_beside_the_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, token: str
-) -> None:
-    monkeypatch.setattr(link, "PROGRAM", str(tmp_path / "agent.pyz"))
-    if content is not None:
-        (tmp_path / "token").write_bytes(content)
-    assert read_token() == token
