@@ -10,7 +10,6 @@ import kubernetes_validate
 import pytest
 
 from ddpjob import __version__, handlers
-from ddpjob.cli import uninstalling
 from ddpjob.json_depth import Body
 from ddpjob.pods.allowlist import Policy
 from tests.chart.rendering import (
@@ -118,14 +117,6 @@ def test_two_replicas_stand_for_the_lease_that_the_release_brings(helm: Helm, re
     assert handlers.parse(container["args"]).lease == (lease["namespace"], lease["name"])
     assert lease["namespace"] == "ops"
     assert "spec" not in only(objects, "Lease"), "an upgrade would end the leader's term"
-
-
-def test_uninstall_knows_every_kind_that_the_chart_makes(helm: Helm) -> None:
-    variants = (helm.objects(*VARIANTS[name]) for name in VARIANTS)
-    made = {(body["apiVersion"], body["kind"]) for objects in variants for body in objects}
-    made.discard(("apiextensions.k8s.io/v1", "CustomResourceDefinition"))
-    known = uninstalling.NAMESPACED + uninstalling.CLUSTER_WIDE
-    assert {(each.api_version, each.kind) for each in known} == made
 
 
 def test_the_operator_satisfies_pod_security_restricted(objects: list[Body]) -> None:

@@ -193,11 +193,6 @@ class KindCluster:
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
 
-    @property
-    def helm_folder(self) -> Path:
-        """Folder of the helm that these tests use."""
-        return self._helm.parent
-
     def get(self, *arguments: str) -> Any:
         """Decoded answer of `kubectl get … -o json`."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))

@@ -1,8 +1,6 @@
 """Everything can be deleted in any order, with the operator up or down, and nothing hangs."""
 
-import os
-import subprocess
-import sys
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -106,24 +104,21 @@ def test_the_operators_own_namespace_goes_with_a_job_in_it(
     kind_cluster.kubectl("delete", "clusterrole,clusterrolebinding", "-l", labels)
 
 
-def test_ddpjob_uninstall_delete_jobs_leaves_nothing_but_the_crd(
+def documented(start: str) -> list[str]:
+    """The arguments of the command in docs/install.md that begins with these words."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    (found,) = re.findall(rf"^{start}.*(?=  #)", page, re.MULTILINE)
+    return str(found).split()[1:]
+
+
+def test_the_documented_commands_leave_nothing_but_the_crd(
     kind_cluster: KindCluster, namespace: str, trainer_image: str
 ) -> None:
     sleeper(kind_cluster, namespace, trainer_image)
-    ended = subprocess.run(
-        [sys.executable, "-m", "ddpjob", "uninstall", "--delete-jobs", "--yes"],
-        env={
-            **os.environ,
-            "KUBECONFIG": str(kind_cluster.kubeconfig),
-            "PYTHONPATH": str(ROOT / "operator"),
-            "PATH": f"{kind_cluster.helm_folder}:{os.environ['PATH']}",
-        },
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert ended.returncode == 0, ended.stderr + ended.stdout
-    assert left_over(kind_cluster, "-A") == []
+    kind_cluster.kubectl(*documented("kubectl delete ddpjobs"), timeout_seconds=200)
+    assert not [name for name in left_over(kind_cluster, "-A") if name.startswith("Pod/")]
+    gone(kind_cluster, "-A")
+    kind_cluster.helm(*documented("helm uninstall"))
     kinds = "deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings"
     ours = ("-l", "app.kubernetes.io/name=ddpjob")
     everything = kind_cluster.get(kinds, "-A", *ours)["items"]

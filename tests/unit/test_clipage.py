@@ -76,7 +76,7 @@ FORMS = {
     **dict.fromkeys(("run", "describe", "wait", "top", "stacks", "doctor", "version"), RECORD),
     "validate": RECORD,
 }
-WITHOUT = {"completion", "crd", "plot", "uninstall"}
+WITHOUT = {"completion", "crd", "plot"}
 
 
 def test_each_command_prints_what_scripts_read_or_the_page_says_that_it_does_not() -> None:

@@ -65,7 +65,6 @@ VERBS = (
     "run",
     "validate",
     "crd",
-    "uninstall",
     "version",
 )
 TAB = {"_DDPJOB_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "ddpjob d"}
@@ -97,7 +96,7 @@ def test_completion_imports_nothing_heavy(words: str) -> None:
     [
         (
             "get,logs x,wait x,describe x,suspend x,delete x -y,resume x,rerun x,stacks x,top x,"
-            "plot x,doctor,doctor --admin,version,uninstall",
+            "plot x,doctor,doctor --admin,version",
             set[str](),
         ),
         # The models are all that it needs before: it checks the job without a cluster.

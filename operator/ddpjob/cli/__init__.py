@@ -29,7 +29,6 @@ from ddpjob.cli.stacks import stacks as stacks_command
 from ddpjob.cli.submit import submit as submit_command
 from ddpjob.cli.suspend import suspend as suspend_command
 from ddpjob.cli.top import top as top_command
-from ddpjob.cli.uninstall import uninstall as uninstall_command
 from ddpjob.cli.validate import validate as validate_command
 from ddpjob.cli.version import version as version_command
 from ddpjob.cli.wait import wait as wait_command
@@ -64,7 +63,6 @@ app.command("validate")(validate_command)
 app.command("convert")(convert_command)
 app.command("doctor")(doctor_command)
 app.command("crd")(crd_command)
-app.command("uninstall")(uninstall_command)
 app.command("completion")(completion_command)
 app.command("version")(version_command)
 

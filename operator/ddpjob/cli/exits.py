@@ -37,13 +37,13 @@ class Exit(IntEnum):
     USAGE = 2
     """An option, an argument or a file is invalid."""
     NOT_FOUND = 3
-    """There is no such job or release, or the cluster has no DDPJob API."""
+    """There is no such job, or the cluster has no DDPJob API."""
     NO_ACCESS = 4
     """No login, a missing right, or a server that does not answer."""
     REFUSED = 5
     """The API server refuses the request: a conflict, a taken name, a quota, an admission rule.
 
-    Or Helm does, or `doctor --admin` finds a fault of the installation.
+    Or `doctor --admin` finds a fault of the installation.
     """
     UNFORESEEN = 70
     """A mistake of ddpjob itself. With `DDPJOB_DEBUG=1` in the environment it says where."""
