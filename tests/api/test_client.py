@@ -287,7 +287,7 @@ def test_the_users_key_is_in_no_file_while_the_client_works(
             assert client.jobs() == [] and not list(folder.iterdir())
             with pytest.raises(NotFound):
                 open_socket(
-                    client.connection.login, "/api/v1/namespaces/default/pods/gone/exec", ()
+                    client.connection.login, "/api/v1/namespaces/default/pods/gone/portforward", ()
                 )
     config["users"][0]["user"]["client-key-data"] = b64encode(b"no key").decode()
     path.write_text(json.dumps(config))

@@ -218,26 +218,3 @@ def test_a_job_whose_creation_was_not_answered_is_deleted_and_no_other_of_its_na
     with pytest.raises(Unavailable) as lost:
         other.submit(job_object("x", nnodes=-1))
     assert lost.value.advice.startswith("x may be created still: ddpjob get x")
-
-
-def test_ctrl_c_while_a_pod_for_the_code_is_created_leaves_no_pod(
-    client: Client,
-    proxy: Proxy,
-    api_server: ApiServer,
-    namespace: str,
-    held: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "train.py").write_text("print(1)")
-    monkeypatch.chdir(tmp_path)
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    proxy.held = f"POST {pods}"
-    words = ["submit", "train.py", "--image", "i", "--code-claim", "claim", "--detach"]
-    with Running(*words, env=environment(held)) as running:
-        assert proxy.holds.wait(60), running.err
-        assert len(api_server.request("GET", pods)["items"]) == 1
-        running.process.send_signal(signal.SIGINT)
-        ended = running.end()
-    assert ended.code == 130 and ended.err.endswith("\nstopped: no job was created\n"), ended.err
-    assert api_server.request("GET", pods)["items"] == [] and client.jobs() == []

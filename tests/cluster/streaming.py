@@ -1,16 +1,14 @@
-"""The part of a kubelet that streams need: port-forward, exec and logs, behind a real API server.
+"""The part of a kubelet that streams need: port-forward and logs, behind a real API server.
 
 The API server checks who may do it, and connects to the node's kubelet, which is this. It speaks
 the kubelet's WebSocket protocol (k8s.io/kubelet, cri/streaming/portforward), and connects to the
-pod's address: a process of the runner listens there. A log is the file that the runner writes. A
-command of exec runs here, with the paths of its words replaced.
+pod's address: a process of the runner listens there. A log is the file that the runner writes.
 """
 
 import asyncio
-import json
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,8 +26,7 @@ class Kubelet:
     """The kubelet of some nodes, as far as it forwards ports. A context manager.
 
     `address` gives host and port for the name and the port of a pod; by default the pod's own.
-    `log` gives the file with the log of a pod, by its namespace and name. `paths` are replaced
-    in the words of commands.
+    `log` gives the file with the log of a pod, by its namespace and name.
     """
 
     def __init__(
@@ -38,10 +35,8 @@ class Kubelet:
         *nodes: str,
         address: Callable[[str, int], Any] | None = None,
         log: Callable[[str, str], Path] = lambda namespace, pod: Path("/nonexistent"),
-        paths: Mapping[str, str] | None = None,
     ) -> None:
         self._server, self._nodes, self._address, self._log = server, nodes, address, log
-        self._paths = paths or {}
         self._began = datetime.now(UTC)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -83,7 +78,6 @@ class Kubelet:
     async def _listen(self) -> int:
         app = web.Application()
         app.router.add_get("/portForward/{namespace}/{pod}", self._forward)
-        app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -120,29 +114,6 @@ class Kubelet:
             await writer.wait_closed()
         with suppress(ConnectionError):
             await socket.close()
-        return socket
-
-    async def _exec(self, request: web.Request) -> web.WebSocketResponse:
-        """Run the command, with its streams as channels."""
-        socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
-        await socket.prepare(request)
-        words = request.query.getall("command")
-        for path, here in self._paths.items():
-            words = [word.replace(path, here) for word in words]
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe)
-        assert process.stdin and process.stdout and process.stderr
-        taking = asyncio.create_task(self._take(socket, process.stdin, channel=0))
-        outputs = [
-            asyncio.create_task(self._send(process.stdout, socket, channel=1)),
-            asyncio.create_task(self._send(process.stderr, socket, channel=2)),
-        ]
-        code = await process.wait()
-        await asyncio.wait(outputs)
-        taking.cancel()
-        result = {"status": "Failure", "message": f"command terminated with exit code {code}"}
-        await socket.send_bytes(b"\x03" + json.dumps(result if code else {}).encode())
-        await socket.close()
         return socket
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
@@ -182,16 +153,12 @@ class Kubelet:
         pod = await asyncio.to_thread(self._server.request, "GET", path)
         return pod["status"]["podIP"], port
 
-    async def _send(
-        self, reader: asyncio.StreamReader, socket: web.WebSocketResponse, channel: int = DATA
-    ) -> None:
+    async def _send(self, reader: asyncio.StreamReader, socket: web.WebSocketResponse) -> None:
         while part := await reader.read(32 * 1024):
-            await socket.send_bytes(bytes([channel]) + part)
+            await socket.send_bytes(bytes([DATA]) + part)
 
-    async def _take(
-        self, socket: web.WebSocketResponse, writer: asyncio.StreamWriter, channel: int = DATA
-    ) -> None:
+    async def _take(self, socket: web.WebSocketResponse, writer: asyncio.StreamWriter) -> None:
         async for message in socket:
-            if message.type == WSMsgType.BINARY and message.data[:1] == bytes([channel]):
+            if message.type == WSMsgType.BINARY and message.data[:1] == bytes([DATA]):
                 writer.write(message.data[1:])
                 await writer.drain()

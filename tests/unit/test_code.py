@@ -495,7 +495,7 @@ def test_too_large_an_archive_lists_the_largest_files_and_the_next_step(folder: 
         "5.0 MiB after gzip, limit 4 MiB. Largest: data/val.bin 5 MiB, "
         "notebooks/0.ipynb 600 bytes, notebooks/1.ipynb 599 bytes, "
         "notebooks/2.ipynb 598 bytes, notebooks/3.ipynb 597 bytes",
-        'add "data/" to .ddpjobignore, or --code-claim PVC',
+        'add "data/" to .ddpjobignore, and put it into the image or a volume',
     )
 
 
@@ -525,16 +525,6 @@ def test_more_folders_than_an_archive_may_have_are_refused(folder: Path) -> None
         write(folder, **{"/".join([str(number), *"abcdefghijklmnopqrstuvwxyz"]): ""})
     rule = "the archive is refused: it has more than 10,000 files and folders"
     assert refusal(folder) == rule
-
-
-def test_a_claim_takes_more(folder: Path) -> None:
-    (folder / "val.bin").write_bytes(random(5 * 2**20))
-    found = pack(folder, limit=64 * 2**20)
-    assert len(found.data) > 4 * 2**20
-    with pytest.raises(InvalidJob, match="5.0 MiB after gzip, limit 4 MiB"):
-        found.config_maps()
-    spec = found.spec_of_claim("code", "3fa9.tar.gz")
-    assert Code.model_validate(spec).sha256 == found.sha256
 
 
 def emptied(path: Path) -> None:

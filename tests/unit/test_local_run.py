@@ -503,13 +503,13 @@ def test_options_of_a_cluster_are_named_beside_the_fields_without_an_effect(
     file = words[words.index("run") + 1]
     words = [*words[: words.index("run")], verb, "--local", "-f", file]
     words += ["-n", "a", "--context", "c", "--kubeconfig", "k", "--detach", "--label", "a=b"]
-    words += ["--code-include", "x", "--code-claim", "code"]
+    words += ["--code-include", "x"]
     done = subprocess.run(
         words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0 and "up" in done.stdout, done.stderr
     options = "--label, --namespace, --context, --kubeconfig, --detach, --code-include"
-    said = f"; of no effect on this machine: image, {options}, --code-claim"
+    said = f"; of no effect on this machine: image, {options}"
     assert done.stdout.splitlines()[0].endswith(said) and not done.stderr
 
 

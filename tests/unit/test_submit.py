@@ -30,8 +30,6 @@ def submit(*words: str) -> Result:
         ("--watch", ("--watch",)),
         ("--detach", ("--detach",)),
         ("--code-include", ("--code-include", "train.py")),
-        ("--code-claim", ("--code-claim", "code")),
-        ("--code-claim", ("--code-claim", "code", "--code", "none")),
         ("--namespace, --context", ("--context", "c", "-n", "a")),
     ],
 )

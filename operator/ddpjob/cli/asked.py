@@ -24,7 +24,6 @@ CLUSTERS = {
     "kubeconfig": "--kubeconfig",
     "watch": "--watch",
     "code_include": "--code-include",
-    "code_claim": "--code-claim",
 }
 # The value of --code that sends nothing.
 NO_CODE = "none"

@@ -104,7 +104,7 @@ def explain(error: DDPJobError) -> tuple[str, str]:
 def _missing_right(error: Forbidden) -> tuple[str, str]:
     where = f"in namespace {error.namespace}" if error.namespace else "in the whole cluster"
     text = f"you may not {error.verb} {error.resource} {where} (you are {error.user})"
-    enters = error.resource in ("pods/portforward", "pods/exec")  # by GET, as it begins a stream
+    enters = error.resource == "pods/portforward"  # by GET, as it begins a stream
     reads = error.verb in ("get", "list", "watch") and not enters
     role = "view" if reads else "edit"
     who = f"an admin of namespace {error.namespace}" if error.namespace else "the cluster's admin"

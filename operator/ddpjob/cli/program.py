@@ -158,12 +158,3 @@ CodeInclude = Annotated[
         help="Send this file of the folder though it is ignored, or may hold a secret.",
     ),
 ]
-CodeClaim = Annotated[
-    str | None,
-    _option(
-        "--code-claim",
-        panel=CODE,
-        metavar="CLAIM",
-        help="Keep the folder's archive in this claim: up to 64 MiB. All nodes must mount it.",
-    ),
-]

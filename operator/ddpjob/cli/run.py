@@ -55,7 +55,6 @@ def run(
     memory: program.Memory = None,
     code: program.Code = None,
     code_include: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
-    code_claim: Unused = None,
     checkpoint: program.Checkpoint = None,
     env: program.Env = None,
     env_file: program.EnvFile = None,

@@ -29,7 +29,6 @@ def submit(
     memory: program.Memory = None,
     code: program.Code = None,
     code_include: program.CodeInclude = None,
-    code_claim: program.CodeClaim = None,
     checkpoint: program.Checkpoint = None,
     env: program.Env = None,
     env_file: program.EnvFile = None,

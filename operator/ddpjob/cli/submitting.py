@@ -23,12 +23,9 @@ from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
-    from ddpjob.client.client import Client
     from ddpjob.client.code import CodeArchive
 
 STDOUT = 1
-# Bytes of an archive in a claim: what an agent unpacks at most.
-CLAIM_BYTES = 64 * 2**20
 
 
 def step(label: str, text: str) -> None:
@@ -41,8 +38,6 @@ class Submission:
 
     def __init__(self, asked: Asked, place: Place, output: Form | None) -> None:
         self._asked, self._place, self._output = asked, place, output
-        if self._claim and asked.folder is None and not asked.given["local"]:
-            raise InvalidJob("--code-claim", "needs a folder to send: FILE.py, -m MODULE or --code")
 
     def print(self) -> None:
         """Print the objects that would be created."""
@@ -61,7 +56,7 @@ class Submission:
 
     def rehearse(self) -> None:
         """Have the API server check the objects, and print what it says of the job."""
-        job = submit(self._place.client(), self._file, code=self._sent, dry_run=True)
+        job = submit(self._place.client(), self._file, code=self._archive, dry_run=True)
         self._tell_code(created=False)
         step("job", f"{job.namespace}/{job.name} would be created: {_size(self._job)}")
         if self._output is not None:
@@ -72,9 +67,7 @@ class Submission:
         client = self._place.client()
         self._tell_code(created=True)
         try:
-            if self._claim:
-                self._keep(client)
-            job = submit(client, self._file, code=self._sent)
+            job = submit(client, self._file, code=self._archive)
         except KeyboardInterrupt as stopped:
             left = getattr(stopped, "__notes__", ("no job was created",))
             note("", *(f"stopped: {words}" for words in left))
@@ -100,10 +93,7 @@ class Submission:
 
         script = self._asked.script  # if it is not there, that is said first
         names = self._asked.given["code_include"] or ()
-        if self._claim:
-            archive = pack(folder, names=names, limit=CLAIM_BYTES)
-        else:
-            archive = pack(folder, names=names)
+        archive = pack(folder, names=names)
         if archive.note:
             note(archive.note)
         check_is_sent(archive.files, script)
@@ -113,9 +103,7 @@ class Submission:
     def _job(self) -> Body:
         """Return the object of the job, checked. Prints what is wrong with it, and ends then."""
         job = self._asked.job()
-        if self._claim and _has_spec(job):
-            job = with_code(job, self._archive, self._code_in_claim())
-        _end_with(problems(with_code(job, self._sent) if _has_spec(job) else job))
+        _end_with(problems(with_code(job, self._archive) if _has_spec(job) else job))
         in_namespace(job, self._place.namespace)
         return dict(job)
 
@@ -124,41 +112,13 @@ class Submission:
         """Return the job, with the ConfigMaps of the job file that go with it."""
         return JobFile(self._job, self._asked.config_maps)
 
-    @property
-    def _claim(self) -> str | None:
-        """Return the claim for the archive, if it is not to be in ConfigMaps."""
-        claim: str | None = self._asked.given["code_claim"]
-        return claim
-
-    @property
-    def _sent(self) -> "CodeArchive | None":
-        """Return the archive, if it is to be in ConfigMaps."""
-        return None if self._claim else self._archive
-
-    def _code_in_claim(self) -> Body | None:
-        from ddpjob.client.claim import path_of
-
-        archive, claim = self._archive, self._claim
-        return archive.spec_of_claim(claim, path_of(archive)) if archive and claim else None
-
-    def _keep(self, client: "Client") -> None:
-        """Write the archive into the claim."""
-        from ddpjob.client.claim import Claim, keep
-
-        assert self._archive and self._claim
-        spec = self._job["spec"]
-        secrets = [secret["name"] for secret in spec.get("imagePullSecrets") or ()]
-        namespace = why.text(self._job, "metadata", "namespace") or client.namespace
-        claim = Claim(self._claim, namespace, spec["image"], tuple(secrets))
-        keep(client.connection, claim, self._archive, lambda words: step("code", words))
-
     def _objects(self) -> list[Body]:
         """Return the ConfigMaps and the job, in the namespace that was named.
 
         A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
         """
-        maps = self._sent.config_maps() if self._sent else self._asked.config_maps
-        job = named(with_code(self._job, self._sent), secrets.choice)
+        maps = self._archive.config_maps() if self._archive else self._asked.config_maps
+        job = named(with_code(self._job, self._archive), secrets.choice)
         namespace = why.text(job, "metadata", "namespace") or self._place.namespace
         where = {"namespace": namespace} if namespace else {}
         return [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]
@@ -171,12 +131,11 @@ class Submission:
             elif created and self._asked.given["module"]:
                 step("code", f"none sent: {self._asked.given['module']} is not in this folder")
             return
-        place = f"claim {self._claim}" if self._claim else _listed(archive.config_maps())
         files = f"{len(archive.files)} file{'s' if len(archive.files) > 1 else ''}"
         sizes = f"{in_bytes(archive.size)} -> {in_bytes(len(archive.data))}"
         state = ", dirty" if archive.is_dirty else ""
         commit = f" (git {archive.revision[:7]}{state})" if archive.revision else ""
-        step("code", f"{files}, {sizes}, {place}{commit}")
+        step("code", f"{files}, {sizes}, {_listed(archive.config_maps())}{commit}")
 
 
 def _listed(config_maps: Sequence[Body]) -> str:

@@ -23,13 +23,13 @@ from ddpjob.names import (
     MAX_ARCHIVE_PARTS,
     code_config_name,
 )
-from ddpjob_agent.archive import ARCHIVE_BYTES, BLOCK, MOST_BYTES, CodeError, members
+from ddpjob_agent.archive import ARCHIVE_BYTES, BLOCK, CodeError, members
 
 # The API server counts the bytes of a ConfigMap's values, before Base64.
 PART_BYTES = 2**20
 CONFIG_MAPS_BYTES = MAX_ARCHIVE_PARTS * PART_BYTES
-# Files of more bytes in all are not even read where the archive is to fit into ConfigMaps.
-CONFIG_MAPS_FILES_BYTES = 64 * 2**20
+# Files of more bytes in all are not even read.
+FILES_BYTES = 64 * 2**20
 # gzip's header without a time or a name, for any system.
 _HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff"
 
@@ -58,12 +58,9 @@ class CodeArchive:
     def config_maps(self) -> list[Body]:
         """Return immutable ConfigMaps with the parts of the archive, named by their content.
 
-        They have neither namespace nor owner. Raises InvalidJob if the archive is too large.
+        They have neither namespace nor owner.
         """
-        size = len(self.data)
-        if size > CONFIG_MAPS_BYTES:
-            raise _invalid(f"{_bytes(size)} after gzip, limit {_bytes(CONFIG_MAPS_BYTES)}")
-        starts = range(0, size, PART_BYTES)
+        starts = range(0, len(self.data), PART_BYTES)
         return [self._config_map(part, at) for part, at in enumerate(starts)]
 
     def _config_map(self, part: int, at: int) -> Body:
@@ -84,36 +81,27 @@ class CodeArchive:
         parts = [config_map["metadata"]["name"] for config_map in self.config_maps()]
         return {"configMaps": parts, "sha256": self.sha256}
 
-    def spec_of_claim(self, claim: str, path: str) -> Body:
-        """Return the value of `spec.code` for the archive as a file of a claim."""
-        volume = {"persistentVolumeClaim": {"claimName": claim}}
-        return {"volume": volume, "path": path, "sha256": self.sha256}
-
 
 def pack(
     folder: Path,
     *,
     names: Collection[str] = (),
-    limit: int = CONFIG_MAPS_BYTES,
     extra: Mapping[str, Path] | None = None,
 ) -> CodeArchive:
     """Return the archive of the code in `folder`.
 
-    `names` are paths of files that are sent although a rule would refuse them. `limit` is the
-    largest size of the archive in bytes: by default what fits into ConfigMaps, at most 64 MiB.
+    `names` are paths of files that are sent although a rule would refuse them.
     `extra` are files of elsewhere, by the paths that they get; they replace files of the folder.
     Raises InvalidJob with the path `code`, whose advice is the next step.
     """
     selection = select(folder, names)
-    files, limit = _with_extra(selection.files, extra or {}), min(limit, ARCHIVE_BYTES)
+    files = _with_extra(selection.files, extra or {})
     if not files:
         raise _invalid(f"there is no file to send in {str(folder)!r}")
-    size, most = sum(file.size for file in files), MOST_BYTES // 2
-    if limit <= CONFIG_MAPS_BYTES:
-        most = CONFIG_MAPS_FILES_BYTES
-    if size > most:
-        raise _too_large(f"{_bytes(size)} before gzip, limit {_bytes(most)}", files)
-    stream, secrets = _Gzip(limit), dict[str, str]()
+    size = sum(file.size for file in files)
+    if size > FILES_BYTES:
+        raise _too_large(f"{_bytes(size)} before gzip, limit {_bytes(FILES_BYTES)}", files)
+    stream, secrets = _Gzip(), dict[str, str]()
     for file in files:
         beginning = _add(stream, file)
         if not file.is_named and (found := secret_in(beginning)):
@@ -121,8 +109,9 @@ def pack(
     refuse_secrets(secrets)
     stream.write(bytes(2 * BLOCK))  # the end of the archive
     data, size_packed = stream.end()
-    if size_packed > limit:
-        raise _too_large(f"{_bytes(size_packed)} after gzip, limit {_bytes(limit)}", files)
+    if size_packed > CONFIG_MAPS_BYTES:
+        limit = _bytes(CONFIG_MAPS_BYTES)
+        raise _too_large(f"{_bytes(size_packed)} after gzip, limit {limit}", files)
     verify([data])
     revision = selection.revision
     return CodeArchive(
@@ -161,10 +150,10 @@ def verify(parts: Sequence[bytes], sha256: str = "", *, where: str = "code") -> 
 
 
 class _Gzip:
-    """Compresses what is written, and keeps it while it is not larger than the limit."""
+    """Compresses what is written, and keeps it while it fits into ConfigMaps."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit, self._size, self._crc = limit, 0, 0
+    def __init__(self) -> None:
+        self._size, self._crc = 0, 0
         self._deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._packed, self._packed_size = [_HEADER], len(_HEADER)
 
@@ -181,7 +170,7 @@ class _Gzip:
 
     def _keep(self, packed: bytes) -> None:
         self._packed_size += len(packed)
-        if self._packed_size <= self._limit:
+        if self._packed_size <= CONFIG_MAPS_BYTES:
             self._packed.append(packed)
 
 
@@ -219,7 +208,7 @@ def _too_large(what: str, files: Sequence[File]) -> InvalidJob:
     largest = sorted(files, key=lambda file: -file.size)[:SHOWN]
     listed = ", ".join(f"{file.path} {_bytes(file.size)}" for file in largest)
     top, slash, _ = largest[0].path.partition("/")
-    step = f'add "{top}{slash}" to {IGNORE_FILE}, or --code-claim PVC'
+    step = f'add "{top}{slash}" to {IGNORE_FILE}, and put it into the image or a volume'
     return _invalid(f"{what}. Largest: {listed}", step)
 
 

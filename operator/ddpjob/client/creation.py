@@ -44,14 +44,11 @@ FIND_PAUSES = (0.25, 0.5, 1.0)
 NAME_TRIES = 5
 
 
-def with_code(job: Body, archive: "CodeArchive | None", code: Body | None = None) -> Body:
-    """Return the job with the archive as its code, and the commit that this comes from. Pure.
-
-    `code` says where the archive is; by default it is in ConfigMaps.
-    """
+def with_code(job: Body, archive: "CodeArchive | None") -> Body:
+    """Return the job with the archive as its code, and the commit that this comes from. Pure."""
     if archive is None:
         return job
-    code = dict(archive.spec() if code is None else code)
+    code = archive.spec()
     if mount_path := why.part(job, "spec", "code", "mountPath"):
         code["mountPath"] = mount_path
     metadata = dict(job.get("metadata") or {})

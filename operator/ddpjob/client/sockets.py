@@ -1,4 +1,4 @@
-"""WebSockets to a pod, through the API server: for port-forward and exec.
+"""WebSockets to a pod, through the API server: for port-forward.
 
 The library's login, certificates and proxy are used, and the WebSocket that it brings.
 """
