@@ -5,15 +5,14 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ddpjob import __version__, names
-from ddpjob.client import operators, why
+from ddpjob.client import why
 from ddpjob.client.answers import not_installed
 from ddpjob.client.check import Check, Level, Part
 from ddpjob.client.connection import Connection
 from ddpjob.client.creation import rehearse
 from ddpjob.client.gpus import free_gpus
 from ddpjob.client.installation import installation
-from ddpjob.client.installed import Installed, look
-from ddpjob.client.operators import Deployed
+from ddpjob.client.installed import Installed, Operator, look
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed, NotInstalled, Refused
 from ddpjob.json_depth import Body
@@ -58,12 +57,11 @@ def checks(connection: Connection, *, admin: bool = False) -> Iterator[Check]:
     except (LoginFailed, ClusterError) as error:
         yield _failed(Part.SERVER, error)
         return
-    found = operators.find(connection)
-    yield from _operator(connection, found)
+    yield from _operator(connection, seen)
     yield from _rights(connection, is_accepted=refused is None)
     yield from _gpus(connection)
     if admin:
-        yield from installation(connection, found or ())
+        yield from installation(connection, seen.operators)
 
 
 def _failed(part: Part, error: LoginFailed | ClusterError) -> Check:
@@ -113,12 +111,12 @@ def _job(namespace: str) -> Body:
     return {**head, "spec": {"image": "none", "args": ["none.py"]}}
 
 
-def _operator(connection: Connection, found: Sequence[Deployed] | None) -> Iterator[Check]:
+def _operator(connection: Connection, seen: Installed) -> Iterator[Check]:
     """Yield what is known of the operator that serves this namespace."""
     jobs = _jobs(connection)
     namespace = connection.namespace
     waiting = [job for job in jobs if not job.get("status") and _age(job) > TAKEN_SECONDS]
-    if found is None:
+    if seen.operators_hidden:
         served = next((job for job in jobs if job.get("status")), None)
         if served is not None:
             name = why.text(served, "metadata", "name")
@@ -127,14 +125,14 @@ def _operator(connection: Connection, found: Sequence[Deployed] | None) -> Itera
             text = "operator: you may not list deployments, and no job shows its work"
             yield Check(Part.OPERATOR, Level.SKIP, text)
     else:
-        yield from _operators(found, namespace)
+        yield from _operators(seen.operators, namespace)
     if waiting:
         name, age = why.text(waiting[0], "metadata", "name"), duration(_age(waiting[0]))
         text = f"no operator has taken job {name} for {age}"
         yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: ddpjob doctor --admin")
 
 
-def _operators(found: Sequence[Deployed], namespace: str) -> Iterator[Check]:
+def _operators(found: Sequence[Operator], namespace: str) -> Iterator[Check]:
     serving = [each for each in found if not each.watches or namespace in each.watches]
     if not serving:
         others = ", ".join(f"that in {o.namespace} serves {', '.join(o.watches)}" for o in found)
@@ -142,7 +140,7 @@ def _operators(found: Sequence[Deployed], namespace: str) -> Iterator[Check]:
         yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: helm install ddpjob …")
     for each in serving:
         ready = f"ready ({each.ready} of {each.replicas})" if each.ready else "is not ready"
-        text = f"operator {each.version or '(of no version)'} in {each.namespace} {ready}"
+        text = f"operator {each.version} in {each.namespace} {ready}"
         if not each.ready:
             advice = f"kubectl -n {each.namespace} describe deployment {each.name}"
             yield Check(Part.OPERATOR, Level.FAIL, text, advice)

@@ -9,12 +9,10 @@ LETTERS, GENERATED = "bcdfghjklmnpqrstvwxz2456789", 5
 MAX_NAME = 63
 
 
-def generated(
-    start: str, count: int = GENERATED, *, pick: Callable[[str], str] | None = None
-) -> str:
+def generated(start: str, *, pick: Callable[[str], str] | None = None) -> str:
     """Return a name that begins so, cut to leave room for the letters.
 
     `pick` returns one of a text's characters; by default one is drawn.
     """
-    letters = "".join((pick or secrets.choice)(LETTERS) for _ in range(count))
-    return start[: MAX_NAME - count] + letters
+    letters = "".join((pick or secrets.choice)(LETTERS) for _ in range(GENERATED))
+    return start[: MAX_NAME - GENERATED] + letters

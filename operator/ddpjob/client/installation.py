@@ -8,7 +8,7 @@ from ddpjob import __version__, names
 from ddpjob.client import why
 from ddpjob.client.check import Check, Level, Part
 from ddpjob.client.connection import Connection
-from ddpjob.client.operators import Deployed
+from ddpjob.client.installed import Operator
 from ddpjob.cluster import LEASES, Resource
 from ddpjob.errors import ClusterError, Forbidden, NotFound
 from ddpjob.times import duration, seconds_since
@@ -22,7 +22,7 @@ NAME_LABEL = "app.kubernetes.io/name=ddpjob"
 FOR_EDITORS = "rbac.authorization.k8s.io/aggregate-to-edit"
 
 
-def installation(connection: Connection, operators: Sequence[Deployed]) -> Iterator[Check]:
+def installation(connection: Connection, operators: Sequence[Operator]) -> Iterator[Check]:
     """Yield the checks: definition, leaders, roles of users, admission policy."""
     yield _seen(_definition, connection, "the definition of DDPJob")
     for operator in operators:

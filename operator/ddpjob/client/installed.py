@@ -1,6 +1,10 @@
-"""What of ddpjob a cluster has: its API, and operators. A user need not be an admin to ask."""
+"""What of ddpjob a cluster has: its API, and operators. A user need not be an admin to ask.
 
-from dataclasses import asdict, dataclass
+Whoever may create Deployments can make one that looks like an operator's, so nothing but words
+depends on them.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 from ddpjob import names
@@ -23,6 +27,11 @@ class Operator:
     namespace: str
     ready: int
     replicas: int
+    name: str
+    watches: tuple[str, ...]
+    """Namespaces that it watches. Without any it watches all namespaces."""
+    lease: str
+    """Namespace and name of the Lease of two replicas; empty without one."""
 
     def __str__(self) -> str:
         state = "ready" if self.ready else "not ready"
@@ -30,7 +39,8 @@ class Operator:
 
     def record(self) -> dict[str, Any]:
         """Return the operator as JSON has it."""
-        return asdict(self)
+        fields = ("version", "namespace", "ready", "replicas")
+        return {field: getattr(self, field) for field in fields}
 
 
 @dataclass(frozen=True)
@@ -94,10 +104,16 @@ def _differences(connection: Connection) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def _operator(body: Any) -> Operator:
+    containers = why.part(body, "spec", "template", "spec", "containers")
+    first = containers[0] if isinstance(containers, list) and containers else {}
+    words = [str(word).partition("=") for word in why.part(first, "args") or ()]
     labels = why.part(body, "metadata", "labels")
     return Operator(
         version=why.text(labels, "app.kubernetes.io/version") or "unknown",
         namespace=why.text(body, "metadata", "namespace"),
         ready=why.number(body, "status", "readyReplicas") or 0,
         replicas=why.number(body, "spec", "replicas") or 0,
+        name=why.text(body, "metadata", "name"),
+        watches=tuple(value for option, _, value in words if option == "--namespace"),
+        lease=next((value for option, _, value in words if option == "--lease"), ""),
     )
