@@ -1,11 +1,12 @@
 """`ddpjob delete`: deletes jobs, and with each of them all that it owns."""
 
+import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpjob.cli.confirm import check_can_ask, confirm
+from ddpjob.cli.exits import Exit
 from ddpjob.cli.interrupt import detaching
 from ddpjob.cli.options import (
     Context,
@@ -21,6 +22,8 @@ from ddpjob.cli.values import bad
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
+
+STDIN, STDERR = 0, 2
 
 
 class OnlyName(StrEnum):
@@ -85,8 +88,16 @@ def delete(
 
 def _ask(jobs: "list[Job]") -> None:
     """Ask on the terminal whether these jobs are to be deleted, and end if not."""
-    check_can_ask()
+    if not (os.isatty(STDIN) and os.isatty(STDERR)):
+        raise bad("needed, as there is no terminal to ask on", "--yes")
     for job in jobs:
         note(f"{job.name}  {job.state}  in namespace {job.namespace}")
     what = "this job, its pods and their logs" if len(jobs) == 1 else f"these {len(jobs)} jobs"
-    confirm(f"delete {what}?")
+    try:
+        is_wanted = typer.confirm(f"delete {what}?", err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        note("")
+        is_wanted = False
+    if not is_wanted:
+        note("nothing was deleted")
+        raise typer.Exit(Exit.DETACHED)
