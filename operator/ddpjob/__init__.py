@@ -19,7 +19,7 @@ _PLACES = {
     "Run": "ddpjob.client.run",
     "LogLine": "ddpjob.client.logs",
     "Event": "ddpjob.client.events",
-    "CodeArchive": "ddpjob.client.code",
+    "CodeArchive": "ddpjob.code.archive",
     # The models, whose import takes as long as all of the client.
     **dict.fromkeys(("DDPJob", "Spec", "Status", "Progress", "Failure", "Attempt"), "ddpjob.api"),
     **dict.fromkeys(
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from ddpjob.client.aio import AsyncJobList as AsyncJobList
     from ddpjob.client.client import Client as Client
     from ddpjob.client.client import JobList as JobList
-    from ddpjob.client.code import CodeArchive as CodeArchive
     from ddpjob.client.events import Event as Event
     from ddpjob.client.job import Job as Job
     from ddpjob.client.launch import launch as launch
     from ddpjob.client.logs import LogLine as LogLine
     from ddpjob.client.run import Run as Run
     from ddpjob.client.snapshot import Snapshot as Snapshot
+    from ddpjob.code.archive import CodeArchive as CodeArchive
     from ddpjob.errors import AlreadyExists as AlreadyExists
     from ddpjob.errors import ClusterError as ClusterError
     from ddpjob.errors import Conflict as Conflict

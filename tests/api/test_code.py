@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ddpjob import names
-from ddpjob.client.code import PART_BYTES, CodeArchive, pack
 from ddpjob.cluster import CONFIGMAPS
+from ddpjob.code.archive import PART_BYTES, CodeArchive, pack
 from tests.api.jobs import Jobs, conditions
 from tests.api.processes import jobs
 from tests.cluster.apiserver import ApiError

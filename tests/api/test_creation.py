@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ddpjob import AsyncClient, Client
-from ddpjob.client.code import CodeArchive
+from ddpjob.code.archive import CodeArchive
 from ddpjob.errors import AlreadyExists, Forbidden, Refused, Unavailable
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ddpjob.client.code import pack
+from ddpjob.code.archive import pack
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
 from tests.trainer.rounds import TRAIN, Operator, act, all_step, said

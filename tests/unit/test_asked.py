@@ -10,9 +10,9 @@ import pytest
 
 from ddpjob.cli.asked import Asked, check_is_sent, in_namespace, read_env_file
 from ddpjob.cli.program import split
-from ddpjob.client.code import pack
 from ddpjob.client.creation import with_code
 from ddpjob.client.documents import to_yaml
+from ddpjob.code.archive import pack
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 

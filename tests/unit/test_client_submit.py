@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob import Client
-from ddpjob.client.code import CodeArchive
+from ddpjob.code.archive import CodeArchive
 from ddpjob.errors import InvalidJob, LoginFailed
 from tests.builders import job_object
 

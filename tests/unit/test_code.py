@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddpjob.api.code import Code
-from ddpjob.client import git
-from ddpjob.client.code import PART_BYTES, CodeArchive, pack, verify
-from ddpjob.client.files import Selection, select
-from ddpjob.client.listing import Listing
+from ddpjob.code import git
+from ddpjob.code.archive import PART_BYTES, CodeArchive, pack, verify
+from ddpjob.code.files import Selection, select
+from ddpjob.code.listing import Listing
 from ddpjob.errors import InvalidJob
 from ddpjob_agent.archive import members, unpack
 from tests.repositories import add_submodule, commit, run_git, write
@@ -586,7 +586,7 @@ def test_a_file_that_changes_meanwhile_is_named(
         change(folder / name)
         return found
 
-    monkeypatch.setattr("ddpjob.client.code.select", then_change)
+    monkeypatch.setattr("ddpjob.code.archive.select", then_change)
     names = {name, "pack/__init__.py"} if change is with_a_link_above else {name}
     assert "; ".join(refused(folder)) in {f"{each!r} {words}" for each in names}
 
@@ -602,7 +602,7 @@ def test_a_named_link_that_changes_meanwhile_is_named(
         with_a_link(folder.parent / "wanted")
         return found
 
-    monkeypatch.setattr("ddpjob.client.code.select", then_change)
+    monkeypatch.setattr("ddpjob.code.archive.select", then_change)
     assert "; ".join(refused(folder, names=["link"])) == f"'link' {CHANGED}"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob.client import git
-from ddpjob.client.code import pack
+from ddpjob.code import git
+from ddpjob.code.archive import pack
 from tests.repositories import add_submodule, commit, run_git, write
 
 pytestmark = [

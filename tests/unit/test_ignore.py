@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddpjob.client.ignore import ignores
+from ddpjob.code.ignore import ignores
 
 FILES = (
     *("a", "b.py", "a.b.py", "data/a", "data/x/a", "data/x/b.py", "data/x/y/z/c", "x/data/a"),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client.code import CodeArchive, pack
 from ddpjob.client.creation import with_code
 from ddpjob.client.documents import to_yaml
 from ddpjob.client.jobfile import read_job
+from ddpjob.code.archive import CodeArchive, pack
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 
@@ -22,7 +22,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CodeArchive:
     folder.mkdir()
     (folder / "train.py").write_text("print(1)\n")
     made = pack(folder)
-    monkeypatch.setattr("ddpjob.client.code.PART_BYTES", len(made.data) // 3 + 1)
+    monkeypatch.setattr("ddpjob.code.archive.PART_BYTES", len(made.data) // 3 + 1)
     return made
 
 

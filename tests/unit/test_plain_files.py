@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob.client.plain_files import NotPlain, open_plain
+from ddpjob.code.plain_files import NotPlain, open_plain
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ddpjob.client.secret_files import LOOKED_AT, is_named_so, secret_in
+from ddpjob.code.secret_files import LOOKED_AT, is_named_so, secret_in
 
 SECRET = """
 .env prod.env .envrc .env-prod .env~ .env.local sub/.ENV .env.bak2 #.env# .env/prod .envs/.prod/db

@@ -478,7 +478,7 @@ def test_an_archive_is_unpacked_once_however_many_jobs_share_it(
         unpacked.append(archive)
         return members(archive)
 
-    monkeypatch.setattr("ddpjob.client.code.members", counted)
+    monkeypatch.setattr("ddpjob.code.archive.members", counted)
     jobs = [{**one, "metadata": {"name": f"job-{number}"}} for number in range(8)]
     bodies = [*jobs, config_map]
     assert validate("-", stdin="\n".join(map(json.dumps, bodies))).exit_code == 0

@@ -23,7 +23,7 @@ from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
-    from ddpjob.client.code import CodeArchive
+    from ddpjob.code.archive import CodeArchive
 
 STDOUT = 1
 
@@ -89,7 +89,7 @@ class Submission:
         folder = self._asked.folder
         if folder is None:
             return None
-        from ddpjob.client.code import pack
+        from ddpjob.code.archive import pack
 
         script = self._asked.script  # if it is not there, that is said first
         names = self._asked.given["code_include"] or ()

@@ -18,10 +18,10 @@ from ddpjob.cli.say import document, note, say
 from ddpjob.cli.values import bad
 from ddpjob.client import why
 from ddpjob.client.client import Client
-from ddpjob.client.code import verify
 from ddpjob.client.documents import documents
 from ddpjob.client.jobfile import JobFile, Judged, parted, unnamed, with_code_of
 from ddpjob.client.submit import submit
+from ddpjob.code.archive import verify
 from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refused
 from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.text import printable

@@ -39,7 +39,7 @@ from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
     from ddpjob import api
-    from ddpjob.client.code import CodeArchive
+    from ddpjob.code.archive import CodeArchive
 
 T = TypeVar("T")
 # Seconds for which a call that was cancelled waits until what it has done is undone.

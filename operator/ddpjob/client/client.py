@@ -18,7 +18,7 @@ from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
     from ddpjob import api
-    from ddpjob.client.code import CodeArchive
+    from ddpjob.code.archive import CodeArchive
 
 S = TypeVar("S", bound=Snapshot)
 

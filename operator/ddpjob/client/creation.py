@@ -31,7 +31,7 @@ from ddpjob.errors import (
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
-    from ddpjob.client.code import CodeArchive
+    from ddpjob.code.archive import CodeArchive
 
 # A field that the cluster does not know would be dropped in silence.
 STRICT = {"fieldValidation": "Strict"}

@@ -121,7 +121,7 @@ def _beside(job: Any, names: Sequence[str], config_maps: Sequence[Body]) -> dict
 
 def _problem(found: Mapping[str, Body], names: Sequence[str], sha256: str) -> InvalidJob | None:
     """Return what is wrong with the archive whose parts these ConfigMaps have."""
-    from ddpjob.client.code import verify  # few files have an archive
+    from ddpjob.code.archive import verify  # few files have an archive
 
     try:
         verify([_content(found[name], name) for name in names], sha256, where="spec.code")

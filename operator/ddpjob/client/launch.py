@@ -19,7 +19,7 @@ from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
-    from ddpjob.client.code import CodeArchive
+    from ddpjob.code.archive import CodeArchive
 
 Program = Callable[..., Any] | ModuleType | str | Path
 # Set in each process of a job by the operator.
@@ -154,8 +154,8 @@ def packed(
     folder: Path | None, files: Mapping[str, bytes], names: Sequence[str]
 ) -> "CodeArchive | None":
     """Return the archive of the folder and the files that are sent with it. Raises InvalidJob."""
-    from ddpjob.client.code import pack
-    from ddpjob.client.secret_files import secret_in
+    from ddpjob.code.archive import pack
+    from ddpjob.code.secret_files import secret_in
 
     if folder is None and not files:
         return None

@@ -17,7 +17,7 @@ from ddpjob.json_depth import Body
 if TYPE_CHECKING:
     from ddpjob import api
     from ddpjob.client.client import Client
-    from ddpjob.client.code import CodeArchive
+    from ddpjob.code.archive import CodeArchive
 
 # The metadata of a model that are sent. What a cluster has written is refused in a new object.
 METADATA = ("name", "namespace", "labels", "annotations")
@@ -47,7 +47,7 @@ def submit(
 
 
 def _archive(code: Any) -> "CodeArchive":
-    from ddpjob.client.code import CodeArchive, pack
+    from ddpjob.code.archive import CodeArchive, pack
 
     if isinstance(code, Path):
         _check_path("code", code)

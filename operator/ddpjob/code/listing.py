@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpjob.client import git
-from ddpjob.client.ignore import NEVER, ignores
-from ddpjob.client.plain_files import open_plain
+from ddpjob.code import git
+from ddpjob.code.ignore import NEVER, ignores
+from ddpjob.code.plain_files import open_plain
 from ddpjob.errors import InvalidJob
 
 IGNORE_FILE = ".ddpjobignore"

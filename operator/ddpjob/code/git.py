@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpjob.client.ignore import NEVER
+from ddpjob.code.ignore import NEVER
 from ddpjob.text import printable
 
 # Bytes of git's answer: paths of many more files than a job may have.

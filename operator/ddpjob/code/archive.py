@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ddpjob.client.files import SHOWN, File, file_at, refuse_secrets, select
-from ddpjob.client.listing import IGNORE_FILE
-from ddpjob.client.plain_files import NotPlain, open_plain
-from ddpjob.client.secret_files import secret_in
+from ddpjob.code.files import SHOWN, File, file_at, refuse_secrets, select
+from ddpjob.code.listing import IGNORE_FILE
+from ddpjob.code.plain_files import NotPlain, open_plain
+from ddpjob.code.secret_files import secret_in
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import (

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpjob.client.git import Revision
-from ddpjob.client.listing import IGNORE_FILE, Listing
-from ddpjob.client.secret_files import is_named_so
+from ddpjob.code.git import Revision
+from ddpjob.code.listing import IGNORE_FILE, Listing
+from ddpjob.code.secret_files import is_named_so
 from ddpjob.errors import InvalidJob
 from ddpjob_agent.archive import MOST_MEMBERS, CodeError, check_path
 

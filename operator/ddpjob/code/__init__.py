@@ -1,0 +1,1 @@
+"""Chooses which files of a folder are a job's code, and packs them."""
