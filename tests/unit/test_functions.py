@@ -279,33 +279,10 @@ def test_arguments_are_json_that_the_function_takes(
     assert words in str(refused.value)
 
 
-# It looks as if it were real, and stands in no file of the repository.
-TOKEN = "ghp_" + "aB3dE6gH9jK2" * 3
-KEY = "-----BEGIN PRIVATE KEY-----\n" + "aB3dE6gH9jK2" * 6 + "\n"
-
-
-@pytest.mark.parametrize("secret", [TOKEN, KEY])
-def test_no_secret_goes_along_with_a_function(tmp_path: Path, secret: str) -> None:
-    """It would be in a ConfigMap."""
-    cell = Notebook()(f"TOKEN = {secret!r}\ndef train(a=''):\n    return TOKEN\n")["train"]
-    plain = Notebook()("def train(a=''):\n    return a\n")["train"]
-    for function, argument, words in (
-        (cell, "", "the function, or what it uses, has a "),
-        (plain, secret, "an argument has a "),
-    ):
-        with pytest.raises(InvalidJob) as refused:
-            packed(None, describe(function, [argument], {}, tmp_path).files(), [])
-        text = str(refused.value)
-        assert words in text and "name that in env_from_secret" in text
-        assert secret not in text
-    sent = packed(None, describe(plain, ["x"], {}, tmp_path).files(), [])
-    assert sent and sent.files == (SCRIPT, "ddpjob_notebook.py")
-
-
 def test_files_that_are_named_are_sent_with_a_function(tmp_path: Path) -> None:
-    write(tmp_path / "code/lib.py", f"TOKEN = '{TOKEN}'\n")
-    with pytest.raises(InvalidJob, match="--code-include 'lib.py'"):
+    write(tmp_path / "code/.env", "A=1\n")
+    with pytest.raises(InvalidJob, match="--code-include '.env'"):
         packed(tmp_path / "code", {}, [])
-    sent = packed(tmp_path / "code", {SCRIPT: b""}, ["lib.py"])
-    assert sent and sent.files == (SCRIPT, "lib.py")
+    sent = packed(tmp_path / "code", {SCRIPT: b""}, [".env"])
+    assert sent and sent.files == (".env", SCRIPT)
     assert packed(None, {}, []) is None

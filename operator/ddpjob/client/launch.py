@@ -155,15 +155,9 @@ def packed(
 ) -> "CodeArchive | None":
     """Return the archive of the folder and the files that are sent with it. Raises InvalidJob."""
     from ddpjob.code.archive import pack
-    from ddpjob.code.secret_files import secret_in
 
     if folder is None and not files:
         return None
-    for path, content in files.items():
-        if found := secret_in(content):
-            what = "an argument" if path == SCRIPT else "the function, or what it uses,"
-            text = f"{what} has {found[0]}, and whoever may read ConfigMaps could read it"
-            raise refusal(f"{text}; keep it in a Secret, and name that in env_from_secret")
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory() as empty:
         extra = {path: Path(place, path) for path in files}
         for path, content in files.items():

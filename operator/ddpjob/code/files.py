@@ -1,187 +1,192 @@
 """Chooses the files of a folder that are a job's code.
 
-What may be a secret, and links that lead elsewhere, are refused. Nothing is read but sizes.
+They are the files that git tracks or would track; elsewhere, all that `.gitignore` does not name.
+`.ddpjobignore` leaves out more of them. What may be a secret is refused.
 """
 
 import os
 import stat
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from ddpjob.code.git import Revision
-from ddpjob.code.listing import IGNORE_FILE, Listing
-from ddpjob.code.secret_files import is_named_so
+from ddpjob.code import git
 from ddpjob.errors import InvalidJob
-from ddpjob_agent.archive import MOST_MEMBERS, CodeError, check_path
+from ddpjob_agent.archive import MOST_MEMBERS
 
+IGNORE_FILE, GIT_IGNORE_FILE = ".ddpjobignore", ".gitignore"
+# A file of every virtual environment, which works nowhere else.
+ENVIRONMENT_FILE = "pyvenv.cfg"
 # So many names are in a message.
 SHOWN = 5
-
-
-@dataclass(frozen=True)
-class File:
-    """A file to send."""
-
-    path: str
-    """Its path from the folder, with slashes."""
-    source: Path
-    """Where it is, of a link that which it leads to: an absolute path without links."""
-    size: int
-    is_executable: bool
-    identity: tuple[int, int]
-    """The device and the number of its inode, by which it is known again."""
-    is_named: bool = False
-    """Whether it is sent whatever is in it."""
-
-    def is_still(self, info: os.stat_result) -> bool:
-        """Return whether an opened file is the one that was chosen."""
-        return (info.st_dev, info.st_ino, info.st_size) == (*self.identity, self.size)
+# What people forget in a project, in the syntax of .gitignore. Names are compared in lower case.
+SECRETS = (
+    *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pgpass", ".git-credentials", ".npmrc"),
+    *(".pypirc", ".htpasswd", ".*_history", ".aws/", ".azure/", ".gnupg/", ".kube/", ".ssh/"),
+    *("**/.config/gcloud/", "**/.docker/config.json", "id_rsa*", "id_dsa*", "id_ecdsa*"),
+    *("id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "*kubeconfig*"),
+    *("credentials.*", "secrets.*", "service-account*.json", "auth.json", "kaggle.json"),
+    *("token.json", "*.tfstate*", "*.tfvars", "!*.example", "!*.example.*", "!*.sample"),
+    *("!*.template", "!*.md", "!*.pub", "!*.py"),
+)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The files to send, in the order of their paths."""
+    """The files to send."""
 
-    files: tuple[File, ...]
-    revision: Revision | None
-    """The commit of the folder, if git has listed it."""
+    files: dict[str, Path]
+    """Where each of them is, by its path from the folder, with slashes."""
+    revision: str | None
+    """The commit of the folder, if git has listed its files."""
+    is_dirty: bool
+    """Whether files of the folder differ from that commit."""
     note: str
-    """Why git has not, though the folder looks like a repository; else empty."""
+    """Why git has not listed them, though the folder looks like a repository; else empty."""
 
 
 def select(folder: Path, names: Collection[str] = ()) -> Selection:
     """Return the files of `folder` that are its code, and those `names` whatever they are.
 
-    Raises InvalidJob: for a file that may hold a secret and for a link that leads elsewhere,
-    unless it is named; and for more files than an archive may have.
+    Raises OSError, and InvalidJob: for a file that may hold a secret and for a link that leads out
+    of the folder, unless it is named; and for more files than an archive may have.
     """
-    folder = Path(os.path.realpath(folder))
+    folder = folder.resolve()
     if not folder.is_dir():
-        raise _invalid(f"there is no folder {str(folder)!r}")
-    if str(folder) in (folder.anchor, os.path.realpath(os.path.expanduser("~"))):
-        rule = f"{str(folder)!r} is not the folder of a project"
-        raise _invalid(rule, "put the code into a folder of its own")
+        raise invalid(f"there is no folder {str(folder)!r}")
     named = {_named(folder, name) for name in names}
-    listing, found = Listing(folder), set(named)
-    for path in listing.paths():
-        found.add(path)
-        if len(found) > MOST_MEMBERS:
-            raise _too_many(found)
-    files, links = _by_kind(folder, found - named)
-    refuse_secrets({path: "by its name" for path in files if is_named_so(path)})
-    files |= {path: file_at(path, folder / path, is_named=True) for path in named}
-    for path in links:
-        _follow(folder, path, files)
-        if len(files) > MOST_MEMBERS:  # each of them may double the number
-            raise _too_many(files)
-    for path in files:
+    listed, note = list[str](), ""
+    if git.is_repository(folder):
         try:
-            check_path(path)
-        except CodeError as problem:
-            raise _invalid(str(problem), f"rename it, or add it to {IGNORE_FILE}") from None
-    chosen = tuple(files[path] for path in sorted(files))
-    return Selection(chosen, listing.revision(), listing.note)
+            listed = git.paths(folder)
+        except git.GitError as problem:
+            note = f"{problem}, so of its rules only {str(folder / GIT_IGNORE_FILE)!r} counts"
+    # Git lists nothing in a folder that it ignores as a whole.
+    paths = _of_git(folder, listed) if listed else _walk(folder)
+    files = _follow(folder, (path for path in paths if path not in named))
+    _refuse_secrets(folder, files)
+    files |= {path: folder / path for path in named}
+    revision, is_dirty = git.revision(folder) if listed else (None, False)
+    return Selection(files, revision, is_dirty, note)
 
 
 def _named(folder: Path, name: str) -> str:
     """Return a named file's path. Raises InvalidJob if there is no such file."""
     path = os.path.normpath(name)
-    if os.path.isabs(path) or path.split(os.sep)[0] == ".." or not os.path.isfile(folder / path):
-        raise _invalid(f"{name!r} is no file in {str(folder)!r}")
-    return Path(path).as_posix()
+    if os.path.isabs(path) or path.split(os.sep)[0] == ".." or not (folder / path).is_file():
+        raise invalid(f"{name!r} is no file in {str(folder)!r}")
+    return path
 
 
-def _by_kind(folder: Path, paths: Collection[str]) -> tuple[dict[str, File], list[str]]:
-    """Return the files, and the paths of links, those to folders last; no others.
+def _of_git(folder: Path, listed: Iterable[str]) -> Iterator[str]:
+    """Yield those paths that git has listed and that are sent."""
+    is_ignored = _ignored(folder, IGNORE_FILE)
+    marks = [path for path in listed if path.endswith(f"/{ENVIRONMENT_FILE}")]
+    environments = tuple(path.removesuffix(ENVIRONMENT_FILE) for path in marks)
+    for path in listed:
+        if not path.startswith(environments) and not is_ignored(path):
+            yield path
 
-    Raises InvalidJob for one that cannot be looked at.
-    """
-    files, links = {}, []
-    for path in sorted(paths):
-        try:
-            info = (folder / path).lstat()
-        except (FileNotFoundError, NotADirectoryError):  # git still has it
+
+def _walk(folder: Path) -> Iterator[str]:
+    """Yield the paths of all files that are sent, and of links to folders. Raises OSError."""
+    is_ignored = _ignored(folder, GIT_IGNORE_FILE, IGNORE_FILE)
+    for place, folders, names in os.walk(folder, onerror=_fail):
+        below = Path(place).relative_to(folder)
+        if below.parts and ENVIRONMENT_FILE in names:
+            folders.clear()
             continue
-        except OSError as error:
-            raise _unreadable(path, error) from None
-        if stat.S_ISLNK(info.st_mode):
-            links.append(path)
-        elif stat.S_ISREG(info.st_mode):
-            files[path] = _file(path, folder / path, info)
-    return files, sorted(links, key=lambda path: os.path.isdir(folder / path))
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        paths = [(below / name).as_posix() for name in (*names, *links)]
+        yield from (path for path in paths if not is_ignored(path))
+        folders[:] = [name for name in folders if not is_ignored(f"{(below / name).as_posix()}/")]
 
 
-def file_at(path: str, place: Path, *, is_named: bool = False) -> File:
-    """Return what is at a place, also where that is a link. Raises InvalidJob."""
-    source = Path(os.path.realpath(place))
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _ignored(folder: Path, *files: str) -> Callable[[str], bool]:
+    """Return a function that tells whether a path is left out; that of a folder ends in a slash.
+
+    `files` are the names of those in the folder that have the patterns. Raises OSError, InvalidJob.
+    """
+    lines = []
+    for name in files:
+        if os.path.lexists(folder / name):
+            text = (folder / name).read_text("utf-8-sig", "surrogateescape")
+            lines += text.splitlines()
     try:
-        return replace(_file(path, source, source.lstat()), is_named=is_named)
-    except OSError as error:
-        raise _unreadable(path, error) from None
+        return _fits([*lines, *git.NEVER])
+    except ValueError as problem:
+        raise invalid(f"{' or '.join(files)}: {problem}") from None
 
 
-def _file(path: str, source: Path, info: os.stat_result) -> File:
-    identity = info.st_dev, info.st_ino
-    return File(path, source, info.st_size, bool(info.st_mode & 0o100), identity)
+def _fits(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that tells whether a path fits patterns in the syntax of .gitignore.
+
+    Raises ValueError.
+    """
+    from pathspec import GitIgnoreSpec  # 40 ms
+
+    # Its other backends take no names that are not UTF-8.
+    return GitIgnoreSpec.from_lines(patterns, backend="simple").match_file
 
 
-def refuse_secrets(reasons: Mapping[str, str]) -> None:
-    """Raise InvalidJob if there are files that may hold secrets: their paths, and why."""
-    if reasons:
-        found = [f"{path!r} ({why})" for path, why in reasons.items()]
-        include = " ".join(f"--code-include {path!r}" for path in list(reasons)[:SHOWN])
-        rule = f"{_some(found)} may hold secrets, so nothing is sent"
-        raise _invalid(rule, f"add them to {IGNORE_FILE}, or send them with {include}")
+def _follow(folder: Path, paths: Iterable[str]) -> dict[str, Path]:
+    """Return where the files are. A link to a folder becomes those below that are sent.
 
-
-def _follow(folder: Path, path: str, files: dict[str, File]) -> None:
-    """Add what a link leads to. Raises InvalidJob if that is nothing of the code."""
-    target = Path(os.path.realpath(folder / path))
-    is_file = os.path.isfile(target)
-    include = f", or send the file with --code-include {path!r}" if is_file else ""
-    where = f"{str(target)!r}, outside of the folder"
-    if target.is_relative_to(folder):
-        whole = target.relative_to(folder).as_posix()
-        is_around = whole == "." or f"{path}/".startswith(f"{whole}/")
+    Raises OSError, and InvalidJob for a link that leads out of the folder.
+    """
+    files, links = {}, {}
+    for path in paths:
+        target = Path(os.path.realpath(folder / path))
         try:
-            target.stat()
-        except PermissionError as error:
-            raise _unreadable(path, error) from None
-        except OSError:
-            return  # of no use here either: an editor's lock, say
-        if not is_around:
-            found = [file for file in files.values() if f"{file.path}/".startswith(f"{whole}/")]
-            for file in found:
-                copy = path + file.path.removeprefix(whole)
-                files[copy] = replace(file, path=copy)
-            if found or os.path.isdir(target):
-                return
-        where = "a folder that it is in" if is_around else f"{whole!r}, which is not sent"
-    rule = f"{path!r} is a link to {where}"
-    raise _invalid(rule, f"add it to {IGNORE_FILE}{include}")
+            kind = target.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):  # git still has it; or an editor's lock
+            continue
+        if not target.is_relative_to(folder):
+            include = f", or send the file with --code-include {path!r}" * stat.S_ISREG(kind)
+            rule = f"{path!r} is a link to {str(target)!r}, outside of the folder"
+            raise invalid(rule, f"add it to {IGNORE_FILE}{include}")
+        if stat.S_ISREG(kind):
+            files[path] = target
+        elif stat.S_ISDIR(kind):
+            links[path] = f"{target.relative_to(folder).as_posix()}/"
+        _check_number(files)
+    for path, below in sorted(links.items()):
+        found = [each for each in files if each.startswith(below)]
+        files |= {f"{path}/{each.removeprefix(below)}": files[each] for each in found}
+        _check_number(files)  # each link may double it
+    return files
 
 
-def _too_many(paths: Collection[str]) -> InvalidJob:
-    """Return the error about more files than an archive may have."""
-    tops = Counter(path.partition("/")[0] + "/" for path in paths if "/" in path).most_common(SHOWN)
-    most = ", ".join(f"{top!r} ({count:,})" for top, count in tops)
-    rule = f"more than {MOST_MEMBERS:,} files" + (
-        f". Of the first, most are in {most}" if most else ""
-    )
-    name = tops[0][0] if tops else "*.png"
-    return _invalid(rule, f"add {name!r} to {IGNORE_FILE}")
+def _refuse_secrets(folder: Path, files: dict[str, Path]) -> None:
+    """Raise InvalidJob if there are files that may hold secrets, by their names or a link's."""
+    is_secret = _fits(SECRETS)
+    found = []
+    for path, place in files.items():
+        names = {path.lower(), place.relative_to(folder).as_posix().lower()}
+        if any(map(is_secret, names)):
+            found.append(path)
+    if found:
+        found.sort()
+        include = " ".join(f"--code-include {path!r}" for path in found[:SHOWN])
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        rule = f"{', '.join(map(repr, found[:SHOWN]))}{more} may hold secrets, by name"
+        raise invalid(rule, f"add them to {IGNORE_FILE}, or send them with {include}")
 
 
-def _some(texts: list[str]) -> str:
-    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return ", ".join(texts[:SHOWN]) + more
+def _check_number(paths: Collection[str]) -> None:
+    """Raise InvalidJob for more files than an archive may have."""
+    if len(paths) > MOST_MEMBERS:
+        tops = Counter(path.partition("/")[0] if "/" in path else "." for path in paths)
+        top, count = tops.most_common(1)[0]
+        rule = f"more than {MOST_MEMBERS:,} files. Of the first, {count:,} are in {top!r}"
+        raise invalid(rule, f"add what the job does not need to {IGNORE_FILE}")
 
 
-def _unreadable(path: str, error: OSError) -> InvalidJob:
-    return _invalid(f"{path!r} cannot be read: {error.strerror}", f"add it to {IGNORE_FILE}")
-
-
-def _invalid(rule: str, advice: str = "") -> InvalidJob:
+def invalid(rule: str, advice: str = "") -> InvalidJob:
+    """Return the error about a job's code."""
     return InvalidJob("code", rule, advice=advice)
