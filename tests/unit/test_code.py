@@ -344,9 +344,9 @@ def test_too_large_an_archive_lists_the_largest_files_and_the_next_step(folder: 
     (folder / "data").mkdir()
     (folder / "data/val.bin").write_bytes(random(5 * 2**20))
     assert refused(folder) == (
-        "5.0 MiB after gzip, limit 4 MiB. Largest: data/val.bin 5 MiB, "
-        "notebooks/0.ipynb 600 bytes, notebooks/1.ipynb 599 bytes, "
-        "notebooks/2.ipynb 598 bytes, notebooks/3.ipynb 597 bytes",
+        "5 MiB after gzip, limit 4 MiB. Largest: data/val.bin 5 MiB, "
+        "notebooks/0.ipynb 600 B, notebooks/1.ipynb 599 B, "
+        "notebooks/2.ipynb 598 B, notebooks/3.ipynb 597 B",
         'add "data/" to .ddpjobignore, and put it into the image or a volume',
     )
 
@@ -357,7 +357,7 @@ def test_a_large_folder_is_refused_before_a_byte_is_read(folder: Path) -> None:
     begin = time.process_time()
     rule = refusal(folder)
     assert time.process_time() - begin < 5  # s; to read it would take minutes
-    assert rule.startswith("50.0 GiB before gzip, limit 64 MiB. Largest: data.bin 50 GiB, ")
+    assert rule.startswith("50 GiB before gzip, limit 64 MiB. Largest: data.bin 50 GiB, ")
 
 
 def test_more_files_than_an_archive_may_have_are_refused_before_all_are_listed(

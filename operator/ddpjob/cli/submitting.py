@@ -131,6 +131,8 @@ class Submission:
             elif created and self._asked.given["module"]:
                 step("code", f"none sent: {self._asked.given['module']} is not in this folder")
             return
+        from ddpjob.code.archive import in_bytes
+
         files = f"{len(archive.files)} file{'s' if len(archive.files) > 1 else ''}"
         sizes = f"{in_bytes(archive.size)} -> {in_bytes(len(archive.data))}"
         state = ", dirty" if archive.is_dirty else ""
@@ -141,15 +143,6 @@ class Submission:
 def _listed(config_maps: Sequence[Body]) -> str:
     first, more = config_maps[0]["metadata"]["name"], len(config_maps) - 1
     return f"ConfigMap {first}" + (f" and {more} more" if more else "")
-
-
-def in_bytes(size: int) -> str:
-    """Return a size as people read it: `812 B`, `61 KiB`, `1.4 MiB`."""
-    if size < 1024:
-        return f"{size} B"
-    if size < 2**20:
-        return f"{size / 1024:.0f} KiB"
-    return f"{size / 2**20:.1f} MiB"
 
 
 def _end_with(found: Sequence[InvalidJob]) -> None:

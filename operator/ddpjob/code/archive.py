@@ -96,14 +96,14 @@ def pack(
         sizes = {path: place.stat().st_size for path, place in files.items()}
         size = sum(sizes.values())
         if size > FILES_BYTES:
-            raise _too_large(f"{_bytes(size)} before gzip, limit {_bytes(FILES_BYTES)}", sizes)
+            raise _too_large(f"{in_bytes(size)} before gzip, limit {in_bytes(FILES_BYTES)}", sizes)
         data = _packed(files)
     except OSError as error:
         rule = f"{error.filename!r} cannot be read: {error.strerror}"
         raise invalid(rule, f"add it to {IGNORE_FILE}") from None
     if len(data) > CONFIG_MAPS_BYTES:
-        limit = _bytes(CONFIG_MAPS_BYTES)
-        raise _too_large(f"{_bytes(len(data))} after gzip, limit {limit}", sizes)
+        limit = in_bytes(CONFIG_MAPS_BYTES)
+        raise _too_large(f"{in_bytes(len(data))} after gzip, limit {limit}", sizes)
     paths = verify([data])
     return CodeArchive(
         data,
@@ -152,7 +152,7 @@ def verify(parts: Sequence[bytes], sha256: str = "", *, where: str = "code") -> 
         raise InvalidJob(where, rule)
     try:
         if len(data) > ARCHIVE_BYTES:
-            raise CodeError(f"it has more than {_bytes(ARCHIVE_BYTES)}")
+            raise CodeError(f"it has more than {in_bytes(ARCHIVE_BYTES)}")
         return tuple(path for path, _, content in members(data) if content is not None)
     except CodeError as problem:
         raise InvalidJob(where, f"the archive is refused: {problem}") from None
@@ -161,16 +161,17 @@ def verify(parts: Sequence[bytes], sha256: str = "", *, where: str = "code") -> 
 def _too_large(what: str, sizes: Mapping[str, int]) -> InvalidJob:
     """Return the error about too many bytes, with the largest files and the next step."""
     largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:SHOWN]
-    listed = ", ".join(f"{path} {_bytes(sizes[path])}" for path in largest)
+    listed = ", ".join(f"{path} {in_bytes(sizes[path])}" for path in largest)
     top, slash, _ = largest[0].partition("/")
     step = f'add "{top}{slash}" to {IGNORE_FILE}, and put it into the image or a volume'
     return invalid(f"{what}. Largest: {listed}", step)
 
 
-def _bytes(size: float) -> str:
-    """Return a size in words: 61.0 KiB."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
+def in_bytes(size: float) -> str:
+    """Return a size as people read it: `812 B`, `61 KiB`, `1.4 MiB`."""
+    for unit in ("B", "KiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
         size /= 1024
-    return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+    amount, unit = (size, "MiB") if size < 1024 else (size / 1024, "GiB")
+    return f"{amount:.1f} {unit}".replace(".0 ", " ")
