@@ -10,10 +10,12 @@ from contextlib import suppress
 import pytest
 
 from ddpjob import names
+from ddpjob.controller.controller import load_agent
 from ddpjob.json_depth import Body
+from ddpjob.pods import render
 from tests.api.audited import is_creation, made_a_pod, none_is_blind, raised_before_deleted
 from tests.api.jobs import Jobs, conditions, rank
-from tests.builders import job_object
+from tests.builders import job, job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import MERGE, Client
@@ -148,6 +150,13 @@ async def test_starting_the_operator_again_writes_nothing(
         assert api_server.audit.writes(mark, user=operators.USER, namespace=jobs.namespace) == []
 
 
+def agent_of_nobody() -> Body:
+    """The ConfigMap that the operator shares among jobs, after the job that owned it."""
+    body = render.config_map(job(), load_agent())
+    metadata = {"name": body["metadata"]["name"]}
+    return {"metadata": metadata, "immutable": True, "binaryData": body["binaryData"]}
+
+
 async def test_what_is_granted_is_what_is_used(
     api_server: ApiServer,
     mark: int,
@@ -163,6 +172,9 @@ async def test_what_is_granted_is_what_is_used(
     """
     foreign = {"metadata": {"name": "taken"}, "spec": {"clusterIP": "None"}}
     await client.request("POST", f"/api/v1/namespaces/{namespace}/services", foreign)
+    await client.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", agent_of_nobody())
+    elsewhere = f"elsewhere-{random.randrange(2**32):x}"
+    api_server.create_namespace(elsewhere)
 
     def script(pod: Body) -> Life:
         stays = pod["metadata"]["labels"][names.JOB_LABEL] in ("late", "opened")
@@ -190,6 +202,7 @@ async def test_what_is_granted_is_what_is_used(
         await jobs.create(ttlSecondsAfterFinished=0)
         await jobs.create("taken")
         await jobs.create("late", activeDeadlineSeconds=2)
+        await Jobs(client, elsewhere).create()
         await jobs.create("opened")
         await jobs.in_state("Running", "opened")
         pod = f"/api/v1/namespaces/{namespace}/pods/opened-0-0"
@@ -210,6 +223,7 @@ async def test_what_is_granted_is_what_is_used(
         watches = {(resource, verb) for resource, verb in granted if verb == "watch"}
         with suppress(TimeoutError):
             await until(lambda: used() | watches == granted, seconds=60, every=0.2)
+    api_server.request("DELETE", f"/api/v1/namespaces/{elsewhere}")
     operator.kill()  # a watch is logged once it has ended
     with suppress(TimeoutError):
         await until(lambda: used() == granted, seconds=60, every=0.2)

@@ -10,7 +10,7 @@ OPERATOR = {
     ("", "pods"): {"get", "list", "watch", "create", "delete", "patch"},
     ("", "services"): {"get", "create"},
     ("networking.k8s.io", "networkpolicies"): {"get", "create", "delete"},
-    ("", "configmaps"): {"get", "create", "patch"},
+    ("", "configmaps"): {"get", "create", "delete"},
     ("", "events"): {"create"},
 }
 TWO = "--set=replicas=2"

@@ -192,7 +192,7 @@ async def test_the_agent_is_there_while_a_pod_waits_for_its_volumes(
         assert last["binaryData"] == made["binaryData"] and last["immutable"] is True
 
 
-async def test_an_agent_that_belongs_to_no_job_any_more_is_taken_over() -> None:
+async def test_an_agent_that_belongs_to_no_job_any_more_is_made_anew() -> None:
     """Kubernetes' garbage collector would take it away under the pods of the next job."""
     cluster = Watched()
     job = DDPJob.parse(await submit(cluster))
@@ -203,8 +203,8 @@ async def test_an_agent_that_belongs_to_no_job_any_more_is_taken_over() -> None:
     left = await cluster.create(CONFIGMAPS, NAMESPACE, body)
     async with operating(cluster, lambda attempt, rank: None):
         await in_state(cluster, "Running")
-    found = await agent_of(cluster, but="")
-    assert found and found["metadata"]["uid"] == left["metadata"]["uid"]
+    found = await agent_of(cluster)
+    assert found and found["metadata"]["uid"] != left["metadata"]["uid"]
     assert found["metadata"]["ownerReferences"] == [render.owner_of(job)]
 
 

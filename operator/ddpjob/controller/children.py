@@ -118,9 +118,9 @@ class Children:
     async def provide_agent(self, job: DDPJob) -> None:
         """Make sure that the job's namespace has the ConfigMap with the agent.
 
-        All jobs of a namespace mount the same one. One job owns it, and the next one that needs
-        it takes it over, or makes it again, once that one is gone. Were every job an owner, the
-        API server would store all of it once for each job.
+        All jobs of a namespace mount the same one. One job owns it, and once that is gone the next
+        one that needs it makes it anew. Were every job an owner, the API server would store all of
+        it once for each job.
 
         Raises AlreadyExists if somebody else has taken its name, or another ClusterError.
         """
@@ -134,15 +134,17 @@ class Children:
             body = render.config_map(job, self.agent)
             name = body["metadata"]["name"]
             existing = await self._get(CONFIGMAPS, job.namespace, name)
-            if existing is None:
-                existing = await self.cluster.create(CONFIGMAPS, job.namespace, body)
-            if _content(existing) != _content(body):
+            if existing and _content(existing) != _content(body):
                 text = f"ConfigMap {name} exists, and is not this operator's agent"
                 raise AlreadyExists(409, "Edited", f"{text}: delete it, and it is made again")
-            if not self._lives(job.namespace, _controller(existing)):  # it is about to go
-                known = {part: existing["metadata"][part] for part in ("uid", "resourceVersion")}
-                patch = {"metadata": {**known, "ownerReferences": [render.owner_of(job)]}}
-                existing = await self.cluster.patch(CONFIGMAPS, job.namespace, name, patch)
+            if existing and not self._lives(job.namespace, _controller(existing)):
+                # It is about to go. To change its owner needs the right to delete it, too.
+                with suppress(NotFound, Conflict):
+                    uid = existing["metadata"]["uid"]
+                    await self.cluster.delete(CONFIGMAPS, job.namespace, name, uid=uid)
+                existing = None
+            if existing is None:
+                existing = await self.cluster.create(CONFIGMAPS, job.namespace, body)
             place.found_at, place.owner = time.monotonic(), _controller(existing)
 
     def _lives(self, namespace: str, owner: Body | None) -> bool:
