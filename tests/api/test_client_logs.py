@@ -236,7 +236,7 @@ def read(job: Job, **options: Any) -> list[str]:
 def test_more_lines_than_may_wait_all_come_in_order(
     cluster: Cluster, proxy: Proxy, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ddpjob.client.merge.FULL", 100_000)
+    monkeypatch.setattr("ddpjob.client.merge.FULL", 100)
     job, count = cluster.running("digits"), 3000
     texts = [b"%d" % number for number in range(count)]
     for rank in (0, 1):

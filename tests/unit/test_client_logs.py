@@ -7,20 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import names
-from ddpjob.client.logs import LastLines, LineMaker, LogLine, Pod, Ranges, Wanted, read_pod
-from ddpjob.client.pieces import Piece
-from ddpjob.client.selection import after_failure, choices, first_failure, select
+from ddpjob.client.logs import LineMaker, LogLine, Pod, Ranges, Wanted, read_pod
+from ddpjob.client.selection import Query, choices, select
 
 POD = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "")
 
 
-def line(text: str, *, rank: int | None = 0, part: int = 0, is_last: bool = True) -> LogLine:
-    return LogLine("t", 0, 0, rank, 0, "n", "p", text.encode(), part, is_last)
+def line(*, rank: int | None) -> LogLine:
+    return LogLine("t", 0, 0, rank, 0, "n", "p", b"")
 
 
 def made(*texts: bytes, processes: int = 2, beginning: bool = True) -> list[LogLine]:
     maker = LineMaker(POD, processes, from_the_beginning=beginning)
-    return list(maker.lines(Piece(b"2026-01-01T00:00:00Z", text, 0, True) for text in texts))
+    return [maker.line(text, "2026-01-01T00:00:00Z") for text in texts]
 
 
 def test_a_rank_is_known_by_the_agents_prefix() -> None:
@@ -59,15 +58,6 @@ def test_rounds_are_counted_by_the_agents_lines() -> None:
     assert [each.round for each in made(b"a", begins, b"b", beginning=False)] == [None, 2, 2]
     # A rank's own words are behind its prefix.
     assert [each.round for each in made(b"[rank 2] " + begins, b"b")] == [0, 0]
-
-
-def test_the_parts_of_a_long_line_have_one_rank() -> None:
-    maker = LineMaker(POD, 2, from_the_beginning=True)
-    parts = [Piece(b"t", b"[rank 3] a", 0, False), Piece(b"t", b"[rank 2] b", 1, True)]
-    assert [(each.rank, each.content) for each in maker.lines(parts)] == [
-        (3, b"a"),
-        (3, b"[rank 2] b"),
-    ]
 
 
 def pod(**fields: Any) -> dict[str, Any]:
@@ -145,7 +135,7 @@ def test_a_sidecar_runs_as_long_as_its_pod() -> None:
 def test_a_line_of_another_container_is_no_ranks() -> None:
     beside = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "", "metrics")
     maker = LineMaker(beside, 1, from_the_beginning=True)
-    (found,) = maker.lines([Piece(b"t", b"ddpjob-agent: round 2 of attempt 3 begins", 0, True)])
+    found = maker.line(b"ddpjob-agent: round 2 of attempt 3 begins")
     assert (found.rank, found.round, found.place) == (None, None, "a3 n1 metrics")
 
 
@@ -198,22 +188,8 @@ def test_pods_are_wanted_by_rank_node_and_attempt() -> None:
 
 def test_lines_of_no_rank_come_with_those_of_their_pod() -> None:
     wanted = Wanted(Ranges("3"))
-    assert wanted.has_line(line("", rank=3)) and wanted.has_line(line("", rank=None))
-    assert not wanted.has_line(line("", rank=2))
-
-
-def test_the_last_lines_are_bounded_in_number_and_bytes() -> None:
-    last = LastLines(2)
-    last.add([line("a"), line("b"), line("c", is_last=False), line("d", part=1)])
-    assert [each.text for each in last.lines] == ["b", "c", "d"]
-    last.add([line("e"), line("f")])
-    assert [each.text for each in last.lines] == ["e", "f"], "a line goes with all of its parts"
-    small = LastLines(100, most_bytes=10)
-    small.add(line("x" * 4) for _ in range(9))
-    assert len(small.lines) == 2
-    none = LastLines(0)
-    none.add([line("a")])
-    assert none.lines == []
+    assert wanted.has_line(line(rank=3)) and wanted.has_line(line(rank=None))
+    assert not wanted.has_line(line(rank=2))
 
 
 # Which lines, if nobody says
@@ -230,47 +206,49 @@ def test_what_somebody_asks_for_is_taken() -> None:
             select(attempt=attempt)
 
 
+def chosen(status: dict[str, Any], processes: int, **asked: Any) -> list[Query]:
+    return choices({"status": status}, processes, None, Query(**asked))
+
+
 def test_a_failed_job_shows_the_rank_that_failed_first() -> None:
     status: dict[str, Any] = {
         "state": "Failed",
         "failure": {"attempt": 2, "rank": 5, "pod": "digits-2-2", "time": "2026-01-01T00:00:00Z"},
     }
-    choice = first_failure(status, 2)
-    assert choice and choice.wanted == Wanted(Ranges("5"), attempt=2) and choice.tail == 50
-    assert first_failure({**status, "state": "Running"}, 2) is None
-    assert first_failure({"state": "Failed"}, 2) is None
-    assert after_failure(status).since == 1767225600
+    (query,) = chosen(status, 2, follow=True)
+    assert query.wanted == Wanted(Ranges("5"), attempt=2) and query.tail == 50 and not query.follow
+    (searched,) = chosen(status, 2, shows=lambda line: True)
+    assert searched.tail is None, "who searches wants all that there is"
+    rank_0 = [Query(Wanted(Ranges("0")))]
+    assert chosen({**status, "state": "Running"}, 2) == chosen({"state": "Failed"}, 2) == rank_0
 
 
 def test_who_follows_sees_no_line_of_rank_0_twice() -> None:
     failure = {"attempt": 1, "rank": 0, "pod": "digits-1-0", "time": "2026-01-01T00:00:00Z"}
     status: dict[str, Any] = {"state": "Restarting", "attempt": 1, "failure": failure}
     rank_0 = Wanted(Ranges("0"))
-    ((choice, follow),) = choices({"status": status}, 1, None, follow=True)  # in place
-    assert (choice.wanted, choice.tail, choice.since, follow) == (rank_0, 50, None, True)
+    (query,) = chosen(status, 1, follow=True)  # in place
+    assert (query.wanted, query.tail, query.since, query.follow) == (rank_0, 50, None, True)
     status["attempt"] = 2  # another pod
-    old, new = choices({"status": status}, 1, None, follow=True)
-    assert old[0].wanted == Wanted(Ranges("0"), attempt=1) and not old[1]
-    assert new[0].wanted == rank_0 and new[0].since and new[1]
+    old, new = chosen(status, 1, follow=True)
+    assert old.wanted == Wanted(Ranges("0"), attempt=1) and not old.follow
+    assert (new.wanted, new.tail, new.since, new.follow) == (rank_0, None, 1767225600, True)
 
 
-@pytest.mark.parametrize("rank", [2**31 - 1, 640_000, -1, 10**400, "0", True])
+@pytest.mark.parametrize("rank", [2**31 - 1, -1, "0"])
 def test_a_rank_that_no_job_has_is_no_choice(rank: Any) -> None:
     status = {"state": "Failed", "failure": {"rank": rank, "attempt": 0}}
-    assert first_failure(status, 2) is None
+    assert not chosen(status, 2)[0].why
 
 
-@pytest.mark.parametrize("pod", ["digits-0-999999", "digits-0-640000", "digits-0-5000"])
-def test_a_pod_that_no_job_has_is_no_choice(pod: str) -> None:
-    failure = {"rank": 3, "attempt": 0, "pod": pod}
-    choice = first_failure({"state": "Failed", "failure": failure}, 2)
-    assert choice is not None and choice.wanted.ranks is not None
-    assert choice.wanted.ranks.spans == ((3, 3),)
+def test_a_pod_that_no_job_has_is_no_choice() -> None:
+    failure = {"rank": 3, "attempt": 0, "pod": "digits-0-999999"}
+    assert chosen({"state": "Failed", "failure": failure}, 2)[0].wanted.ranks == Ranges("3")
 
 
 def test_a_pod_whose_process_is_not_known_is_shown_as_a_whole() -> None:
     older = {"attempt": 0, "rank": 3, "pod": "digits-0-3"}
     for failure in ({"attempt": 0, "pod": "digits-0-3"}, older):
-        choice = first_failure({"state": "Failed", "failure": failure}, 2)
-        assert choice and choice.wanted == Wanted(nodes=Ranges("3"), attempt=0)
-        assert choice.why == "the last lines of node 3, which failed first in attempt 0"
+        (query,) = chosen({"state": "Failed", "failure": failure}, 2)
+        assert query.wanted == Wanted(nodes=Ranges("3"), attempt=0)
+        assert query.why == "the last lines of node 3, which failed first in attempt 0"

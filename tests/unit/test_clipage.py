@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from ddpjob.cli import app
-from ddpjob.cli.loglines import record
+from ddpjob.cli.logstream import SHOWN, record
 from ddpjob.cli.records import records
 from ddpjob.cli.validating import Problem
 from ddpjob.client.description import describe
@@ -47,7 +47,7 @@ def test_the_fields_of_json_are_documented() -> None:
     assert documented("`wait`") == set(short)
     whole = describe(Snapshot(body), [], now=NOW)
     assert documented("`describe`") == set(whole) - set(short)
-    line = LogLine("", 0, 0, 0, 0, "", "", b"", is_last=False)
+    line = LogLine("", 0, 0, 0, 0, "", "", b"x" * 2 * SHOWN)
     assert documented("`logs`") == set(record(line))
     problem = Problem("job.yaml", None, InvalidJob("spec", "is required")).record()
     assert f"`{{{', '.join(problem)}}}` each" in PAGE and documented("`validate`") == {

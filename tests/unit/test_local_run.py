@@ -29,7 +29,7 @@ STUBBORN = f"trap '' TERM; {MEET}; while :; do sleep 0.05; done"
 
 
 def line_of(text: str) -> LogLine:
-    return LineMaker(local_pod("digits", 0, 0), 1, from_the_beginning=True).line(text)
+    return LineMaker(local_pod("digits", 0, 0), 1, from_the_beginning=True).line(text.encode())
 
 
 def job(script: str, **spec: Any) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 import pytest
 import typer
 
-from ddpjob.cli.loglines import SHOWN, record, shown
+from ddpjob.cli.logstream import SHOWN, record, shown
 from ddpjob.cli.values import seconds
 from ddpjob.client.logs import LogLine
 
 
-def line(content: bytes, *, is_last: bool = True) -> LogLine:
-    return LogLine("t", 0, 0, 0, 0, "n", "p", content, is_last=is_last)
+def line(content: bytes) -> LogLine:
+    return LogLine("t", 0, 0, 0, 0, "n", "p", content)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,7 @@ def test_a_long_line_is_cut_and_says_so() -> None:
     whole = shown(line(b"x" * SHOWN))
     assert len(whole) == SHOWN
     assert shown(line(b"x" * (SHOWN + 1))).endswith("x … (the line goes on)")
-    assert shown(line(b"x", is_last=False)) == "x … (the line goes on)"
-    assert record(line(b"x", is_last=False))["cut"] is True and "cut" not in record(line(b"x"))
+    assert record(line(b"x" * (SHOWN + 1)))["cut"] is True and "cut" not in record(line(b"x"))
 
 
 @pytest.mark.parametrize(

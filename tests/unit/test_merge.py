@@ -6,11 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpjob.client import merge as module
-from ddpjob.client.merge import Merge, Timed
-
-
-def line(time: int, text: str) -> Timed[str]:
-    return Timed((time, b""), len(text), text)
+from ddpjob.client.merge import Merge
 
 
 @settings(max_examples=300)
@@ -19,8 +15,7 @@ def test_nothing_is_lost_and_the_order_is_that_of_the_times(
     logs: list[list[int]], data: st.DataObject
 ) -> None:
     merge = Merge[str](quiet=math.inf)
-    for log, _ in enumerate(logs):
-        merge.open(log, 0.0)
+    assert [merge.open(0.0) for _ in logs] == list(range(len(logs)))
     found: list[str] = []
     left = {log: sorted(times) for log, times in enumerate(logs)}
     while left:
@@ -30,11 +25,11 @@ def test_nothing_is_lost_and_the_order_is_that_of_the_times(
             del left[log]
         else:
             count = data.draw(st.integers(1, len(left[log])))
-            lines = [line(time, f"{time} {log}") for time in left[log][:count]]
+            lines = [(float(time), f"{time} {log}") for time in left[log][:count]]
             merge.put(log, lines, 0.0)
             left[log] = left[log][count:]
         found += merge.take(0.0)
-    assert merge.is_empty and merge._size == 0
+    assert merge.is_empty
     times = [int(text.split()[0]) for text in found]
     assert times == sorted(times) and len(times) == sum(map(len, logs))
     for log, of_log in enumerate(logs):
@@ -43,52 +38,35 @@ def test_nothing_is_lost_and_the_order_is_that_of_the_times(
 
 def test_the_order_of_a_log_is_kept_even_against_its_times() -> None:
     merge = Merge[str]()
-    merge.open("a", 0.0)
-    merge.put("a", [line(2, "first"), line(1, "second")], 0.0)
+    log = merge.open(0.0)
+    merge.put(log, [(2, "first"), (1, "second")], 0.0)
     assert merge.take(1.0) == ["first", "second"]
 
 
 def test_a_quiet_log_is_waited_for_only_for_a_while() -> None:
     merge = Merge[str]()
-    merge.open("a", 0.0)
-    merge.open("b", 0.0)
-    merge.put("a", [line(5, "late")], 0.1)
+    a, b = merge.open(0.0), merge.open(0.0)
+    merge.put(a, [(5, "late")], 0.1)
     assert merge.take(0.2) == [], "b may bring an earlier one"
-    merge.put("b", [line(4, "early")], 0.25)
+    merge.put(b, [(4, "early")], 0.25)
     assert merge.take(0.25) == ["early"], "b may bring one between them"
     assert merge.take(0.25 + module.QUIET) == ["late"]
 
 
 def test_the_lines_of_a_log_that_has_ended_go_out() -> None:
     merge = Merge[str]()
-    merge.open("a", 0.0)
-    merge.open("b", 0.0)
-    merge.put("a", [line(1, "one")], 0.0)
-    merge.close("a")
+    a, b = merge.open(0.0), merge.open(0.0)
+    merge.put(a, [(1, "one")], 0.0)
+    merge.close(a)
     assert merge.take(0.1) == []
-    merge.close("b")
+    merge.close(b)
     assert merge.take(0.1) == ["one"] and merge.is_empty
 
 
-def test_long_lines_fill_it_sooner_than_short_ones() -> None:
+def test_a_log_of_which_many_lines_wait_is_full() -> None:
     merge = Merge[str]()
-    merge.open("a", 0.0)
-    merge.open("b", 0.0)
-    merge.put("a", [Timed((1, b""), 65536, "x")] * 200, 0.0)
-    assert merge.has_room("a")
-    merge.put("a", [Timed((1, b""), 65536, "x")] * 100, 0.0)
-    assert not merge.has_room("a")
-    assert merge.has_room("b"), "else none would ever go out"
-    merge.close("b")
-    assert len(merge.take(0.0)) == 300 and merge.has_room("a")
-
-
-def test_a_log_that_has_no_room_is_not_taken_for_quiet() -> None:
-    merge = Merge[str]()
-    for log, time in (("a", 1), ("b", 3)):
-        merge.open(log, 0.0)
-        merge.put(log, [line(time, log)], 0.0)
-    merge.hold("a")
-    assert merge.take(100.0) == ["a"] and merge.take(200.0) == []
-    merge.put("a", [line(2, "more")], 200.0)
-    assert merge.take(200.1) == ["more"] and merge.take(200.6) == ["b"]
+    a, b = merge.open(0.0), merge.open(0.0)
+    merge.put(a, [(1, "x")] * module.FULL, 0.0)
+    assert merge.is_full(a) and not merge.is_full(b), "else none would ever go out"
+    merge.close(b)
+    assert len(merge.take(0.0)) == module.FULL and not merge.is_full(a)

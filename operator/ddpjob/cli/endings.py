@@ -3,10 +3,10 @@
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.options import Place
 from ddpjob.cli.say import note
-from ddpjob.client.job import Job
+from ddpjob.client.snapshot import Snapshot
 
 
-def detached(job: Job, place: Place, again: str) -> Exit:
+def detached(job: Snapshot, place: Place, again: str) -> Exit:
     """Say that the job runs on, and how to come back. `again` is the command that was left."""
     if job.is_finished:
         note(f"{job.name} has {job.state.lower()}")
@@ -22,7 +22,7 @@ def detached(job: Job, place: Place, again: str) -> Exit:
     return Exit.DETACHED
 
 
-def ended(job: Job, place: Place, *, is_deleted: bool) -> Exit:
+def ended(job: Snapshot, place: Place, *, is_deleted: bool) -> Exit:
     """Say how the job has ended, and return the exit code that stands for it.
 
     It may not have ended: of one that goes on, an attempt that is over was looked at.

@@ -1,20 +1,11 @@
 """`ddpjob logs`: what the ranks have printed, and go on printing."""
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place
+from ddpjob.cli.options import Context, Format, Kubeconfig, Name, Namespace, Place
 from ddpjob.cli.values import seconds
-
-
-class Format(StrEnum):
-    """How lines are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-    RAW = "raw"
 
 
 def logs(

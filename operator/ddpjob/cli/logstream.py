@@ -1,23 +1,31 @@
 """Prints the logs of a job, and says how it ended: the work of `ddpjob logs`."""
 
+import json
+import re
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ddpjob.cli.endings import detached, ended
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.loglines import Printer
-from ddpjob.cli.logs import Format
-from ddpjob.cli.options import Place, find
-from ddpjob.cli.say import note
+from ddpjob.cli.options import Format, Place, find
+from ddpjob.cli.say import coloured, note, raw, say
+from ddpjob.cli.screen import Screen
 from ddpjob.cli.values import bad
-from ddpjob.client.follow import Logs, Query
-from ddpjob.client.job import Job
+from ddpjob.client.follow import Logs
 from ddpjob.client.logs import LogLine, Wanted
-from ddpjob.client.selection import Choice, check_is_there, choices, select
+from ddpjob.client.selection import Query, check_is_there, choices, select
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import NotFound
+
+# Bytes of a line that are shown. A longer one is cut; raw has up to 1 MiB of it.
+SHOWN = 16 * 1024
+# A colour that a script has given to its words, and what a progress bar has written over.
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,32}m")
+# SGR codes of the prefix. Red is for errors.
+COLOURS = (36, 33, 32, 35, 34, 96)
 
 
 @dataclass(frozen=True)
@@ -52,46 +60,34 @@ class Options:
 
 def print_logs(place: Place, name: str | None, options: Options) -> Exit:
     """Print the lines, and return the exit code. Raises ClusterError or LoginFailed."""
-    shows = _search(options.grep)
-    wanted = _wanted(options)
+    wanted, query = _wanted(options), _query(options)
     client = place.client()
     job = find(client, name)
     if wanted:
         check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
     printer = Printer(options.output, timestamps=options.timestamps)
+    seen: Snapshot = job
     try:
-        found = choices(job.body, job.processes_per_node, wanted, follow=options.follow)
-        for choice, follow in found:
-            query = _query(choice, options, shows, follow=follow)
-            logs = Logs(client.connection, job, query)
+        for each in choices(job.body, job.processes_per_node, wanted, query):
+            if each.why:
+                note(f"{each.why} (--all has all)")
+            logs = Logs(client.connection, seen, each)
             if not sum(map(printer.print, logs.batches())):
-                _say_why(logs, query, place, goes_on=options.follow and not follow)
-            job = logs.job
+                _say_why(logs, each, place, goes_on=options.follow and not each.follow)
+            seen = logs.job
     except KeyboardInterrupt:
-        return detached(job, place, f"logs -f {job.name}{options.words()}")
+        return detached(seen, place, f"logs -f {job.name}{options.words()}")
     if not options.follow:
         return Exit.OK
-    return ended(job, place, is_deleted=logs.is_deleted)
+    return ended(seen, place, is_deleted=logs.is_deleted)
 
 
-def _query(
-    choice: Choice,
-    options: Options,
-    shows: Callable[[LogLine], bool] | None,
-    *,
-    follow: bool,
-) -> Query:
-    if choice.why:
-        note(f"{choice.why} (--all has all)")
-    since = choice.since if options.since is None else time.time() - options.since
-    # Who searches wants all that there is.
-    tail = choice.tail if options.tail is None and shows is None else options.tail
+def _query(options: Options) -> Query:
     return Query(
-        choice.wanted,
-        follow=follow,
-        tail=tail,
-        since=since,
-        shows=shows,
+        follow=options.follow,
+        tail=options.tail,
+        since=None if options.since is None else time.time() - options.since,
+        shows=_search(options.grep),
         max_streams=options.max_streams,
         container=options.container,
     )
@@ -127,7 +123,7 @@ def _say_why(logs: Logs, query: Query, place: Place, *, goes_on: bool) -> None:
         note(f"no pod of attempt {job.attempt}: {job.name} is {job.state}{_because(job)}")
 
 
-def _because(job: Job) -> str:
+def _because(job: Snapshot) -> str:
     return f"; {job.reason}" if job.reason else ""
 
 
@@ -160,16 +156,72 @@ def _search(expression: str | None) -> Callable[[LogLine], bool] | None:
         raise bad(f"no RE2 expression: {_words(error.args)}", "--grep") from None
     except UnicodeEncodeError:
         raise bad(f"must be UTF-8, got {expression!r}", "--grep") from None
-    is_shown: dict[str, bool] = {}  # by pod, of its line that is read now
-
-    def shows(line: LogLine) -> bool:
-        if line.part == 0:
-            is_shown[line.pod] = found.search(line.text) is not None
-        return is_shown.get(line.pod, False)
-
-    return shows
+    return lambda line: found.search(line.text) is not None
 
 
 def _words(parts: Iterable[object]) -> str:
     texts = (part.decode(errors="replace") if isinstance(part, bytes) else part for part in parts)
     return " ".join(map(str, texts))
+
+
+class Printer:
+    """Prints batches of lines in one format."""
+
+    def __init__(self, output: Format, *, timestamps: bool) -> None:
+        self._output, self._timestamps = output, timestamps
+        self._coloured = output is Format.TEXT and Screen().color_system is not None
+        self._width = 0
+
+    def print(self, lines: Sequence[LogLine]) -> int:
+        """Print the lines, and return how many they are."""
+        if self._output is Format.RAW:
+            raw(b"".join(line.content + b"\n" for line in lines))
+        elif self._output is Format.JSON:
+            say(*(json.dumps(record(line)) for line in lines))
+        else:
+            self._print(lines)
+        return len(lines)
+
+    def _print(self, lines: Sequence[LogLine]) -> None:
+        heads = [self._head(line) for line in lines]
+        self._width = max([self._width, *map(len, heads)])
+        colours = [_colour(line) if self._coloured else None for line in lines]
+        coloured(
+            (f"{head:<{self._width}} | ", colour, shown(line))
+            for head, colour, line in zip(heads, colours, lines, strict=True)
+        )
+
+    def _head(self, line: LogLine) -> str:
+        time = f"{line.time} " if self._timestamps else ""
+        return time + line.place
+
+
+def shown(line: LogLine) -> str:
+    """Return the text of a line without colours, as a terminal would be left by it."""
+    content = line.content.rstrip(b"\r")
+    content = content[content.rfind(b"\r") + 1 :]  # of a progress bar the last state
+    text = _COLOUR.sub("", content[:SHOWN].decode(errors="replace"))
+    return text + (" … (the line goes on)" if len(content) > SHOWN else "")
+
+
+def record(line: LogLine) -> dict[str, str | int | bool | None]:
+    """Return the line as `-o json` has it."""
+    content = line.content
+    found: dict[str, str | int | bool | None] = {
+        "time": line.time,
+        "attempt": line.attempt,
+        "round": line.round,
+        "rank": line.rank,
+        "nodeRank": line.node_rank,
+        "node": line.node,
+        "pod": line.pod,
+        "container": line.container,
+        "line": content[:SHOWN].decode(errors="replace"),
+    }
+    if len(content) > SHOWN:
+        found["cut"] = True
+    return found
+
+
+def _colour(line: LogLine) -> int:
+    return COLOURS[(line.node_rank if line.rank is None else line.rank) % len(COLOURS)]

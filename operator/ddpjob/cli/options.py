@@ -45,6 +45,14 @@ class Record(StrEnum):
     JSON = "json"
 
 
+class Format(StrEnum):
+    """How lines of logs are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    RAW = "raw"
+
+
 def complete_names(ctx: Any, incomplete: str) -> list[str]:
     """Return the names of jobs for the shell; none where the cluster does not answer."""
     params = getattr(ctx, "params", {})

@@ -165,7 +165,7 @@ class Session:
         if attempt not in self._makers:
             pod = local_pod(self.name, int(attempt), 0)
             self._makers[attempt] = LineMaker(pod, self._processes, from_the_beginning=True)
-        made = self._makers[attempt].line(line)
+        made = self._makers[attempt].line(line.encode(errors="replace"))
         if not made.rank:
             self._show(self._display.line, made)
 

@@ -6,51 +6,31 @@ one lock to whoever reads the lines.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ddpjob import names
 from ddpjob.client.connection import Connection
-from ddpjob.client.logs import LastLines, LineMaker, Log, LogLine, Pod, Wanted
-from ddpjob.client.merge import QUIET, Merge, Timed
-from ddpjob.client.pieces import Piece
+from ddpjob.client.logs import LineMaker, Log, LogLine, Pod
+from ddpjob.client.merge import QUIET, Merge
 from ddpjob.client.podlog import PodLog
-from ddpjob.client.resume import Clock
+from ddpjob.client.resume import Line
+from ddpjob.client.selection import Query
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.tracked import Tracked
 from ddpjob.errors import ClusterError, Forbidden, NotFound, Refused, Unavailable
 from ddpjob.ranks import format_ranks
 
-if TYPE_CHECKING:
-    from ddpjob.client.job import Job
-
 # Pods of a finished job whose containers still run are followed for so long.
 GRACE_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Query:
-    """Which lines to read, and whether to go on."""
-
-    wanted: Wanted = field(default_factory=Wanted)
-    follow: bool = False
-    tail: int | None = None
-    """Only the last lines of each pod, of those that are shown."""
-    since: float | None = None
-    """Only lines after this Unix time."""
-    shows: Callable[[LogLine], bool] | None = None
-    """A further condition of a line."""
-    max_streams: int = 64
-    """The most pods of an attempt that are read at once."""
-    container: str | None = None
-    """A container by its name; None for the trainer, or the init container that failed."""
+Timed = tuple[float, LogLine]
 
 
 class Logs:
     """The lines of a job, in batches."""
 
-    def __init__(self, connection: Connection, job: "Job", query: Query) -> None:
+    def __init__(self, connection: Connection, job: Snapshot, query: Query) -> None:
         self._connection, self._query = connection.apart(), query
         self._tracked = Tracked(self._connection, job, query.container)
         self._changed = self._tracked.changed
@@ -62,7 +42,7 @@ class Logs:
         self._merge = Merge[LogLine](QUIET if query.follow else math.inf)
 
     @property
-    def job(self) -> "Job":
+    def job(self) -> Snapshot:
         """Return the job as it was seen last; after the last batch, as it has ended."""
         return self._tracked.job
 
@@ -154,8 +134,8 @@ class Logs:
                     self._connection.note(f"{pod.name}: {text}")
                 self._begun[pod.log] = pod
                 self._reading.add(pod.log)
-                self._merge.open(pod.log, time.monotonic())
-                self._tracked.spawn(partial(self._read, pod))
+                number = self._merge.open(time.monotonic())
+                self._tracked.spawn(partial(self._read, pod, number))
 
     def _wanted(self) -> list[Pod]:
         """Return the pods to read, in order; of too many, those of the lowest ranks."""
@@ -173,22 +153,18 @@ class Logs:
         found = [pod for pod in found if pod.node_rank in ranks[:most]]
         return sorted(found, key=lambda pod: (pod.attempt, pod.node_rank))
 
-    def _read(self, pod: Pod) -> None:
-        """Read one pod's log to its end."""
+    def _read(self, pod: Pod, number: int) -> None:
+        """Read one pod's log to its end. The number is that of the log in the merge."""
         log = PodLog(
             self._connection,
             self.job.namespace,
             pod,
             is_over=lambda: self._tracked.has_ended(pod.log),
         )
-        clock, error = Clock(), None
+        error = None
         try:
             for lines in self._batches(log, pod):
-                timed = [
-                    Timed(clock.moment(line.time.encode()), len(line.content), line)
-                    for line in lines
-                ]
-                self._put(pod.log, timed)
+                self._put(number, lines)
         except BaseException as raised:
             error = raised
         with self._changed:  # all at once: whoever sees that no log is read sees why
@@ -198,7 +174,7 @@ class Logs:
                 text = "lines are missing, which nobody has any more"
                 self._connection.note(f"{pod.name}: {text}")
             self._reading.discard(pod.log)
-            self._merge.close(pod.log)
+            self._merge.close(number)
             self._changed.notify_all()
 
     def _fail(self, pod: Pod, error: BaseException) -> None:
@@ -210,7 +186,7 @@ class Logs:
                 self._connection.note(f"{pod.name}: {error}")
             self._errors.append(error)
 
-    def _batches(self, log: PodLog, pod: Pod) -> Iterator[list[LogLine]]:
+    def _batches(self, log: PodLog, pod: Pod) -> Iterator[list[Timed]]:
         """Yield the wanted lines of a pod's log."""
         query, processes = self._query, self.job.processes_per_node
         # The pods of later attempts are read from their beginning.
@@ -221,31 +197,27 @@ class Logs:
         whole = since is None and (tail is None or searches)
         maker = LineMaker(pod, processes, from_the_beginning=whole)
 
-        def shown(pieces: Iterable[Piece]) -> list[LogLine]:
-            return [line for line in maker.lines(pieces) if self._shows(line)]
+        def shown(lines: Iterable[Line]) -> list[Timed]:
+            made = ((line.seconds, maker.line(line.text, line.time)) for line in lines)
+            return [timed for timed in made if self._shows(timed[1])]
 
-        if tail is not None and searches:
-            last = LastLines(tail)
-            for pieces in log.rest(follow=False, since=since, goes_on=query.follow):
-                last.add(shown(pieces))
-            yield last.lines
-        elif tail is not None:
-            # Of none it still takes the last one, after which the new ones come.
-            for pieces in log.last(tail or 1, goes_on=query.follow):
-                lines = shown(pieces)
-                if tail:
-                    yield lines
+        if tail is not None:
+            last = deque[Timed](maxlen=tail)
+            # Of none it still reads the last one, after which the new ones come.
+            count = None if searches else max(1, tail)
+            for lines in log.lines(follow=False, tail=count, since=since, goes_on=query.follow):
+                last.extend(shown(lines))
+            yield list(last)
         if query.follow or tail is None:
-            yield from map(shown, log.rest(follow=query.follow, since=since))
+            yield from map(shown, log.lines(follow=query.follow, since=since))
 
     def _shows(self, line: LogLine) -> bool:
         shows = self._query.shows
         return self._query.wanted.has_line(line) and (shows is None or shows(line))
 
-    def _put(self, log: Log, lines: list[Timed[LogLine]]) -> None:
+    def _put(self, number: int, lines: list[Timed]) -> None:
         with self._changed:
-            while not (self._merge.has_room(log) or self._is_closed):
-                self._merge.hold(log)
-                self._changed.wait(QUIET)
-            self._merge.put(log, lines, time.monotonic())
+            while self._merge.is_full(number) and not self._is_closed:
+                self._changed.wait()
+            self._merge.put(number, lines, time.monotonic())
             self._changed.notify_all()

@@ -160,22 +160,16 @@ class Job(Snapshot):
         sidecar of those pods; by default it is the trainer, or the init container that failed.
         Raises NotFound for a rank, or a container, that the job does not have.
         """
-        from ddpjob.client.follow import Logs, Query
-        from ddpjob.client.selection import check_is_there, choices, select
+        from ddpjob.client.follow import Logs
+        from ddpjob.client.selection import Query, check_is_there, choices, select
 
-        wanted, job = select(rank=rank, attempt=attempt), self
+        job: Snapshot = self
+        wanted = select(rank=rank, attempt=attempt)
         if wanted:
             check_is_there(self.name, self.nnodes, self.processes_per_node, wanted)
-        asked = None if since is None else time.time() - since
-        found = choices(self.body, self.processes_per_node, wanted, follow=follow)
-        for choice, goes_on in found:
-            query = Query(
-                choice.wanted,
-                follow=goes_on,
-                tail=choice.tail if tail is None else tail,
-                since=choice.since if asked is None else asked,
-                container=container,
-            )
+        begin = None if since is None else time.time() - since
+        asked = Query(follow=follow, tail=tail, since=begin, container=container)
+        for query in choices(self.body, self.processes_per_node, wanted, asked):
             logs = Logs(self._connection, job, query)
             for batch in logs.batches():
                 yield from batch

@@ -95,7 +95,8 @@ class LocalRun(Run):
         processes = self.processes_per_node
         pod = local_pod(self.name, number, int(text) // processes)
         maker = LineMaker(pod, processes, from_the_beginning=True)
-        made = map(maker.line, _lines(self._log(pod.name), lambda: follow and not self._is_over))
+        texts = _lines(self._log(pod.name), lambda: follow and not self._is_over)
+        made = (maker.line(each.encode(errors="replace")) for each in texts)
         found = (line for line in made if line.rank in (int(text), None))
         yield from found if tail is None else deque(found, maxlen=tail)
 

@@ -1,15 +1,13 @@
 """Lines of the ranks' logs: whose a line is, and which ones somebody wants to see. No I/O."""
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from ddpjob import names
 from ddpjob.client import why
-from ddpjob.client.pieces import Piece
 from ddpjob.json_depth import Body
 from ddpjob.ranks import MAX_WORLD_SIZE
 
@@ -22,7 +20,7 @@ _ROUND = re.compile(rb"ddpjob-agent: round ([0-9]{1,9}) of attempt [0-9]{1,9} be
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line, or a part of a very long one, that a pod of the job has printed."""
+    """A line that a pod of the job has printed."""
 
     time: str
     """The time of the line by the clock of its node, in RFC 3339."""
@@ -39,11 +37,7 @@ class LogLine:
     pod: str
     """The name of the pod."""
     content: bytes
-    """The text as it was printed, without its end. It may be anything."""
-    part: int = 0
-    """The number of this part, from 0; nearly every line has one."""
-    is_last: bool = True
-    """Whether the line ends with this part."""
+    """The text as it was printed, without its end. It may be anything; at 1 MiB it is cut."""
     container: str = names.TRAINER_CONTAINER
     """The name of the container."""
 
@@ -177,7 +171,7 @@ def _init_failure(body: Body) -> tuple[str, str] | None:
 
 
 class LineMaker:
-    """Makes lines of one pod's pieces: finds the rank, and the round."""
+    """Makes lines of what one pod prints: finds the rank, and the round."""
 
     def __init__(self, pod: Pod, processes: int, *, from_the_beginning: bool) -> None:
         self._pod, self._processes = pod, processes
@@ -185,35 +179,16 @@ class LineMaker:
         self._ranks = range(first, first + processes)
         self._is_trainer = pod.container == names.TRAINER_CONTAINER
         self._round: int | None = 0 if from_the_beginning and self._is_trainer else None
-        self._rank: int | None = None
 
-    def line(self, text: str) -> LogLine:
-        """Return the line of a text that has no time, as on this machine."""
-        (line,) = self.lines([Piece(b"", text.encode(errors="replace"), 0, True)])
-        return line
-
-    def lines(self, pieces: Iterable[Piece]) -> Iterator[LogLine]:
-        """Yield the line of each piece."""
-        pod = self._pod
-        for piece in pieces:
-            content = piece.text
-            if piece.number == 0 and self._is_trainer:
-                self._rank, content = self._whose(content)
-                if self._rank is None and (begun := _ROUND.fullmatch(content)):
-                    self._round = int(begun[1])
-            yield LogLine(
-                piece.time.decode("ascii", "replace"),
-                pod.attempt,
-                self._round,
-                self._rank,
-                pod.node_rank,
-                pod.node,
-                pod.name,
-                content,
-                piece.number,
-                piece.is_last,
-                pod.container,
-            )
+    def line(self, content: bytes, time: str = "") -> LogLine:
+        """Return the line with this content, which has no time on this machine."""
+        pod, rank = self._pod, None
+        if self._is_trainer:
+            rank, content = self._whose(content)
+            if rank is None and (begun := _ROUND.fullmatch(content)):
+                self._round = int(begun[1])
+        place = pod.attempt, self._round, rank, pod.node_rank, pod.node, pod.name
+        return LogLine(time, *place, content, pod.container)
 
     def _whose(self, content: bytes) -> tuple[int | None, bytes]:
         """Return the rank that has printed a line, and what it has printed."""
@@ -276,30 +251,3 @@ class Wanted:
     def has_line(self, line: LogLine) -> bool:
         """Return whether a line of such a pod is wanted."""
         return self.ranks is None or line.rank is None or line.rank in self.ranks
-
-
-class LastLines:
-    """The last lines of all that are added, in bounded memory."""
-
-    def __init__(self, count: int, most_bytes: int = 64 * 2**20) -> None:
-        self._count, self._most = count, most_bytes
-        self._kept: deque[LogLine] = deque()
-        self._begun = self._size = 0
-
-    def add(self, lines: Iterable[LogLine]) -> None:
-        """Take in more lines, and let go of as many."""
-        for line in lines:
-            self._kept.append(line)
-            self._size += len(line.content)
-            self._begun += line.part == 0
-            while self._kept and (self._begun > self._count or self._size > self._most):
-                gone = self._kept.popleft()
-                self._size -= len(gone.content)
-                self._begun -= gone.part == 0
-                while self._kept and self._kept[0].part:  # the rest of that line
-                    self._size -= len(self._kept.popleft().content)
-
-    @property
-    def lines(self) -> list[LogLine]:
-        """Return the last lines."""
-        return list(self._kept)

@@ -1,31 +1,20 @@
-"""Puts the lines of several logs into the order of their times, in bounded memory. No I/O.
+"""Puts the lines of several logs into the order of their times. No I/O.
 
 A line goes out when no log can bring an earlier one: each of them has a later line, has ended, or
 has been quiet for a while. Nodes' clocks differ, so the order is as good as they are.
 """
 
-import math
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 Line = TypeVar("Line")
 
 # Seconds after which nobody waits for a log that brings nothing.
 QUIET = 0.3
-# Bytes that wait, of all logs together. Then their readers should wait too.
-FULL = 16 * 2**20
-# What a line takes beside its text.
-LINE_BYTES = 300
-
-
-class Timed(NamedTuple, Generic[Line]):
-    """A line, what it is sorted by, and its bytes."""
-
-    time: tuple[int, bytes]
-    size: int
-    line: Line
+# Lines of one log that wait. Then its reader should wait too.
+FULL = 2000
 
 
 class Merge(Generic[Line]):
@@ -33,62 +22,54 @@ class Merge(Generic[Line]):
 
     def __init__(self, quiet: float = QUIET) -> None:
         self._quiet = quiet
-        self._waiting: dict[Hashable, deque[Timed[Line]]] = {}
-        self._brought: dict[Hashable, float] = {}
-        # The logs that have a line, by its time. The number decides between equal times.
-        self._heads: list[tuple[tuple[int, bytes], int, Hashable]] = []
-        self._numbers: dict[Hashable, int] = {}
-        self._size = 0
+        # By the number of the log. A line comes with its time.
+        self._waiting: list[deque[tuple[float, Line]]] = []
+        self._brought: dict[int, float] = {}
+        # The logs that have a line, by its time.
+        self._heads: list[tuple[float, int]] = []
 
     @property
     def is_empty(self) -> bool:
         """Return whether no line waits."""
         return not self._heads
 
-    def open(self, log: Hashable, now: float) -> None:
-        """Wait for the lines of this log too."""
-        self._waiting.setdefault(log, deque())
-        self._numbers.setdefault(log, len(self._numbers))
-        self._brought[log] = now
+    def open(self, now: float) -> int:
+        """Return the number of a new log, whose lines are waited for too."""
+        number = len(self._waiting)
+        self._waiting.append(deque())
+        self._brought[number] = now
+        return number
 
-    def close(self, log: Hashable) -> None:
+    def close(self, log: int) -> None:
         """Wait for no further line of this log. Those that it has brought stay."""
         self._brought.pop(log, None)
 
-    def has_room(self, log: Hashable) -> bool:
-        """Return whether lines of this log may be put. A log that all others wait for has room."""
-        return self._size < FULL or not self._waiting[log]
+    def is_full(self, log: int) -> bool:
+        """Return whether many lines of this log wait."""
+        return len(self._waiting[log]) >= FULL
 
-    def hold(self, log: Hashable) -> None:
-        """Wait for this log as long as it takes: it has more lines, and no room for them yet."""
-        self._brought[log] = math.inf
-
-    def put(self, log: Hashable, lines: Iterable[Timed[Line]], now: float) -> None:
-        """Add lines, in the order of the log."""
+    def put(self, log: int, lines: Iterable[tuple[float, Line]], now: float) -> None:
+        """Add lines with their times, in the order of the log."""
         waiting = self._waiting[log]
         was_empty = not waiting
-        for line in lines:
-            waiting.append(line)
-            self._size += line.size + LINE_BYTES
+        waiting.extend(lines)
         self._brought[log] = now
         if was_empty and waiting:
-            heappush(self._heads, (waiting[0].time, self._numbers[log], log))
+            heappush(self._heads, (waiting[0][0], log))
 
     def take(self, now: float) -> list[Line]:
         """Return the lines that go out now, in their order."""
         found: list[Line] = []
         awaited = sum(self._is_awaited(log, now) for log in self._brought)
         while self._heads and not awaited:
-            _, number, log = heappop(self._heads)
+            _, log = heappop(self._heads)
             waiting = self._waiting[log]
-            line = waiting.popleft()
-            self._size -= line.size + LINE_BYTES
-            found.append(line.line)
+            found.append(waiting.popleft()[1])
             if waiting:
-                heappush(self._heads, (waiting[0].time, number, log))
+                heappush(self._heads, (waiting[0][0], log))
             else:
                 awaited += log in self._brought and self._is_awaited(log, now)
         return found
 
-    def _is_awaited(self, log: Hashable, now: float) -> bool:
+    def _is_awaited(self, log: int, now: float) -> bool:
         return not self._waiting[log] and now - self._brought[log] < self._quiet

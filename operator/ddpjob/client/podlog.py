@@ -1,15 +1,14 @@
 """Reads the log of one pod over HTTP: over cut connections, and until its container has ended."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import Enum
 from typing import Any
 
 from ddpjob.client.answers import IDLE
 from ddpjob.client.connection import CLOSED, FIRST_PAUSE, LONGEST_PAUSE, TRIES, Connection
 from ddpjob.client.logs import Pod
-from ddpjob.client.pieces import Piece, Splitter
-from ddpjob.client.resume import Resume
+from ddpjob.client.resume import Line, Resume, Splitter
 from ddpjob.cluster import PODS
 from ddpjob.errors import NotFound, Refused, Unavailable
 from ddpjob.times import timestamp
@@ -19,8 +18,6 @@ CHUNK = 64 * 1024
 IDLE_SECONDS = 60.0
 # Between two lines that say that the server does not answer.
 NOTE_SECONDS = 30.0
-
-Pieces = Generator[list[Piece], None, "End"]
 
 
 class End(Enum):
@@ -48,73 +45,63 @@ class PodLog:
         self._path = PODS.path(namespace, pod.name, "log")
         self._resume = Resume()
         self._splitter = Splitter()
-        self._has_new = False
         self._noted_at = -NOTE_SECONDS
         self.is_complete = True
         """Whether nothing is missing, as far as anybody can know."""
 
-    def last(self, lines: int, *, goes_on: bool) -> Iterator[list[Piece]]:
-        """Yield the last lines that there are now.
+    def lines(
+        self,
+        *,
+        follow: bool,
+        tail: int | None = None,
+        since: float | None = None,
+        goes_on: bool = False,
+    ) -> Iterator[list[Line]]:
+        """Yield all lines that have not been yielded, to the log's end.
 
-        With `goes_on`, `rest` is read after them, and a last line without an end is left for it.
-        """
-        query: dict[str, Any] = {"tailLines": lines}
-        tries, pause = 1, FIRST_PAUSE
-        while True:
-            end = yield from self._stream(query, last_try=not goes_on and tries >= TRIES)
-            if end is End.CLEAN and not goes_on:
-                yield self._new(self._splitter.end()) + self._resume.settle()
-            if end is not End.CUT:
-                return
-            if self._resume.since is not None:  # with a line in hand, `rest` knows where to go on
-                break
-            self._connection.pause(pause)
-            tries, pause = tries + 1, min(2 * pause, LONGEST_PAUSE)
-        if not goes_on:
-            yield from self.rest(follow=False)
-
-    def rest(
-        self, *, follow: bool, since: float | None = None, goes_on: bool = False
-    ) -> Iterator[list[Piece]]:
-        """Yield all pieces that have not been yielded, to the log's end.
-
-        With `follow`, the end is that of the container. `since` is in Unix seconds. With `goes_on`
-        a last line without an end is left for the next call.
+        With `follow`, the end is that of the container. It begins with the last `tail` lines, and
+        with those since a Unix time. With `goes_on` a last line without an end is left for the next
+        call.
         """
         tries, pause = 0, FIRST_PAUSE
         while True:
-            is_over, began = self._is_over(), time.monotonic()
-            query: dict[str, Any] = {"follow": "true"} if follow and not is_over else {}
-            begin = self._resume.since if self._resume.since is not None else since
-            if begin is not None:
-                query["sinceTime"] = timestamp(begin)
-            last_try = not follow and tries >= TRIES
-            end = yield from self._stream(query, last_try=last_try)
-            if end is End.GONE:
-                return
+            is_over, began, before = self._is_over(), time.monotonic(), self._resume.last
+            query = self._begin(tail, since)
+            if follow and not is_over:
+                query["follow"] = "true"
+            end = yield from self._stream(query, last_try=not follow and tries >= TRIES)
             if end is End.CLEAN and (is_over or not follow):
-                yield self._new(() if goes_on else self._splitter.end()) + self._resume.settle()
+                last = self._new([] if goes_on else self._splitter.end()) + self._resume.end()
+                self.is_complete = not self._resume.gap
+                yield last
                 return
-            if end is End.WAITING and not follow:
+            if end is End.GONE or (end is End.WAITING and not follow):
                 return
             tries += 1
-            if self._has_new or time.monotonic() - began > 1.0:
+            if self._resume.last is not before or time.monotonic() - began > 1.0:
                 pause = FIRST_PAUSE
             self._connection.pause(pause)
             # A stream that ends well, and a container that starts, are worth another look soon.
             pause = min(2 * pause, LONGEST_PAUSE if end is End.CUT else 1.0)
 
-    def _stream(self, query: dict[str, Any], *, last_try: bool) -> Pieces:
-        """Yield the new pieces of one stream, and return how it has ended."""
+    def _begin(self, tail: int | None, since: float | None) -> dict[str, Any]:
+        """Return what asks for the lines after the last one, or for those to begin with."""
+        query: dict[str, Any] = {"container": self._pod.container, "timestamps": "true"}
+        if self._resume.since is not None:
+            return query | {"sinceTime": timestamp(self._resume.since)}
+        if tail is not None:
+            query["tailLines"] = tail
+        return query if since is None else query | {"sinceTime": timestamp(since)}
+
+    def _stream(self, query: dict[str, Any], *, last_try: bool) -> Generator[list[Line], None, End]:
+        """Yield the new lines of one stream, and return how it has ended."""
         self._resume.restart()
-        self._splitter, self._has_new = Splitter(), False
-        asked = {"container": self._pod.container, "timestamps": "true", **query}
-        opened = self._connection.open("GET", self._path, query=asked, read_seconds=IDLE_SECONDS)
+        self._splitter = Splitter()
+        opened = self._connection.open("GET", self._path, query=query, read_seconds=IDLE_SECONDS)
         try:
             with opened as answer:
                 for chunk in answer.stream(CHUNK):
                     if new := self._new(self._splitter.feed(chunk)):
-                        self._has_new = True
                         yield new
         except NotFound as error:
             if not error.message.startswith("pods "):  # its node
@@ -132,25 +119,20 @@ class PodLog:
         except Unavailable as error:
             if last_try or error.reason == CLOSED:
                 raise
-            if error.reason == IDLE:
-                yield self._resume.settle()
-            else:
+            if error.reason != IDLE:
                 self.is_complete = False
                 self._note(f"{error.message}; trying again")
             return End.CUT
         self.is_complete = not self._resume.gap
         return End.CLEAN
 
-    def _new(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Return the pieces that have not been seen; the kubelet's own words become notes."""
-        found: list[Piece] = []
-        for piece in pieces:
-            if piece.time:
-                found += self._resume.take(piece)
-            elif piece.text:
-                text = piece.text[:500].decode(errors="replace")
+    def _new(self, lines: list[Line]) -> list[Line]:
+        """Return the lines that have not been given; the kubelet's own words become notes."""
+        for line in lines:
+            if not line.time and line.text:
+                text = line.text[:500].decode(errors="replace")
                 self._connection.note(f"{self._pod.name}: the kubelet says: {text}")
-        return found
+        return self._resume.take(line for line in lines if line.time)
 
     def _note(self, text: str) -> None:
         now = time.monotonic()

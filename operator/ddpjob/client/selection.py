@@ -1,10 +1,11 @@
 """Which lines to show if somebody has not said it. No I/O."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ddpjob.client import why
-from ddpjob.client.logs import Ranges, Wanted
+from ddpjob.client.logs import LogLine, Ranges, Wanted
 from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
@@ -14,14 +15,23 @@ FAILURE_LINES = 50
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which lines to show, and why these."""
+class Query:
+    """Which lines to read, and whether to go on."""
 
-    wanted: Wanted
+    wanted: Wanted = field(default_factory=Wanted)
+    follow: bool = False
     tail: int | None = None
+    """Only the last lines of each pod, of those that are shown."""
     since: float | None = None
-    """Unix time before which lines are of no interest."""
+    """Only lines after this Unix time."""
+    shows: Callable[[LogLine], bool] | None = None
+    """A further condition of a line."""
+    max_streams: int = 64
+    """The most pods of an attempt that are read at once."""
+    container: str | None = None
+    """A container by its name; None for the trainer, or the init container that failed."""
     why: str = ""
+    """What is shown, where nobody has chosen it."""
 
 
 def select(
@@ -67,39 +77,34 @@ def check_is_there(name: str, nnodes: int, processes: int, wanted: Wanted) -> No
             raise NotFound(404, "NotFound", f"{name} has no {kind} {asked.text}; {has}")
 
 
-def choices(
-    body: Body, processes: int, wanted: Wanted | None, *, follow: bool
-) -> list[tuple[Choice, bool]]:
-    """Return which lines of a job to show, one choice after the other, and which to follow.
+def choices(body: Body, processes: int, wanted: Wanted | None, query: Query) -> list[Query]:
+    """Return the queries, to be read one after the other, for the wanted lines of a job.
 
-    `processes` are those of each pod. `wanted` is what somebody has asked for.
+    `processes` are those of each pod. If nobody says what is wanted, they are the last lines of the
+    rank that failed first, if the job failed or restarts, and then rank 0 from the failure on.
     """
     if wanted is not None:
-        return [(Choice(wanted), follow)]
-    status = body.get("status") or {}
-    failure = first_failure(status, processes)
-    if failure is None:
-        return [(Choice(Wanted(Ranges("0"))), follow)]
-    if not follow or why.state(status) in why.FINISHED:
-        return [(failure, False)]
-    if failure.wanted == Wanted(Ranges("0"), attempt=why.number(status, "attempt") or 0):
-        return [(replace(failure, wanted=Wanted(Ranges("0"))), True)]  # and what comes after them
-    return [(failure, False), (after_failure(status), True)]
-
-
-def first_failure(status: object, processes: int) -> Choice | None:
-    """Return the last lines of the rank that failed first, if the job failed or restarts.
-
-    Of a pod that failed as a whole they are those of all its ranks.
-    """
-    found = whose_lines(status, processes)
-    if why.state(status) not in ("Failed", "Restarting") or found is None:
-        return None
+        return [replace(query, wanted=wanted)]
+    status, rank_0 = body.get("status") or {}, Wanted(Ranges("0"))
+    failed = whose_lines(status, processes)
+    if why.state(status) not in ("Failed", "Restarting") or failed is None:
+        return [replace(query, wanted=rank_0)]
+    kind, number = failed
     attempt = why.number(status, "failure", "attempt") or 0
-    kind, number = found
-    wanted = Wanted(**{f"{kind}s": Ranges(str(number))}, attempt=attempt)
-    told = f"the last lines of {kind} {number}, which failed first in attempt {attempt}"
-    return Choice(wanted, FAILURE_LINES, None, told)
+    first = replace(
+        query,
+        wanted=Wanted(**{f"{kind}s": Ranges(str(number))}, attempt=attempt),
+        # Who searches wants all that there is.
+        tail=FAILURE_LINES if query.tail is None and query.shows is None else query.tail,
+        why=f"the last lines of {kind} {number}, which failed first in attempt {attempt}",
+    )
+    if not query.follow or why.state(status) in why.FINISHED:
+        return [replace(first, follow=False)]
+    if failed == ("rank", 0) and attempt == (why.number(status, "attempt") or 0):
+        return [replace(first, wanted=rank_0)]  # and what comes after them
+    failed_at = unix_seconds(why.text(status, "failure", "time"))
+    since = failed_at if query.since is None else query.since
+    return [replace(first, follow=False), replace(query, wanted=rank_0, since=since)]
 
 
 def whose_lines(status: object, processes: int) -> tuple[Literal["rank", "node"], int] | None:
@@ -109,9 +114,3 @@ def whose_lines(status: object, processes: int) -> tuple[Literal["rank", "node"]
     if rank is not None and rank // processes == node:
         return "rank", rank
     return None if node is None else ("node", node)
-
-
-def after_failure(status: Body) -> Choice:
-    """Return rank 0 from the failure on."""
-    since = unix_seconds(why.text(status, "failure", "time"))
-    return Choice(Wanted(Ranges("0")), since=since)

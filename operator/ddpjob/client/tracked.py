@@ -3,23 +3,20 @@
 import time
 from collections.abc import Callable
 from threading import Condition, Thread
-from typing import TYPE_CHECKING
 
 from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import Connection
 from ddpjob.client.logs import Log, Pod, read_pod
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS, PODS
 from ddpjob.json_depth import Body
-
-if TYPE_CHECKING:
-    from ddpjob.client.job import Job
 
 
 class Tracked:
     """The job and its pods as they are now. `changed` guards them, and is told of each change."""
 
-    def __init__(self, connection: Connection, job: "Job", container: str | None = None) -> None:
+    def __init__(self, connection: Connection, job: Snapshot, container: str | None = None) -> None:
         self._connection, self.job, self._container = connection, job, container
         self.changed = Condition()
         self.pods: dict[str, Pod] = {}
@@ -70,9 +67,7 @@ class Tracked:
         Thread(target=run, name="ddpjob-logs", daemon=True).start()
 
     def _watch_pods(self) -> None:
-        watch = self._connection.watch(
-            PODS, namespace=self.job.namespace, labels=self._labels, keep=_slim
-        )
+        watch = self._connection.watch(PODS, namespace=self.job.namespace, labels=self._labels)
         for event in watch:
             pod = self._pod(event.object)
             with self.changed:
@@ -91,7 +86,7 @@ class Tracked:
                 self.is_deleted = True
                 self._connection.note(f"-- {self.job.name} was deleted --")
                 return self._finish()
-            before, self.job = self.job, self.job.at(event.object)
+            before, self.job = self.job, Snapshot(event.object)
             if note := restarted(before, self.job):
                 self._connection.note(note)
             if self.job.is_finished:
@@ -116,7 +111,7 @@ class Tracked:
         return read_pod(body, self.job.name, self.job.uid, self._container)
 
 
-def restarted(before: "Job", now: "Job") -> str:
+def restarted(before: Snapshot, now: Snapshot) -> str:
     """Return a line that says that a round is over and why; empty if none is."""
     old, new = (job.attempt for job in (before, now))
     if (old, before.round) == (new, now.round):
@@ -129,24 +124,3 @@ def restarted(before: "Job", now: "Job") -> str:
     pods = f" ({nodes} pods)" if nodes else ""
     follows = f"waiting for attempt {new}{pods}" if new > old else f"round {now.round} follows"
     return f"-- {ended} ended{cause}; {follows} --"
-
-
-def _slim(body: Body) -> Body:
-    """Return what `read_pod` reads."""
-    kept = ("name", "namespace", "uid", "resourceVersion", "ownerReferences")
-    metadata = body["metadata"]
-    spec, status = why.part(body, "spec"), why.part(body, "status")
-    parts = ("phase", "initContainerStatuses", "containerStatuses")
-    of_container = ("name", "restartPolicy")
-    return {
-        "metadata": {name: metadata[name] for name in kept if name in metadata},
-        "spec": {
-            "nodeName": why.part(spec, "nodeName"),
-            **{
-                kind: [{name: why.part(each, name) for name in of_container} for each in entries]
-                for kind in ("initContainers", "containers")
-                if (entries := why.part(spec, kind))
-            },
-        },
-        "status": {name: why.part(status, name) for name in parts},
-    }
