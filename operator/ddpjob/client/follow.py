@@ -24,7 +24,7 @@ from ddpjob.ranks import format_ranks
 
 # Pods of a finished job whose containers still run are followed for so long.
 GRACE_SECONDS = 10.0
-Timed = tuple[float, LogLine]
+Timed = tuple[float, LogLine | None]
 
 
 class Logs:
@@ -85,11 +85,10 @@ class Logs:
                     raise self._tracked.error
                 self._begin()
                 lines = self._merge.take(time.monotonic())
+                self._changed.notify_all()  # readers may wait for room
                 is_over = self._is_over()
                 if not lines and not is_over:
                     self._changed.wait(0.5 if self._merge.is_empty else QUIET / 4)
-                elif lines:
-                    self._changed.notify_all()  # readers may wait for room
             if lines:
                 yield lines
             elif is_over:
@@ -187,7 +186,7 @@ class Logs:
             self._errors.append(error)
 
     def _batches(self, log: PodLog, pod: Pod) -> Iterator[list[Timed]]:
-        """Yield the wanted lines of a pod's log."""
+        """Yield the wanted lines of a pod's log, or None for the last of many unwanted ones."""
         query, processes = self._query, self.job.processes_per_node
         # The pods of later attempts are read from their beginning.
         is_later = pod.attempt > self._first_attempt
@@ -199,7 +198,7 @@ class Logs:
 
         def shown(lines: Iterable[Line]) -> list[Timed]:
             made = ((line.seconds, maker.line(line.text, line.time)) for line in lines)
-            return [timed for timed in made if self._shows(timed[1])]
+            return [(seconds, line) for seconds, line in made if self._shows(line)]
 
         if tail is not None:
             last = deque[Timed](maxlen=tail)
@@ -209,7 +208,8 @@ class Logs:
                 last.extend(shown(lines))
             yield list(last)
         if query.follow or tail is None:
-            yield from map(shown, log.lines(follow=query.follow, since=since))
+            for lines in log.lines(follow=query.follow, since=since):
+                yield shown(lines) or [(line.seconds, None) for line in lines[-1:]]
 
     def _shows(self, line: LogLine) -> bool:
         shows = self._query.shows
@@ -219,5 +219,5 @@ class Logs:
         with self._changed:
             while self._merge.is_full(number) and not self._is_closed:
                 self._changed.wait()
-            self._merge.put(number, lines, time.monotonic())
+            self._merge.put(number, lines)
             self._changed.notify_all()

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 Line = TypeVar("Line")
 
-# Seconds after which nobody waits for a log that brings nothing.
+# Seconds after which nobody waits for a log that has no line.
 QUIET = 0.3
 # Lines of one log that wait. Then its reader should wait too.
 FULL = 2000
@@ -23,8 +23,9 @@ class Merge(Generic[Line]):
     def __init__(self, quiet: float = QUIET) -> None:
         self._quiet = quiet
         # By the number of the log. A line comes with its time.
-        self._waiting: list[deque[tuple[float, Line]]] = []
-        self._brought: dict[int, float] = {}
+        self._waiting: list[deque[tuple[float, Line | None]]] = []
+        # Since when the logs that are open have no line; of no meaning while they have one.
+        self._emptied: dict[int, float] = {}
         # The logs that have a line, by its time.
         self._heads: list[tuple[float, int]] = []
 
@@ -37,39 +38,44 @@ class Merge(Generic[Line]):
         """Return the number of a new log, whose lines are waited for too."""
         number = len(self._waiting)
         self._waiting.append(deque())
-        self._brought[number] = now
+        self._emptied[number] = now
         return number
 
     def close(self, log: int) -> None:
-        """Wait for no further line of this log. Those that it has brought stay."""
-        self._brought.pop(log, None)
+        """Wait for no further line of this log. Those that it has put stay."""
+        self._emptied.pop(log, None)
 
     def is_full(self, log: int) -> bool:
         """Return whether many lines of this log wait."""
         return len(self._waiting[log]) >= FULL
 
-    def put(self, log: int, lines: Iterable[tuple[float, Line]], now: float) -> None:
-        """Add lines with their times, in the order of the log."""
+    def put(self, log: int, lines: Iterable[tuple[float, Line | None]]) -> None:
+        """Add lines with their times, in the order of the log.
+
+        None stands for a line that nobody wants, and says how far the log is.
+        """
         waiting = self._waiting[log]
         was_empty = not waiting
         waiting.extend(lines)
-        self._brought[log] = now
         if was_empty and waiting:
             heappush(self._heads, (waiting[0][0], log))
 
     def take(self, now: float) -> list[Line]:
         """Return the lines that go out now, in their order."""
         found: list[Line] = []
-        awaited = sum(self._is_awaited(log, now) for log in self._brought)
+        awaited = any(
+            not self._waiting[log] and now - since < self._quiet
+            for log, since in self._emptied.items()
+        )
         while self._heads and not awaited:
             _, log = heappop(self._heads)
             waiting = self._waiting[log]
-            found.append(waiting.popleft()[1])
+            _, line = waiting.popleft()
+            if line is not None:
+                found.append(line)
             if waiting:
                 heappush(self._heads, (waiting[0][0], log))
-            else:
-                awaited += log in self._brought and self._is_awaited(log, now)
+            elif log in self._emptied:
+                self._emptied[log] = now  # its reader may have waited for room
+                awaited = True
         return found
-
-    def _is_awaited(self, log: int, now: float) -> bool:
-        return not self._waiting[log] and now - self._brought[log] < self._quiet
