@@ -172,19 +172,6 @@ def test_a_pod_that_is_deleted_while_its_stream_is_cut_is_told(
     assert notes[-1] == "digits-0-0: lines are missing, which nobody has any more"
 
 
-def test_a_restart_in_place_is_followed_in_the_same_log(
-    cluster: Cluster, proxy: Proxy, client: Client
-) -> None:
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
-    log.write(b"step 1", b"ddpjob-agent: round 1 of attempt 0 begins", b"step 1 again")
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
-    cluster.status("digits", state="Succeeded", round=1)
-    lines = list(client.job("digits").logs(follow=True))
-    assert [(line.round, line.rank) for line in lines] == [(0, 0), (1, None), (1, 0)]
-
-
 def test_ranks_of_one_pod_are_told_apart(cluster: Cluster, proxy: Proxy, client: Client) -> None:
     job = cluster.running("digits")
     job = cluster.status("digits", worldSize=4)

@@ -68,11 +68,9 @@ def test_lines_are_selected(logs: list[PodLog], env: Mapping[str, str]) -> None:
     ("options", "words"),
     [
         (("--rank", "1-"), "must be numbers such as 0,8-11, got '1-'"),
-        (("--rank", "9-1"), "must be numbers such as"),
         (("--attempt", "last"), "must be a number, current or all, got 'last'"),
         (("--grep", "("), "no RE2 expression: missing ): ("),
         (("--since", "yesterday"), "must be a time such as 90s, 30m, 8h or 1h30m, got 'yesterday'"),
-        (("--tail", "-1"), "greater than or equal to 0"),
     ],
 )
 def test_wrong_options_are_named(
@@ -86,7 +84,6 @@ def test_wrong_options_are_named(
     ("options", "words"),
     [
         (("--rank", "4-7"), "digits has no rank 4-7; it has ranks 0 to 3"),
-        (("--rank", "9", "-f"), "digits has no rank 9; it has ranks 0 to 3"),
         (("--node", "2"), "digits has no node 2; it has node ranks 0 to 1"),
     ],
 )

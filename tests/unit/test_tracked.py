@@ -8,14 +8,13 @@ from tests.builders import job_object
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("error", [OverflowError, MemoryError, SystemExit])
-def test_whatever_ends_a_thread_is_seen_by_who_waits(error: type[BaseException]) -> None:
+def test_whatever_ends_a_thread_is_seen_by_who_waits() -> None:
     tracked = Tracked(None, Job(None, job_object("digits")))  # type: ignore[arg-type]
 
     def act() -> None:
-        raise error("cannot fit")
+        raise SystemExit("cannot fit")
 
     tracked.spawn(act)
     with tracked.changed:
         assert tracked.changed.wait_for(lambda: tracked.error is not None, 200)
-    assert isinstance(tracked.error, error)
+    assert isinstance(tracked.error, SystemExit)

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,15 +153,12 @@ def _search(expression: str | None) -> Callable[[LogLine], bool] | None:
     try:
         found = library.compile(expression, options)
     except library.error as error:
-        raise bad(f"no RE2 expression: {_words(error.args)}", "--grep") from None
+        raise bad(
+            f"no RE2 expression: {error.args[0].decode(errors='replace')}", "--grep"
+        ) from None
     except UnicodeEncodeError:
         raise bad(f"must be UTF-8, got {expression!r}", "--grep") from None
     return lambda line: found.search(line.text) is not None
-
-
-def _words(parts: Iterable[object]) -> str:
-    texts = (part.decode(errors="replace") if isinstance(part, bytes) else part for part in parts)
-    return " ".join(map(str, texts))
 
 
 class Printer:

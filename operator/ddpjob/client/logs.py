@@ -206,6 +206,9 @@ class Ranges:
 
     text: str
 
+    def __post_init__(self) -> None:
+        _ = self.spans  # raises ValueError
+
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """Return first and last number of each part."""

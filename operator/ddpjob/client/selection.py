@@ -52,9 +52,6 @@ def select(
         attempt = int(digits)
     which: int | Literal["all", "current"] = attempt  # type: ignore[assignment]
     ranks, nodes = (None if text is None else Ranges(str(text)) for text in (rank, node))
-    for named in (ranks, nodes):
-        if named is not None:
-            _ = named.spans  # raises ValueError
     if not everything and ranks is None and nodes is None:
         if attempt == "current":
             return None
