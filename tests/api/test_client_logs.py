@@ -308,6 +308,15 @@ def test_who_wants_no_old_line_gets_the_new_ones_alone(
     assert read(client.job("digits"), tail=0) == []
 
 
+def test_the_last_lines_are_only_those_since_a_time(
+    cluster: Cluster, proxy: Proxy, client: Client
+) -> None:
+    log = pod_log(cluster, proxy, cluster.running("digits"))
+    log.write(b"old", time_ns=seconds(0))
+    log.write(b"new")
+    assert read(client.job("digits"), tail=5, since=600) == ["new"]
+
+
 def test_a_pod_that_only_bears_the_labels_is_not_read(
     api_server: ApiServer, cluster: Cluster, proxy: Proxy, client: Client
 ) -> None:
