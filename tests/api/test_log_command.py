@@ -197,7 +197,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(
         terminal.until("step 2 loss 5.3")
         terminal.type("\x03")
         ended = terminal.end()
-    assert "  ddpjob logs -f digits '--grep=step [2]' --all --timestamps  come back" in ended.out
+    assert "  ddpjob logs -f digits --all '--grep=step [2]' --timestamps  come back" in ended.out
 
 
 def test_a_failed_job_shows_who_failed_first(

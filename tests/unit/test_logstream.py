@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from ddpjob.cli.logstream import SHOWN, record, shown
+from ddpjob.cli.logstream import SHOWN, record, shown_text
 from ddpjob.cli.values import seconds
 from ddpjob.client.logs import LogLine
 
@@ -25,13 +25,13 @@ def line(content: bytes) -> LogLine:
     ],
 )
 def test_a_line_is_shown_as_a_terminal_would_be_left_by_it(content: bytes, text: str) -> None:
-    assert shown(line(content)) == text
+    assert shown_text(line(content)) == text
 
 
 def test_a_long_line_is_cut_and_says_so() -> None:
-    whole = shown(line(b"x" * SHOWN))
+    whole = shown_text(line(b"x" * SHOWN))
     assert len(whole) == SHOWN
-    assert shown(line(b"x" * (SHOWN + 1))).endswith("x … (the line goes on)")
+    assert shown_text(line(b"x" * (SHOWN + 1))).endswith("x … (the line goes on)")
     assert record(line(b"x" * (SHOWN + 1)))["cut"] is True and "cut" not in record(line(b"x"))
 
 

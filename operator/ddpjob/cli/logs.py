@@ -1,5 +1,7 @@
 """`ddpjob logs`: what the ranks have printed, and go on printing."""
 
+import shlex
+import time
 from typing import Annotated
 
 import typer
@@ -7,8 +9,13 @@ import typer
 from ddpjob.cli.options import Context, Format, Kubeconfig, Name, Namespace, Place
 from ddpjob.cli.values import seconds
 
+# The options that choose lines and show them so. They belong to the command that comes back.
+CHOOSE = ("rank", "node", "everything", "container", "attempt", "grep")
+SHOW = ("timestamps", "output", "max_streams")
+
 
 def logs(
+    called: typer.Context,
     name: Name = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends, over restarts.")
@@ -66,20 +73,28 @@ def logs(
     exit code is 0 if the job succeeds and 1 if it fails. Ctrl-C ends the command (130), and the job
     runs on.
     """
-    from ddpjob.cli.logstream import Options, print_logs
+    from ddpjob.cli.logstream import Shown, choose, print_logs, search
+    from ddpjob.client.selection import Query
 
-    options = Options(
+    query = Query(
         follow=follow,
-        rank=rank,
-        node=node,
-        everything=everything,
-        container=container,
-        attempt=attempt,
-        since=since,
         tail=tail,
-        grep=grep,
-        timestamps=timestamps,
-        output=output,
+        since=None if since is None else time.time() - since,
+        shows=search(grep),
         max_streams=max_streams,
+        container=container,
     )
-    raise typer.Exit(print_logs(Place(namespace, context, kubeconfig), name, options))
+    wanted = choose(rank, node, attempt, everything=everything)
+    shown = Shown(query, wanted, output, timestamps=timestamps, words=_words(called))
+    raise typer.Exit(print_logs(Place(namespace, context, kubeconfig), name, shown))
+
+
+def _words(called: typer.Context) -> str:
+    """Return the options that choose lines and show them so, with a space before each."""
+    found = ""
+    for option in called.command.params:
+        value = called.params.get(option.name or "")
+        if option.name in CHOOSE + SHOW and value != option.default:
+            text = option.opts[0] if value is True else f"{option.opts[0]}={value}"
+            found += f" {shlex.quote(text)}"
+    return found

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shlex
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,68 +27,39 @@ COLOURS = (36, 33, 32, 35, 34, 96)
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options of `ddpjob logs`."""
+class Shown:
+    """Which lines are shown, and how."""
 
-    follow: bool = False
-    rank: str | None = None
-    node: str | None = None
-    everything: bool = False
-    container: str | None = None
-    attempt: str = "current"
-    since: float | None = None
-    """Seconds before now."""
-    tail: int | None = None
-    grep: str | None = None
-    timestamps: bool = False
+    query: Query
+    wanted: Wanted | None = None
+    """None for nothing in particular."""
     output: Format = Format.TEXT
-    max_streams: int = 64
-
-    def words(self) -> str:
-        """Return the options that choose lines and show them so, with a space before each."""
-        named = {"rank": self.rank, "node": self.node, "container": self.container}
-        named["grep"] = self.grep
-        parts = [f"--{name}={value}" for name, value in named.items() if value is not None]
-        parts += ["--all"] * self.everything + ["--timestamps"] * self.timestamps
-        parts += [f"--attempt={self.attempt}"] * (self.attempt != "current")
-        parts += [f"--output={self.output}"] * (self.output is not Format.TEXT)
-        parts += [f"--max-streams={self.max_streams}"] * (self.max_streams != 64)
-        return "".join(f" {shlex.quote(part)}" for part in parts)
+    timestamps: bool = False
+    words: str = ""
+    """The options for it, with a space before each."""
 
 
-def print_logs(place: Place, name: str | None, options: Options) -> Exit:
+def print_logs(place: Place, name: str | None, shown: Shown) -> Exit:
     """Print the lines, and return the exit code. Raises ClusterError or LoginFailed."""
-    wanted, query = _wanted(options), _query(options)
-    client = place.client()
+    client, wanted, follow = place.client(), shown.wanted, shown.query.follow
     job = find(client, name)
     if wanted:
         check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
-    printer = Printer(options.output, timestamps=options.timestamps)
+    printer = Printer(shown.output, timestamps=shown.timestamps)
     seen: Snapshot = job
     try:
-        for each in choices(job.body, job.processes_per_node, wanted, query):
-            if each.why:
-                note(f"{each.why} (--all has all)")
-            logs = Logs(client.connection, seen, each)
+        for query in choices(job.body, job.processes_per_node, wanted, shown.query):
+            if query.why:
+                note(f"{query.why} (--all has all)")
+            logs = Logs(client.connection, seen, query)
             if not sum(map(printer.print, logs.batches())):
-                _say_why(logs, each, place, goes_on=options.follow and not each.follow)
+                _say_why(logs, query, place, goes_on=follow and not query.follow)
             seen = logs.job
     except KeyboardInterrupt:
-        return detached(seen, place, f"logs -f {job.name}{options.words()}")
-    if not options.follow:
+        return detached(seen, place, f"logs -f {job.name}{shown.words}")
+    if not follow:
         return Exit.OK
     return ended(seen, place, is_deleted=logs.is_deleted)
-
-
-def _query(options: Options) -> Query:
-    return Query(
-        follow=options.follow,
-        tail=options.tail,
-        since=None if options.since is None else time.time() - options.since,
-        shows=_search(options.grep),
-        max_streams=options.max_streams,
-        container=options.container,
-    )
 
 
 def _say_why(logs: Logs, query: Query, place: Place, *, goes_on: bool) -> None:
@@ -127,21 +96,16 @@ def _because(job: Snapshot) -> str:
     return f"; {job.reason}" if job.reason else ""
 
 
-def _wanted(options: Options) -> Wanted | None:
+def choose(rank: str | None, node: str | None, attempt: str, *, everything: bool) -> Wanted | None:
+    """Return the lines that the options choose. Raises BadParameter."""
     try:
-        return select(
-            rank=options.rank,
-            node=options.node,
-            everything=options.everything,
-            attempt=options.attempt,
-        )
+        return select(rank=rank, node=node, everything=everything, attempt=attempt)
     except ValueError as error:
-        raise bad(
-            str(error), "--attempt" if "attempt" in str(error) else "--rank, --node"
-        ) from None
+        option = "--attempt" if "attempt" in str(error) else "--rank, --node"
+        raise bad(str(error), option) from None
 
 
-def _search(expression: str | None) -> Callable[[LogLine], bool] | None:
+def search(expression: str | None) -> Callable[[LogLine], bool] | None:
     """Return whether the expression is found in a line. RE2 needs no more than linear time."""
     if expression is None:
         return None
@@ -184,7 +148,7 @@ class Printer:
         self._width = max([self._width, *map(len, heads)])
         colours = [_colour(line) if self._coloured else None for line in lines]
         coloured(
-            (f"{head:<{self._width}} | ", colour, shown(line))
+            (f"{head:<{self._width}} | ", colour, shown_text(line))
             for head, colour, line in zip(heads, colours, lines, strict=True)
         )
 
@@ -193,7 +157,7 @@ class Printer:
         return time + line.place
 
 
-def shown(line: LogLine) -> str:
+def shown_text(line: LogLine) -> str:
     """Return the text of a line without colours, as a terminal would be left by it."""
     content = line.content.rstrip(b"\r")
     content = content[content.rfind(b"\r") + 1 :]  # of a progress bar the last state

@@ -34,7 +34,8 @@ class Onlooker:
         Raises JobRefused once its pods have been refused for some seconds.
         """
         from ddpjob.cli.endings import detached
-        from ddpjob.cli.logstream import Options, print_logs
+        from ddpjob.cli.logstream import Shown, print_logs
+        from ddpjob.client.selection import Query
 
         name = self._job.name
         try:
@@ -44,7 +45,7 @@ class Onlooker:
                 note(f"it starts with: ddpjob resume {name}{self._place.flags}")
                 return Exit.OK
             # Of a job that has finished meanwhile: all lines, or those of its first failure.
-            return print_logs(self._place, name, Options(follow=True))
+            return print_logs(self._place, name, Shown(Query(follow=True)))
         except KeyboardInterrupt:
             return detached(self._job, self._place, f"logs -f {name}")
 
