@@ -20,7 +20,9 @@ from pathlib import Path
 
 from ddpjob import api
 from ddpjob.client.documents import documents, to_yaml
-from ddpjob.convert import Note, convert, flattened, is_runtime, runtimes_of
+from ddpjob.convert.fields import Note
+from ddpjob.convert.objects import convert, flattened
+from ddpjob.convert.trainjob import is_runtime
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from tests.foreign import train_job
@@ -78,7 +80,7 @@ def rows(folder: Path) -> Iterator[Row]:
 def row(body: Body, objects: list[Body], file: Path, title: str) -> Row:
     """What one object becomes."""
     try:
-        converted = convert(body, runtimes_of(objects))
+        converted = convert(body, objects)
     except InvalidJob as problem:
         return Row(title, file, None, (), str(problem))
     return Row(title, file, converted.job, converted.notes)

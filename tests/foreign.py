@@ -3,8 +3,9 @@
 from random import Random
 from typing import Any
 
-from ddpjob.convert import Converted, Runtimes, convert
+from ddpjob.convert.objects import Converted, convert
 from ddpjob.json_depth import Body
+from ddpjob.pods.allowlist import Policy
 from tests.fuzz import Fuzz, pod_schemas
 
 IMAGE = "registry.example.com/train:1"
@@ -68,19 +69,39 @@ def runtime(name: str = "own", *, pod: Body | None = None, jobset: Any = (), **s
 
 def spec_of(body: Body, *runtimes: Body) -> Body:
     """The spec of the DDPJob that `body` becomes."""
-    found: Body = convert(body, Runtimes(runtimes)).job["spec"]
+    found: Body = convert(body, runtimes).job["spec"]
     return found
 
 
 def notes_of(body: Body, *runtimes: Body) -> list[str]:
     """What is said of the conversion."""
-    return [str(note) for note in convert(body, Runtimes(runtimes)).notes]
+    return [str(note) for note in convert(body, runtimes).notes]
 
 
 def note_at(converted: Converted, path: str) -> str:
     """What is said of the one field whose path ends so."""
     (found,) = [str(note) for note in converted.notes if note.path.endswith(path)]
     return found
+
+
+def everything(spec: Body) -> Policy:
+    """An allow-list that refuses nothing of the spec."""
+    overlays: list[Any] = [spec.get("template"), (spec.get("master") or {}).get("template")]
+    parts = [overlay["spec"] for overlay in overlays if overlay and "spec" in overlay]
+    # Kubernetes' own classes are not among "*".
+    classes = [str(part.get("priorityClassName")) for part in parts]
+    return Policy(
+        service_account_names=["*"],
+        priority_class_names=["*", *classes],
+        volume_types=["*"],
+        capabilities=["*"],
+        host_network=True,
+        host_pid=True,
+        host_ipc=True,
+        host_ports=True,
+        node_name=True,
+        privileged=True,
+    )
 
 
 _COMMANDS: tuple[list[str], ...] = (

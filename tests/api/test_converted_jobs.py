@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddpjob.client.documents import documents
-from ddpjob.convert import convert, runtimes_of
+from ddpjob.convert.objects import convert
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from tests.api.reading import Cluster
@@ -40,7 +40,7 @@ def test_what_is_converted_breaks_no_rule_of_the_api_server(
     refused, taken = list[str](), 0
     for title, body, runtimes in foreign(tmp_path):
         try:
-            job = convert(body, runtimes_of(runtimes)).job
+            job = convert(body, runtimes).job
         except InvalidJob:
             continue
         job = {**job, "metadata": {**job["metadata"], "namespace": cluster.namespace}}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob.client.documents import to_yaml
-from ddpjob.convert import convert
+from ddpjob.convert.objects import convert
 from tests.foreign import pytorch_job, template
 from tests.trainer.local_run import LocalRun
 

@@ -98,14 +98,10 @@ def test_other_objects_are_left_out_and_named(tmp_path: Path) -> None:
 
 REFUSED = [
     ("", "no PyTorchJob or TrainJob in the input"),
-    (text(CLAIM), "no PyTorchJob or TrainJob in the input"),
     (text(runtime()), "no PyTorchJob or TrainJob in the input"),
-    ("[]", "-: (object): (object): must be an object: PyTorchJob of kubeflow.org/v1"),
     ("a: 1", "-: (object): kind: must be PyTorchJob of kubeflow.org/v1 or TrainJob of trainer"),
-    (text(pytorch_job() | {"kind": "MPIJob"}), "MPIJob digits: kind: must be PyTorchJob of"),
     (text(pytorch_job(worker={"replicas": -1})), "replicas: must be at least 0, got -1"),
     ("a: [", "-: line 1, column 5: not YAML: "),
-    ("a: &a [*a]", "-: line 1, column 4: not YAML: more than 100000 items"),
     ("a: " + "[" * 100_000, "-: (file): must not be nested so deeply"),
 ]
 

@@ -54,7 +54,7 @@ def convert(
 def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:
     """Return the objects with their files, and whether all files could be read."""
     from ddpjob.client.documents import documents
-    from ddpjob.convert import flattened
+    from ddpjob.convert.objects import flattened
     from ddpjob.errors import InvalidJob
 
     found, is_whole = [], True
@@ -70,10 +70,11 @@ def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:
 
 def _converted(objects: list[tuple[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
     """Return the DDPJobs, and whether no object was refused. Print what is to be known of each."""
-    from ddpjob.convert import convert, is_foreign, is_runtime, runtimes_of
+    from ddpjob.convert.objects import convert, is_foreign
+    from ddpjob.convert.trainjob import is_runtime
     from ddpjob.errors import InvalidJob
 
-    known = runtimes_of(body for _, body in objects)
+    bodies = [body for _, body in objects]
     jobs, is_whole = [], True
     for file, body in objects:
         title = f"{file}: {_title(body)}"
@@ -81,7 +82,7 @@ def _converted(objects: list[tuple[str, Any]]) -> tuple[list[dict[str, Any]], bo
             say(f"{title}: left out, because it is neither a PyTorchJob nor a TrainJob", err=True)
         elif not is_runtime(body):
             try:
-                converted = convert(body, known)
+                converted = convert(body, bodies)
             except InvalidJob as error:
                 say(f"{title}: {error}", err=True)
                 is_whole = False

@@ -1,6 +1,7 @@
 """Reads an object of the input field by field, so that no field is lost in silence.
 
-Whoever knows a field takes it. What nobody has taken is reported as unknown at the end.
+A table has what becomes of most fields. Code takes the others. What nobody has taken is reported as
+unknown at the end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,13 +15,7 @@ from ddpjob.text import printable
 
 T = TypeVar("T")
 
-_WORDS = {
-    str: "a string",
-    int: "an integer",
-    bool: "true or false",
-    list: "a list",
-    dict: "an object",
-}
+_WORDS = {str: "a string", int: "an integer", bool: "true or false", list: "a list"}
 
 
 @dataclass(frozen=True)
@@ -36,38 +31,62 @@ class Note:
         return f"{self.path}: {'not carried over' if self.is_lost else 'changed'}: {self.text}"
 
 
-class Notes:
+class Notes(dict[Note, None]):
     """The notes of one conversion, each once, in the order in which the fields were read."""
-
-    def __init__(self) -> None:
-        self._notes: dict[Note, None] = {}
-
-    def __iter__(self) -> Iterator[Note]:
-        """Return an iterator over the notes."""
-        return iter(self._notes)
 
     def changed(self, path: str, text: str) -> None:
         """Note that a field is carried over, but means something else or stands elsewhere."""
-        self.add(Note(printable(path, MAX_PATH), printable(text, MAX_RULE), is_lost=False))
+        self[Note(printable(path, MAX_PATH), printable(text, MAX_RULE), is_lost=False)] = None
 
     def lost(self, path: str, text: str) -> None:
         """Note that a field is not carried over."""
-        self.add(Note(printable(path, MAX_PATH), printable(text, MAX_RULE), is_lost=True))
-
-    def add(self, *notes: Note) -> None:
-        """Add notes that are not there yet."""
-        self._notes |= dict.fromkeys(notes)
+        self[Note(printable(path, MAX_PATH), printable(text, MAX_RULE), is_lost=True)] = None
 
 
-def without_nulls(value: Any) -> Any:
-    """Return `value` without nulls, which the API server drops too."""
+@dataclass(frozen=True)
+class Same:
+    """The field is `name` of the spec, which is a path. A note has what is different there."""
+
+    name: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """The field is not carried over, for this reason. The default of the field needs no note."""
+
+    reason: str
+    default: Any = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """No DDPJob does what an object with this field does."""
+
+    rule: str
+
+
+# What becomes of fields, by their paths. `*` are all that are left of an object.
+Table = Mapping[str, Same | Dropped | Refused]
+
+
+def cleaned(value: Any) -> Any:
+    """Return a copy without nulls, which the API server drops too, and with fractions as texts.
+
+    Only quantities are fractions, and a DDPJob has them as texts.
+    """
     if isinstance(value, dict):
-        return {str(name): without_nulls(part) for name, part in value.items() if part is not None}
-    return [without_nulls(part) for part in value] if isinstance(value, list) else value
+        return {str(name): cleaned(part) for name, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return [cleaned(part) for part in value]
+    return repr(value) if isinstance(value, float) else value
 
 
 class Fields:
-    """An object of the input, whose fields are taken one by one."""
+    """An object of the input, whose fields are taken one by one.
+
+    The name of a field may be a path, such as `spec.suspend`.
+    """
 
     def __init__(self, value: Any, path: str, notes: Notes) -> None:
         if not isinstance(value, Mapping):
@@ -75,7 +94,7 @@ class Fields:
             raise InvalidJob(path or "(object)", rule, value)
         self.path, self.notes = path, notes
         self._left = dict(value)
-        self._parts: list[Fields] = []
+        self._parts: dict[str, Fields] = {}
 
     def where(self, name: str) -> str:
         """Return the path of the field `name`."""
@@ -90,67 +109,65 @@ class Fields:
         """Return an iterator over the names of the fields that nobody has taken."""
         return iter(list(self._left))
 
-    def take(self, name: str, kind: type[T]) -> T | None:
-        """Take a field of this type, or None if it is absent.
+    def part(self, path: str) -> "Fields":
+        """Return an object as fields of its own, without any field if it is absent."""
+        name, _, rest = path.partition(".")
+        if name not in self._parts:
+            self._parts[name] = Fields(self._left.pop(name, {}), self.where(name), self.notes)
+        return self._parts[name].part(rest) if rest else self._parts[name]
 
-        Raises InvalidJob if it is of another type.
-        """
-        value = self._left.pop(name, None)
+    def parts(self, path: str) -> list["Fields"]:
+        """Take a list of objects as fields of their own, which paths call by their names."""
+        found = []
+        for place, item in enumerate(self.take(path, list) or []):
+            name = item.get("name") if isinstance(item, Mapping) else None
+            title = name if isinstance(name, str) and name else place
+            found.append(Fields(item, self.where(f"{path}[{title}]"), self.notes))
+            self._parts[f"{path}[{place}]"] = found[-1]
+        return found
+
+    def take(self, path: str, kind: type[T]) -> T | None:
+        """Take a field of this type, or None if it is absent."""
+        *parts, name = path.split(".")
+        owner = self.part(".".join(parts)) if parts else self
+        value = owner._left.pop(name, None)
         if value is None:
             return None
         is_number = kind is int and isinstance(value, bool)
         if is_number or not isinstance(value, kind):
-            raise self.error(name, f"must be {_WORDS[kind]}", value)
+            raise self.error(path, f"must be {_WORDS[kind]}", value)
         return value
-
-    def need(self, name: str, kind: type[T]) -> T:
-        """Return a field of this type, and leave it. Raises InvalidJob if it is absent."""
-        if (value := self.take(name, kind)) is None:
-            raise InvalidJob(self.where(name), "is required")
-        self._left = {name: value, **self._left}
-        return value
-
-    def texts(self, name: str) -> list[str]:
-        """Take a list of strings, empty if the field is absent."""
-        found = self.take(name, list) or []
-        for place, text in enumerate(found):
-            if not isinstance(text, str):
-                raise self.error(f"{name}[{place}]", "must be a string", text)
-        return found
-
-    def part(self, name: str) -> "Fields":
-        """Take an object as fields of its own, without any field if it is absent."""
-        found = Fields(self.take(name, dict) or {}, self.where(name), self.notes)
-        self._parts.append(found)
-        return found
-
-    def parts(self, name: str, key: str = "name") -> list["Fields"]:
-        """Take a list of objects as fields of their own. `key` names them in paths."""
-        found = []
-        for place, item in enumerate(self.take(name, list) or []):
-            own = item.get(key) if isinstance(item, Mapping) else None
-            title = own if isinstance(own, str) and own else place
-            found.append(Fields(item, f"{self.where(name)}[{title}]", self.notes))
-        self._parts += found
-        return found
-
-    def named(self, name: str, key: str = "name") -> dict[str, "Fields"]:
-        """Take a list of objects by their names, which `key` has and keeps.
-
-        Raises InvalidJob if one has none, or the name of another.
-        """
-        found: dict[str, Fields] = {}
-        for part in self.parts(name, key):
-            own = part.need(key, str)
-            if own in found:
-                raise part.error(key, "must be another one in each item of the list", own)
-            found[own] = part
-        return found
 
     def rest(self) -> Body:
-        """Take all fields that are left, as they are."""
-        found, self._left = self._left, {}
+        """Take all fields that are left, as they are. Nothing below them is unknown then."""
+        found, self._left, self._parts = self._left, {}, {}
         return found
+
+    def read(self, table: Table) -> Body:
+        """Take the fields of a table, and return what they are in the spec of a DDPJob."""
+        found: Body = {}
+        for path, row in table.items():
+            if path.endswith("*") and isinstance(row, Dropped):
+                owner = self.part(path[:-2]) if path != "*" else self
+                owner.leave_out(row.reason, list(owner))
+            elif (value := self.take(path, object)) is not None:
+                self._become(row, path, value, found)
+        return found
+
+    def _become(self, row: Same | Dropped | Refused, path: str, value: Any, spec: Body) -> None:
+        where = self.where(path)
+        if isinstance(row, Refused):
+            raise self.error(path, row.rule, value)
+        if isinstance(row, Dropped):
+            if value != row.default:
+                self.notes.lost(where, f"{show(value, where)}: {row.reason}")
+        elif value is not False:
+            if row.note:
+                self.notes.changed(where, f"{show(value, where)}: is {row.name}, {row.note}")
+            *objects, name = row.name.split(".")
+            for part in objects:
+                spec = spec.setdefault(part, {})
+            spec[name] = value
 
     def leave_out(self, reason: str, names: Iterable[str]) -> None:
         """Take each of these fields that is there, and note that it is not carried over."""
@@ -161,8 +178,6 @@ class Fields:
 
     def end(self) -> None:
         """Note each field that nobody has taken, here and in all parts."""
-        for name, value in self.rest().items():
-            path = self.where(name)
-            self.notes.lost(path, f"{show(value, path)}: unknown field")
-        for part in self._parts:
+        self.leave_out("unknown field", list(self._left))
+        for part in self._parts.values():
             part.end()

@@ -4,17 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ddpjob.convert import runtimes
-from ddpjob.convert.fields import Fields, Note, Notes, without_nulls
+from ddpjob.convert import trainjob
+from ddpjob.convert.fields import Fields, Note, Notes, cleaned
 from ddpjob.convert.pytorchjob import convert_pytorch_job
-from ddpjob.convert.runtimes import Runtimes
 from ddpjob.convert.trainjob import convert_train_job
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import MAX_LEVELS, Body, is_deep
 
 # The kinds that can be converted, with their versions.
-PYTORCH_JOB, TRAIN_JOB = "PyTorchJob", "TrainJob"
-API_VERSIONS = {PYTORCH_JOB: "kubeflow.org/v1", TRAIN_JOB: runtimes.API_VERSION}
+API_VERSIONS = {"PyTorchJob": "kubeflow.org/v1", "TrainJob": trainjob.API_VERSION}
 _GROUPS = tuple(version.partition("/")[0] for version in API_VERSIONS.values())
 _RULE = " or ".join(f"{kind} of {version}" for kind, version in API_VERSIONS.items())
 
@@ -27,28 +25,26 @@ class Converted:
     notes: tuple[Note, ...]
 
 
-def convert(body: Any, known: Runtimes | None = None) -> Converted:
+def convert(body: Any, objects: Iterable[Any] = ()) -> Converted:
     """Return the DDPJob that does what the PyTorchJob or TrainJob `body` does.
 
-    `known` are the runtimes to which a TrainJob may refer, beside those that Trainer ships. The
-    result passes `api.validate`. Raises InvalidJob, with path, value and rule, if `body` is no such
-    object, or no DDPJob does what it does. A path that begins with `DDPJob` is one of the result.
+    A TrainJob may refer to a runtime among the objects. The result passes `api.validate`. Raises
+    InvalidJob, with path, value and rule, if `body` is no such object, or no DDPJob does what it
+    does. A path that begins with `DDPJob` is one of the result.
     """
+    notes = Notes()
     if not isinstance(body, dict):
-        raise Fields({}, "", Notes()).error("(object)", f"must be an object: {_RULE}", body)
+        raise Fields({}, "", notes).error("(object)", f"must be an object: {_RULE}", body)
     if is_deep(body):
         raise InvalidJob("(object)", f"must have at most {MAX_LEVELS} objects within each other")
-    notes = Notes()
-    source = Fields(without_nulls(body), "", notes)
+    source = Fields(cleaned(body), "", notes)
     kind, version = source.take("kind", str), source.take("apiVersion", str)
     if kind not in API_VERSIONS:
         raise source.error("kind", f"must be {_RULE}", kind)
     if version != API_VERSIONS[kind]:
         raise source.error("apiVersion", f"must be {API_VERSIONS[kind]} for a {kind}", version)
-    if kind == PYTORCH_JOB:
-        job = convert_pytorch_job(source)
-    else:
-        job = convert_train_job(source, known or Runtimes())
+    is_pytorch = kind == "PyTorchJob"
+    job = convert_pytorch_job(source) if is_pytorch else convert_train_job(source, objects)
     return Converted(job, tuple(notes))
 
 
@@ -59,22 +55,6 @@ def flattened(document: Any) -> Iterator[Any]:
         yield from document["items"]
     else:
         yield document
-
-
-def runtimes_of(objects: Iterable[Any]) -> Runtimes:
-    """Return the training runtimes among these objects."""
-    return Runtimes(
-        without_nulls(body) for body in objects if is_runtime(body) and not is_deep(body)
-    )
-
-
-def is_runtime(body: Any) -> bool:
-    """Return whether this is a training runtime, to which TrainJobs refer."""
-    return (
-        isinstance(body, dict)
-        and body.get("apiVersion") == runtimes.API_VERSION
-        and body.get("kind") in (runtimes.CLUSTER_KIND, runtimes.KIND)
-    )
 
 
 def is_foreign(body: Any) -> bool:

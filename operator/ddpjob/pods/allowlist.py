@@ -19,6 +19,7 @@ Body = Mapping[str, Any]
 # Sources of a projected volume that have nothing of the pod's identity. A token has it, and so has
 # podCertificate, because the API server accepts it like a token.
 _IMPERSONAL = ("configMap", "secret", "downwardAPI", "clusterTrustBundle")
+NOT_ALLOWED = "is not allowed by this installation"
 # Fields of a container that make its kubelet send requests, from the node's network.
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop")
 # The prefix of annotations for AppArmor, from before there was a field.
@@ -104,7 +105,7 @@ def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
 
 
 def _refuse(path: str, value: Any, setting: str) -> InvalidJob:
-    rule = f"{show(value)} is not allowed by this installation (policy.{setting})"
+    rule = f"{show(value)} {NOT_ALLOWED} (policy.{setting})"
     return InvalidJob(f"spec.template.{path}", rule, value)
 
 

@@ -172,13 +172,13 @@ def _metadata_misfits(metadata: Mapping[str, Any], parent: str) -> Iterator[Inva
 
 def _spec_misfits(spec: Mapping[str, Any], path: str) -> Iterator[InvalidJob]:
     yield from _directives(spec, path)
-    misshapen = list(_misshapen(spec, _POD, path))
-    yield from misshapen
+    wrong = list(misshapen(spec, path))
+    yield from wrong
     if spec.get("runtimeClassName") == "":  # the API server answers 500, as if it were overloaded
         yield InvalidJob(f"{path}.runtimeClassName", "must not be empty, got ''", "")
     if "ephemeralContainers" in spec:
         yield InvalidJob(f"{path}.ephemeralContainers", "cannot be set on new pods")
-    if misshapen:
+    if wrong:
         return
     for position, volume in enumerate(spec.get("volumes") or []):
         if (name := volume["name"]).startswith("ddpjob-"):
@@ -186,7 +186,7 @@ def _spec_misfits(spec: Mapping[str, Any], path: str) -> Iterator[InvalidJob]:
             yield InvalidJob(f"{path}.volumes[{position}].name", rule, name)
 
 
-def _misshapen(value: Any, shape: Any, path: str, key: str = "") -> Iterator[InvalidJob]:
+def misshapen(value: Any, path: str, shape: Any = _POD, key: str = "") -> Iterator[InvalidJob]:
     """Yield an InvalidJob for each part that has not this shape.
 
     The items of a list that is merged by a key must have the key.
@@ -199,11 +199,11 @@ def _misshapen(value: Any, shape: Any, path: str, key: str = "") -> Iterator[Inv
     elif isinstance(shape, list):
         field = path.rpartition(".")[2]
         for position, item in enumerate(value):
-            yield from _misshapen(item, shape[0], f"{path}[{position}]", MERGE_KEYS.get(field, ""))
+            yield from misshapen(item, f"{path}[{position}]", shape[0], MERGE_KEYS.get(field, ""))
     elif isinstance(shape, dict):
         for name, part in shape.items():
             if name in value:
-                yield from _misshapen(value[name], part, path + below(name))
+                yield from misshapen(value[name], path + below(name), part)
 
 
 def _directives(value: Any, path: str) -> Iterator[InvalidJob]:
