@@ -1,14 +1,19 @@
 """Jobs of other operators for tests, a line each, and odd ones out of the schema."""
 
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any
 
+from ddpjob import api
 from ddpjob.convert.objects import Converted, convert
+from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.pods.allowlist import Policy
 from tests.fuzz import Fuzz, pod_schemas
 
 IMAGE = "registry.example.com/train:1"
+# The spec that a PyTorchJob of three Workers becomes.
+PYTORCH_SPEC = {"image": IMAGE, "args": ["train.py"], "nnodes": 3, "cleanPodPolicy": "None"}
 
 
 def template(container: str = "pytorch", /, **fields: Any) -> Body:
@@ -193,3 +198,22 @@ def fuzzed_pytorch_job(number: int) -> Body:
 def fuzzed_train_job(number: int) -> tuple[Body, Body]:
     """TrainJob `number` with its runtime, the same every time."""
     return _Foreign(Random(number)).train_job()
+
+
+def conversions(cases: Iterable[tuple[Body, Any]]) -> Iterator[tuple[Body, Converted]]:
+    """The jobs that are converted, and what each becomes, checked. All others are refused in words.
+
+    A case is a job with its runtime.
+    """
+    refused = 0
+    for body, known in cases:
+        try:
+            converted = convert(body, [known])
+        except InvalidJob as problem:
+            assert "\n" not in str(problem) and len(str(problem)) < 1024, body
+            refused += 1
+        else:
+            assert api.validate(converted.job) == [], body
+            assert all(str(note).isprintable() for note in converted.notes), body
+            yield body, converted
+    assert refused

@@ -1,9 +1,6 @@
 """`ddpjob convert`: what it reads, what it prints and how it ends."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,30 +135,3 @@ def test_text_of_others_is_printed_as_text() -> None:
             ended = convert("-", "-o", form, stdin=json.dumps(body))
             assert all(line.isprintable() for line in ended.output.splitlines()), ended.output
             assert not any(line.startswith("fake.yaml") for line in ended.output.splitlines())
-
-
-def test_what_comes_out_runs(tmp_path: Path) -> None:
-    """A PyTorchJob whose ranks meet in a folder, each with the rank and the world it was told."""
-    script = "echo $WORLD_SIZE > /meet/$RANK; until [ -e /meet/0 ] && [ -e /meet/1 ]; do :; done"
-    volume = {"name": "meet", "persistentVolumeClaim": {"claimName": "meet"}}
-    pod = template(
-        command=["sh", "-c", script],
-        volumeMounts=[{"name": "meet", "mountPath": "/meet"}],
-        pod_volumes=[volume],
-    )
-    role = {"template": pod, "replicas": 1}
-    ended = convert("-", stdin=text(pytorch_job(worker=role, master=role)))
-    assert ended.exit_code == 0
-    (tmp_path / "job.yaml").write_text(ended.stdout)
-    words = ["run", "--local", "job.yaml", "--directory", "out"]
-    run = subprocess.run(
-        [sys.executable, "-m", "ddpjob", *words],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    met = tmp_path / "out" / "digits" / "volumes" / "meet"
-    assert {file.name: file.read_text() for file in met.iterdir()} == {"0": "2\n", "1": "2\n"}

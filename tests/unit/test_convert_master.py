@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import orjson
 import pytest
 
-from ddpjob import api
 from ddpjob.convert.objects import convert
 from ddpjob.errors import InvalidJob
-from ddpjob.pods import render
-from tests.foreign import everything, notes_of, pytorch_job, spec_of, template
+from tests.foreign import notes_of, pytorch_job, spec_of, template
 
 A = {"name": "A", "value": "1"}
 DATA = {"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}
@@ -23,53 +20,26 @@ def job(worker: dict[str, Any], master: dict[str, Any]) -> Any:
     )
 
 
+def overlay(*trainer: Any, **pod: Any) -> Any:
+    """What the template of rank 0 has in its trainer and its pod."""
+    containers = {"containers": [{"name": "trainer", **each} for each in trainer]}
+    return {"template": {"spec": {**pod, **(containers if trainer else {})}}}
+
+
+B = [{"name": "A", "value": "2"}, {"name": "B"}]
+POOLS = ({"pod_nodeSelector": {"a": name}} for name in "bc")
 CASES: list[tuple[dict[str, Any], dict[str, Any], Any]] = [
     ({}, {}, None),
     ({}, {"image": "other:1"}, {"image": "other:1"}),
-    (
-        {"resources": {"limits": {"cpu": 4}}},
-        {"resources": {"limits": {"memory": "1Gi"}}},
-        {"resources": {"limits": {"memory": "1Gi"}}},
-    ),
     ({"resources": {"limits": {"cpu": 4}}}, {}, {"resources": {}}),
-    (
-        {"env": [A]},
-        {"env": [{"name": "A", "value": "2"}, {"name": "B"}]},
-        {
-            "template": {
-                "spec": {
-                    "containers": [
-                        {
-                            "name": "trainer",
-                            "env": [{"name": "A", "value": "2"}, {"name": "B"}],
-                        }
-                    ]
-                }
-            }
-        },
-    ),
+    ({"env": [A]}, {"env": B}, overlay({"env": B})),
     (
         {},
         {"volumeMounts": [MOUNT], "pod_volumes": [DATA]},
-        {
-            "template": {
-                "spec": {
-                    "containers": [{"name": "trainer", "volumeMounts": [MOUNT]}],
-                    "volumes": [DATA],
-                }
-            }
-        },
+        overlay({"volumeMounts": [MOUNT]}, volumes=[DATA]),
     ),
-    (
-        {"pod_tolerations": [{"key": "a"}]},
-        {"pod_tolerations": []},
-        {"template": {"spec": {"tolerations": []}}},
-    ),
-    (
-        {"pod_nodeSelector": {"a": "b"}},
-        {"pod_nodeSelector": {"a": "c"}},
-        {"template": {"spec": {"nodeSelector": {"a": "c"}}}},
-    ),
+    ({"pod_tolerations": [{"key": "a"}]}, {"pod_tolerations": []}, overlay(tolerations=[])),
+    (*POOLS, overlay(nodeSelector={"a": "c"})),
 ]
 
 
@@ -86,7 +56,6 @@ def test_labels_of_the_master_alone() -> None:
 
 
 KEPT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"env": [A]}, {}, "[pytorch].env"),
     ({"env": [A, {"name": "B"}]}, {"env": [A]}, "Worker.template.spec.containers[pytorch].env[B]"),
     ({"pod_nodeSelector": {"a": "b", "c": "d"}}, {"pod_nodeSelector": {"a": "b"}}, "Selector.c"),
     ({"workingDir": "/src"}, {}, "[pytorch].workingDir"),
@@ -152,22 +121,3 @@ def test_all_pods_get_the_workers_shm_and_grace_and_the_masters_port() -> None:
     assert "shm" not in spec and "master" not in spec
     for path in ("Master.template.spec.containers[pytorch].volumeMounts[/dev/shm]", "GraceP"):
         assert any("the Worker has another" in n and path in n for n in notes_of(body)), path
-
-
-def test_the_rendered_pods_are_those_of_the_two_roles() -> None:
-    worker = {"env": [A], "resources": {"limits": {"cpu": 4}}, "pod_nodeSelector": {"pool": "w"}}
-    master = {
-        "env": [A, {"name": "B", "value": "2"}],
-        "resources": {"limits": {"cpu": 1}},
-        "image": "master:1",
-        "pod_nodeSelector": {"pool": "m"},
-    }
-    made = convert(job(worker, master)).job
-    pods = render.pods(api.DDPJob.parse(made), render.Agent(b""), everything(made["spec"]))
-    for rank, asked in ((0, master), (1, worker)):
-        pod = orjson.loads(pods.body(rank))["spec"]
-        assert pod["nodeSelector"] == asked["pod_nodeSelector"]
-        trainer = pod["containers"][0]
-        assert trainer["resources"]["limits"] == asked["resources"]["limits"]  # type: ignore[index]
-        values = {variable["name"]: variable.get("value") for variable in trainer["env"]}
-        assert values["A"] == "1" and values.get("B") == ("2" if rank == 0 else None)

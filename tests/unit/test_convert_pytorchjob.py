@@ -14,7 +14,8 @@ from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.overlay import MERGE_KEYS, is_keyed
 from tests.foreign import (
-    IMAGE,
+    PYTORCH_SPEC,
+    conversions,
     everything,
     fuzzed_pytorch_job,
     note_at,
@@ -25,21 +26,107 @@ from tests.foreign import (
 )
 
 JOBS = 1500
-PLAIN = {"image": IMAGE, "args": ["train.py"], "nnodes": 3, "cleanPodPolicy": "None"}
+LOW = template(pod_priorityClassName="low")
+NEVER, ALWAYS = {"restartPolicy": "Never"}, {"restartPolicy": "Always"}
+RUN_POLICY = {
+    "cleanPodPolicy": "All",
+    "ttlSecondsAfterFinished": 60,
+    "activeDeadlineSeconds": 3600,
+    "suspend": True,
+}
+ELASTIC = {
+    "minReplicas": 1,
+    "maxReplicas": 8,
+    "rdzvBackend": "etcd",
+    "rdzvConf": [{"key": "timeout", "value": "1"}],
+    "standalone": True,
+    "metrics": [{"type": "Resource"}],
+}
 
 
-def test_workers_alone() -> None:
-    job = convert(pytorch_job()).job
-    assert job["metadata"] == {"name": "digits"}
-    assert job["spec"] == PLAIN
-    assert list(job["spec"]) == ["image", "args", "nnodes", "cleanPodPolicy"]  # in their order
+def high(**fields: Any) -> Any:
+    """A PyTorchJob whose pod group has a priority class."""
+    return pytorch_job(runPolicy={"schedulingPolicy": {"priorityClass": "high"}}, **fields)
 
 
-def test_the_master_is_rank_0_and_its_success_is_that_of_the_job() -> None:
-    assert spec_of(pytorch_job(master={})) == {**PLAIN, "nnodes": 4, "successPolicy": "Rank0"}
-    alone = pytorch_job(worker={"replicas": 0}, master={})
-    assert spec_of(alone) == {**PLAIN, "nnodes": 1}
-    assert "there are no replicas" in note_at(convert(alone), "Worker.template")
+def restarts(count: int) -> Body:
+    """The fields of a spec with this limit of restarts."""
+    return {"failurePolicy": {"maxRestarts": count}}
+
+
+# What a PyTorchJob becomes beside the fields of PYTORCH_SPEC, and a part of the notes.
+BECOMES: list[tuple[Body, Body, str]] = [
+    (pytorch_job(), {}, "Worker.restartPolicy: changed: OnFailure: the whole group restarts"),
+    (pytorch_job(master={}), {"nnodes": 4, "successPolicy": "Rank0"}, ""),
+    (pytorch_job(worker={"replicas": 0}, master={}), {"nnodes": 1}, "there are no replicas"),
+    (pytorch_job(worker=ALWAYS), {}, "not carried over: Always: a rank that has ended well"),
+    (pytorch_job(worker=NEVER), restarts(0), "Never: after a failure the job fails"),
+    (
+        pytorch_job(worker=NEVER, master=ALWAYS),
+        {"nnodes": 4, "successPolicy": "Rank0", **restarts(0)},
+        "Never: counts for the Master too",
+    ),
+    (
+        pytorch_job(runPolicy={"backoffLimit": 5}),
+        restarts(5),
+        "backoffLimit: changed: 5: is failurePolicy.maxRestarts, which counts restarts of the",
+    ),
+    (pytorch_job(runPolicy={"backoffLimit": 5000}), restarts(1000), "5000: 1000 are the most"),
+    (
+        pytorch_job(elasticPolicy={"maxRestarts": 7}, runPolicy={"backoffLimit": 5}),
+        restarts(7),
+        "backoffLimit: not carried over: 5: another field",
+    ),
+    (
+        pytorch_job(
+            worker={"template": template(command=["torchrun", "--max-restarts=9", "train.py"])},
+            elasticPolicy={"maxRestarts": 7},
+        ),
+        restarts(9),
+        "",
+    ),
+    (pytorch_job(runPolicy=RUN_POLICY), RUN_POLICY, ""),
+    (
+        pytorch_job(runPolicy={"schedulingPolicy": {"scheduleTimeoutSeconds": 600}}),
+        {"startupDeadlineSeconds": 600},
+        "600: is startupDeadlineSeconds, which also covers the pull of images",
+    ),
+    (
+        high(),
+        {"template": {"spec": {"priorityClassName": "high"}}},
+        "priorityClass: changed: 'high': is template.spec.priorityClassName",
+    ),
+    (high(worker={"template": LOW}), {"template": {"spec": {"priorityClassName": "low"}}}, ""),
+    (
+        pytorch_job(runPolicy={"schedulingPolicy": {"queue": "q", "minResources": {"cpu": 3}}}),
+        {},
+        "schedulingPolicy.minResources: not carried over: {cpu}: ddpjob is no gang scheduler",
+    ),
+    (
+        pytorch_job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}),
+        {},
+        "managedBy: not carried over: 'kueue.x-k8s.io/multikueue': it does not know DDPJobs",
+    ),
+    (pytorch_job(elasticPolicy={"nProcPerNode": 4}), {"nprocPerNode": 4}, ""),
+    (pytorch_job(runPolicy={"suspend": None}, nprocPerNode=None), {}, ""),
+]
+
+
+@pytest.mark.parametrize(("body", "expected", "said"), BECOMES)
+def test_what_a_pytorchjob_becomes(body: Any, expected: Any, said: str) -> None:
+    assert spec_of(body) == PYTORCH_SPEC | expected
+    assert said in "\n".join(notes_of(body))
+
+
+def test_the_fields_of_the_result_are_in_their_order() -> None:
+    assert list(spec_of(pytorch_job())) == ["image", "args", "nnodes", "cleanPodPolicy"]
+
+
+def test_an_elastic_job_trains_on_its_replicas() -> None:
+    converted = convert(pytorch_job(elasticPolicy=ELASTIC))
+    assert converted.job["spec"] == PYTORCH_SPEC
+    lost = {note.path.rpartition(".")[2] for note in converted.notes if note.is_lost}
+    assert lost == ELASTIC.keys()
 
 
 def test_metadata_that_belongs_to_the_old_object_is_left_out_and_named() -> None:
@@ -67,104 +154,12 @@ def test_metadata_that_belongs_to_the_old_object_is_left_out_and_named() -> None
     assert "Kueue does not know DDPJobs" in note_at(converted, "queue-name")
 
 
-FAILURES: list[tuple[dict[str, Any], dict[str, Any], Any, str]] = [
-    ({"restartPolicy": "OnFailure"}, {}, None, "OnFailure: the whole group restarts"),
-    ({"restartPolicy": "Always"}, {}, None, "not carried over: Always: a rank that has ended"),
-    ({"restartPolicy": "Never"}, {}, {"maxRestarts": 0}, "Never: after a failure the job fails"),
-    ({}, {"backoffLimit": 5}, {"maxRestarts": 5}, ""),
-]
-
-
-def test_more_restarts_than_a_ddpjob_can_have() -> None:
-    job = pytorch_job(runPolicy={"backoffLimit": 5000})
-    assert spec_of(job)["failurePolicy"] == {"maxRestarts": 1000}
-    assert "changed: 5000: 1000 are the most" in note_at(convert(job), "failurePolicy.maxRestarts")
-
-
-@pytest.mark.parametrize(("worker", "policy", "expected", "said"), FAILURES)
-def test_restart_policies(worker: Any, policy: Any, expected: Any, said: str) -> None:
-    job = pytorch_job(worker=worker, runPolicy=policy)
-    assert spec_of(job).get("failurePolicy") == expected
-    assert said in " ".join(note for note in notes_of(job) if ".restartPolicy: " in note)
-
-
 def test_exit_codes_below_128_are_permanent_with_restart_policy_exit_code() -> None:
     job = pytorch_job(worker={"restartPolicy": "ExitCode"}, runPolicy={"backoffLimit": 2})
     policy = spec_of(job)["failurePolicy"]
     codes = [code for rule in policy["rules"] for code in rule["onExitCodes"]]
     assert codes == list(range(1, 128)) and policy["maxRestarts"] == 2
     assert {rule["action"] for rule in policy["rules"]} == {"FailJob"}
-
-
-def test_one_restart_policy_counts_for_the_group() -> None:
-    job = pytorch_job(worker={"restartPolicy": "Never"}, master={"restartPolicy": "Always"})
-    assert spec_of(job)["failurePolicy"] == {"maxRestarts": 0}
-    assert "Never: counts for the Master too" in " ".join(notes_of(job))
-
-
-def test_the_limit_nearest_to_the_script_counts() -> None:
-    job = pytorch_job(elasticPolicy={"maxRestarts": 7}, runPolicy={"backoffLimit": 5})
-    assert spec_of(job)["failurePolicy"] == {"maxRestarts": 7}
-    assert "not carried over: 5: another" in note_at(convert(job), "backoffLimit")
-    command = ["torchrun", "--max-restarts=9", "train.py"]
-    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = template(command=command)
-    assert spec_of(job)["failurePolicy"] == {"maxRestarts": 9}
-
-
-def test_the_run_policy() -> None:
-    policy = {
-        "cleanPodPolicy": "All",
-        "ttlSecondsAfterFinished": 60,
-        "activeDeadlineSeconds": 3600,
-        "suspend": True,
-        "schedulingPolicy": {
-            "minAvailable": 3,
-            "queue": "q",
-            "minResources": {"cpu": 3},
-            "priorityClass": "high",
-            "scheduleTimeoutSeconds": 600,
-        },
-        "managedBy": "kueue.x-k8s.io/multikueue",
-    }
-    job = pytorch_job(runPolicy=policy)
-    assert spec_of(job) == {
-        **PLAIN,
-        "cleanPodPolicy": "All",
-        "ttlSecondsAfterFinished": 60,
-        "activeDeadlineSeconds": 3600,
-        "suspend": True,
-        "startupDeadlineSeconds": 600,
-        "template": {"spec": {"priorityClassName": "high"}},
-    }
-    converted = convert(job)
-    for name in ("minAvailable", "queue", "minResources"):
-        assert "not carried over" in note_at(converted, f"schedulingPolicy.{name}")
-    assert "changed" in note_at(converted, "priorityClass")
-    assert "not carried over" in note_at(converted, "managedBy")
-
-
-def test_the_pods_own_priority_class_outranks_that_of_the_pod_group() -> None:
-    pod = template(pod_priorityClassName="low")
-    policy = {"schedulingPolicy": {"priorityClass": "high"}}
-    spec = spec_of(pytorch_job(worker={"template": pod}, runPolicy=policy))
-    assert spec["template"] == {"spec": {"priorityClassName": "low"}}
-
-
-def test_an_elastic_job_trains_on_its_replicas() -> None:
-    policy = {
-        "minReplicas": 1,
-        "maxReplicas": 8,
-        "rdzvBackend": "etcd",
-        "rdzvHost": "etcd",
-        "rdzvConf": [{"key": "timeout", "value": "1"}],
-        "standalone": True,
-        "nProcPerNode": 4,
-        "metrics": [{"type": "Resource"}],
-    }
-    converted = convert(pytorch_job(elasticPolicy=policy))
-    assert converted.job["spec"] == {**PLAIN, "nprocPerNode": 4}
-    lost = {note.path.rpartition(".")[2] for note in converted.notes if note.is_lost}
-    assert lost == policy.keys() - {"nProcPerNode"}
 
 
 REFUSED: list[tuple[Any, str]] = [
@@ -198,9 +193,7 @@ def test_what_can_be_no_ddpjob_is_refused_with_the_reason(body: Any, rule: str) 
 
 def test_roles_of_other_names_and_twice_the_same_are_refused() -> None:
     for names in (["Chief"], ["Worker", "worker"]):
-        job = pytorch_job()
-        role = job["spec"]["pytorchReplicaSpecs"]["Worker"]
-        job["spec"]["pytorchReplicaSpecs"] = dict.fromkeys(names, role)
+        job = pytorch_job(pytorchReplicaSpecs=dict.fromkeys(names, {"template": template()}))
         with pytest.raises(InvalidJob, match="must be Master or Worker, each once, got"):
             convert(job)
 
@@ -212,20 +205,8 @@ def test_an_unknown_field_is_named_wherever_it_is() -> None:
         for name in path.split(".") if path else []:
             part = part.setdefault(name, {})
         part["tomorrow"] = 1
-        assert f"{path}.tomorrow: not carried over: 1: unknown".strip(".") in " ".join(
-            notes_of(job)
-        )
-
-
-def test_unknown_fields_of_pods_and_containers_stay_in_the_overlay() -> None:
-    pod = template(pod_tomorrow={"a": 1}, later=2)
-    overlay = spec_of(pytorch_job(worker={"template": pod}))["template"]["spec"]
-    assert overlay == {"tomorrow": {"a": 1}, "containers": [{"name": "trainer", "later": 2}]}
-
-
-def test_nulls_are_absent_fields() -> None:
-    job = pytorch_job(elasticPolicy=None, runPolicy={"suspend": None}, nprocPerNode=None)
-    assert convert(job) == convert(pytorch_job(runPolicy={}))
+        lost = f"{path}.tomorrow: not carried over: 1: unknown field"
+        assert lost.strip(".") in notes_of(job)
 
 
 def test_what_both_roles_have_is_said_once() -> None:
@@ -292,20 +273,9 @@ def is_in_the_pods_or_named(body: Body, converted: Converted) -> bool:
 
 
 def test_every_job_is_converted_to_a_valid_one_or_refused_in_words() -> None:
-    ended = {"converted": 0, "refused": 0}
-    for number in range(JOBS):
-        body = fuzzed_pytorch_job(number)
-        try:
-            converted = convert(body)
-        except InvalidJob as problem:
-            assert "\n" not in str(problem) and len(str(problem)) < 1024, number
-            ended["refused"] += 1
-        else:
-            assert api.validate(converted.job) == [], number
-            assert all(str(note).isprintable() for note in converted.notes), number
-            assert is_in_the_pods_or_named(body, converted), number
-            ended["converted"] += 1
-    assert min(ended.values()) > JOBS / 5, ended
+    cases = ((fuzzed_pytorch_job(number), None) for number in range(JOBS))
+    found = [is_in_the_pods_or_named(*each) for each in conversions(cases)]
+    assert all(found) and len(found) > JOBS / 5
 
 
 def test_reserved_variables_are_dropped_and_named() -> None:
