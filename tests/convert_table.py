@@ -21,7 +21,7 @@ from pathlib import Path
 from ddpjob import api
 from ddpjob.client.documents import documents, to_yaml
 from ddpjob.convert.fields import Note
-from ddpjob.convert.objects import convert, flattened
+from ddpjob.convert.objects import convert
 from ddpjob.convert.trainjob import is_runtime
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
@@ -63,7 +63,7 @@ class Row:
 def rows(folder: Path) -> Iterator[Row]:
     """A row for each job in the examples of a checkout, and for a job of each of its runtimes."""
     for file in sorted((folder / "examples").rglob("*.yaml")):
-        objects = [body for document in documents(str(file)) for body in flattened(document)]
+        objects = list(documents(str(file)))
         for body in objects:
             if isinstance(body, dict) and body.get("kind") in ("PyTorchJob", "TrainJob"):
                 yield row(body, objects, file, f"{folder.name}: {file.relative_to(folder)}")

@@ -73,6 +73,11 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"terminationGracePeriodSeconds": 90},
         "",
     ),
+    (
+        {"pod_terminationGracePeriodSeconds": 0},
+        {"terminationGracePeriodSeconds": 1},
+        "GracePeriodSeconds: changed: 0: is 1, the least that a DDPJob can have",
+    ),
     ({f"pod_{name}": value for name, value in OF_POD.items()}, in_pod(**OF_POD), ""),
     (OF_TRAINER, in_trainer(**OF_TRAINER), ""),
     (
@@ -199,7 +204,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"resources": {"limits": {"cpu": "x"}}}, "DDPJob spec.resources.limits.cpu: must be a quant"),
     ({"ports": [{"name": "pytorchjob-port", "containerPort": 80}]}, "DDPJob spec.masterPort: must"),
     ({"pod_volumes": [{"name": "ddpjob-run", "emptyDir": {}}]}, "begin with ddpjob- are reserved"),
-    ({"pod_terminationGracePeriodSeconds": 0}, "GracePeriodSeconds: must be at least 1, got 0"),
 ]
 
 

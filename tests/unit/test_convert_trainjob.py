@@ -149,6 +149,8 @@ def restarts(count: int) -> dict[str, Any]:
 EIGHT: dict[str, Any] = {"limits": {"cpu": 8}}
 PYTHON = {"command": ["python", "a.py"], "resourcesPerNode": EIGHT}
 OTHER = {"targetJobs": [{"name": "dataset-initializer"}], "spec": {"nodeSelector": {"a": "b"}}}
+LOADER = patch(spec={})
+LOADER["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]["name"] = "loader"
 ELASTIC = {"elasticPolicy": {"minNodes": 2, "maxRestarts": 3}, "envInjection": {}}
 HELD = {"suspend": True, "activeDeadlineSeconds": 60}
 MANAGER = "trainer.kubeflow.org/trainjob-controller"
@@ -172,6 +174,7 @@ BECOMES: list[tuple[Any, Any, Any]] = [
     (own(), limited(), restarts(1)),
     (own(), limited({"failurePolicy": {"maxRestarts": 2}}), restarts(2)),
     (own(), limited(torch=ELASTIC), restarts(3)),
+    (own(trainer={"command": ["torchrun", "--max-restarts=4", "train.py"]}), OWN, restarts(4)),
 ]
 
 
@@ -183,6 +186,7 @@ def test_what_a_trainjob_becomes(job: Any, known: Any, expected: Any) -> None:
 NOTED: list[tuple[Any, Any, str]] = [
     (own(), OWN, "failurePolicy: changed: absent: the whole group restarts"),
     (own(podTemplateOverrides=[OTHER]), OWN, "spec: not carried over: {nodeSelector}: a DDPJob"),
+    (own(runtimePatches=[LOADER]), OWN, "template: not carried over: {spec}: a DDPJob has no such"),
     (own(managedBy="x"), OWN, "managedBy: not carried over: 'x': it does not know DDPJobs"),
     (own(), limited({"failurePolicy": {"rules": [{}]}}), "failurePolicy.rules: not carried over"),
     (own(), limited({"successPolicy": {}}), "successPolicy: not carried over: {}: the JobSet's"),

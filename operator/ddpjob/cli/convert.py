@@ -54,14 +54,13 @@ def convert(
 def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:
     """Return the objects with their files, and whether all files could be read."""
     from ddpjob.client.documents import documents
-    from ddpjob.convert.objects import flattened
     from ddpjob.errors import InvalidJob
 
     found, is_whole = [], True
     for file in files:
         try:
-            for document in documents(file):
-                found += [(file, body) for body in flattened(document)]
+            for body in documents(file):
+                found.append((file, body))
         except InvalidJob as error:
             say(f"{file}: {error}", err=True)
             is_whole = False

@@ -1,6 +1,6 @@
 """Knows the kinds of objects in the input, and converts one of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +46,6 @@ def convert(body: Any, objects: Iterable[Any] = ()) -> Converted:
     is_pytorch = kind == "PyTorchJob"
     job = convert_pytorch_job(source) if is_pytorch else convert_train_job(source, objects)
     return Converted(job, tuple(notes))
-
-
-def flattened(document: Any) -> Iterator[Any]:
-    """Yield the objects of a list such as `kubectl get -o yaml` prints, or the document itself."""
-    is_list = isinstance(document, dict) and str(document.get("kind")).endswith("List")
-    if is_list and isinstance(document.get("items"), list):
-        yield from document["items"]
-    else:
-        yield document
 
 
 def is_foreign(body: Any) -> bool:

@@ -15,6 +15,7 @@ from ddpjob.json_depth import Body
 from ddpjob.pods import overlay
 
 SHM = "/dev/shm"
+_GRACE = "terminationGracePeriodSeconds"
 # Parts that are as good as absent if they are empty.
 _PARTS = ("initContainers", "volumes", "env", "ports", "volumeMounts", "resources")
 # What a DDPJob's pods have in place of labels of others, with the same meaning.
@@ -96,10 +97,10 @@ def read_pod(template: Fields, main: str, port_name: str = "") -> Pod:
         _read_env(container, place, notes, is_trainer=container is trainer)
     port = _read_ports(trainer, port_name, where, notes)
     _read_volumes(pod, trainer)
-    shm, grace = (
-        _take_shm(pod, trainer, where, notes),
-        pod.pop("terminationGracePeriodSeconds", None),
-    )
+    shm, grace = _take_shm(pod, trainer, where, notes), pod.pop(_GRACE, None)
+    if grace == 0:
+        notes.changed(f"{path}.{_GRACE}", "0: is 1, the least that a DDPJob can have")
+        grace = 1
     _explain(pod, path, notes)
     _secure(pod, path, notes)
     for part in (pod, *(container for _, container in _containers(pod))):
