@@ -61,6 +61,7 @@ BECOMES: list[tuple[Body, Body, str]] = [
     (pytorch_job(worker={"replicas": 0}, master={}), {"nnodes": 1}, "there are no replicas"),
     (pytorch_job(worker=ALWAYS), {}, "not carried over: Always: a rank that has ended well"),
     (pytorch_job(worker=NEVER), restarts(0), "Never: after a failure the job fails"),
+    (pytorch_job(worker=NEVER, runPolicy={"backoffLimit": 5}), restarts(0), "5: another field"),
     (
         pytorch_job(worker=NEVER, master=ALWAYS),
         {"nnodes": 4, "successPolicy": "Rank0", **restarts(0)},

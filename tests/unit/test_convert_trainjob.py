@@ -83,6 +83,7 @@ def test_the_trainer_replaces_what_the_runtime_has() -> None:
         "env": [env[0], *trainer["env"]],
         "resources": {"limits": {"cpu": 2, "memory": "1Gi"}},
     }
+    assert "stands twice" not in "".join(notes_of(own(trainer=trainer), runtime(pod=pod)))
 
 
 def patch(*, manager: str = "me", **job: Any) -> dict[str, Any]:

@@ -81,13 +81,7 @@ def read_pod(template: Fields, main: str, port_name: str = "") -> Pod:
     labels = read_labels(metadata)
     metadata.read({"*": Dropped("ddpjob names the pods, and knows their labels and annotations")})
     template.part("spec").read(tables.POD)
-    pod = template.part("spec").rest()
-    for problem in overlay.misshapen(pod, path):
-        raise problem
-    for kind in ("containers", "initContainers", "volumes"):
-        known = [item["name"] for item in pod.get(kind, [])]
-        if len({*known}) < len(known):
-            raise template.part("spec").error(kind, "must have each name once", known)
+    pod = _checked(template.part("spec"))
     fields, where = _take_trainer(pod, main, path, notes), f"{path}.containers[{main}]"
     program = read_command(_texts(fields, "command"), _texts(fields, "args"), where, notes)
     fields.read(tables.TRAINER)
@@ -103,12 +97,28 @@ def read_pod(template: Fields, main: str, port_name: str = "") -> Pod:
         grace = 1
     _explain(pod, path, notes)
     _secure(pod, path, notes)
-    for part in (pod, *(container for _, container in _containers(pod))):
-        for name in [name for name in _PARTS if name in part and not part[name]]:
-            del part[name]
+    _drop_empty_parts(pod)
     trainer["name"] = names.TRAINER_CONTAINER
     body = ({"metadata": labels} if labels else {}) | {"spec": _renamed(pod, path, notes)}
     return Pod(template.path, where, body, program, shm, port, grace)
+
+
+def _checked(spec: Fields) -> Body:
+    """Return the spec of a pod, which has the shape of an overlay, and each name once."""
+    pod = spec.rest()
+    for problem in overlay.misshapen(pod, spec.path):
+        raise problem
+    for kind in ("containers", "initContainers", "volumes"):
+        known = [item["name"] for item in pod.get(kind, [])]
+        if len({*known}) < len(known):
+            raise spec.error(kind, "must have each name once", known)
+    return pod
+
+
+def _drop_empty_parts(pod: Body) -> None:
+    for part in (pod, *(container for _, container in _containers(pod))):
+        for name in [name for name in _PARTS if name in part and not part[name]]:
+            del part[name]
 
 
 def read_labels(metadata: Fields) -> Body:

@@ -122,7 +122,7 @@ class _Difference:
         is_open, found = is_list or field in (*_OPEN, *_CONTAINERS), Body()
         for name in [*base, *(name for name in wanted if name not in base)]:
             where = f"{path}[{name}]" if is_list else f"{path}.{name}"
-            within = name if not is_list else field if field in _CONTAINERS else "item"
+            within = field if is_list else name
             if name not in wanted:
                 self._keep(where, is_open=is_open)
             elif name not in base:
