@@ -109,7 +109,7 @@ BECOMES: list[tuple[Body, Body, str]] = [
         "managedBy: not carried over: 'kueue.x-k8s.io/multikueue': it does not know DDPJobs",
     ),
     (pytorch_job(elasticPolicy={"nProcPerNode": 4}), {"nprocPerNode": 4}, ""),
-    (pytorch_job(runPolicy={"suspend": None}, nprocPerNode=None), {}, ""),
+    (pytorch_job(runPolicy={"suspend": False}, nprocPerNode=None), {}, ""),
 ]
 
 

@@ -231,6 +231,7 @@ def _read_launcher(
     values = {option.name: option.value for option in options}
     kept = [option for option in options if not _is_ours(option)]
     _explain_options(options, kept, where, notes)
+    start: list[str] = []
     if name[0] == "tune":  # without an option of torchrun's it starts one process
         reason = "carried over as command, because ddpjob has no such launcher"
         notes.changed(where, f"tune run: {reason}")
@@ -241,8 +242,6 @@ def _read_launcher(
         start = [*name]
     elif kept:
         start = ["torchrun"] if launcher == "torchrun" else _accelerate({*values})
-    else:
-        start = []
     return Program(
         launcher=launcher,
         command=(*start, *(word for option in kept for word in option.words)),

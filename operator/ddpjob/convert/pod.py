@@ -28,7 +28,6 @@ _FOREIGN_LABEL = re.compile(
     r"(training\.kubeflow\.org|trainer\.kubeflow\.org|jobset\.sigs\.k8s\.io|batch\.kubernetes\.io)/"
     r"[-\w.]+"
 )
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _UNKNOWN_TO_KUEUE = "kept, but Kueue does not know DDPJobs, so it neither queues nor starts the job"
 
 
@@ -61,7 +60,7 @@ def read_metadata(source: Fields) -> Body:
     for kind in ("labels", "annotations"):
         part = metadata.part(kind)
         rest = part.rest()
-        rest.pop(_LAST_APPLIED, None)
+        rest.pop("kubectl.kubernetes.io/last-applied-configuration", None)
         for key in [key for key in rest if key.startswith("kueue.x-k8s.io/")]:
             notes.changed(part.where(key), _UNKNOWN_TO_KUEUE)
         found |= {kind: rest} if rest else {}
