@@ -219,11 +219,7 @@ def split(words: Sequence[str]) -> tuple[list[Option], list[str]] | None:
 def _read_launcher(
     launcher: Launcher, name: Sequence[str], words: Sequence[str], where: str, notes: Notes
 ) -> Program | None:
-    """Return how torchrun or accelerate starts with the arguments `words`.
-
-    `name` is what it is called by, such as `python -m torch.distributed.launch`. The result is None
-    if it has no such options.
-    """
+    """Return how the launcher, called by `name`, starts with `words`, if it has such options."""
     found = split(words)
     if found is None:
         return None

@@ -96,10 +96,7 @@ def _joined(notes: Mapping[str, Notes], path: str) -> list[Note]:
 
 
 def _failures(roles: Mapping[str, _Role], main: _Role, fields: Fields) -> Body:
-    """Return the value of `spec.failurePolicy`; empty if the default fits.
-
-    Of several limits that nearest to the script counts.
-    """
+    """Return the failure policy. Of several limits that nearest to the script counts."""
     path, policy, notes = f"{main.path}.restartPolicy", main.restart_policy, fields.notes
     if len({role.restart_policy for role in roles.values()}) > 1:
         notes.changed(path, f"{policy}: counts for the Master too, as for the group")
