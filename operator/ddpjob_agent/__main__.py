@@ -13,11 +13,30 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from importlib.util import spec_from_file_location
+from typing import TYPE_CHECKING, Any
+from zipimport import zipimporter
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from ddpjob_agent.config import Config
     from ddpjob_agent.forked import Program
+
+
+class Modules:
+    """Finds the modules of this package. zipimport's own finder compiles each of them twice."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.loader = folder, zipimporter(folder)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec of a module of this package; None for every other module."""
+        package, _, module = name.partition(".")
+        if package != "ddpjob_agent" or not module:
+            return None
+        file = os.path.join(self.folder, f"{module}.py")
+        return spec_from_file_location(name, file, loader=self.loader)
 
 
 def main(arguments: list[str]) -> int | Program:
@@ -78,8 +97,9 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    import ddpjob_agent  # from here on its modules are found beside it
+    import ddpjob_agent
 
+    sys.meta_path.insert(0, Modules(os.path.dirname(os.path.abspath(ddpjob_agent.__file__))))
     del ddpjob_agent, sys.path[0]  # whatever torchrun imports is not in the zip
     program = main(sys.argv[1:])
     if isinstance(program, int):
