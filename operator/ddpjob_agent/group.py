@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.records import integer, number, past
+from ddpjob_agent.records import compact, integer, number, past
 
 if TYPE_CHECKING:
     from ddpjob_agent.lease import Head
@@ -250,12 +250,6 @@ def read_failure(content: Any) -> dict[str, Any]:
     if len(compact(deeper)) > FAILURE_BYTES:
         raise ValueError("failure is too large")
     return {"exit_code": code, "message": message}
-
-
-def compact(content: Any) -> bytes:
-    """JSON in as few bytes as the termination message has."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")
 
 
 def read_order(content: Any) -> tuple[Order, float]:

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.group import compact
-from ddpjob_agent.records import integer, number
+from ddpjob_agent.records import compact, integer, number
 
 # Parts of the node timeout. The operator decides after all of it; until then the ranks are to be
 # dead whose lease has ended.

@@ -11,7 +11,8 @@ import time
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.group import HOLD_SECONDS, RUNNING, Group, Node, Order, compact, read_order
+from ddpjob_agent.group import HOLD_SECONDS, RUNNING, Group, Node, Order, read_order
+from ddpjob_agent.records import compact
 
 # After a request that failed, the next one waits so long.
 AGAIN_SECONDS = 0.2

@@ -94,3 +94,9 @@ def read_bytes(path: str, limit: int) -> bytes:
         return os.pread(fd, limit, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     finally:
         os.close(fd)
+
+
+def compact(content: Any) -> bytes:
+    """JSON in as few bytes as the termination message has."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")

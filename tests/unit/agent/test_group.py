@@ -29,11 +29,11 @@ from ddpjob_agent.group import (
     Group,
     Node,
     Order,
-    compact,
     failure_of,
     read_node,
     read_order,
 )
+from ddpjob_agent.records import compact
 from ddpjob_agent.server import Pages, hold_operator, serve, whole
 from ddpjob_agent.verdict import Verdict, termination_message
 from tests.cluster.processes import free_ports
