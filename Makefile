@@ -41,7 +41,7 @@ LOCK_FLAGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
-VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/ddpjob/__init__.py)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/ddpjob/version.py)
 # Renders must not depend on the helm that makes them; the newest version the tests know.
 KUBE_VERSION := 1.34.4
 comma := ,

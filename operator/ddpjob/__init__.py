@@ -7,7 +7,7 @@ this package too.
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from ddpjob.version import __version__
 
 # Where each public name is.
 _PLACES = {

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from ddpjob import __version__
 from ddpjob.cli.completion import completion as completion_command
 from ddpjob.cli.convert import convert as convert_command
 from ddpjob.cli.crd import crd as crd_command
@@ -33,6 +32,7 @@ from ddpjob.cli.validate import validate as validate_command
 from ddpjob.cli.version import version as version_command
 from ddpjob.cli.wait import wait as wait_command
 from ddpjob.logs import configure as configure_log
+from ddpjob.version import __version__
 
 HELP = "Distributed PyTorch on Kubernetes, or on this machine."
 

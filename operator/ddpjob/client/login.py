@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from ddpjob import __version__
 from ddpjob.client.unanswered import telling
 from ddpjob.errors import LoginFailed
+from ddpjob.version import __version__
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
 # In a pod, the namespace of its service account.
