@@ -56,7 +56,7 @@ class Submission:
 
     def rehearse(self) -> None:
         """Have the API server check the objects, and print what it says of the job."""
-        job = submit(self._place.client(), self._file, code=self._archive, dry_run=True)
+        job = submit(self._place.client().connection, self._file, code=self._archive, dry_run=True)
         self._tell_code(created=False)
         step("job", f"{job.namespace}/{job.name} would be created: {_size(self._job)}")
         if self._output is not None:
@@ -67,7 +67,7 @@ class Submission:
         client = self._place.client()
         self._tell_code(created=True)
         try:
-            job = submit(client, self._file, code=self._archive)
+            job = submit(client.connection, self._file, code=self._archive)
         except KeyboardInterrupt as stopped:
             left = getattr(stopped, "__notes__", ("no job was created",))
             note("", *(f"stopped: {words}" for words in left))

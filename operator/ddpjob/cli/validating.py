@@ -152,7 +152,7 @@ class Validation:
         assert self.place
         try:
             in_namespace(job.job, self.place.namespace)
-            submit(self._client, job, dry_run=True)
+            submit(self._client.connection, job, dry_run=True)
         except AlreadyExists:  # all else was checked before
             note(f"{title}: exists already; whether it may be changed so is not checked")
         except InvalidJob as error:

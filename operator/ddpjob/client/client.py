@@ -93,7 +93,7 @@ class Client:
         """
         from ddpjob.client.submit import submit
 
-        return submit(self, job, code=code, dry_run=dry_run)
+        return submit(self.connection, job, code=code, dry_run=dry_run)
 
     def job(self, name: str) -> Job:
         """Return the job of this name. Raises NotFound."""

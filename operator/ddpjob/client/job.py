@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob import names
@@ -10,18 +10,16 @@ from ddpjob.client import why
 from ddpjob.client.changes import watch_jobs
 from ddpjob.client.connection import MERGE, Connection
 from ddpjob.client.events import Event, read_event
+from ddpjob.client.live import Followed, News, follow
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.client.threads import Pipe
 from ddpjob.cluster import DDPJOBS, EVENTS
-from ddpjob.errors import Conflict, JobFailed, JobTimeout, NotFound, Refused
+from ddpjob.errors import Conflict, DDPJobError, JobFailed, JobTimeout, NotFound, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from ddpjob.client.live import News
     from ddpjob.client.logs import LogLine
-    from ddpjob.client.threads import Pipe
 
 # Between two looks at the pods that are left of a deleted job.
 POLL_SECONDS = 1.0
@@ -29,7 +27,7 @@ POLL_SECONDS = 1.0
 MAX_RERUNS = 100
 
 
-class Job(Snapshot):
+class Job(Followed):
     """A snapshot of a job, and verbs. Verbs that return a Job bring this one up to date first."""
 
     def __init__(self, connection: Connection, body: Body, *, is_listed: bool = False) -> None:
@@ -90,22 +88,30 @@ class Job(Snapshot):
         `timeout` seconds, JobRefused once its pods have been refused for 30 s, and NotFound if the
         job is deleted.
         """
-        from ddpjob.client.live import follow
-
         follow(self, timeout)
         return self
 
-    def news(self) -> "AbstractContextManager[Pipe[News]]":
-        """Return a pipe of what happens to the job, for displays."""
-        from ddpjob.client.live import news
-
-        return news(self)
+    @contextmanager
+    def news(self) -> Iterator[Pipe[News]]:
+        """Yield a pipe of what happens to the job, for displays."""
+        apart = self.apart()
+        pipe = Pipe[News]()
+        try:
+            pipe.read(apart.watch)
+            pipe.read(lambda: _lines(apart))
+            yield pipe
+        finally:
+            pipe.close()
+            apart.close()
 
     def ways_back(self) -> list[str]:
         """Return lines that say how to come back to the job, for displays."""
-        from ddpjob.client.live import ways_back
-
-        return ways_back(self, self._connection.expression)
+        found = f'{self._connection.expression}.job("{self.name}")'
+        verbs = {".follow()": "follow again", ".result()": "wait for its result"}
+        verbs |= {".suspend()": "stop, keep the job", ".delete()": "stop and remove"}
+        width = len(found) + max(map(len, verbs))
+        lines = [f"  {found + verb:{width}}   {words}" for verb, words in verbs.items()]
+        return [f"detached: {self.name} runs on", *lines]
 
     def apart(self) -> "Job":
         """Return this job on a connection of its own, which `close` closes."""
@@ -322,6 +328,14 @@ class Job(Snapshot):
                 if event.type == "DELETED":
                     raise NotFound(404, "NotFound", f"{self.name} was deleted")
                 yield self._take(event.object)
+
+
+def _lines(job: Job) -> Iterator[News]:
+    """Yield lines of rank 0; without the right to read them, say so and go on without."""
+    try:
+        yield from job.logs(rank=0, follow=True)
+    except DDPJobError as error:
+        yield f"no lines of rank 0: {error}"
 
 
 def parse_until(text: str) -> int | None:

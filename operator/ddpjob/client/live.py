@@ -5,19 +5,17 @@ A thread reads each of the two. Ctrl-C, or a notebook's interrupt, ends the look
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeAlias
 
-from ddpjob.client.display import Display, display, is_notebook
 from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.threads import Pipe
 from ddpjob.client.why import REFUSED_SECONDS
-from ddpjob.errors import DDPJobError, JobRefused, JobTimeout
+from ddpjob.errors import JobRefused, JobTimeout
 
 if TYPE_CHECKING:
-    from ddpjob.client.job import Job
+    from ddpjob.client.display import Display
 
 # A text is a line of ddpjob itself.
 News: TypeAlias = Snapshot | LogLine | str
@@ -25,12 +23,30 @@ News: TypeAlias = Snapshot | LogLine | str
 LOOK_SECONDS, LAST_SECONDS = 0.5, 15.0
 
 
-def follow(job: "Job", timeout: float | None, shown: Display | None = None) -> None:
+class Followed(Snapshot):
+    """A job that `follow` can show: one in a cluster."""
+
+    def refresh(self) -> "Followed":
+        """Read the job again."""
+        raise NotImplementedError
+
+    def news(self) -> AbstractContextManager[Pipe[News]]:
+        """Return a pipe of what happens to the job: snapshots of it, and lines of its rank 0."""
+        raise NotImplementedError
+
+    def ways_back(self) -> list[str]:
+        """Return lines that say how to come back to the job."""
+        raise NotImplementedError
+
+
+def follow(job: Followed, timeout: float | None, shown: "Display | None" = None) -> None:
     """Show the job until it is finished.
 
     Raises JobTimeout, JobRefused and NotFound. An interrupt says how to come back; only outside of
     notebooks is it raised, to end the program.
     """
+    from ddpjob.client.display import display, is_notebook  # `ddpjob get` shows no job
+
     deadline = None if timeout is None else time.monotonic() + timeout
     shown = shown or display(job)
     shown.job(job)
@@ -49,7 +65,7 @@ def follow(job: "Job", timeout: float | None, shown: Display | None = None) -> N
         raise JobTimeout(job, f"{job.name} is {job.state} after {timeout:g} s, not finished")
 
 
-def _show(last: Snapshot, pipe: Pipe[News], shown: Display, deadline: float | None) -> bool:
+def _show(last: Snapshot, pipe: Pipe[News], shown: "Display", deadline: float | None) -> bool:
     """Show what comes until the job is finished, and return whether `deadline` was before that.
 
     `last` is the job as it was before.
@@ -77,35 +93,3 @@ def _show(last: Snapshot, pipe: Pipe[News], shown: Display, deadline: float | No
         elif deadline is not None and now >= deadline:
             return True
     return False
-
-
-@contextmanager
-def news(job: "Job") -> Iterator[Pipe[News]]:
-    """Yield what happens to a job in a cluster: snapshots of it, and lines of its rank 0."""
-    apart = job.apart()
-    pipe = Pipe[News]()
-    try:
-        pipe.read(apart.watch)
-        pipe.read(lambda: _lines(apart))
-        yield pipe
-    finally:
-        pipe.close()
-        apart.close()
-
-
-def _lines(job: "Job") -> Iterator[News]:
-    """Yield lines of rank 0; without the right to read them, say so and go on without."""
-    try:
-        yield from job.logs(rank=0, follow=True)
-    except DDPJobError as error:
-        yield f"no lines of rank 0: {error}"
-
-
-def ways_back(job: "Job", client: str) -> list[str]:
-    """Return lines that say how to come back to a job that is left alone."""
-    found = f'{client}.job("{job.name}")'
-    verbs = {".follow()": "follow again", ".result()": "wait for its result"}
-    verbs |= {".suspend()": "stop, keep the job", ".delete()": "stop and remove"}
-    width = len(found) + max(map(len, verbs))
-    lines = [f"  {found + verb:{width}}   {words}" for verb, words in verbs.items()]
-    return [f"detached: {job.name} runs on", *lines]

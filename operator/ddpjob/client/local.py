@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -106,12 +106,9 @@ class LocalRun(Run):
             self._process.terminate()
         self._process.wait()
 
-    def news(self) -> AbstractContextManager[Pipe[News]]:
-        """Return a pipe of what happens to the run, for displays."""
-        return self._news()
-
     @contextmanager
-    def _news(self) -> Iterator[Pipe[News]]:
+    def news(self) -> Iterator[Pipe[News]]:
+        """Yield a pipe of what happens to the run, for displays."""
         pipe, own = Pipe[News](), queue.SimpleQueue[News | None]()
         with self._changed:
             self._queues.append(own)

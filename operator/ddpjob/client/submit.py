@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
 from ddpjob.client import creation
+from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.client.jobfile import JobFile, read_job
 from ddpjob.errors import InvalidJob
@@ -16,7 +17,6 @@ from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
     from ddpjob import api
-    from ddpjob.client.client import Client
     from ddpjob.code.archive import CodeArchive
 
 # The metadata of a model that are sent. What a cluster has written is refused in a new object.
@@ -24,7 +24,7 @@ METADATA = ("name", "namespace", "labels", "annotations")
 
 
 def submit(
-    client: "Client",
+    connection: Connection,
     job: "api.DDPJob | Mapping[str, Any] | Path | JobFile",
     *,
     code: "Path | CodeArchive | None" = None,
@@ -38,12 +38,12 @@ def submit(
         body["spec"] = _object(body, "spec", is_required=True)
     _check_json(body)
     metadata = body["metadata"]
-    annotations = {names.USER_ANNOTATION: client.user, **metadata["annotations"]}
-    namespace = str(metadata.get("namespace") or client.namespace)
+    annotations = {names.USER_ANNOTATION: connection.user, **metadata["annotations"]}
+    namespace = str(metadata.get("namespace") or connection.namespace)
     body["metadata"] = {**metadata, "namespace": namespace, "annotations": annotations}
     make = creation.rehearse if dry_run else creation.create
     config_maps = file.config_maps if isinstance(file, JobFile) else ()
-    return Job(client.connection, make(client.connection, body, archive, config_maps))
+    return Job(connection, make(connection, body, archive, config_maps))
 
 
 def _archive(code: Any) -> "CodeArchive":
