@@ -1,7 +1,7 @@
 """The bare client: posts what the operator posts, with nothing else to do.
 
 `python -m benchmarks.bare KUBECONFIG` takes the DDPJobs that it finds, renders everything ahead,
-and then sends, per job: Service, ConfigMap, NetworkPolicy, one status write, pods. No cache, no
+and then sends, per job: Service, NetworkPolicy, one status write, pods. No cache, no
 watch, no decision, and answers are read but not parsed: what it reaches is what the API server and
 aiohttp allow.
 """

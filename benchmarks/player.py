@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import IO
 
 from ddpjob import names
-from ddpjob.cluster import Resource
-from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
 from tests.chaos.agents import Agents, Doors, Play
-from tests.cluster.apiserver import ApiError, ApiServer
+from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client, Kubeconfig
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
@@ -41,27 +39,12 @@ EXIT_CODE = 7
 FAILED = End(EXIT_CODE, json.dumps({"version": 1, "reason": "ExitCode", "exit_code": EXIT_CODE}))
 
 
-@dataclass
-class _Objects:
-    """What the agents read: the ConfigMap beside them."""
-
-    client: Client
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> Body:
-        try:
-            return await self.client.request("GET", resource.path(namespace, name))
-        except ApiError as error:
-            raise NotFound(error.code, "NotFound", str(error)) from None
-
-
 class Player:
     """Plays the pods, and keeps what is needed to have one of them fail."""
 
     def __init__(self, client: Client, doors: Doors) -> None:
         self._doors = doors
-        self._agents = Agents(
-            doors, _Objects(client), Play(lambda *_: None), lambda deed: None, self._end
-        )
+        self._agents = Agents(doors, Play(lambda *_: None), lambda deed: None, self._end)
         self._jobs: dict[str, dict[str, Pod]] = {}  # pods by uid, by `namespace/name` of the job
         self.kubelet: ScriptedKubelet
 

@@ -105,11 +105,11 @@ side's first write for these jobs to their last pod. Also while the namespace of
 ran, is being deleted.
 
 The bare client posts the pods alone, or all that the operator has to write before a job's last pod:
-Service, ConfigMap, NetworkPolicy, and the status that makes the job `Starting`. With these it
+Service, NetworkPolicy, and the status that makes the job `Starting`. With these it
 reaches what an operator could that costs nothing, since on few cores the control plane's work is
-what takes the time. Three of these four cost it more than a pod: the status, which is checked
-against the whole schema and its rules, the Service, for which controllers make further objects, and
-the ConfigMap with the agent."""
+what takes the time. Two of these three cost it more than a pod: the status, which is checked
+against the whole schema and its rules, and the Service, for which controllers make further
+objects."""
 
 
 def burst(jobs: int, side: Side, *, beside: bool) -> Burst:

@@ -451,7 +451,6 @@ class Agents:
     def __init__(
         self,
         doors: Doors,
-        cluster: Any,
         play: Play,
         note: Callable[[Deed], None],
         end: Callable[[Body, int, str], None],
@@ -459,7 +458,7 @@ class Agents:
         network: Network | None = None,
     ) -> None:
         """`note` takes deeds; `newest` is the version that the API server has when asked."""
-        self._doors, self._cluster, self._play, self._network = doors, cluster, play, network
+        self._doors, self._play, self._network = doors, play, network
         self._note, self._end, self._newest = note, end, newest
         self._groups: dict[tuple[str, str], PlayedGroup] = {}
         self._seen: dict[str, Body] = {}  # pods that have run, by uid

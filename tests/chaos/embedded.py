@@ -75,7 +75,7 @@ async def _play_agents(cluster: Trailed, doors: Doors, play: Play, network: Netw
     def end(pod: Body, code: int, message: str) -> None:
         due[pod["metadata"]["uid"]] = code, message
 
-    agents = Agents(doors, cluster, play, cluster.trail.append, end, network=network)
+    agents = Agents(doors, play, cluster.trail.append, end, network=network)
     seen: Any = None
     while True:
         while (here := (cluster.revision, network and network.off_the_api())) == seen and not due:

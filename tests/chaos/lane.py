@@ -159,7 +159,7 @@ class Lane:
         self.source.changes, self.deeds, self._agents = [], [], None
         if workload.play is not None:
             self._agents = Agents(
-                self.site.doors, self, workload.play, self._note, self._end, self._newest
+                self.site.doors, workload.play, self._note, self._end, self._newest
             )
         self._groups.clear()
         for operator in self.running:
