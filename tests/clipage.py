@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import typer
-
-from ddpjob.cli import app, exits
+from ddpjob.cli import exits
 from ddpjob.cli.exits import CODES, Exit
 from ddpjob.cli.program import ProgramCommand
+from ddpjob.cli.verbs import VERBS, load
 from tests.parts import print_page, with_part
 
 # Options that every command for a cluster has; they are described once.
@@ -49,9 +48,8 @@ def meanings() -> dict[str, str]:
 
 def commands() -> Iterator[str]:
     """A section for each command."""
-    group: Any = typer.main.get_command(app)
-    for name in sorted(group.commands):
-        yield from _command(name, group.commands[name])
+    for name in sorted(VERBS):
+        yield from _command(name, load(name))
 
 
 def _command(name: str, command: Any) -> Iterator[str]:

@@ -2,14 +2,15 @@
 
 import json
 import re
+from importlib import import_module
 from typing import get_args, get_type_hints
 
 import pytest
 
-from ddpjob.cli import app
 from ddpjob.cli.logstream import SHOWN, record
 from ddpjob.cli.records import records
 from ddpjob.cli.validating import Problem
+from ddpjob.cli.verbs import VERBS
 from ddpjob.client.description import describe
 from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
@@ -80,17 +81,15 @@ WITHOUT = {"completion", "crd", "plot"}
 
 
 def test_each_command_prints_what_scripts_read_or_the_page_says_that_it_does_not() -> None:
-    found, helps, verbs = {}, {}, set()
-    for command in app.registered_commands:
-        verb, function = str(command.name), command.callback
-        assert function is not None
-        verbs.add(verb)
+    found, helps = {}, {}
+    for verb in VERBS:
+        function = getattr(import_module(f"ddpjob.cli.{verb}"), verb)
         if output := get_type_hints(function, include_extras=True).get("output"):
             kind, option = output.__origin__, output.__metadata__[0]
             (enum,) = {*(get_args(kind) or (kind,))} - {type(None)}
             assert {"--output", "-o"} == {option.default, *option.param_decls}
             found[verb], helps[verb] = {str(form) for form in enum}, option.help.lower()
-    assert found == FORMS and verbs == {*FORMS, *WITHOUT}
+    assert found == FORMS and {*VERBS} == {*FORMS, *WITHOUT}
     for verb, forms in FORMS.items():
         assert all(form in helps[verb] for form in forms), f"{verb}: {helps[verb]}"
     (without,) = re.findall(r"((?:`\w+`[, \n]*(?:and )?)+) have no `-o`", PAGE)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob.cli.verbs import VERBS, load
 from tests.terminal import environment
 
 # Each takes longer to import than all of `ddpjob --help`, or is of no use to a cluster command.
@@ -47,26 +48,6 @@ def imported(commands: str = "", *arguments: str, **environ: str) -> set[str]:
     return set(json.loads(ended.stderr.splitlines()[-1]))
 
 
-VERBS = (
-    "submit",
-    "plot",
-    "convert",
-    "top",
-    "stacks",
-    "suspend",
-    "resume",
-    "rerun",
-    "delete",
-    "doctor",
-    "get",
-    "describe",
-    "logs",
-    "wait",
-    "run",
-    "validate",
-    "crd",
-    "version",
-)
 TAB = {"_DDPJOB_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "ddpjob d"}
 
 
@@ -75,6 +56,12 @@ def test_the_first_words_import_nothing_heavy(option: str) -> None:
     found = imported("", option)
     assert not found & HEAVY
     assert len(found) < 330, "typer with its own imports has 280"
+    assert not found & {f"ddpjob.cli.{verb}" for verb in VERBS}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_list_of_the_verbs_has_the_first_sentence_of_each_help(verb: str) -> None:
+    assert load(verb).get_short_help_str(999) == VERBS[verb]
 
 
 def test_no_help_imports_anything_heavy() -> None:

@@ -1,7 +1,6 @@
 """The command line: `ddpjob …`, also as `kubectl ddpjob …`.
 
-The modules that are imported here hold the commands' options and little else: what a command needs
-beyond them is imported when it runs, because `--help` and each TAB import all of them.
+A verb is in the module of its name, which is imported when the verb is asked for.
 """
 
 import logging
@@ -9,28 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli.completion import completion as completion_command
-from ddpjob.cli.convert import convert as convert_command
-from ddpjob.cli.crd import crd as crd_command
-from ddpjob.cli.delete import delete as delete_command
-from ddpjob.cli.describe import describe as describe_command
-from ddpjob.cli.doctor import doctor as doctor_command
-from ddpjob.cli.exits import Commands
-from ddpjob.cli.get import get as get_command
-from ddpjob.cli.logs import logs as logs_command
-from ddpjob.cli.plot import plot as plot_command
-from ddpjob.cli.program import ProgramCommand
-from ddpjob.cli.rerun import rerun as rerun_command
-from ddpjob.cli.resume import resume as resume_command
-from ddpjob.cli.run import run as run_command
 from ddpjob.cli.say import escape_the_unknown, say
-from ddpjob.cli.stacks import stacks as stacks_command
-from ddpjob.cli.submit import submit as submit_command
-from ddpjob.cli.suspend import suspend as suspend_command
-from ddpjob.cli.top import top as top_command
-from ddpjob.cli.validate import validate as validate_command
-from ddpjob.cli.version import version as version_command
-from ddpjob.cli.wait import wait as wait_command
+from ddpjob.cli.verbs import Verbs
 from ddpjob.logs import configure as configure_log
 from ddpjob.version import __version__
 
@@ -38,7 +17,7 @@ HELP = "Distributed PyTorch on Kubernetes, or on this machine."
 
 app = typer.Typer(
     name="ddpjob",
-    cls=Commands,
+    cls=Verbs,
     help=HELP,
     no_args_is_help=True,
     add_completion=True,
@@ -46,25 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("submit", cls=ProgramCommand)(submit_command)
-app.command("run", cls=ProgramCommand)(run_command)
-app.command("get")(get_command)
-app.command("describe")(describe_command)
-app.command("logs")(logs_command)
-app.command("wait")(wait_command)
-app.command("top")(top_command)
-app.command("stacks")(stacks_command)
-app.command("plot")(plot_command)
-app.command("suspend")(suspend_command)
-app.command("resume")(resume_command)
-app.command("rerun", cls=ProgramCommand)(rerun_command)
-app.command("delete")(delete_command)
-app.command("validate")(validate_command)
-app.command("convert")(convert_command)
-app.command("doctor")(doctor_command)
-app.command("crd")(crd_command)
-app.command("completion")(completion_command)
-app.command("version")(version_command)
 
 
 def _version(asked: bool) -> None:
