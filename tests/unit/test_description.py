@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob import api, names
-from ddpjob.cli.describing import text
+from ddpjob.cli.describe import text
 from ddpjob.client import advice, why
 from ddpjob.client.description import DEFAULT_RESTARTS, describe
 from ddpjob.client.events import read_event

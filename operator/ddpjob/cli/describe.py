@@ -1,10 +1,30 @@
 """`ddpjob describe`: one job, its attempts, what failed first, and what to do."""
 
-from typing import Annotated
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, Record
+from ddpjob.cli.columns import lines
+from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, Record, find
+from ddpjob.cli.say import document, note, say
+from ddpjob.client import description
+from ddpjob.client.advice import is_because_of
+from ddpjob.client.events import Event
+from ddpjob.client.job import Job
+from ddpjob.client.why import short_place
+from ddpjob.errors import Forbidden
+from ddpjob.times import duration, unix_seconds
+
+HEADINGS = ("ATTEMPT", "FROM", "RAN", "STEPS", "CHARGED", "REASON", "WHERE", "MESSAGE")
+NONE = "-"
+# Characters of a message in a table.
+MAX_MESSAGE = 100
+LABEL = 10
+
+Found = Mapping[str, Any]
 
 
 def describe(
@@ -15,6 +35,166 @@ def describe(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Describe a job: how it is and why, its attempts, what failed first, and what to do next."""
-    from ddpjob.cli.describing import print_description
+    place = Place(namespace, context, kubeconfig)
+    job = find(place.client(), name)
+    found = description.describe(job, _events(job), now=time.time(), flags=place.flags)
+    if output is Record.JSON:
+        document(json.dumps(found, indent=2))
+    else:
+        say(*text(found, time.time()))
 
-    print_description(Place(namespace, context, kubeconfig), name, output)
+
+def _events(job: Job) -> list[Event]:
+    """Return the job's events; none for who may not read them."""
+    try:
+        return job.events()
+    except Forbidden as error:
+        note(f"without events: you may not {error.verb} {error.resource} (role view)")
+        return []
+
+
+def text(found: Found, now: float) -> Iterator[str]:
+    """Yield the lines of a description. `now` is Unix time."""
+    yield _title(found, now)
+    yield _numbers(found)
+    yield from _progress(found, now)
+    yield from _why(found, now)
+    yield from _attempts(found)
+    yield from _events_of(found, now)
+    for label in ("hint", "next"):
+        for line in found["hints" if label == "hint" else "next"]:
+            yield f"{label:<{LABEL}}{line}"
+    if found["docs"]:
+        yield f"{'docs':<{LABEL}}{found['docs']}"
+
+
+def _title(found: Found, now: float) -> str:
+    began = unix_seconds(found["since"])
+    ago = "" if began is None else duration(max(0.0, now - began))
+    finished = found["state"] in ("Succeeded", "Failed")
+    state = found["state"] + (f" {ago} ago" if finished else f" for {ago}") * bool(ago)
+    code = found["code"]
+    revision = f" (git {_commit(code['revision'])})" if code and code["revision"] else ""
+    parts = [found["name"], found["namespace"], state, f"image {found['image'] or NONE}"]
+    return "  ".join([*parts, f"code {code['sha256'][:7]}{revision}"] if code else parts)
+
+
+def _commit(revision: str) -> str:
+    """Return a revision as `submit` says it: `3f2a1b9, dirty`. The annotation may be any text."""
+    commit, dirty, rest = revision.partition("-dirty")
+    is_commit = len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef") and not rest
+    return commit[:7] + (", dirty" if dirty else "") if is_commit else revision
+
+
+def _numbers(found: Found) -> str:
+    gpus, ranks = found["gpusPerNode"], found["processesPerNode"]
+    each = f"{gpus} GPUs" if gpus else f"{ranks} ranks" if ranks > 1 else "1 rank"
+    restarts, budget = found["restarts"], found["budget"]
+    many = "restart" if restarts == 1 else "restarts"
+    since = f"{budget['charged']} charged since new progress, {budget['max']} allowed"
+    nodes = "1 node" if found["nodes"] == 1 else f"{found['nodes']} nodes"
+    parts = [f"{nodes} x {each}", f"{restarts} {many}: {since}"]
+    if found["usefulTime"] is not None:
+        parts.append(f"useful time {found['usefulTime']:.0%}")
+    return "  ".join(parts)
+
+
+def _progress(found: Found, now: float) -> Iterator[str]:
+    progress = found["progress"]
+    if progress is None or progress["step"] is None:
+        return
+    total = f"/{progress['totalSteps']}" if progress["totalSteps"] else ""
+    parts = [f"{progress['step']}{total}"]
+    parts += [f"loss {progress['loss']}"] * bool(progress["loss"])
+    parts += [f"{progress['samplesPerSecond']} samples/s"] * bool(progress["samplesPerSecond"])
+    if found["state"] == "Running" and progress["etaSeconds"] is not None:
+        parts.append(f"eta {duration(progress['etaSeconds'])}")
+    if (told := unix_seconds(progress["updatedAt"])) is not None:
+        parts.append(f"reported {duration(max(0.0, now - told))} ago")
+    yield f"{'step':<{LABEL}}{'  '.join(parts)}"
+
+
+def _why(found: Found, now: float) -> Iterator[str]:
+    """Yield why the job is as it is; of one that goes on, what failed last."""
+    cause, state, reason = found["cause"], found["state"], found["reason"]
+    shows_cause = cause is not None and is_because_of(cause["reason"], state, reason)
+    if found["unseen"]:
+        text = "no operator has seen this job: does one run, and does it watch this namespace?"
+        yield f"{'why now':<{LABEL}}{text}"
+    elif not shows_cause:
+        words = reason
+        if "…" in words and found["message"]:
+            words = reason.partition(":")[0]
+        if found["message"] and found["message"] not in words and words:
+            words = f"{words}: {found['message']}" if len(words) < 64 else words
+        if words:
+            yield f"{'why now':<{LABEL}}{words}"
+    if cause is not None:
+        yield from _cause(found, cause, "why now" if shows_cause else "before")
+
+
+def _cause(found: Found, cause: Found, label: str) -> Iterator[str]:
+    rank, node = cause["rank"], cause["nodeRank"]
+    named = [("rank", rank), ("node", node)]
+    who, *inside = [f"{kind} {number}" for kind, number in named if number is not None] or ["a pod"]
+    where = cause["pod"] or "no pod"
+    where += f" on {cause['node']}" if cause["node"] else ""
+    place = ", ".join([*inside, where])
+    yield f"{label:<{LABEL}}{who} ({place}) {how(cause)}: {cause['message'] or NONE}"
+    in_round = f", round {cause['round']}" if cause["round"] else ""
+    text = f"the first cause of attempt {cause['attempt']}{in_round}"
+    yield f"{'':<{LABEL}}{text}{_others(found, rank, node)}"
+    if found["state"] == "Failed" and found["reason"] and label == "why now":
+        yield f"{'':<{LABEL}}{found['reason'].partition(':')[0]}: the job has failed for good"
+    yield from (f"  {line}" for line in cause["traceback"].splitlines())
+
+
+def _others(found: Found, rank: int | None, node: int | None) -> str:
+    """Return what became of the other ranks, of those outside the pod if it failed as a whole."""
+    processes = found["processesPerNode"]
+    if rank is None and node is None:
+        return ""
+    count = found["nodes"] * processes - (processes if rank is None else 1)
+    if count < 1:
+        return ""
+    them = f"{count} other ranks were" if count > 1 else "other rank was"
+    return f"; the {them} stopped after it"
+
+
+def how(failure: Found) -> str:
+    """Return how a process has ended: `exit 1`, `SIGKILL`, `OOMKilled`."""
+    reason = str(failure["reason"])
+    if failure["exitCode"] is not None and reason in ("ExitCode", "Exception"):
+        return f"exit {failure['exitCode']}"
+    return str(failure["signal"] or reason) if reason == "Signal" else reason
+
+
+def _attempts(found: Found) -> Iterator[str]:
+    """Yield the table of the rounds that are over."""
+    if found["attempts"]:
+        yield from lines(HEADINGS, [_row(each) for each in found["attempts"]])
+
+
+def _row(each: Found) -> tuple[str, ...]:
+    began = unix_seconds(each["startTime"])
+    steps = "-".join(str(step) for step in (each["firstStep"], each["step"]) if step is not None)
+    place = short_place(each["rank"], each["nodeRank"])
+    detail = {"ExitCode": each["exitCode"], "Signal": each["signal"]}.get(each["reason"])
+    message = each["message"] or NONE
+    return (
+        f"{each['attempt']}.{each['round']}" if each["round"] else str(each["attempt"]),
+        NONE if began is None else time.strftime("%b%d %H:%M", time.localtime(began)),
+        NONE if each["seconds"] is None else duration(each["seconds"]),
+        steps or NONE,
+        "yes" if each["charged"] else "no",
+        each["reason"] if detail is None else f"{each['reason']} {detail}",
+        " ".join(filter(None, (place, each["node"]))) or NONE,
+        message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
+    )
+
+
+def _events_of(found: Found, now: float) -> Iterator[str]:
+    for event in found["events"][-5:]:
+        told = unix_seconds(event["time"])
+        ago = NONE if told is None else f"{duration(max(0.0, now - told))} ago"
+        yield f"{'event':<{LABEL}}{ago:<9} {event['reason']}: {event['message']}"

@@ -1,10 +1,23 @@
 """`ddpjob doctor`: what a user needs of a cluster, and what is missing."""
 
+import json
 from typing import Annotated
 
 import typer
 
+from ddpjob.cli.exits import Exit
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
+from ddpjob.cli.say import document, say
+from ddpjob.client.check import Check, Level, Part
+from ddpjob.client.checks import checks
+
+CODES = {
+    Part.SERVER: Exit.NO_ACCESS,
+    Part.RIGHTS: Exit.NO_ACCESS,
+    Part.API: Exit.NOT_FOUND,
+    Part.OPERATOR: Exit.NOT_FOUND,
+    Part.ADMIN: Exit.REFUSED,
+}
 
 
 def doctor(
@@ -23,6 +36,19 @@ def doctor(
     or a right, and 5 if --admin finds a fault of the installation; the first check that fails
     decides. Nothing is created: the API server is asked to check a job, and stores none.
     """
-    from ddpjob.cli.diagnosis import diagnose
-
-    raise typer.Exit(diagnose(Place(namespace, context, kubeconfig), output, admin=admin))
+    connection = Place(namespace, context, kubeconfig).client().connection
+    found: list[Check] = []
+    for check in checks(connection, admin=admin):
+        found.append(check)
+        if output is Record.TEXT:
+            say(f"{check.level:<4}  {check.text}")
+            if check.advice and check.level is not Level.OK:
+                say(f"      next: {check.advice}")
+    failing = [check for check in found if check.level is Level.FAIL]
+    if output is Record.JSON:
+        listed = [
+            {"part": c.part, "level": c.level, "text": c.text, "next": c.advice or None}
+            for c in found
+        ]
+        document(json.dumps({"ok": not failing, "checks": listed}, indent=2))
+    raise typer.Exit(CODES[failing[0].part] if failing else Exit.OK)

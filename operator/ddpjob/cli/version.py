@@ -1,10 +1,17 @@
 """`ddpjob version`: of this program, the operator and the definition in the cluster."""
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
 
+from ddpjob import __version__, names
+from ddpjob.cli.exits import explain
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
+from ddpjob.cli.say import say
+from ddpjob.client.connection import Connection
+from ddpjob.client.installed import Installed, look
+from ddpjob.errors import DDPJobError
 
 
 def version(
@@ -19,6 +26,69 @@ def version(
     It also says whether the definition of DDPJob in the cluster is older or newer than this
     program. The exit code is 0 even if the cluster does not answer.
     """
-    from ddpjob.cli.versions import print_versions
+    found: Installed | None = None
+    problem: DDPJobError | None = None
+    if not client:
+        connection = Place(namespace, context, kubeconfig).client(notes=False).connection
+        try:
+            found = look(connection)
+        except DDPJobError as error:
+            problem = error
+    if output is Record.JSON:
+        say(json.dumps(_record(found, problem)))
+        return
+    lines = {"client": __version__}
+    if not client:
+        lines |= _lines(connection, found, problem)
+    say(*(f"{name:<9} {text}" for name, text in lines.items()))
 
-    print_versions(None if client else Place(namespace, context, kubeconfig), output)
+
+def _lines(
+    connection: Connection, found: Installed | None, problem: DDPJobError | None
+) -> dict[str, str]:
+    if found is None:
+        assert problem is not None
+        return {"server": f"unknown: {explain(problem)[0]}"}
+    login = connection.login
+    context = f", context {login.context}" if login.context else ""
+    return {
+        "server": f"{found.server} at {login.server}{context}",
+        "API": definition(found),
+        "operator": "; ".join(map(str, found.operators)) or operator(found),
+    }
+
+
+def definition(found: Installed) -> str:
+    """Return what there is to say of the definition of DDPJob."""
+    kind = f"{names.PLURAL}.{names.GROUP}"
+    if not found.versions:
+        return f"no {kind}: ddpjob is not installed in this cluster"
+    text = f"{kind} {', '.join(found.versions)}"
+    if names.VERSION not in found.versions:
+        return f"{text}: this client needs {names.VERSION}"
+    if found.missing:
+        return f"{text}: older than this client, without {', '.join(found.missing)}"
+    if found.unknown:
+        return f"{text}: newer than this client, which does not know {', '.join(found.unknown)}"
+    return text
+
+
+def operator(found: Installed) -> str:
+    """Return why no operator is known."""
+    if found.operators_hidden:
+        return f"unknown: {found.operators_hidden}"
+    return "none in this cluster: jobs stay Pending"
+
+
+def _record(found: Installed | None, problem: DDPJobError | None) -> dict[str, Any]:
+    record: dict[str, Any] = {"client": __version__, "server": None, "api": None}
+    if found:
+        record["server"] = found.server
+        record["api"] = {
+            "versions": list(found.versions),
+            "missing": list(found.missing),
+            "unknown": list(found.unknown),
+        }
+    hidden = found is None or bool(found.operators_hidden)
+    operators = None if hidden else [each.record() for each in (found.operators if found else ())]
+    return {**record, "operators": operators, "problem": explain(problem)[0] if problem else None}
