@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ddpjob import names
-from ddpjob.cli.get import STATES
-from ddpjob.cli.rows import ORDERS, row
+from ddpjob.cli.get import ORDERS, STATES, row
 from ddpjob.client.answers import read_list
 from ddpjob.client.brief import brief
 from ddpjob.client.client import is_selected

@@ -12,7 +12,7 @@ from typing import Any
 from ddpjob import names
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE
 from ddpjob.text import printable
-from ddpjob.times import seconds_since, unix_seconds
+from ddpjob.times import duration, seconds_since, unix_seconds
 
 # The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
 FINISHED = ("Succeeded", "Failed")
@@ -105,6 +105,15 @@ def since(status: Any) -> float | None:
     )
     known = [seconds for time in times if (seconds := unix_seconds(time)) is not None]
     return max(known, default=None)
+
+
+def with_time(reason: str, status: Any, now: float) -> str:
+    """Return a job's reason with the time for which it waits: `Unschedulable 12m: 0/9 …`."""
+    word, colon, rest = reason.partition(":")
+    began = since(status)
+    if began is None or word != text(condition(status, "Running"), "reason"):
+        return reason
+    return f"{word} {duration(max(0.0, now - began))}{colon}{rest}"
 
 
 def useful(status: Any, now: float) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.cli.topview import bar, curve, head, rates, row
+from ddpjob.cli.top import bar, curve, head, rates, row
 from ddpjob.client.agents import Answer, NodeProgress, read_progress
 from ddpjob.client.forward import Page
 from ddpjob.client.job import Job
