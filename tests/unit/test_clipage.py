@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from ddpjob.cli.logstream import SHOWN, record
+from ddpjob.cli.logs import SHOWN, record
 from ddpjob.cli.records import records
 from ddpjob.cli.validating import Problem
 from ddpjob.cli.verbs import VERBS

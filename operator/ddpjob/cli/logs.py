@@ -1,17 +1,36 @@
 """`ddpjob logs`: what the ranks have printed, and go on printing."""
 
+import json
+import re
 import shlex
 import time
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.options import Context, Format, Kubeconfig, Name, Namespace, Place
-from ddpjob.cli.values import seconds
+from ddpjob.cli.endings import detached, ended
+from ddpjob.cli.exits import Exit
+from ddpjob.cli.options import Context, Format, Kubeconfig, Name, Namespace, Place, find
+from ddpjob.cli.say import coloured, note, raw, say
+from ddpjob.cli.screen import Screen
+from ddpjob.cli.values import bad, seconds
+from ddpjob.client.follow import Logs
+from ddpjob.client.logs import LogLine, Wanted
+from ddpjob.client.selection import Query, check_is_there, choices, select
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.errors import NotFound
 
 # The options that choose lines and show them so. They belong to the command that comes back.
 CHOOSE = ("rank", "node", "everything", "container", "attempt", "grep")
 SHOW = ("timestamps", "output", "max_streams")
+# Bytes of a line that are shown. A longer one is cut; raw has up to 1 MiB of it.
+SHOWN = 16 * 1024
+# A colour that a script has given to its words, and what a progress bar has written over.
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,32}m")
+# SGR codes of the prefix. Red is for errors.
+COLOURS = (36, 33, 32, 35, 34, 96)
 
 
 def logs(
@@ -73,9 +92,6 @@ def logs(
     exit code is 0 if the job succeeds and 1 if it fails. Ctrl-C ends the command (130), and the job
     runs on.
     """
-    from ddpjob.cli.logstream import Shown, choose, print_logs, search
-    from ddpjob.client.selection import Query
-
     query = Query(
         follow=follow,
         tail=tail,
@@ -98,3 +114,165 @@ def _words(called: typer.Context) -> str:
             text = option.opts[0] if value is True else f"{option.opts[0]}={value}"
             found += f" {shlex.quote(text)}"
     return found
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which lines are shown, and how."""
+
+    query: Query
+    wanted: Wanted | None = None
+    """None for nothing in particular."""
+    output: Format = Format.TEXT
+    timestamps: bool = False
+    words: str = ""
+    """The options for it, with a space before each."""
+
+
+def print_logs(place: Place, name: str | None, shown: Shown) -> Exit:
+    """Print the lines, and return the exit code. Raises ClusterError or LoginFailed."""
+    client, wanted, follow = place.client(), shown.wanted, shown.query.follow
+    job = find(client, name)
+    if wanted:
+        check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
+    printer = Printer(shown.output, timestamps=shown.timestamps)
+    seen: Snapshot = job
+    try:
+        for query in choices(job.body, job.processes_per_node, wanted, shown.query):
+            if query.why:
+                note(f"{query.why} (--all has all)")
+            logs = Logs(client.connection, seen, query)
+            if not sum(map(printer.print, logs.batches())):
+                _say_why(logs, query, place, goes_on=follow and not query.follow)
+            seen = logs.job
+    except KeyboardInterrupt:
+        return detached(seen, place, f"logs -f {job.name}{shown.words}")
+    if not follow:
+        return Exit.OK
+    return ended(seen, place, is_deleted=logs.is_deleted)
+
+
+def _say_why(logs: Logs, query: Query, place: Place, *, goes_on: bool) -> None:
+    """Say why there is no line. Raises NotFound if an attempt has no pods, and nothing follows.
+
+    `goes_on` says that a later attempt, or how the job has ended, is told then.
+    """
+    job, attempt = logs.job, query.wanted.attempt
+    known = sorted({pod.attempt for pod in logs.pods})
+    if isinstance(attempt, int) and attempt not in known:
+        there = f"there are pods of attempt {', '.join(map(str, known))}" if known else "none is"
+        text = f"attempt {attempt} of {job.name} has no pods any more; {there}"
+        if goes_on:
+            return note(text)
+        error = NotFound(404, "NotFound", text)
+        error.advice = (
+            f"ddpjob describe {job.name}{place.flags} has what is known of earlier attempts"
+        )
+        raise error
+    waiting = [pod for pod in logs.read if pod.state == "waiting"]
+    if waiting:
+        pod = waiting[0]
+        why = f" ({pod.reason})" if pod.reason else ""
+        note(f"no line yet: {pod.name} has not started{why}{_because(job)}")
+    elif logs.read:
+        is_over = all(pod.state == "ended" for pod in logs.read)
+        none = "no line" if is_over else "no line yet"
+        note("no such line" if query.shows or query.since else none)
+    else:
+        note(f"no pod of attempt {job.attempt}: {job.name} is {job.state}{_because(job)}")
+
+
+def _because(job: Snapshot) -> str:
+    return f"; {job.reason}" if job.reason else ""
+
+
+def choose(rank: str | None, node: str | None, attempt: str, *, everything: bool) -> Wanted | None:
+    """Return the lines that the options choose. Raises BadParameter."""
+    try:
+        return select(rank=rank, node=node, everything=everything, attempt=attempt)
+    except ValueError as error:
+        option = "--attempt" if "attempt" in str(error) else "--rank, --node"
+        raise bad(str(error), option) from None
+
+
+def search(expression: str | None) -> Callable[[LogLine], bool] | None:
+    """Return whether the expression is found in a line. RE2 needs no more than linear time."""
+    if expression is None:
+        return None
+    import re2
+
+    library: Any = re2
+    options = library.Options()
+    options.log_errors = False  # they are said below
+    try:
+        found = library.compile(expression, options)
+    except library.error as error:
+        raise bad(
+            f"no RE2 expression: {error.args[0].decode(errors='replace')}", "--grep"
+        ) from None
+    except UnicodeEncodeError:
+        raise bad(f"must be UTF-8, got {expression!r}", "--grep") from None
+    return lambda line: found.search(line.text) is not None
+
+
+class Printer:
+    """Prints batches of lines in one format."""
+
+    def __init__(self, output: Format, *, timestamps: bool) -> None:
+        self._output, self._timestamps = output, timestamps
+        self._coloured = output is Format.TEXT and Screen().color_system is not None
+        self._width = 0
+
+    def print(self, lines: Sequence[LogLine]) -> int:
+        """Print the lines, and return how many they are."""
+        if self._output is Format.RAW:
+            raw(b"".join(line.content + b"\n" for line in lines))
+        elif self._output is Format.JSON:
+            say(*(json.dumps(record(line)) for line in lines))
+        else:
+            self._print(lines)
+        return len(lines)
+
+    def _print(self, lines: Sequence[LogLine]) -> None:
+        heads = [self._head(line) for line in lines]
+        self._width = max([self._width, *map(len, heads)])
+        colours = [_colour(line) if self._coloured else None for line in lines]
+        coloured(
+            (f"{head:<{self._width}} | ", colour, shown_text(line))
+            for head, colour, line in zip(heads, colours, lines, strict=True)
+        )
+
+    def _head(self, line: LogLine) -> str:
+        time = f"{line.time} " if self._timestamps else ""
+        return time + line.place
+
+
+def shown_text(line: LogLine) -> str:
+    """Return the text of a line without colours, as a terminal would be left by it."""
+    content = line.content.rstrip(b"\r")
+    content = content[content.rfind(b"\r") + 1 :]  # of a progress bar the last state
+    text = _COLOUR.sub("", content[:SHOWN].decode(errors="replace"))
+    return text + (" … (the line goes on)" if len(content) > SHOWN else "")
+
+
+def record(line: LogLine) -> dict[str, str | int | bool | None]:
+    """Return the line as `-o json` has it."""
+    content = line.content
+    found: dict[str, str | int | bool | None] = {
+        "time": line.time,
+        "attempt": line.attempt,
+        "round": line.round,
+        "rank": line.rank,
+        "nodeRank": line.node_rank,
+        "node": line.node,
+        "pod": line.pod,
+        "container": line.container,
+        "line": content[:SHOWN].decode(errors="replace"),
+    }
+    if len(content) > SHOWN:
+        found["cut"] = True
+    return found
+
+
+def _colour(line: LogLine) -> int:
+    return COLOURS[(line.node_rank if line.rank is None else line.rank) % len(COLOURS)]

@@ -2,17 +2,17 @@
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ddpjob.cli.endings import detached
 from ddpjob.cli.exits import Exit
+from ddpjob.cli.logs import Shown, print_logs
 from ddpjob.cli.options import Place
 from ddpjob.cli.say import note
 from ddpjob.client import why
+from ddpjob.client.client import Client
+from ddpjob.client.job import Job
+from ddpjob.client.selection import Query
 from ddpjob.errors import JobTimeout
-
-if TYPE_CHECKING:
-    from ddpjob.client.client import Client
-    from ddpjob.client.job import Job
 
 # Seconds without any status after which it is said that no operator has taken the job.
 TAKEN_SECONDS = 10.0
@@ -21,7 +21,7 @@ TAKEN_SECONDS = 10.0
 class Onlooker:
     """Shows one job that has just been created."""
 
-    def __init__(self, client: "Client", job: "Job", place: Place) -> None:
+    def __init__(self, client: Client, job: Job, place: Place) -> None:
         elsewhere = job.namespace != client.namespace  # as a job file may have it
         self._place = replace(place, namespace=job.namespace) if elsewhere else place
         self._job = job
@@ -33,10 +33,6 @@ class Onlooker:
 
         Raises JobRefused once its pods have been refused for some seconds.
         """
-        from ddpjob.cli.endings import detached
-        from ddpjob.cli.logstream import Shown, print_logs
-        from ddpjob.client.selection import Query
-
         name = self._job.name
         try:
             self._until_taken()
@@ -56,7 +52,7 @@ class Onlooker:
         except JobTimeout:
             self._step("pending", "no operator has taken the job yet: see ddpjob doctor")
 
-    def _is_settled(self, job: "Job") -> bool:
+    def _is_settled(self, job: Job) -> bool:
         """Show the job's state, once for each change, and return whether it runs or never will."""
         words = job.reason
         if job.state == "Running":
@@ -75,7 +71,7 @@ class Onlooker:
         note(f"{label:<9} {seconds // 60}:{seconds % 60:02}  {text}".rstrip())
 
 
-def _stays_suspended(job: "Job") -> bool:
+def _stays_suspended(job: Job) -> bool:
     """Return whether a suspended job waits for its user.
 
     Until its code is there, a new job is suspended, and its status may still say so afterwards.
