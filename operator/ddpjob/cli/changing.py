@@ -1,13 +1,14 @@
 """What the commands that change a job share: their options, what they refuse, what they print."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ddpjob.cli import objects
 from ddpjob.cli.options import Form, complete_names
-
-if TYPE_CHECKING:
-    from ddpjob.client.job import Job
+from ddpjob.cli.say import say
+from ddpjob.client.job import Job
+from ddpjob.errors import Conflict
 
 # NAME is no default here: a change is made to the job that is named, and to no other.
 Target = Annotated[str, typer.Argument(metavar="NAME", help="Job.", autocompletion=complete_names)]
@@ -33,21 +34,16 @@ Format = Annotated[
 ]
 
 
-def tell(job: "Job", words: str, output: Form | None) -> None:
+def tell(job: Job, words: str, output: Form | None) -> None:
     """Print what has become of the job: in words, or the job itself."""
-    from ddpjob.cli import objects
-    from ddpjob.cli.say import say
-
     if output is None:
         say(f"{job.name} {words}")
     else:
         objects.show([job], output, single=True)
 
 
-def refuse_finished(job: "Job", advice: str) -> None:
+def refuse_finished(job: Job, advice: str) -> None:
     """Raise Conflict if the job has finished: it never starts again."""
-    from ddpjob.errors import Conflict
-
     if job.is_finished:
         text = f"{job.name} has {job.state.lower()}; a finished job never starts again"
         error = Conflict(409, "Finished", text)

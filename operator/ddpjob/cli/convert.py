@@ -9,6 +9,8 @@ import typer
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.say import say
 from ddpjob.cli.values import FileNames, files_of
+from ddpjob.errors import InvalidJob
+from ddpjob.text import printable
 
 # Characters of a kind, a namespace, a slash and a name of 253.
 MAX_TITLE = 381
@@ -54,7 +56,6 @@ def convert(
 def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:
     """Return the objects with their files, and whether all files could be read."""
     from ddpjob.client.documents import documents
-    from ddpjob.errors import InvalidJob
 
     found, is_whole = [], True
     for file in files:
@@ -71,7 +72,6 @@ def _converted(objects: list[tuple[str, Any]]) -> tuple[list[dict[str, Any]], bo
     """Return the DDPJobs, and whether no object was refused. Print what is to be known of each."""
     from ddpjob.convert.objects import convert, is_foreign
     from ddpjob.convert.trainjob import is_runtime
-    from ddpjob.errors import InvalidJob
 
     bodies = [body for _, body in objects]
     jobs, is_whole = [], True
@@ -93,8 +93,6 @@ def _converted(objects: list[tuple[str, Any]]) -> tuple[list[dict[str, Any]], bo
 
 def _title(body: Any) -> str:
     """Return the object's kind, namespace and name."""
-    from ddpjob.text import printable
-
     if not isinstance(body, dict):
         return "(object)"
     metadata = body.get("metadata")

@@ -2,12 +2,13 @@
 
 import os
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ddpjob.cli import objects
+from ddpjob.cli.endings import detaching
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.interrupt import detaching
 from ddpjob.cli.options import (
     Context,
     Form,
@@ -19,9 +20,7 @@ from ddpjob.cli.options import (
 )
 from ddpjob.cli.say import note, say
 from ddpjob.cli.values import bad
-
-if TYPE_CHECKING:
-    from ddpjob.client.job import Job
+from ddpjob.client.job import Job
 
 STDIN, STDERR = 0, 2
 
@@ -60,8 +59,6 @@ def delete(
     No job is deleted unless all of them exist. The exit code is 130 if the question is answered
     with anything but yes; nothing is deleted then.
     """
-    from ddpjob.cli import objects
-
     if bool(names) == bool(labels):
         raise bad("give the NAMEs of jobs or --selector, one of the two")
     client = Place(namespace, context, kubeconfig).client()
@@ -86,7 +83,7 @@ def delete(
                 job.wait_until_gone()
 
 
-def _ask(jobs: "list[Job]") -> None:
+def _ask(jobs: list[Job]) -> None:
     """Ask on the terminal whether these jobs are to be deleted, and end if not."""
     if not (os.isatty(STDIN) and os.isatty(STDERR)):
         raise bad("needed, as there is no terminal to ask on", "--yes")

@@ -1,5 +1,10 @@
 """How a command that waits ends: with the job, or before it, by Ctrl-C."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.options import Place
 from ddpjob.cli.say import note
@@ -39,3 +44,13 @@ def ended(job: Snapshot, place: Place, *, is_deleted: bool) -> Exit:
     note(f"that attempt is over, and {job.name} is {job.state} in attempt {job.attempt}")
     note(f"  next: ddpjob logs -f {job.name}{place.flags}")
     return Exit.OK
+
+
+@contextmanager
+def detaching(*lines: str) -> Iterator[None]:
+    """Print these lines if Ctrl-C ends the block, and end the command with exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("", *lines)
+        raise typer.Exit(Exit.DETACHED) from None

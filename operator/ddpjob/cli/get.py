@@ -15,7 +15,7 @@ from rich.live import Live
 
 from ddpjob.cli import objects
 from ddpjob.cli.columns import line, show, styled, widths
-from ddpjob.cli.interrupt import detaching
+from ddpjob.cli.endings import detaching
 from ddpjob.cli.options import (
     Context,
     Form,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddpjob import names
 from ddpjob.cli.say import note
 
 if TYPE_CHECKING:
@@ -147,8 +148,6 @@ def find(client: "Client", name: str | None) -> "Job":
 
 def plain_name(name: str) -> str:
     """Return a job's name, which may be written as `-o name` does: `ddpjob.ddpjob.dev/digits`."""
-    from ddpjob import names
-
     kind, slash, rest = name.partition("/")
     known = (names.PLURAL, "ddpjob", f"ddpjob.{names.GROUP}", f"{names.PLURAL}.{names.GROUP}")
     return rest if slash and kind in known else name

@@ -1,18 +1,17 @@
 """`ddpjob rerun`: a new job like another one."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ddpjob.cli import program
+from ddpjob.cli import objects, program
 from ddpjob.cli.changing import Exclusions, Format, Settings, Target, tell
-from ddpjob.cli.interrupt import detaching
+from ddpjob.cli.endings import detaching
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
 from ddpjob.cli.say import note
 from ddpjob.cli.values import bad
-
-if TYPE_CHECKING:
-    from ddpjob.client.job import Job
+from ddpjob.client import edits, why
+from ddpjob.client.job import Job
 
 
 def rerun(
@@ -39,8 +38,6 @@ def rerun(
 
     ddpjob rerun llama --dry-run -- --lr 1e-4
     """
-    from ddpjob.client import edits
-
     if dry_run and wait:
         raise bad("there is no job to wait for with --dry-run", "--wait")
     settings = [edits.Setting.parse(text) for text in set_ or ()]
@@ -53,8 +50,6 @@ def rerun(
     if claim := _shared_claim(old, new):
         note(f"{old.name} is {old.state}, and both write to the checkpoints in claim {claim}")
     if dry_run is program.DryRun.CLIENT:
-        from ddpjob.cli import objects
-
         objects.show_new([edits.rerun(old.body, spec, new.name)], output)
         return
     if wait:
@@ -64,10 +59,8 @@ def rerun(
     tell(new, f"{verb}, like {old.name}" + (f"; it is {new.state}" if wait else ""), output)
 
 
-def _shared_claim(old: "Job", new: "Job") -> str:
+def _shared_claim(old: Job, new: Job) -> str:
     """Return the claim with the checkpoints of both jobs, if the old one may still write to it."""
-    from ddpjob.client import why
-
     claims = {
         why.text(job.body, "spec", "checkpoint", "volume", "persistentVolumeClaim", "claimName")
         for job in (old, new)

@@ -1,16 +1,16 @@
 """`ddpjob resume`: starts a suspended job again, perhaps changed."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ddpjob.cli.changing import Exclusions, Format, Settings, Target, refuse_finished, tell
-from ddpjob.cli.interrupt import detaching
+from ddpjob.cli.endings import detaching
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
 from ddpjob.cli.say import note
-
-if TYPE_CHECKING:
-    from ddpjob.client.job import Job
+from ddpjob.client import edits
+from ddpjob.client.job import Job
+from ddpjob.errors import Conflict
 
 
 def resume(
@@ -28,8 +28,6 @@ def resume(
     Changes are made while it is suspended, in the same request. The exit code is 1 if the job fails
     while it is waited for.
     """
-    from ddpjob.client import edits
-
     settings = [edits.Setting.parse(text) for text in set_ or ()]
     place = Place(namespace, context, kubeconfig)
     job = place.client().job(plain_name(name))
@@ -48,10 +46,8 @@ def resume(
     tell(job, f"is {job.state.lower()}" if wait else "resumes", output)
 
 
-def _when_suspended(job: "Job", place: Place) -> "Job":
+def _when_suspended(job: Job, place: Place) -> Job:
     """Return the job once it is suspended, when all of its spec may change. Raises Conflict."""
-    from ddpjob.errors import Conflict
-
     if not job.body["spec"].get("suspend") and job.state != "Pending":
         text = f"{job.name} is {job.state}; its spec can change only while it is suspended"
         error = Conflict(409, "NotSuspended", text)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.changing import Format, Target, refuse_finished, tell
-from ddpjob.cli.interrupt import detaching
+from ddpjob.cli.endings import detaching
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
 from ddpjob.cli.say import note
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ddpjob.cli.columns import show, styled
-from ddpjob.cli.interrupt import detaching
+from ddpjob.cli.endings import detaching
 from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, Record, find
 from ddpjob.cli.say import document, note, say
 from ddpjob.cli.screen import COLOURS, Screen
