@@ -9,7 +9,7 @@ import pytest
 
 from ddpjob.cli.logs import SHOWN, record
 from ddpjob.cli.records import records
-from ddpjob.cli.validating import Problem
+from ddpjob.cli.validation import Problem
 from ddpjob.cli.verbs import VERBS
 from ddpjob.client.description import describe
 from ddpjob.client.logs import LogLine

@@ -62,7 +62,7 @@ def submit(
     it fails.
     """
     from ddpjob.cli.asked import Asked
-    from ddpjob.cli.submitting import Submission
+    from ddpjob.cli.submission import Submission
 
     if file is not None and file.endswith(JOB_FILES):
         raise typer.BadParameter("a job file is named with -f", param_hint="FILE.py")

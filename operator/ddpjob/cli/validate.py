@@ -52,7 +52,7 @@ def validate(
     for option, value in place.items():
         if value is not None and not server:
             raise bad("has no effect without --server", option)
-    from ddpjob.cli.validating import Validation, read_archive, read_policy  # the models are slow
+    from ddpjob.cli.validation import Validation, read_archive, read_policy  # the models are slow
 
     validation = Validation(
         policy=read_policy(policy) if policy else None,
