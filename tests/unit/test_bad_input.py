@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from ddpjob.api import DDPJob
 from ddpjob.cli import app
-from ddpjob.cli.checking import check
+from ddpjob.cli.validation import check
 from ddpjob.cluster.local import _merged
 from ddpjob.errors import InvalidJob
 from tests.bad_input.cases import FOLDER, Case, cases

@@ -17,13 +17,13 @@ from typing import Any, NoReturn, ParamSpec, TextIO
 import typer
 
 from ddpjob import api, names
-from ddpjob.cli.checking import check
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Status, display
 from ddpjob.cli.records import records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
+from ddpjob.cli.validation import check
 from ddpjob.client.logs import LineMaker, local_pod
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster

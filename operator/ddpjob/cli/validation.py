@@ -1,6 +1,7 @@
-"""Judges job files for `ddpjob validate`, and prints what is wrong with them."""
+"""Judges jobs by the rules of the API server and of the operator, as `ddpjob validate` does."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ddpjob import names
+from ddpjob import api, names
 from ddpjob.api.base import below
 from ddpjob.cli.asked import in_namespace
-from ddpjob.cli.checking import check
 from ddpjob.cli.exits import Exit, exit_code
 from ddpjob.cli.options import Place, Record
 from ddpjob.cli.say import document, note, say
@@ -23,6 +23,7 @@ from ddpjob.client.jobfile import JobFile, Judged, parted, unnamed, with_code_of
 from ddpjob.client.submit import submit
 from ddpjob.code.archive import verify
 from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refused
+from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.text import printable
 from ddpjob_agent.archive import ARCHIVE_BYTES
@@ -34,6 +35,9 @@ NAMELESS = "a job without a name"
 MAX_POLICY = 2**20
 # In place of a field, for what the API server has refused.
 SERVER = "(server)"
+# Without one of these it is not known which volumes and mounts a pod would have.
+_VOLUMES = {"volumes", "volumeMounts", "checkpoint", "data", "template", "master"}
+_ANY = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "any"}}
 
 
 @dataclass(frozen=True)
@@ -204,3 +208,30 @@ def _name(job: Any) -> str | None:
         return None
     name = "/".join(str(metadata[part]) for part in ("namespace", "name") if metadata.get(part))
     return printable(below(name).removeprefix("."), MAX_TITLE)
+
+
+def check(document: Any, policy: Policy | None = None) -> list[InvalidJob]:
+    """Return an InvalidJob for each rule that this object breaks.
+
+    `policy` is the installation's allow-list, by default that of the chart.
+    """
+    problems = api.validate(document)
+    try:
+        job = api.DDPJob.parse(_without(document, problems) if problems else document)
+    except InvalidJob:
+        return problems
+    return problems + render.problems(job, policy or Policy())
+
+
+def _without(document: Any, problems: list[InvalidJob]) -> dict[str, Any]:
+    """Return a job with those fields of the spec that no problem is about.
+
+    Its pods can be judged, so that a user reads of what is wrong with them too. It is empty if they
+    cannot be judged.
+    """
+    broken = {match[1] for p in problems if (match := re.match(r"spec[.](\w+)", p.path))}
+    spec = document.get("spec") if isinstance(document, dict) else None
+    if not isinstance(spec, dict) or broken & _VOLUMES:
+        return {}
+    kept = {name: value for name, value in spec.items() if name not in broken}
+    return _ANY | {"spec": {"image": "any", "args": ["any"]} | kept}
