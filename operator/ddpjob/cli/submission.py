@@ -5,13 +5,15 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from ddpjob import api
 from ddpjob.cli import objects
 from ddpjob.cli.asked import Asked, check_is_sent, in_namespace
 from ddpjob.cli.exits import Exit
+from ddpjob.cli.onlooker import Onlooker
 from ddpjob.cli.options import Form, Place
 from ddpjob.cli.say import note
 from ddpjob.client import why
@@ -19,11 +21,9 @@ from ddpjob.client.build import named, problems
 from ddpjob.client.creation import with_code
 from ddpjob.client.jobfile import JobFile
 from ddpjob.client.submit import submit
+from ddpjob.code.archive import CodeArchive, in_bytes, pack
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-
-if TYPE_CHECKING:
-    from ddpjob.code.archive import CodeArchive
 
 STDOUT = 1
 
@@ -79,18 +79,14 @@ class Submission:
             place = replace(self._place, namespace=job.namespace)
             note(f"  next: ddpjob logs -f {job.name}{place.flags}")
         if watch if watch is not None else self._output is None and os.isatty(STDOUT):
-            from ddpjob.cli.onlooker import Onlooker
-
             raise typer.Exit(Onlooker(client, job, self._place).look_on())
 
     @cached_property
-    def _archive(self) -> "CodeArchive | None":
+    def _archive(self) -> CodeArchive | None:
         """Return the archive of the folder to send, if there is one. Raises InvalidJob."""
         folder = self._asked.folder
         if folder is None:
             return None
-        from ddpjob.code.archive import pack
-
         script = self._asked.script  # if it is not there, that is said first
         names = self._asked.given["code_include"] or ()
         archive = pack(folder, names=names)
@@ -131,8 +127,6 @@ class Submission:
             elif created and self._asked.given["module"]:
                 step("code", f"none sent: {self._asked.given['module']} is not in this folder")
             return
-        from ddpjob.code.archive import in_bytes
-
         files = f"{len(archive.files)} file{'s' if len(archive.files) > 1 else ''}"
         sizes = f"{in_bytes(archive.size)} -> {in_bytes(len(archive.data))}"
         state = ", dirty" if archive.is_dirty else ""
@@ -161,8 +155,6 @@ def _has_spec(job: Any) -> bool:
 
 def _size(job: Body) -> str:
     """Return how large the job is: `2 nodes x 8 GPUs`."""
-    from ddpjob import api
-
     spec = api.DDPJob.parse({**job, "metadata": {"name": "any"}}).spec
     nodes = f"{spec.nnodes} node{'s' if spec.nnodes > 1 else ''}"
     count, what = (spec.gpus, "GPU") if spec.gpus else (spec.processes_per_node, "process")
