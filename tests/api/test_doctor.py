@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from ddpjob import __version__
-from ddpjob.client import checks
-from ddpjob.client.check import Level, Part
+from ddpjob.client import doctor
 from ddpjob.client.connection import Connection
+from ddpjob.client.doctor import Level, Part
 from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
@@ -186,9 +186,9 @@ def test_a_job_shows_whether_an_operator_works(
     ended = ddpjob("doctor", env=environment(path))
     assert ended.code == 0, ended.out  # one namespace's edit is enough for all commands
     assert "?     operator: you may not list deployments" in ended.out
-    monkeypatch.setattr(checks, "TAKEN_SECONDS", 0.0)
+    monkeypatch.setattr(doctor, "TAKEN_SECONDS", 0.0)
     connection = Connection(kubeconfig=path)
-    found = [check for check in checks.checks(connection) if check.level is Level.FAIL]
+    found = [check for check in doctor.checks(connection) if check.level is Level.FAIL]
     assert [check.part for check in found] == [Part.OPERATOR]
     assert found[0].text.startswith("no operator has taken job waits for ")
     cluster.running("runs")
@@ -237,7 +237,7 @@ def until(path: Path, *, is_accepted: bool) -> None:
     """Return once the API server accepts a job, or no longer: it takes up a policy later."""
     connection = Connection(kubeconfig=path)
     deadline = time.monotonic() + 200
-    while (checks._refusal(connection) is None) != is_accepted:
+    while (doctor._refusal(connection) is None) != is_accepted:
         assert time.monotonic() < deadline
         time.sleep(0.2)
 

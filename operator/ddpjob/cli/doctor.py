@@ -8,8 +8,7 @@ import typer
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
 from ddpjob.cli.say import document, say
-from ddpjob.client.check import Check, Level, Part
-from ddpjob.client.checks import checks
+from ddpjob.client.doctor import Check, Level, Part, checks
 
 CODES = {
     Part.SERVER: Exit.NO_ACCESS,
