@@ -7,8 +7,8 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from ddpjob.cli.live import records
 from ddpjob.cli.logs import SHOWN, record
-from ddpjob.cli.records import records
 from ddpjob.cli.validation import Problem
 from ddpjob.cli.verbs import VERBS
 from ddpjob.client.description import describe

@@ -236,8 +236,7 @@ WHERE = {
     "cli/say.py": {"echo", "sys.stdout", "sys.stderr"},  # raw lines, for who asks for them
     "cli/convert.py": {"echo"},  # YAML and JSON, in which what is invisible is escaped
     "cli/crd.py": {"echo"},  # made of our own models
-    "cli/live.py": {"Console"},
-    "cli/records.py": {"sys.stdout"},  # JSON in ASCII
+    "cli/live.py": {"Console", "sys.stdout"},  # the latter for JSON in ASCII
     "cli/screen.py": {"Console"},
     "client/call_script.py": {"print", "sys.stderr"},  # a pod's log
     "client/display.py": {"print", "sys.stderr"},  # through `printable`, for who uses the SDK

@@ -19,8 +19,7 @@ import typer
 from ddpjob import api, names
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.gpus import describe, shares
-from ddpjob.cli.live import Display, Status, display
-from ddpjob.cli.records import records
+from ddpjob.cli.live import Display, Status, display, records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
 from ddpjob.cli.validation import check
