@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob import __version__, names
+from ddpjob import names
 from ddpjob.cli.exits import explain
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
 from ddpjob.cli.say import say
 from ddpjob.client.connection import Connection
 from ddpjob.client.installed import Installed, look
 from ddpjob.errors import DDPJobError
+from ddpjob.version import __version__
 
 
 def version(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from ddpjob import __version__, names
+from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.answers import not_installed
 from ddpjob.client.connection import Connection
@@ -17,6 +17,7 @@ from ddpjob.cluster import DDPJOBS, LEASES, Resource
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed, NotFound, NotInstalled, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import duration, seconds_since, unix_seconds
+from ddpjob.version import __version__
 
 # The oldest minor version of Kubernetes 1 that docs/install.md promises to work.
 OLDEST = 30
