@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.client.documents import documents, to_yaml
-from ddpjob.errors import InvalidJob
 from ddpjob.text import printable_lines
 from tests.fuzz import HOSTILE
 
@@ -57,33 +56,3 @@ def test_one_hidden_character_has_all_others_escaped() -> None:
 @pytest.mark.parametrize("text", AMBIGUOUS)
 def test_another_reader_sees_the_same_text(text: str) -> None:
     assert yaml.safe_load(to_yaml({"a": [text]})) == {"a": [text]}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("0x" + "f" * 400, "0x" + "f" * 400),
-        ("-0x" + "f" * 400, "-0x" + "f" * 400),
-        ("0" + "7" * 6000, "0" + "7" * 6000),
-        ("7" * 6000, "7" * 6000),
-        ("1e400", "1e400"),
-        ("0x" + "f" * 20, float(16**20 - 1)),
-        ("0" + "7" * 30, float(8**30 - 1)),
-        ("017", 15),
-        ("0x11", 17),
-    ],
-)
-def test_a_number_of_any_length_is_read(text: str, value: Any, tmp_path: Path) -> None:
-    (found,) = read(f"value: {text}\n? {text}\n: key\n", tmp_path)
-    assert found == {"value": value, str(value): "key"}
-
-
-@pytest.mark.parametrize("item", ["- a", "- *text", "- []", "- {}"])
-def test_what_is_too_large_is_not_read_to_its_end(
-    item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ddpjob.client.documents.MAX_NODES", 100)
-    small = "- &text a\n" + f"{item}\n" * 98
-    assert [len(found) for found in read(f"{small}---\n{small}", tmp_path)] == [99, 99]
-    with pytest.raises(InvalidJob, match="line 100, .*: more than 100 items, aliases followed"):
-        read(f"{small}{item}\n}} no YAML", tmp_path)
