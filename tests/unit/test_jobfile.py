@@ -56,24 +56,6 @@ def test_what_a_cluster_has_written_is_not_sent(archive: CodeArchive, tmp_path: 
     assert list(read_job(written(tmp_path, *stored, job)).config_maps) == maps
 
 
-def test_line_breaks_in_base64_are_nothing_and_all_else_is_refused(
-    archive: CodeArchive, tmp_path: Path
-) -> None:
-    job, *maps = objects(archive)
-    content = maps[0]["binaryData"]["code.tar.gz"]
-    broken: Any = copy.deepcopy(maps)
-    for sign in ("\n", "\r\n", "\r"):
-        broken[0]["binaryData"]["code.tar.gz"] = sign.join(
-            (content[:7], content[7:-1], content[-1:])
-        )
-        found = read_job(written(tmp_path, job, *broken))
-        assert list(found.config_maps) == maps, "it is compared with what a cluster has"
-    for sign in (" ", "\t", "\v", "-", "\u2028"):
-        broken[0]["binaryData"]["code.tar.gz"] = sign.join((content[:7], content[7:]))
-        with pytest.raises(InvalidJob, match="must be Base64"):
-            read_job(written(tmp_path, job, *broken))
-
-
 def test_what_does_not_belong_together_is_named(archive: CodeArchive, tmp_path: Path) -> None:
     job, *maps = objects(archive)
     names = job["spec"]["code"]["configMaps"]
@@ -82,20 +64,15 @@ def test_what_does_not_belong_together_is_named(archive: CodeArchive, tmp_path: 
         return {**copy.deepcopy(maps[0]), **changes}
 
     strange = edited(metadata={"name": "other\x1b[2J"})
-    elsewhere = edited(metadata={**maps[0]["metadata"], "namespace": "b"})
     empty: Any = edited(binaryData={})
-    wrong: Any = edited(binaryData={"code.tar.gz": "?"})
     another: Any = edited(binaryData=maps[1]["binaryData"])
     for bodies, text in (
         ([job, job, *maps], "must have exactly one job, and nothing beside it but the ConfigMaps"),
         (maps, "with its code, got 0"),
         ([job, *maps, strange], r"ConfigMap 'other\\x1b\[2J' is not in spec.code.configMaps"),
         ([job_object(), maps[0]], rf"ConfigMap '{names[0]}' is not in spec.code.configMaps"),
-        ([job, *maps, maps[0]], f"ConfigMap {names[0]} is there twice"),
         ([job, *maps[:2]], rf": spec.code.configMaps\[2\]: ConfigMap {names[2]} is not in the"),
-        ([job, elsewhere, *maps[1:]], "metadata.namespace: must be that of the job .*, got 'b'"),
         ([job, empty, *maps[1:]], rf": binaryData\[code.tar.gz\]: must be Base64 in .*{names[0]}"),
-        ([job, wrong, *maps[1:]], rf": binaryData\[code.tar.gz\]: must be Base64 in .*{names[0]}"),
         ([job, another, *maps[1:]], ": spec.code: the archive's sha256 is [0-9a-f]*, and"),
     ):
         with pytest.raises(InvalidJob, match=text):

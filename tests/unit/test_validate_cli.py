@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 
 from ddpjob.cli import app
 from ddpjob.client.documents import documents
-from ddpjob_agent.archive import members
 from tests.cluster.tiers import ROOT
 from tests.terminal import ddpjob, environment
 from tests.unit.agent.archives import HOSTILE, packed
@@ -452,24 +451,3 @@ def test_two_jobs_may_share_the_config_maps_of_a_file(dry_run: Callable[..., Pat
     assert ended.exit_code == 2
     lines = ended.stderr.splitlines()
     assert [line.split(": ")[1:3] for line in lines] == [["one", "spec.code"], ["two", "spec.code"]]
-
-
-def test_an_archive_is_unpacked_once_however_many_jobs_share_it(
-    dry_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config_map, one = yaml.safe_load_all(dry_run("--name", "job").read_text())
-    unpacked = []
-
-    def counted(archive: bytes) -> Any:
-        unpacked.append(archive)
-        return members(archive)
-
-    monkeypatch.setattr("ddpjob.code.archive.members", counted)
-    jobs = [{**one, "metadata": {"name": f"job-{number}"}} for number in range(8)]
-    bodies = [*jobs, config_map]
-    assert validate("-", stdin="\n".join(map(json.dumps, bodies))).exit_code == 0
-    assert len(unpacked) == 1
-    jobs[3]["spec"] = {**one["spec"], "code": {**one["spec"]["code"], "sha256": "0" * 64}}
-    ended = validate("-", stdin="\n".join(map(json.dumps, bodies)))
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("-: job-3: spec.code: the archive's sha256 is ")

@@ -19,7 +19,7 @@ from ddpjob.cli.values import bad
 from ddpjob.client import why
 from ddpjob.client.client import Client
 from ddpjob.client.documents import documents
-from ddpjob.client.jobfile import JobFile, Judged, parted, unnamed, with_code_of
+from ddpjob.client.jobfile import JobFile, parted, unnamed, with_code_of
 from ddpjob.client.submit import submit
 from ddpjob.code.archive import verify
 from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refused
@@ -103,12 +103,11 @@ class Validation:
             broken = problem
         jobs, config_maps = parted(found)
         titles: Counter[str] = Counter()
-        judged: Judged = {}
         for job in jobs:
             name = _name(job)
             is_nameless = name is None and why.part(job, "kind") == names.KIND
             title = f"{file}: {name or NAMELESS}"
-            for error, code in self._of_job(job, config_maps, judged, title):
+            for error, code in self._of_job(job, config_maps, title):
                 yield Problem(file, name, error, is_nameless, code)
             if name:
                 titles[name] += 1
@@ -124,12 +123,12 @@ class Validation:
             yield Problem(file, None, InvalidJob("(file)", "has no object"))
 
     def _of_job(
-        self, job: Any, config_maps: list[Any], judged: Judged, title: str
+        self, job: Any, config_maps: list[Any], title: str
     ) -> Iterator[tuple[InvalidJob, Exit]]:
         """Yield the rules that a job breaks, and the exit codes that they lead to."""
         problems = check(job, self.policy)
         try:
-            whole = with_code_of(job, config_maps, judged)
+            whole = with_code_of(job, config_maps)
             if not problems:
                 self._check_code(job)
         except InvalidJob as error:

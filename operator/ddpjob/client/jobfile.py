@@ -5,8 +5,6 @@ is one with another ConfigMap than these: what is in a file is used, or named.
 """
 
 import base64
-import binascii
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +19,6 @@ from ddpjob.names import ARCHIVE_KEY
 # written, such as a resourceVersion, and that is refused in a new object.
 FIELDS = ("immutable", "data", "binaryData")
 METADATA = ("name", "labels", "annotations")
-# Characters of a name that are shown.
-MAX_NAME = 253
-
-Judged = dict[tuple[tuple[str, ...], str], InvalidJob | None]
-"""What is wrong with each archive of a file, by the names of its parts and its SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -74,95 +67,52 @@ def unnamed(jobs: Sequence[Any], config_maps: Sequence[Body]) -> list[InvalidJob
     names = [str(why.part(each, "metadata", "name") or "") for each in config_maps]
     rule = "is not in spec.code.configMaps of a job here"
     return [
-        InvalidJob("(file)", f"ConfigMap {name[:MAX_NAME]!r} {rule}")
-        for name in names
-        if name not in used
+        InvalidJob("(file)", f"ConfigMap {name!r} {rule}") for name in names if name not in used
     ]
 
 
-def with_code_of(job: Any, config_maps: Sequence[Body], judged: Judged | None = None) -> JobFile:
+def with_code_of(job: Any, config_maps: Sequence[Body]) -> JobFile:
     """Return a job with those of the ConfigMaps that have its code. Raises InvalidJob.
 
     Of its ConfigMaps all are there or none is, and together they are the archive of `spec.code`.
-    `judged` belongs to these ConfigMaps. An archive that stands there is not unpacked again, and
-    one that does not is added: many jobs may share one.
     """
-    judged = {} if judged is None else judged
+    from ddpjob.code.archive import verify  # few files have an archive
+
     names = _parts(job)
-    if not (found := _beside(job, names, config_maps)):
+    named = {why.text(each, "metadata", "name"): each for each in config_maps}
+    found = {name: named[name] for name in names if name in named}
+    if not found:
         return JobFile(job)
-    key = (tuple(names), why.text(job, "spec", "code", "sha256"))
-    if key not in judged:
-        judged[key] = _problem(found, *key)
-    if problem := judged[key]:
-        raise problem
+    for position, name in enumerate(names):
+        if name not in found:
+            where = f"spec.code.configMaps[{position}]"
+            raise InvalidJob(where, f"ConfigMap {name} is not in the file, which has others")
+    parts = [_content(found[name], name) for name in names]
+    verify(parts, why.text(job, "spec", "code", "sha256"), where="spec.code")
     return JobFile(job, tuple(_sent(found[name]) for name in names))
 
 
-def _beside(job: Any, names: Sequence[str], config_maps: Sequence[Body]) -> dict[str, Body]:
-    """Return the ConfigMaps with these names: all, or none if none is there. Raises InvalidJob."""
-    known, found = set(names), dict[str, Body]()
-    for each in config_maps:
-        if why.text(each, "metadata", "name") not in known:
-            continue
-        name, where = why.text(each, "metadata", "name"), why.part(each, "metadata", "namespace")
-        if name in found:
-            raise InvalidJob("(file)", f"ConfigMap {name} is there twice")
-        if (where or None) != (why.part(job, "metadata", "namespace") or None):
-            rule = f"must be that of the job for ConfigMap {name}, got {where!r}"
-            raise InvalidJob("metadata.namespace", rule)
-        found[name] = each
-    for position, name in enumerate(names):
-        if found and name not in found:
-            where = f"spec.code.configMaps[{position}]"
-            raise InvalidJob(where, f"ConfigMap {name} is not in the file, which has others")
-    return found
-
-
-def _problem(found: Mapping[str, Body], names: Sequence[str], sha256: str) -> InvalidJob | None:
-    """Return what is wrong with the archive whose parts these ConfigMaps have."""
-    from ddpjob.code.archive import verify  # few files have an archive
-
-    try:
-        verify([_content(found[name], name) for name in names], sha256, where="spec.code")
-    except InvalidJob as problem:
-        return problem
-    return None
-
-
 def _parts(job: Any) -> list[str]:
-    """Return the names of the ConfigMaps that a job names for its code, without a second time."""
+    """Return the names of the ConfigMaps that a job names for its code."""
     found = why.part(job, "spec", "code", "configMaps")
-    names = [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
-    return list(dict.fromkeys(names))
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def _content(config_map: Body, name: str) -> bytes:
     """Return the part of the archive in a ConfigMap. Raises InvalidJob."""
-    text = why.part(config_map, "binaryData", ARCHIVE_KEY)
     try:
-        return base64.b64decode(_in_one_line(text), validate=True)
-    except (TypeError, binascii.Error, ValueError):
+        return base64.b64decode(why.part(config_map, "binaryData", ARCHIVE_KEY))
+    except (TypeError, ValueError):
         where = f"binaryData[{ARCHIVE_KEY}]"
         raise InvalidJob(where, f"must be Base64 in ConfigMap {name}") from None
 
 
-def _in_one_line(text: str) -> str:
-    """Return Base64 without line breaks, which the API server takes, and does not store."""
-    return re.sub(r"[\r\n]", "", text)
-
-
 def _sent(config_map: Body) -> Body:
-    """Return the ConfigMap as a new object, with its content as a cluster would have stored it."""
+    """Return the ConfigMap as a new object, without what a cluster has written."""
     metadata: Mapping[str, Any] = config_map["metadata"]
-    fields = {field: config_map[field] for field in FIELDS if field in config_map}
-    fields["binaryData"] = {
-        key: _in_one_line(text) if isinstance(text, str) else text
-        for key, text in config_map["binaryData"].items()
-    }
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {field: metadata[field] for field in METADATA if metadata.get(field)},
-        **fields,
+        **{field: config_map[field] for field in FIELDS if field in config_map},
     }
