@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
+
+import orjson
 
 from ddpjob import names
 from ddpjob.errors import InvalidJob
@@ -179,17 +180,9 @@ def rerun_name(first: str, number: int) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except (ValueError, RecursionError):
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
         return text
-
-
-def _finite(text: str) -> float:
-    """Return the number; raise ValueError for NaN and infinity, which JSON does not have."""
-    number = float(text)
-    if not isfinite(number):
-        raise ValueError(text)
-    return number
 
 
 def _with_variable(env: Any, name: str, value: str) -> list[Any]:
