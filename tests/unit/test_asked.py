@@ -180,11 +180,6 @@ def test_a_wrong_file_of_variables_is_named_without_its_values(
     assert "secret-value" not in str(refused.value)
 
 
-def test_no_endless_file_of_variables_is_read_to_its_end() -> None:
-    with pytest.raises(InvalidJob, match="/dev/zero: must have at most 1048576 characters"):
-        read_env_file("/dev/zero")
-
-
 def test_variables_may_come_from_a_pipe() -> None:
     """As in `--env-file <(a program)`."""
     reader, writer = os.pipe()

@@ -27,8 +27,6 @@ CLUSTERS = {
 }
 # The value of --code that sends nothing.
 NO_CODE = "none"
-# Characters of a file of variables: an API server takes no larger object.
-MAX_ENV_FILE = 2**20
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
 
 
@@ -171,14 +169,11 @@ def read_env_file(file: str) -> dict[str, str]:
     around a value, and quotes around a whole value.
     """
     try:
-        with Path(file).open(encoding="utf-8") as opened:
-            content = opened.read(MAX_ENV_FILE + 1)
+        content = Path(file).read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidJob("--env-file", f"{file}: {error.strerror}", file) from None
     except UnicodeDecodeError:
         raise InvalidJob("--env-file", f"{file}: must be text in UTF-8", file) from None
-    if len(content) > MAX_ENV_FILE:
-        raise InvalidJob("--env-file", f"{file}: must have at most {MAX_ENV_FILE} characters", file)
     found: dict[str, str] = {}
     for number, line in enumerate(content.split("\n"), 1):
         text = line.strip().removeprefix("export ").strip()

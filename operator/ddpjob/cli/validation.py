@@ -26,13 +26,10 @@ from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refuse
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.text import printable
-from ddpjob_agent.archive import ARCHIVE_BYTES
 
 # Characters of a namespace, a slash and a name of 253.
 MAX_TITLE = 317
 NAMELESS = "a job without a name"
-# Bytes of an allow-list: it is in a ConfigMap, which holds no more.
-MAX_POLICY = 2**20
 # In place of a field, for what the API server has refused.
 SERVER = "(server)"
 # Without one of these it is not known which volumes and mounts a pod would have.
@@ -174,11 +171,7 @@ class Validation:
 def read_policy(path: Path) -> Policy:
     """Return the allow-list in a file. Raises BadParameter."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_POLICY + 1)
-        if len(content) > MAX_POLICY:
-            raise bad(f"{path}: must be at most {MAX_POLICY} bytes, is larger", "--policy")
-        return parse_policy(content)
+        return parse_policy(path.read_bytes())
     except OSError as error:
         raise bad(f"{path}: {error.strerror}", "--policy") from None
     except ValueError as error:
@@ -186,15 +179,11 @@ def read_policy(path: Path) -> Policy:
 
 
 def read_archive(parts: list[Path]) -> list[bytes]:
-    """Return the parts of an archive; what is too large for one is not read to its end.
-
-    Raises BadParameter.
-    """
+    """Return the parts of an archive. Raises BadParameter."""
     found = []
     for path in parts:
         try:
-            with path.open("rb") as file:
-                found.append(file.read(ARCHIVE_BYTES + 1))
+            found.append(path.read_bytes())
         except OSError as error:
             raise bad(f"{path}: {error.strerror}", "--code") from None
     return found
