@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from ddpjob.api import DDPJob
 from ddpjob.cli import app
-from ddpjob.cli.validation import check
 from ddpjob.cluster.local import _merged
 from ddpjob.errors import InvalidJob
 from tests.bad_input.cases import FOLDER, Case, cases
@@ -36,37 +35,6 @@ def test_validate_names_field_value_and_rule(case: Case, tmp_path: Path) -> None
     if case.refused_by == "both" and case.value:
         assert words.endswith(f", got {case.value}")
     assert case.value in words
-
-
-# Faults of kinds of their own: a bound, an unknown field, a rule over two fields, a name, and an
-# unknown name that a stored job may have.
-OTHER_FAULTS = {
-    "spec.hangTimeoutSeconds": {"spec": {"hangTimeoutSeconds": -1}},
-    "spec.colour": {"spec": {"colour": "red"}},
-    "spec.networkPolicy.egress": {"spec": {"networkPolicy": {"enabled": False, "egress": []}}},
-    "metadata.namespace": {"metadata": {"namespace": "../up"}},
-}
-
-
-PAIRS = [
-    (case, other)
-    for case in CASES
-    for other in OTHER_FAULTS
-    # The other fault lies in another field; whole files have no second one.
-    if case.patch
-    and isinstance(spec := case.patch.get("spec", {}), dict)
-    and not case.path.startswith(("(", "kind", "apiVersion"))
-    and other.removeprefix("spec.").partition(".")[0] not in (spec or case.patch)
-]
-
-
-@pytest.mark.parametrize(("case", "other"), PAIRS, ids=lambda part: getattr(part, "name", part))
-def test_a_second_fault_hides_no_first_one(case: Case, other: str) -> None:
-    found = check(_merged(_merged(job_object(case.name), case.patch), OTHER_FAULTS[other]))
-    assert any(p.path == case.path and case.rule in p.rule for p in found), found
-    assert any(p.path == other for p in found), found
-    if case.refused_by == "both":
-        assert all(p.path.startswith((case.path, other)) for p in found), found
 
 
 def test_a_stored_job_may_break_only_what_is_asked_of_new_ones() -> None:

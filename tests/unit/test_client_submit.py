@@ -33,30 +33,13 @@ def test_what_is_right_is_sent(code: CodeArchive | None) -> None:
     ("given", "code", "words"),
     [
         (job(spec=None), ARCHIVE, "spec: is required"),
-        ({**job(), "spec": None}, ARCHIVE, "spec: is required"),
         (job(spec=[1]), ARCHIVE, "spec: must be an object, got [1]"),
         (job(metadata=[1]), None, "metadata: must be an object, got [1]"),
-        (job(metadata="x"), None, "metadata: must be an object, got 'x'"),
         (job(metadata={"name": 5}), None, "metadata.name: must be a string, got 5"),
-        (
-            *(job(metadata={"generateName": ["x"]}), None),
-            "metadata.generateName: must be a string, got ['x']",
-        ),
-        (job(metadata={"namespace": 5}), None, "metadata.namespace: must be a string, got 5"),
-        *(
-            (
-                *(job(metadata={"annotations": value}), None),
-                f"metadata.annotations: must be an object, got {value!r}",
-            )
-            for value in (["x"], "text", 3)
-        ),
         (job(spec={"nnodes": {1}}), None, "job: must have nothing but JSON in it: Object of type"),
         ("job.yaml", None, "job: must be a DDPJob, a mapping or a Path, got 'job.yaml'"),
-        (None, None, "job: must be a DDPJob, a mapping or a Path, got None"),
         (job(), "p1", "code: must be a Path or a CodeArchive, got 'p1'"),
-        (job(), b"p1", "code: must be a Path or a CodeArchive, got b'p1'"),
         (Path("a\0b"), None, r"job: is no path, got 'a\x00b': embedded null byte"),
-        (job(), Path("a\0b"), r"code: is no path, got 'a\x00b': embedded null byte"),
     ],
 )
 def test_what_is_of_another_type_is_named(given: Any, code: Any, words: str) -> None:

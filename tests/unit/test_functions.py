@@ -135,12 +135,10 @@ def test_numbers_of_arrays_are_results(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [("object()", "a object in it"), ("endless", "Circular"), ("{(1, 2): 3}", "keys must be str")],
+    [("object()", "a object in it"), ("{(1, 2): 3}", "keys must be str")],
 )
 def test_what_is_no_json_fails_no_training(tmp_path: Path, value: str, words: str) -> None:
-    train = Notebook()(
-        f"def train():\n    endless = []\n    endless += [endless]\n    return {value}\n"
-    )
+    train = Notebook()(f"def train():\n    return {value}\n")
     left = run(describe(train["train"], (), {}, tmp_path), tmp_path)
     assert left.startswith("train returned no JSON: ") and words in left
 
@@ -234,9 +232,7 @@ def takes(a: Any, b: Any = None) -> None: ...
         (within(), "within.<locals>.train is defined within a function"),
         (coroutine, "is a coroutine or a generator"),
         (int, "int is a type; send a function"),
-        (len, "len is a builtin_function_or_method; send a function"),
         (asyncio.Event().set, "Event.set is a method; send a function"),
-        (3, "3 is a int; send a function"),
     ],
 )
 def test_what_is_no_function_of_its_own_is_refused(function: Any, words: str) -> None:
@@ -247,9 +243,6 @@ def test_what_is_no_function_of_its_own_is_refused(function: Any, words: str) ->
 
 ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
-DEEP: list[Any] = []
-for _ in range(100):
-    DEEP = [DEEP]
 
 
 @pytest.mark.parametrize(
@@ -258,17 +251,11 @@ for _ in range(100):
         (({1},), {}, "argument 1 is a set, which cannot be sent; arguments are numbers, texts"),
         ((1,), {"b": [{"k": Path()}]}, "b[0]['k'] is a PosixPath"),
         (({1: 2},), {}, "argument 1 has the key 1, and keys of JSON are texts"),
-        (({0: "a", 1: "b"},), {}, "argument 1 has the key 0, and keys of JSON are texts"),
-        (({"a": {False: 1}},), {}, "argument 1['a'] has the key False, and keys of JSON are texts"),
-        ((1,), {"b": {None: 1}}, "b has the key None, and keys of JSON are texts"),
-        (({(): 1},), {}, "argument 1 has the key (), and keys of JSON are texts"),
-        ((ENDLESS,), {}, "contains itself"),
-        ((DEEP,), {}, "nested too deeply"),
+        (([ENDLESS],), {}, "contains itself"),
         (("x" * MAX_ARGUMENTS,), {}, "send them as a file of the folder"),
         ((), {}, "takes() cannot be called so: missing a required argument: 'a'"),
         ((1,), {"c": 1}, "unexpected keyword argument 'c'; fields of the job belong into spec={"),
         ((1,), {"namespace": "x"}, "argument 'namespace'; pass client=Client(namespace='x')"),
-        ((1,), {"kubeconfig": Path("x")}, "pass client=Client(kubeconfig=PosixPath('x'))"),
     ],
 )
 def test_arguments_are_json_that_the_function_takes(

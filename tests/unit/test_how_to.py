@@ -6,7 +6,6 @@ from typing import Any
 
 import yaml
 
-from ddpjob import api
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from ddpjob_agent.progress import metrics_text
@@ -36,17 +35,6 @@ def test_alerts_are_on_metrics_that_exist() -> None:
     used = {name for each in expressions for name in re.findall(r"ddpjob_\w+", each)}
     assert used <= known and len(used) == len(expressions)
     assert 'node_rank="0"' in of_agent and 'node_rank="0"' in str(expressions)
-
-
-def test_the_states_are_those_of_a_job() -> None:
-    (resource,) = STATES["spec"]["resources"]
-    (metric,) = resource["metrics"]
-    states = metric["each"]["stateSet"]
-    annotation = str(api.Status.model_fields["state"].annotation)
-    assert states["path"] == ["status", "state"]
-    assert set(states["list"]) == set(re.findall(r"'(\w+)'", annotation))
-    name, label = f"{resource['metricNamePrefix']}_{metric['name']}", states["labelName"]
-    assert f'`{name}{{{label}="Failed"}} == 1`' in PAGE
 
 
 def test_pods_have_the_labels_and_the_port_by_which_they_are_found() -> None:

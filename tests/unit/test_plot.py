@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ddpjob.plot import ASCII, points_of, read_history, svg, text
 from ddpjob.plot.axes import axis_of, step_axis, words
 from ddpjob.plot.curve import MAX_POINTS, thinned
-from ddpjob.plot.svg import HEIGHT, LINE, MARK, MAX_TITLE, TEXT, WIDTH
+from ddpjob.plot.svg import HEIGHT, MAX_TITLE, WIDTH
 from ddpjob.plot.terminal import LEAST_HEIGHT, LEAST_WIDTH, RESTART
 from ddpjob.text import printable
 
@@ -103,13 +103,6 @@ def test_a_logarithmic_axis_has_powers_of_ten_and_what_fits_between() -> None:
     assert ticks(1e-12, 1.0) == ["1e-12", "1e-09", "1e-06", "0.001", "1"]
 
 
-def test_neighbours_on_a_logarithmic_axis_have_room_around_them() -> None:
-    close = 31.4, 31.400000000000002
-    axis = axis_of(close, is_log=True)
-    assert axis is not None and axis.low < 31 < 32 < axis.high
-    assert text([(1, close[0]), (2, close[1])], [], 40, 10, is_log=True)
-
-
 def test_steps_have_whole_ticks() -> None:
     for steps in ([7], [0], [3, 4], [0, 1, 2], range(12)):
         axis = step_axis(steps)
@@ -153,32 +146,6 @@ def test_a_value_that_is_no_number_is_a_gap() -> None:
     points = [(0, 1.0), (1, math.nan), (2, 2.0), (3, 1.5), (4, math.inf), (5, 1.0)]
     paths = re.findall(r'd="([^"]*)" fill="none"', svg(points, [], "gaps"))
     assert [re.sub("[0-9. ]+", "", path) for path in paths] == ["ML", "MhMh"]
-    assert "⡀" in text([(0, 1.0), (1, math.nan), (2, 2.0)], [], 40, 8)
-    assert re.sub("[0-9. ]+", "", svg([(0, 1.0), (1, -1.0), (2, 2.0)], [], "", is_log=True)).count(
-        "MhMh"
-    )
-
-
-def test_many_restarts_are_one_mark_for_each_column() -> None:
-    drawn = svg(FALLING, [*range(4600)] * 3, "many")
-    assert len(drawn) < 60_000 and "13800 restarts" in drawn
-    assert len(svg([(step, step % 97) for step in range(MAX_POINTS)], [], "long")) < 120_000
-
-
-def contrast(one: str, other: str) -> float:
-    """By the formula of the Web Content Accessibility Guidelines."""
-    lights = []
-    for colour in (one, other):
-        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
-    return (max(lights) + 0.05) / (min(lights) + 0.05)
-
-
-@pytest.mark.parametrize("ground", ["#ffffff", "#0d1117"])
-def test_the_colours_are_seen_on_a_light_and_on_a_dark_ground(ground: str) -> None:
-    assert contrast(TEXT, ground) >= 4
-    assert contrast(LINE, ground) >= 3 and contrast(MARK, ground) >= 3
 
 
 def line(step: int, loss: Any = 1.0, number: int = 0, **more: Any) -> str:
@@ -197,31 +164,17 @@ def test_a_history_has_its_restarts_and_the_later_of_two_lines() -> None:
 def test_lines_that_say_nothing_are_counted() -> None:
     lines = [
         "",
-        "\n",
         "{",
         "[]",
-        "3",
         line(1),
         '{"step": "2"}',
-        '{"step": -1}',
-        '{"step": 1e999}',
-        "[" * 9999,
+        line(2, "low"),
+        line(3, None),
+        line(4, math.nan),
     ]
-    lines += ['{"step": true}', line(2, "low"), line(3, None), line(4, math.nan), line(5, 10**400)]
     curve, unread = read_history(lines)
-    assert unread == 8
+    assert unread == 3
     assert [step for step, _ in curve.points] == [1, 4] and math.isnan(curve.points[1][1])
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2)), max_size=60))
-def test_steps_grow_whatever_the_lines_say(found: list[tuple[int, int]]) -> None:
-    curve, _ = read_history(line(step, place, life) for place, (step, life) in enumerate(found))
-    steps = [step for step, _ in curve.points]
-    assert steps == sorted(set(steps))
-    wanted = {step: place for place, (step, _) in enumerate(found)}
-    assert all(value == wanted[step] for step, value in curve.points)
-    assert steps[-1:] == [step for step, _ in found[-1:]]
-    assert len(curve.restarts) == sum(a[1] != b[1] for a, b in zip(found, found[1:], strict=False))
 
 
 def test_a_long_history_is_thinned_out_and_keeps_its_last_point() -> None:
@@ -243,18 +196,3 @@ def test_a_status_has_a_curve_and_its_restarts() -> None:
     assert points_of(status, "samplesPerSecond").points == ((20, 410.5), (30, 400.0))
     ended = status | {"state": "Failed", "history": [{"step": 12}, {"step": 31}]}
     assert points_of(ended).restarts == (12,)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
-    ),
-)
-
-
-@given(JSON, JSON, JSON)
-def test_any_status_has_a_curve_that_can_be_plotted(curve: Any, history: Any, state: Any) -> None:
-    found = points_of({"curve": curve, "history": [history], "state": state})
-    ElementTree.fromstring(svg(found.points, found.restarts, "any"))
-    assert text(found.points, found.restarts)

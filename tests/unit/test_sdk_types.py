@@ -124,46 +124,6 @@ def test_importing_the_names_imports_no_large_library(
     assert ended.stdout == "[]\n"
 
 
-def test_every_name_of_the_package_exists() -> None:
-    for name in ddpjob.__all__:
-        assert getattr(ddpjob, name) is not None
-
-
-def test_every_type_that_a_public_name_takes_or_gives_is_public() -> None:
-    used: set[str] = set()
-    for kind in (Client, AsyncClient, Job, AsyncJob):
-        for name, verb in names(kind).items():
-            if name not in SYNCHRONOUS:
-                function = verb.fget if isinstance(verb, property) else verb
-                used |= set(re.findall(r"[A-Za-z]\w+", " ".join(map(str, annotations(function)))))
-    classes = {
-        *(
-            "Job",
-            "JobList",
-            "AsyncJob",
-            "AsyncJobList",
-            "LogLine",
-            "Event",
-            "CodeArchive",
-            "DDPJob",
-        ),
-        *MODELS,
-    }
-    assert used >= classes, "the expression finds them"
-    assert {name for name in used if is_ours(name)} <= set(ddpjob.__all__)
-
-
-def annotations(function: Any) -> list[Any]:
-    return list(inspect.get_annotations(inspect.unwrap(function)).values())
-
-
-def is_ours(name: str) -> bool:
-    """Whether a class of this project is called so."""
-    modules = [module for title, module in sys.modules.items() if title.startswith("ddpjob")]
-    found = [getattr(module, name, None) for module in modules]
-    return any(isinstance(x, type) and x.__module__.startswith("ddpjob") for x in found)
-
-
 def test_an_example_of_the_page_uses_no_name_that_it_does_not_make() -> None:
     page = (ROOT / "docs" / "sdk.md").read_text().partition("<!-- reference -->")[0]
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)

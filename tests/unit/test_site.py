@@ -30,11 +30,9 @@ def test_llms_txt_has_each_page_once_with_what_it_is_about() -> None:
     [
         ("api.md#spec", "api.md#spec"),
         ("../SECURITY.md", "security.md"),
-        ("../charts/ddpjob/README.md", "chart.md"),
         ("../README.md", "index.md"),
         ("pictures/restart.svg", "pictures/restart.svg"),
         ("../examples/digits.yaml", f"{site.HOST}/blob/main/examples/digits.yaml"),
-        ("../examples", f"{site.HOST}/tree/main/examples"),
         ("#here", "#here"),
         ("https://kubernetes.io/docs", "https://kubernetes.io/docs"),
     ],

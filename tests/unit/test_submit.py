@@ -25,10 +25,7 @@ def submit(*words: str) -> Result:
     [
         ("--label", ("--label", "a=b")),
         ("--namespace", ("-n", "a")),
-        ("--context", ("--context", "c")),
-        ("--kubeconfig", ("--kubeconfig", "k")),
         ("--watch", ("--watch",)),
-        ("--detach", ("--detach",)),
         ("--code-include", ("--code-include", "train.py")),
         ("--namespace, --context", ("--context", "c", "-n", "a")),
     ],

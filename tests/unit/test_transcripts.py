@@ -45,10 +45,7 @@ def test_a_block_has_its_mark_its_commands_and_what_is_shown() -> None:
     "one, other",
     [
         ("running   0:31  2/2 pods", "running 1:02 2/2 pods"),
-        ("train-k7x2p  Running  2h4m", "train-0abcd Running 14s"),
         ("ConfigMap ddpjob-code-3fa9c1d20b7e", "ConfigMap ddpjob-code-00a9c1d20b7e"),
-        ("18 KiB, loss 0.0383", "7 KiB, loss 12"),
-        ("0.1  Nov24 22:08  3s  20-20", "0.1 Jan01 01:00 12s 7-9"),
         ("loss 0.15  █▁", "loss 2.5"),
     ],
 )
@@ -57,27 +54,13 @@ def test_what_differs_from_run_to_run_is_alike(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "one, other",
-    [("Running 2/2", "Failed 2/2"), ("rank 1 fails", "rank one fails"), ("a-0-1", "b-0-1")],
-)
-def test_words_are_not(one: str, other: str) -> None:
-    assert alike(one) != alike(other)
-
-
-@pytest.mark.parametrize(
     "shown, printed, first",
     [
         (["a", "b"], ["a", "b"], None),
-        (["…", "a", "c"], ["a", "b", "c"], None),
         (["a", "…", "c"], ["a", "b", "b", "c"], None),
-        (["…", "c", "…"], ["a", "c", "d"], None),
         (["a", "c"], ["a", "b", "c"], "c"),
         (["a", "b"], ["b", "a"], "a"),
-        (["…", "x"], ["a"], "x"),
         (["a"], ["a", "b"], "(then) b"),
-        (["…"], ["a", "b"], None),
-        ([], [], None),
-        ([], ["a"], "(then) a"),
     ],
 )
 def test_what_is_shown_must_be_printed(
