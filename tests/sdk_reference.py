@@ -21,7 +21,7 @@ CLASSES = (
     ("events", "Event"),
 )
 LEFT_OUT = {"news", "ways_back", "apart", "at", "until", "on", "rerun_with", "wait_until_gone"}
-LEFT_OUT |= {"Job.close", "body", "seen"}
+LEFT_OUT |= {"Job.close", "body"}
 
 
 def reference() -> str:

@@ -118,8 +118,7 @@ def test_lists_of_many_pages_have_each_job_once(
 ) -> None:
     for number in range(7):
         client.submit(job_object(f"job-{number}"))
-    monkeypatch.setattr("ddpjob.client.connection.FIRST_PAGE", 2)
-    monkeypatch.setattr("ddpjob.client.connection.PAGE_BYTES", 4000)
+    monkeypatch.setattr("ddpjob.client.connection.PAGE", 2)
     found = sorted(client.jobs(), key=lambda job: job.name)
     assert [job.name for job in found] == [f"job-{number}" for number in range(7)]
     whole = client.job("job-3")

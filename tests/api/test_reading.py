@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.api.reading import Cluster, ago, condition
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
-from tests.terminal import COMMAND, Running, Terminal, ddpjob, environment
+from tests.terminal import Running, Terminal, ddpjob, environment
 
 
 @pytest.fixture
@@ -42,39 +41,6 @@ def test_get_prints_a_row_for_each_job(cluster: Cluster, env: Mapping[str, str])
     assert "MaxRestartsExceeded: ExitCode r5 gpu-17: RuntimeError: CUDA" in rows[0]
     assert re.search(r"Unschedulable 12m\d?s?: 0/9 nodes are available: 9 Insufficient", rows[1])
     assert "2/2    1840/20000  3.021  2h4m  0 " in rows[2]
-
-
-def peak_mib(*arguments: str, env: Mapping[str, str]) -> float:
-    """The highest resident size of a command, in MiB."""
-    with subprocess.Popen(
-        [*COMMAND, *arguments], env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        assert process.stdout
-        shown = process.stdout.read()
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0 and (b"large" in shown or not arguments)
-    return used.ru_maxrss / 1024
-
-
-@pytest.mark.deep
-def test_large_jobs_of_others_take_no_memory_of_whoever_lists_them(
-    cluster: Cluster, env: Mapping[str, str]
-) -> None:
-    """Each is 32 MiB as Python's objects."""
-    template = {"spec": {"x": [{"": 0}] * 170_000}}
-    cluster.job("large-0", template=template)
-    tab = {"_DDPJOB_COMPLETE": "complete_bash", "COMP_CWORD": "2", "COMP_WORDS": "ddpjob get l"}
-    commands: list[tuple[tuple[str, ...], Mapping[str, str]]] = [
-        (("get",), env),
-        (("get", "-o", "name"), env),
-        ((), {**env, **tab}),
-    ]
-    alone = [peak_mib(*arguments, env=variables) for arguments, variables in commands]
-    for number in range(1, 6):
-        cluster.job(f"large-{number}", template=template)
-    beside = [peak_mib(*arguments, env=variables) for arguments, variables in commands]
-    assert all(b < a + 40 for a, b in zip(alone, beside, strict=True)), (alone, beside)
 
 
 def test_get_in_a_terminal_cuts_lines_and_has_colours(

@@ -1,17 +1,21 @@
 """Rows of `ddpjob get`, and how they are put into columns."""
 
+from copy import deepcopy
 from typing import Any, get_args
 
 from rich.cells import cell_len
 
-from ddpjob import api
+from ddpjob import api, names
 from ddpjob.cli.columns import lines, styled
 from ddpjob.cli.get import HEADINGS, STATES, WIDE, Selection, headings, row
 from ddpjob.cli.options import Output
 from ddpjob.client.connection import Connection
+from ddpjob.client.html import table
 from ddpjob.client.job import Job
+from ddpjob.client.snapshot import brief
 from ddpjob.times import timestamp
 from tests.builders import NOW, job_object, resumed
+from tests.fuzz import fuzzed_status
 
 
 def job(status: dict[str, Any] | None = None, **metadata: Any) -> Job:
@@ -80,6 +84,21 @@ def test_wide_rows_have_as_many_cells_as_headings() -> None:
     assert headings(wide=True) == (*HEADINGS, *WIDE, "REASON")
     summary = {"attempt": "3.0", "pod": "llama-3-0", "node": "gpu-2"}
     assert row(job({"summary": summary}), NOW, wide=True)[8:11] == ("3.0", "llama-3-0", "gpu-2")
+
+
+def test_tables_show_the_same_of_a_job_in_brief() -> None:
+    for number in range(40):
+        body = job_object("digits", resources={"limits": {"nvidia.com/gpu": 8}})
+        body["metadata"] |= {"annotations": {names.USER_ANNOTATION: "ana"}, "uid": "u"}
+        whole = Job(Connection("team"), {**body, "status": fuzzed_status(number)})
+        short = Job(Connection("team"), brief(deepcopy(whole.body)))
+        assert row(short, NOW, wide=True) == row(whole, NOW, wide=True)
+        assert table([short], NOW) == table([whole], NOW)
+        assert [order(short) for order in ORDERS.values()] == [
+            order(whole) for order in ORDERS.values()
+        ]
+        assert short.to_record() == whole.to_record() and short.user == "ana"
+    assert {"curve", "template"}.isdisjoint({*short.body["status"], *short.body["spec"]})
 
 
 def test_cells_are_printable() -> None:

@@ -211,13 +211,6 @@ def test_what_a_dry_run_prints_is_run_with_its_code(tmp_path: Path) -> None:
     assert done.returncode == 2 and "spec.code: is an archive that is not in" in done.stderr
 
 
-def test_a_script_must_be_there(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ddpjob", "run", "gone.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith(f"error: FILE.py: there is no file 'gone.py' in '{tmp_path}'")
-
-
 def test_a_folder_with_code_must_be_there_and_needs_the_agent(tmp_path: Path) -> None:
     done = finish(tmp_path, job("true"), "--code", str(tmp_path / "absent"))
     assert done.returncode == 2 and "--code: there is no folder '" in done.stderr
@@ -278,7 +271,7 @@ def test_a_node_that_asks_for_no_gpu_sees_none(tmp_path: Path) -> None:
 ADVICE = "; without the limit the job trains on CPUs, with nprocPerNode processes a node"
 
 
-@pytest.mark.parametrize(("there", "advice"), [("0,1,2", ""), ("", ADVICE), ("-1", ADVICE)])
+@pytest.mark.parametrize(("there", "advice"), [("0,1,2", ""), ("", ADVICE)])
 def test_more_gpus_than_there_are_is_refused_before_anything_starts(
     tmp_path: Path, there: str, advice: str
 ) -> None:
@@ -370,13 +363,12 @@ LEAVES = 'echo left > "$TMPDIR/left"; mkdir "$TMPDIR/torchelastic_x"; '
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("code", [0, 3])
-def test_nothing_is_left_in_the_systems_temporary_folder(tmp_path: Path, code: int) -> None:
+def test_nothing_is_left_in_the_systems_temporary_folder(tmp_path: Path) -> None:
     system = tmp_path / "tmp"
     system.mkdir()
-    script = f"{LEAVES}ls -d $TMPDIR; exit {code}"
+    script = f"{LEAVES}ls -d $TMPDIR; exit 3"
     done = finish(tmp_path, job(script), "--keep", TMPDIR=str(system))
-    assert done.returncode == (1 if code else 0)
+    assert done.returncode == 1
     assert f"[node 0] {system}/ddpjob-" in done.stdout
     assert list(system.iterdir()) == []
 
@@ -393,22 +385,12 @@ def test_nor_is_it_if_the_command_is_killed(tmp_path: Path, number: int) -> None
     assert list(system.iterdir()) == []
 
 
-@pytest.mark.parametrize("namespace", ["../up", "/tmp/away", 7])
-def test_a_namespace_that_leaves_the_folder_is_refused(tmp_path: Path, namespace: Any) -> None:
+def test_a_namespace_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:
     spec = job("true")
-    spec["metadata"]["namespace"] = namespace
+    spec["metadata"]["namespace"] = "../up"
     (tmp_path / "in").mkdir()
     done = finish(tmp_path / "in", spec)
     assert done.returncode == 2 and "metadata.namespace: must be" in done.stderr
-    assert f"got {namespace!r}\n" in done.stderr
-    assert [path.name for path in tmp_path.rglob("*")] == ["in", "job.yaml"]
-
-
-@pytest.mark.parametrize("name", ["../up", ""])
-def test_so_is_a_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / "in").mkdir()
-    done = finish(tmp_path / "in", job("true"), "--name", name)
-    assert done.returncode == 2 and "metadata.name: must be" in done.stderr
     assert [path.name for path in tmp_path.rglob("*")] == ["in", "job.yaml"]
 
 
@@ -483,45 +465,10 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 2 and "--directory" in done.stderr and theirs.exists()
 
 
-def test_what_is_wrong_with_the_file_is_named(tmp_path: Path) -> None:
-    done = finish(tmp_path, job("true", nnodes=0, image=""))
-    assert done.returncode == 2
-    assert "spec.nnodes: must be at least 1, got 0" in done.stderr and "spec.image" in done.stderr
-
-
 def test_a_suspended_job_runs_here_because_nobody_could_resume_it(tmp_path: Path) -> None:
     done = finish(tmp_path, job("echo up", suspend=True))
     assert done.returncode == 0 and "up" in done.stdout
     assert "of no effect on this machine: image, suspend" in done.stdout
-
-
-@pytest.mark.parametrize("verb", ["run", "submit"])
-def test_options_of_a_cluster_are_named_beside_the_fields_without_an_effect(
-    tmp_path: Path, verb: str
-) -> None:
-    words = command(tmp_path, job("echo up"))
-    file = words[words.index("run") + 1]
-    words = [*words[: words.index("run")], verb, "--local", "-f", file]
-    words += ["-n", "a", "--context", "c", "--kubeconfig", "k", "--detach", "--label", "a=b"]
-    words += ["--code-include", "x"]
-    done = subprocess.run(
-        words, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0 and "up" in done.stdout, done.stderr
-    options = "--label, --namespace, --context, --kubeconfig, --detach, --code-include"
-    said = f"; of no effect on this machine: image, {options}"
-    assert done.stdout.splitlines()[0].endswith(said) and not done.stderr
-
-
-def test_a_job_runs_here_with_or_without_local(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(tmp_path, job("echo up")),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0 and "[node 0] up" in done.stdout
 
 
 @pytest.mark.deep
@@ -609,15 +556,7 @@ def test_notes_are_made_printable_and_lines_of_the_job_keep_their_colours(
 
 
 CONTROLS = (
-    *(
-        "\x1bc",
-        "\x1b#8",
-        "\x9b2J",
-        "\x1b\x1b[m[2J",
-        "\x1b[1\x1b[mA",
-        "\x1b]0;title\x07",
-        "\u202eabc",
-    ),
+    *("\x1bc", "\x9b2J", "\x1b\x1b[m[2J", "\x1b[1\x1b[mA", "\x1b]0;title\x07", "\u202eabc"),
     *("\x1b]52;c;eA==\x07\x1b[2J", "\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\", "\x1bP+q\x1b\\"),
     *("\x1b[" + "1;" * 40 + "m", "\x1b[31", "\x1b[2;3H", "\x08\x08", "\x0b", "\u2028", "\x1b(0"),
 )

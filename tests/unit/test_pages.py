@@ -8,7 +8,7 @@ import pytest
 
 from ddpjob import json_depth
 from ddpjob.cluster import pages
-from ddpjob.cluster.pages import MAX_CHARS, read_page, read_page_at_once
+from ddpjob.cluster.pages import MAX_CHARS, read_page
 
 ITEMS = [{"a": 'é"}{]['}, {"b": [1, 2, {"c": None}]}, {}, {"n": -12.5e3, "t": "\\"}]
 
@@ -19,18 +19,8 @@ async def arrive(text: bytes, size: int) -> AsyncIterator[bytes]:
 
 
 async def read(text: bytes, size: int = 7) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What the operator reads, and the client in the same way."""
-    items, others = list[dict[str, Any]](), list[dict[str, Any]]()
-    pieces = [text[start : start + size] for start in range(0, len(text), size)]
-    try:
-        found = await read_page(arrive(text, size), items.append)
-    except ValueError as error:
-        with pytest.raises(type(error)) as refused:
-            read_page_at_once(iter(pieces), others.append)
-        assert str(refused.value) == str(error) and others == items
-        raise
-    assert read_page_at_once(iter(pieces), others.append) == found and others == items
-    return found, items
+    items = list[dict[str, Any]]()
+    return await read_page(arrive(text, size), items.append), items
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 64, 10**6])

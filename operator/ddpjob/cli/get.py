@@ -52,7 +52,7 @@ ORDERS: dict[str, Callable[[Job], tuple[float | str, ...]]] = {
     "name": lambda job: (job.namespace, job.name),
     "state": lambda job: (job.state, job.namespace, job.name),
     "restarts": lambda job: (-restarts(job), job.namespace, job.name),
-    "step": lambda job: (-(why.number(job.seen, "status", "progress", "step") or 0), job.name),
+    "step": lambda job: (-(why.number(job.body, "status", "progress", "step") or 0), job.name),
     "loss": lambda job: (loss(job), job.name),
 }
 
@@ -213,7 +213,7 @@ class Listing:
             job = in_brief(client, body)
             named = not wanted.names or job.name in wanted.names
             is_wanted = named and is_selected(job, None, me)
-            return (body if is_whole else job.seen) if is_wanted else None
+            return (body if is_whole else job.body) if is_wanted else None
 
         namespace = None if wanted.all_namespaces else client.namespace
         watch = client.connection.watch(
@@ -285,7 +285,7 @@ class Listing:
 
 def loss(job: Job) -> float:
     """Return the last loss, infinity without one: those jobs come last."""
-    text = why.text(job.seen, "status", "summary", "loss", limit=32)
+    text = why.text(job.body, "status", "summary", "loss", limit=32)
     return float(text) if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?", text) else math.inf
 
 
@@ -307,30 +307,30 @@ def row(job: Job, now: float, *, wide: bool = False, namespaces: bool = False) -
         age,
     ]
     if wide:
-        image = why.text(job.seen, "spec", "image") or NONE
+        image = why.text(job.body, "spec", "image") or NONE
         cells += [_attempt(job), *_place(job), image, job.user or NONE]
-    return (*cells, why.with_time(job.reason, job.seen.get("status"), now))
+    return (*cells, why.with_time(job.reason, job.body.get("status"), now))
 
 
 def restarts(job: Job) -> int:
     """Return the number of the job's restarts."""
-    return why.number(job.seen, "status", "restarts") or 0
+    return why.number(job.body, "status", "restarts") or 0
 
 
 def _summary(job: Job, name: str) -> str:
-    return why.text(job.seen, "status", "summary", name, limit=MAX_CELL) or NONE
+    return why.text(job.body, "status", "summary", name, limit=MAX_CELL) or NONE
 
 
 def _attempt(job: Job) -> str:
-    told = why.text(job.seen, "status", "summary", "attempt", limit=MAX_CELL)
-    return told or f"{job.attempt}.{why.number(job.seen, 'status', 'round') or 0}"
+    told = why.text(job.body, "status", "summary", "attempt", limit=MAX_CELL)
+    return told or f"{job.attempt}.{why.number(job.body, 'status', 'round') or 0}"
 
 
 def _place(job: Job) -> list[str]:
     """Return pod and node: of an older operator's job, those of the primary failure."""
     places = []
     for name in ("pod", "node"):
-        told = why.text(job.seen, "status", "summary", name, limit=253)
-        failed = "" if job.state == "Running" else why.text(job.seen, "status", "failure", name)
+        told = why.text(job.body, "status", "summary", name, limit=253)
+        failed = "" if job.state == "Running" else why.text(job.body, "status", "failure", name)
         places.append(told or failed or NONE)
     return places

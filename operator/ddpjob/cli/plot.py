@@ -16,8 +16,6 @@ from ddpjob.cli.say import can_print, say
 
 # What the plots call a metric.
 LABELS: dict[plots.Metric, str] = {"loss": "loss", "samplesPerSecond": "samples/s"}
-# Characters that are read of a line. The trainer writes some hundred.
-MAX_LINE = 65_536
 ROWS = 18
 
 
@@ -76,14 +74,14 @@ def _of_file(path: str, metric: plots.Metric) -> plots.Curve:
 
 
 def _lines(path: str) -> Iterator[str]:
-    """Yield the lines of the file; a too long one in parts."""
+    """Yield the lines of the file."""
     if path == "-":
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        yield from iter(lambda: sys.stdin.readline(MAX_LINE), "")
+        yield from sys.stdin
         return
     with Path(path).open(encoding="utf-8", errors="replace") as file:
-        yield from iter(lambda: file.readline(MAX_LINE), "")
+        yield from file
 
 
 def _write(path: str, drawn: str) -> None:

@@ -49,8 +49,8 @@ UNDO_SECONDS = 10.0
 class AsyncJob(Snapshot):
     """A snapshot of a job, and verbs. Verbs that return a job bring this one up to date first."""
 
-    def __init__(self, connection: Connection, body: Body, *, is_listed: bool = False) -> None:
-        super().__init__(body, is_listed=is_listed)
+    def __init__(self, connection: Connection, body: Body) -> None:
+        super().__init__(body)
         self._connection = connection
 
     def _repr_html_(self) -> str:
@@ -243,7 +243,7 @@ class AsyncClient:
         """Return jobs, newest first, as `Client.jobs` does."""
 
         def make(body: Body) -> AsyncJob:
-            return AsyncJob(self.connection, body, is_listed=True)
+            return AsyncJob(self.connection, body)
 
         wanted: dict[str, Any] = {"state": state, "mine": mine, "all_namespaces": all_namespaces}
         found = await self._call(lambda client: select(client, make, labels=labels, **wanted))

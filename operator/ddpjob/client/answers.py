@@ -2,14 +2,12 @@
 
 import json
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ddpjob import names
 from ddpjob.client.login import Login
 from ddpjob.cluster import Keep, kept
-from ddpjob.cluster.pages import read_page_at_once
 from ddpjob.errors import (
     ClusterError,
     DDPJobError,
@@ -20,10 +18,6 @@ from ddpjob.errors import (
 )
 from ddpjob.json_depth import Body, read_json
 
-# Bytes of an answer, and of one that is an error.
-MAX_BYTES, MAX_ERROR = 256 * 2**20, 64 * 1024
-# Bytes of a list that are read at once.
-CHUNK_BYTES = 64 * 1024
 # The reason of an Unavailable if no connection was made, so that trying again at once is no use.
 UNREACHED = "Unreached"
 # That of one in whose answer nothing has come for as long as was allowed.
@@ -33,16 +27,7 @@ _OF_JOBS = f"/apis/{names.GROUP}/"
 
 def read_object(answer: Any, request: str) -> Body:
     """Return the object in an answer. Raises Unavailable if there is none."""
-    text = answer.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise Unavailable(200, "TooLarge", f"{request}: more than {MAX_BYTES} bytes")
-    try:
-        found = read_json(text)
-    except ValueError as error:
-        raise Unavailable(200, "Garbled", f"{request}: the answer is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise Unavailable(200, "Garbled", f"{request}: the answer is no object")
-    return found
+    return _object(answer.read(), request)
 
 
 @dataclass(frozen=True)
@@ -52,53 +37,34 @@ class Page:
     metadata: Body
     items: list[Any]
     """What was kept of the objects."""
-    count: int
-    """The number of objects."""
-    size: int
-    """The bytes of the answer."""
 
 
 def read_list(answer: Any, request: str, keep: Keep | None) -> Page:
-    """Return what `keep` returns of each object of a list, of which one is in memory at a time.
+    """Return what `keep` returns of each object of a list. Raises Unavailable if it is none."""
+    page = _object(answer.read(), request)
+    items, metadata = page.get("items"), page.get("metadata")
+    if not isinstance(items, list) or not isinstance(metadata, dict):
+        raise Unavailable(200, "Garbled", f"{request}: the answer is no list")
+    return Page(metadata, kept(items, keep))
 
-    Raises Unavailable if the answer is no list.
-    """
-    items: list[Any] = []
-    count = size = 0
 
-    def chunks() -> Iterator[bytes]:
-        nonlocal size
-        for chunk in answer.stream(CHUNK_BYTES):
-            size += len(chunk)
-            if size > MAX_BYTES:
-                raise Unavailable(200, "TooLarge", f"{request}: more than {MAX_BYTES} bytes")
-            yield chunk
-
-    def take(body: Body) -> None:
-        nonlocal count
-        count += 1
-        items.extend(kept([body], keep))
-
-    arriving = chunks()
+def _object(text: bytes, request: str) -> Body:
     try:
-        page = read_page_at_once(arriving, take)
+        found = read_json(text)
     except ValueError as error:
         raise Unavailable(200, "Garbled", f"{request}: the answer is no JSON: {error}") from None
-    for _ in arriving:
-        pass  # the end of a line; what is not read costs the connection
-    metadata = page.get("metadata")
-    if not isinstance(page.get("items"), list) or not isinstance(metadata, dict):
-        raise Unavailable(200, "Garbled", f"{request}: the answer is no list")
-    return Page(metadata, items, count, size)
+    if not isinstance(found, dict):
+        raise Unavailable(200, "Garbled", f"{request}: the answer is no object")
+    return found
 
 
 def refusal(answer: Any, login: Login, path: str) -> ClusterError | LoginFailed:
     """Return the error that an answer with a status of 300 or more stands for."""
-    text = answer.read(MAX_ERROR)
+    text = answer.read()
     try:
         status = json.loads(text)
         reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError):
         status, reason = {}, str(answer.reason or "")
         message = text[:400].decode(errors="replace") or reason
     if answer.status == 401:
@@ -106,7 +72,7 @@ def refusal(answer: Any, login: Login, path: str) -> ClusterError | LoginFailed:
     if answer.status == 404 and path.startswith(_OF_JOBS) and _names_no_kind(status):
         return not_installed(answer.status)
     after = str(answer.headers.get("Retry-After", ""))
-    pause = float(after) if after.isascii() and after.isdigit() and len(after) < 6 else None
+    pause = float(after) if after.isdecimal() else None
     return cluster_error(answer.status, reason, message, pause)
 
 

@@ -8,8 +8,6 @@ from ddpjob.errors import InvalidJob
 
 # Bytes of the arguments as JSON. The code of a job has a few MiB.
 MAX_ARGUMENTS = 64 * 1024
-# Levels of an argument.
-_LEVELS = 64
 
 
 def refusal(rule: str) -> InvalidJob:
@@ -47,12 +45,10 @@ def is_endless(value: Any) -> bool:
     return False
 
 
-def json_problem(value: Any, where: str, levels: int = _LEVELS) -> str:
+def json_problem(value: Any, where: str) -> str:
     """Return why a value cannot be sent as JSON, or an empty text. Tuples are lists in JSON."""
     if value is None or type(value) in (bool, int, float, str):
         return ""
-    if levels == 0:
-        return f"{where} is nested too deeply"
     if type(value) in (list, tuple):
         parts = [(f"{where}[{i}]", part) for i, part in enumerate(value)]
     elif type(value) is dict:
@@ -65,4 +61,4 @@ def json_problem(value: Any, where: str, levels: int = _LEVELS) -> str:
             f"{where} is a {kind}, which cannot be sent; arguments are numbers, texts, lists and "
             "dicts of them"
         )
-    return next(filter(None, (json_problem(part, name, levels - 1) for name, part in parts)), "")
+    return next(filter(None, (json_problem(part, name) for name, part in parts)), "")

@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ddpjob.client.brief import brief
 from ddpjob.client.changes import watch_jobs
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
-from ddpjob.client.snapshot import Snapshot
+from ddpjob.client.snapshot import Snapshot, brief
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
@@ -114,7 +113,7 @@ class Client:
         """
 
         def make(body: Body) -> Job:
-            return Job(self.connection, body, is_listed=True)
+            return Job(self.connection, body)
 
         chosen: dict[str, Any] = {"state": state, "mine": mine, "labels": labels}
         return JobList(select(self, make, all_namespaces=all_namespaces, **chosen))
@@ -176,7 +175,7 @@ def select(
 
 
 def in_brief(client: Client, body: Body) -> Job:
-    """Return a job of which nothing is kept but what tables show."""
+    """Return a job of which little more is kept than what tables show."""
     return Job(client.connection, brief(body))
 
 

@@ -33,9 +33,8 @@ WATCH_SECONDS = 60.0
 TRIES = 4
 # Seconds between two tries. They double.
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
-# Objects of a page. Of the first one nobody knows how large they are, and a server makes it whole
-# before it sends it. Later pages have so many that they have about so many bytes.
-FIRST_PAGE, MAX_PAGE, PAGE_BYTES = 25, 500, 8 * 2**20
+# Objects of a page, as for kubectl.
+PAGE = 500
 
 T = TypeVar("T")
 Query = Mapping[str, str | int]
@@ -250,8 +249,8 @@ class Connection:
     ) -> Listing:
         """Return all objects, and the version from which a watch goes on.
 
-        `namespace` is None for all namespaces. With `keep`, only one whole object is in memory at
-        a time. Raises ClusterError or LoginFailed.
+        `namespace` is None for all namespaces. With `keep`, only what that returns of the objects
+        is kept. Raises ClusterError or LoginFailed.
         """
         path = resource.path(namespace)
         for last in (False, False, True):
@@ -267,15 +266,14 @@ class Connection:
             return read_list(answer, f"LIST {path}", keep)
 
         found: list[Any] = []
-        limit, mark = FIRST_PAGE, ""
+        mark = ""
         while True:
-            asked = {**query, "limit": limit, **({"continue": mark} if mark else {})}
+            asked = {**query, "limit": PAGE, **({"continue": mark} if mark else {})}
             page = self._ask(read, "GET", path, query=asked)
             found += page.items
             mark = str(page.metadata.get("continue") or "")
             if not mark:
                 return Listing(found, str(page.metadata.get("resourceVersion") or ""))
-            limit = max(1, min(MAX_PAGE, PAGE_BYTES * max(1, page.count) // max(1, page.size)))
 
     def watch(
         self,

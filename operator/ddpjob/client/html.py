@@ -54,8 +54,8 @@ def live(job: Snapshot, lines: Sequence[str], note: str = "") -> str:
 def figures_of(job: Snapshot) -> dict[str, str]:
     """Return what `kubectl get` shows of the job, by column; `-` where there is nothing."""
     names = ("nodes", "step", "loss", "eta")
-    found = {name: why.text(job.seen, "status", "summary", name, limit=64) for name in names}
-    found["restarts"] = str(why.number(job.seen, "status", "restarts") or 0)
+    found = {name: why.text(job.body, "status", "summary", name, limit=64) for name in names}
+    found["restarts"] = str(why.number(job.body, "status", "restarts") or 0)
     return {name: text or "-" for name, text in found.items()}
 
 
@@ -81,7 +81,7 @@ def _state(job: Snapshot) -> str:
 
 def _bar(job: Snapshot) -> str:
     """Return a bar of the part of the steps that is done, if their number is known."""
-    percent = why.number(job.seen, "status", "progress", "percent")
+    percent = why.number(job.body, "status", "progress", "percent")
     if percent is None:
         return ""
     part = min(100, max(0, percent))

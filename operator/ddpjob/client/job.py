@@ -30,8 +30,8 @@ MAX_RERUNS = 100
 class Job(Followed):
     """A snapshot of a job, and verbs. Verbs that return a Job bring this one up to date first."""
 
-    def __init__(self, connection: Connection, body: Body, *, is_listed: bool = False) -> None:
-        super().__init__(body, is_listed=is_listed)
+    def __init__(self, connection: Connection, body: Body) -> None:
+        super().__init__(body)
         self._connection = connection
 
     def at(self, body: Body) -> "Job":

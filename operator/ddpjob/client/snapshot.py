@@ -1,56 +1,34 @@
 """A DDPJob as it was read."""
 
-import zlib
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
 from ddpjob.client import why
-from ddpjob.client.brief import brief
-from ddpjob.json_depth import Body, read_json, write_json
+from ddpjob.json_depth import Body
 from ddpjob.ranks import MAX_NPROC
 from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
     from ddpjob import api
 
-# Points of a curve that are read. The status has 64 at most.
-MAX_POINTS = 1024
-_LARGEST = 1e300
-
 
 class Snapshot:
     """A job as it was read. `body` is the object as it is stored.
 
-    A job of a list keeps little at hand, and the rest as compressed text; it reads `body`, `spec`,
-    `status` and what is made of them from that each time.
-
     What the status says may be anybody's text: it is printable here, but in `body`.
     """
 
-    def __init__(self, body: Body, *, is_listed: bool = False) -> None:
-        """`is_listed` is whether there may be thousands of others."""
-        self._packed: bytes | None = None
+    def __init__(self, body: Body) -> None:
         self.body = body
-        if is_listed:
-            packed = zlib.compress(write_json(body), level=1)
-            self._seen, self._packed = brief(body), packed
 
     @property
     def body(self) -> Body:
-        """Return the object as it is stored. Of a job of a list it is made anew each time."""
-        if self._packed is None:
-            return self._seen
-        found: Body = read_json(zlib.decompress(self._packed))
-        return found
+        """Return the object as it is stored, without the fields that Kubernetes alone needs."""
+        return self._body
 
     @body.setter
     def body(self, body: Body) -> None:
-        self._seen, self._packed = slim(body), None
-
-    @property
-    def seen(self) -> Body:
-        """Return the part of `body` that is at hand: all of it, or what tables show of a job."""
-        return self._seen
+        self._body = slim(body)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.namespace}/{self.name} {self.state}>"
@@ -58,32 +36,32 @@ class Snapshot:
     @property
     def name(self) -> str:
         """Return the job's name."""
-        return why.text(self.seen, "metadata", "name", limit=253)
+        return why.text(self.body, "metadata", "name", limit=253)
 
     @property
     def namespace(self) -> str:
         """Return the job's namespace."""
-        return why.text(self.seen, "metadata", "namespace", limit=253)
+        return why.text(self.body, "metadata", "namespace", limit=253)
 
     @property
     def uid(self) -> str:
         """Return the job's uid. Another job of the same name has another one."""
-        return why.text(self.seen, "metadata", "uid")
+        return why.text(self.body, "metadata", "uid")
 
     @property
     def user(self) -> str:
         """Return the name of whoever has made the job with the client. Anybody may change it."""
-        return why.text(self.seen, "metadata", "annotations", names.USER_ANNOTATION)
+        return why.text(self.body, "metadata", "annotations", names.USER_ANNOTATION)
 
     @property
     def created(self) -> float | None:
         """Return the time of creation in Unix seconds."""
-        return unix_seconds(why.text(self.seen, "metadata", "creationTimestamp"))
+        return unix_seconds(why.text(self.body, "metadata", "creationTimestamp"))
 
     @property
     def state(self) -> str:
         """Return Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
-        return why.state(self.seen.get("status"))
+        return why.state(self.body.get("status"))
 
     @property
     def is_finished(self) -> bool:
@@ -93,32 +71,32 @@ class Snapshot:
     @property
     def reason(self) -> str:
         """Return why the job is not simply running, in one line; empty while all is well."""
-        return why.reason(self.seen.get("status"), self.processes_per_node)
+        return why.reason(self.body.get("status"), self.processes_per_node)
 
     @property
     def message(self) -> str:
         """Return the operator's words about the state."""
-        return why.message(self.seen.get("status"))
+        return why.message(self.body.get("status"))
 
     @property
     def attempt(self) -> int:
         """Return the number of the current attempt, from 0."""
-        return why.number(self.seen, "status", "attempt") or 0
+        return why.number(self.body, "status", "attempt") or 0
 
     @property
     def round(self) -> int:
         """Return the number of the current round of the attempt, from 0."""
-        return why.number(self.seen, "status", "round") or 0
+        return why.number(self.body, "status", "round") or 0
 
     @property
     def refusal(self) -> str:
         """Return why the job gets no pods until somebody changes something, or an empty text."""
-        return why.refusal(self.seen.get("status"))
+        return why.refusal(self.body.get("status"))
 
     @property
     def gpus_per_node(self) -> int:
         """Return the GPUs in the limits of each pod."""
-        limits = why.part(self.seen, "spec", "resources", "limits")
+        limits = why.part(self.body, "spec", "resources", "limits")
         counts = [
             str(count)
             for name, count in (limits.items() if isinstance(limits, dict) else ())
@@ -129,21 +107,21 @@ class Snapshot:
     @property
     def nnodes(self) -> int:
         """Return the number of pods: as the job has started, else as the spec says."""
-        desired = why.number(self.seen, "status", "nodes", "desired")
-        return max(1, desired or why.number(self.seen, "spec", "nnodes") or 1)
+        desired = why.number(self.body, "status", "nodes", "desired")
+        return max(1, desired or why.number(self.body, "spec", "nnodes") or 1)
 
     @property
     def processes_per_node(self) -> int:
         """Return the number of ranks in each pod: as the job has started, else as the spec says."""
-        if world := why.number(self.seen, "status", "worldSize"):
+        if world := why.number(self.body, "status", "worldSize"):
             return max(1, min(MAX_NPROC, world // self.nnodes))
-        asked = why.number(self.seen, "spec", "nprocPerNode")
+        asked = why.number(self.body, "spec", "nprocPerNode")
         return max(1, min(MAX_NPROC, self.gpus_per_node if asked is None else asked))
 
     @property
     def step(self) -> int | None:
         """Return the last step of the current round that the job has reported, or None."""
-        progress = why.part(self.seen, "status", "progress")
+        progress = why.part(self.body, "status", "progress")
         current = (self.attempt, self.round)
         found = (why.number(progress, "attempt") or 0, why.number(progress, "round") or 0)
         return why.number(progress, "step") if found == current else None
@@ -196,22 +174,13 @@ class Snapshot:
             "reason": self.reason,
             "attempt": self.attempt,
             "round": self.round,
-            "restarts": why.number(self.seen, "status", "restarts") or 0,
+            "restarts": why.number(self.body, "status", "restarts") or 0,
             "step": self.step,
         }
 
     def curve(self) -> list[tuple[float, ...]]:
         """Return the points `(step, loss)` or `(step, loss, samples per second)` of the status."""
-        found = why.part(self.body, "status", "curve")
-        points = found[:MAX_POINTS] if isinstance(found, list) else []
-        return [tuple(point) for point in points if _is_point(point)]
-
-
-def _is_point(point: Any) -> bool:
-    """Return whether this is a point: a stored status may have anything."""
-    if not isinstance(point, list) or len(point) not in (2, 3):
-        return False
-    return all(type(x) in (int, float) and -_LARGEST < x < _LARGEST for x in point)
+        return [tuple(point) for point in why.part(self.body, "status", "curve") or ()]
 
 
 def slim(body: Body) -> Body:
@@ -220,3 +189,14 @@ def slim(body: Body) -> Body:
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
     return body
+
+
+def brief(body: Body) -> Body:
+    """Return a job without its large parts that no table shows, for who looks at thousands."""
+    spec, status = dict(body.get("spec") or {}), dict(body.get("status") or {})
+    for name in ("template", "master", "env", "volumes"):
+        spec.pop(name, None)
+    status.pop("curve", None)
+    if history := status.get("history"):
+        status["history"] = history[-1:]
+    return {**slim(body), "spec": spec, "status": status}

@@ -26,9 +26,9 @@ class _Refused:
     headers: Mapping[str, str]
     content: bytes
 
-    def read(self, size: int) -> bytes:
-        """Return the body, as far as it is read."""
-        return self.content[:size]
+    def read(self) -> bytes:
+        """Return the body."""
+        return self.content
 
 
 def open_socket(login: Login, path: str, query: Sequence[tuple[str, str]]) -> Any:

@@ -7,27 +7,13 @@ from ddpjob.cluster import WatchEvent
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
 from ddpjob.json_depth import Body, read_json
 
-# Bytes of one event. etcd's own limit for an object is 1.5 MiB; its JSON may be larger.
-MAX_LINE = 16 * 2**20
-
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield each line without its end. What comes after the last end is left out: it was cut.
-
-    Raises Unavailable for a line that is too long.
-    """
-    parts: list[bytes] = []
-    size = 0
+    """Yield each line without its end. What comes after the last end is left out: it was cut."""
+    rest = b""
     for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        parts.append(first)
-        size += len(first)
-        if size > MAX_LINE:
-            raise Unavailable(200, "Garbled", f"an event of more than {MAX_LINE} bytes")
-        if others:
-            yield b"".join(parts)
-            yield from others[:-1]
-            parts, size = [others[-1]], len(others[-1])
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
 
 
 def read_event(line: bytes) -> WatchEvent:

@@ -3,14 +3,13 @@
 A page of 500 objects of 1.5 MB, as an API server stores them, is 750 MB of text. Whoever reads it
 piece by piece, and keeps little of each, needs room for one of them.
 
-The reader itself waits for nothing: it asks for what it needs, and the operator and the client each
-get it in their own way.
+The reader itself waits for nothing: it asks for what it needs.
 """
 
 import codecs
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
 import orjson
@@ -43,23 +42,8 @@ async def read_page(chunks: AsyncIterator[bytes], take: Take) -> dict[str, Any]:
             work = steps.send(answer)
             answer = await anext(chunks, None) if work is None else await aside(True, work)
     except StopIteration as end:
-        return _page(end)
-
-
-def read_page_at_once(chunks: Iterator[bytes], take: Take) -> dict[str, Any]:
-    """Do the same as `read_page`, where nothing else waits for its turn."""
-    steps, answer = _read(take), None
-    try:
-        while True:
-            work = steps.send(answer)
-            answer = next(chunks, None) if work is None else work()
-    except StopIteration as end:
-        return _page(end)
-
-
-def _page(end: StopIteration) -> dict[str, Any]:
-    page: dict[str, Any] = end.value
-    return page
+        page: dict[str, Any] = end.value
+        return page
 
 
 def _read(take: Take) -> _Steps[dict[str, Any]]:
