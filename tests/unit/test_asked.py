@@ -1,7 +1,6 @@
 """What the options of submit and run ask for."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,16 +91,6 @@ def test_what_cannot_be_is_named(
         asked(**given).job()
 
 
-def test_a_link_to_a_script_elsewhere_is_not_in_the_folder(
-    asked: Callable[..., Asked], tmp_path: Path
-) -> None:
-    (tmp_path / "src" / "link.py").symlink_to(tmp_path / "train.py")
-    with pytest.raises(InvalidJob, match="is not in the folder 'src'"):
-        asked(file="src/link.py", code="src").job()
-    (tmp_path / "here").symlink_to(tmp_path / "src")
-    assert asked(file="here/deep.py", code="src").job()["spec"]["args"] == ["deep.py"]
-
-
 def test_options_override_a_job_file(asked: Callable[..., Asked], tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps(job_object("digits", nnodes=2, args=["x.py", "-a"])))
@@ -163,15 +152,6 @@ def test_a_wrong_file_of_variables_is_named_without_its_values(
     with pytest.raises(InvalidJob, match=words) as refused:
         read_env_file(str(file))
     assert "secret-value" not in str(refused.value)
-
-
-def test_variables_may_come_from_a_pipe() -> None:
-    """As in `--env-file <(a program)`."""
-    reader, writer = os.pipe()
-    os.write(writer, b"A=1\n")
-    os.close(writer)
-    assert read_env_file(f"/dev/fd/{reader}") == {"A": "1"}
-    os.close(reader)
 
 
 def test_a_script_that_is_not_sent_is_named() -> None:

@@ -46,13 +46,3 @@ def test_what_is_of_another_type_is_named(given: Any, code: Any, words: str) -> 
     with pytest.raises(InvalidJob) as refused:
         submit(given, code)
     assert str(refused.value).startswith(words)
-
-
-def test_a_text_that_may_be_a_path_says_how_to_write_it() -> None:
-    for given, code, advice in (
-        ("j.yaml", None, "job=Path('j.yaml')"),
-        ({}, ".", "code=Path('.')"),
-    ):
-        with pytest.raises(InvalidJob) as refused:
-            submit(given, code)
-        assert refused.value.advice == advice

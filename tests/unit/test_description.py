@@ -269,12 +269,6 @@ def test_ranks_that_a_script_has_started_by_itself_are_named_and_read_with_their
     assert found["next"] == ["ddpjob logs llama --attempt 0 --node 1"]
 
 
-def test_of_two_ranks_the_other_one_was_stopped() -> None:
-    status = {"state": "Failed", "failure": {**PLACE, "reason": "Signal", "rank": 1}}
-    lines = list(text(described(status, nnodes=2), NOW))
-    assert any(line.endswith("attempt 0; the other rank was stopped after it") for line in lines)
-
-
 def test_rounds_are_told_apart() -> None:
     entry = {"attempt": 0, "round": 2, "endTime": ago(1), "reason": "Signal", "signal": "SIGKILL"}
     failure = {**RESTARTING["failure"], "attempt": 0, "round": 2}

@@ -1,7 +1,5 @@
 """How commands end."""
 
-import re
-import traceback
 from typing import Any
 
 import pytest
@@ -24,7 +22,6 @@ from ddpjob.errors import (
     Unavailable,
     cluster_error,
 )
-from tests.cluster.tiers import ROOT
 
 RBAC = (
     'pods "llama-3-1" is forbidden: User "ana" cannot get resource "pods/log" in API group "" '
@@ -59,20 +56,6 @@ def test_every_error_has_a_code() -> None:
     assert {Expired, Conflict, NotFound, Refused, Unavailable} <= all_of(DDPJobError)
     for kind in all_of(DDPJobError):
         assert any(issubclass(kind, known) for known, _ in CODES)
-
-
-def test_an_invalid_job_and_what_to_do_are_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    step = "add 'a\nerror: b' to .ddpjobignore"
-    error = InvalidJob("code", "too many files", advice=step)
-    assert "".join(traceback.format_exception(error)).count("next: add 'a\\nerror: b'") == 1
-    assert report(error) == Exit.USAGE
-    shown = "error: code: too many files\n  next: add 'a\\nerror: b' to .ddpjobignore\n"
-    assert capsys.readouterr().err == shown
-
-
-def test_no_command_ends_with_a_code_without_a_name() -> None:
-    for path in (ROOT / "operator" / "ddpjob" / "cli").glob("*.py"):
-        assert not re.search(r"typer\.Exit\(\d+\)", path.read_text()), path
 
 
 def test_a_missing_right_is_named_by_the_servers_own_words() -> None:

@@ -1,7 +1,6 @@
 """The way into a cluster: what can go wrong before the first request, and how it is said."""
 
 import json
-import logging
 import os
 import sys
 import warnings
@@ -166,11 +165,3 @@ def test_other_proxies_need_nothing_and_have_a_scheme(tmp_path: Path) -> None:
     assert str(login.pool.proxy) == "http://127.0.0.1:3128"
     error = refused(tmp_path, behind("localhost:3128"))
     assert "cluster c is behind a proxy whose URL must begin with http://" in str(error)
-
-
-def test_what_others_log_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    handlers = list(logging.getLogger().handlers)
-    enter(tmp_path, config())
-    logging.getLogger().warning("mine")
-    assert [record.message for record in caplog.records] == ["mine"]
-    assert logging.getLogger().handlers == handlers and not logging.getLogger().filters

@@ -113,15 +113,6 @@ def test_texts_of_a_definition_stay_as_they_are(tmp_path: Path, end: str) -> Non
     assert result(text, tmp_path) == 3 * "one\n        two\n   \n    three\n"
 
 
-def test_submodules_are_imported_as_they_are_used(tmp_path: Path) -> None:
-    text = source(
-        "import xml\nimport xml.etree.ElementTree\n",
-        "def train():\n    return xml.etree.ElementTree.fromstring('<a/>').tag\n",
-    )
-    assert "import xml.etree.ElementTree" in text
-    assert result(text, tmp_path) == "a"
-
-
 def test_constants_of_torch_are_imported_by_name() -> None:
     pytest.importorskip("torch")
     text = source("import torch\nDTYPE = torch.bfloat16\ndef train():\n    return str(DTYPE)\n")
@@ -189,11 +180,3 @@ def test_a_class_without_methods_is_the_one_that_was_run_last(tmp_path: Path) ->
     del notebook.names["In"]
     with pytest.raises(InvalidJob, match="the source of Config is not known"):
         module_source(notebook["train"])
-
-
-def test_a_name_of_another_is_printable_in_the_error() -> None:
-    notebook = Notebook()("def train():\n    return ds\n")
-    notebook.names["ds"] = type("Bad\x1b[31m", (), {})()
-    with pytest.raises(InvalidJob) as refused:
-        module_source(notebook["train"])
-    assert "\x1b" not in str(refused.value)

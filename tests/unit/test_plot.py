@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.plot import ASCII, points_of, read_history, svg, text
-from ddpjob.plot.axes import axis_of, step_axis, words
+from ddpjob.plot.axes import axis_of, words
 from ddpjob.plot.curve import MAX_POINTS, thinned
 from ddpjob.plot.svg import HEIGHT, MAX_TITLE, WIDTH
 from ddpjob.plot.terminal import LEAST_HEIGHT, LEAST_WIDTH, RESTART
@@ -90,24 +90,6 @@ def test_an_axis_has_the_ticks_that_a_reader_expects(
     axis = axis_of([low, high])
     assert axis is not None
     assert [words(tick) for tick in axis.ticks(5)] == [t for t in ticks if t != "0" or low <= 0]
-
-
-def test_a_logarithmic_axis_has_powers_of_ten_and_what_fits_between() -> None:
-    def ticks(low: float, high: float) -> list[str]:
-        axis = axis_of([low, high], is_log=True)
-        assert axis is not None
-        return [words(tick) for tick in axis.ticks(5)]
-
-    assert ticks(0.08, 2.4) == ["0.1", "0.2", "0.5", "1", "2"]
-    assert ticks(1e-4, 1.0) == ["0.0001", "0.001", "0.01", "0.1", "1"]
-    assert ticks(1e-12, 1.0) == ["1e-12", "1e-09", "1e-06", "0.001", "1"]
-
-
-def test_steps_have_whole_ticks() -> None:
-    for steps in ([7], [0], [3, 4], [0, 1, 2], range(12)):
-        axis = step_axis(steps)
-        assert axis is not None
-        assert all(tick == int(tick) for tick in axis.ticks(8)), steps
 
 
 @given(POINTS, st.integers(1, 30))

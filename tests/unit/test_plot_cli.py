@@ -90,9 +90,3 @@ def test_a_terminal_without_unicode_gets_ascii(history: Path) -> None:
 def test_what_cannot_be_plotted_is_said_in_one_line(options: tuple[str, ...], problem: str) -> None:
     ended = plot(*options)
     assert (ended.exit_code, ended.stdout, ended.stderr) == (2, "", f"{problem}\n")
-
-
-def test_an_svg_that_cannot_be_written_is_said(history: Path) -> None:
-    ended = plot("--file", history, "--svg", "/none/loss.svg")
-    assert ended.exit_code == 2
-    assert "--svg: /none/loss.svg cannot be written: No such file" in ended.stderr

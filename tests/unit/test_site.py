@@ -1,6 +1,5 @@
 """The site of the documentation: its pages, its navigation, its links."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,6 @@ def test_every_page_of_the_docs_is_in_the_navigation() -> None:
     written = {path for path in (ROOT / "docs").glob("*.md")}
     assert written <= listed
     assert len(set(site.pages().values())) == len(listed)
-
-
-def test_llms_txt_has_each_page_once_with_what_it_is_about() -> None:
-    text = site.llms()
-    listed = re.findall(r"^- \[.+?\]\((.+?)\)", text, re.M)
-    files = set(site.pages().values()) - {"pages.md"}  # the index itself
-    assert sorted(listed) == sorted(name.replace(".md", ".html") for name in files)
-    assert "- [Install](install.html): with and without Helm" in text
-    assert text.startswith("# ddpjob ") and "\n## Operate\n" in text
 
 
 @pytest.mark.parametrize(

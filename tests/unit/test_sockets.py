@@ -77,9 +77,7 @@ def test_the_token_goes_to_nobody_to_whom_the_server_leads(
     assert second.requests == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind"), [(REFUSED, Refused), (b"", Unavailable), (b"hello\r\n\r\n", Unavailable)]
-)
+@pytest.mark.parametrize(("answer", "kind"), [(REFUSED, Refused), (b"", Unavailable)])
 def test_what_opens_no_socket_is_an_error_of_ours(
     servers: tuple[Server, Server], tmp_path: Path, answer: bytes, kind: type[ClusterError]
 ) -> None:

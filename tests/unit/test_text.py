@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import names
-from ddpjob.api import Attempt, Condition, Failure, Status, Summary, validate
+from ddpjob.api import Status, validate
 from ddpjob.cli.validation import check
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.plan.decide import decide
-from ddpjob.plan.decision import Event
-from ddpjob.plan.reasons import Reason
-from ddpjob.plan.status import with_condition, with_progress
+from ddpjob.plan.status import with_progress
 from ddpjob.plan.termination import AgentReport
 from ddpjob.text import printable, printable_bytes, printable_end, printable_lines
 from tests.builders import NOW, failed, job_object, running, see, started, summary
@@ -118,39 +116,6 @@ def test_complaints_and_answers_are_one_line_of_bounded_length() -> None:
         assert is_harmless(text)
     assert len(str(complaint)) < 4096 and len(str(answer)) < 8192
     assert is_harmless(str(complaint)) and is_harmless(str(answer))
-
-
-def test_status_and_events_hold_nothing_else() -> None:
-    condition = Condition(
-        type="Running",
-        status="False",
-        reason=ANYTHING,
-        message=ANYTHING,
-        last_transition_time="2027-01-15T08:00:00Z",
-    )
-    said = with_condition(
-        Status(), Reason("Running", ANYTHING, None, ""), ANYTHING, now=NOW
-    ).conditions[0]
-    failure = Failure(
-        attempt=0, signal=ANYTHING, reason=ANYTHING, exception=ANYTHING, message=ANYTHING
-    )
-    past = Attempt(
-        attempt=0,
-        end_time="2027-01-15T08:00:00Z",
-        reason=ANYTHING,
-        signal=ANYTHING,
-        exception=ANYTHING,
-        message=ANYTHING,
-    )
-    columns = Summary(reason=ANYTHING, pod=ANYTHING, node=ANYTHING)
-    for text in (
-        *(condition.reason, condition.message, said.reason, said.message, past.reason),
-        *(failure.signal, failure.reason, failure.exception, failure.message),
-        *(past.signal, past.exception, past.message),
-        *(columns.reason, columns.pod, columns.node),
-        Event("Restarting", ANYTHING).message,
-    ):
-        assert text and is_harmless(text)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.tiers import ROOT
-from tests.transcripts import alike, missing, sessions
+from tests.transcripts import missing, sessions
 
 PAGE = """
 <!-- session: one -->
@@ -39,18 +39,6 @@ def test_a_block_has_its_mark_its_commands_and_what_is_shown() -> None:
     assert (one.name, one.why_not, str(one)) == ("one", "", "docs/x.md:4")
     assert (unmarked.name, unmarked.why_not) == ("", "")
     assert (not_run.name, not_run.why_not) == ("", "needs GPUs")
-
-
-@pytest.mark.parametrize(
-    "one, other",
-    [
-        ("running   0:31  2/2 pods", "running 1:02 2/2 pods"),
-        ("ConfigMap ddpjob-code-3fa9c1d20b7e", "ConfigMap ddpjob-code-00a9c1d20b7e"),
-        ("loss 0.15  █▁", "loss 2.5"),
-    ],
-)
-def test_what_differs_from_run_to_run_is_alike(one: str, other: str) -> None:
-    assert alike(one) == alike(other)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from random import Random
 from typing import Any
 
-import pytest
-
 from ddpjob.api import validate
 from tests.builders import job_object
 from tests.fuzz import fuzzed_job
@@ -24,16 +22,6 @@ def test_rules_that_read_a_broken_field_are_not_judged() -> None:
     assert paths(failurePolicy=ranks) == ["failurePolicy.rules[0].onRanks[0]"]
     assert paths(failurePolicy=ranks, nnodes="two") == ["nnodes"]
     assert paths(failurePolicy=ranks, resources=[]) == ["resources"]
-
-
-def test_a_broken_item_hides_no_equal_ones() -> None:
-    env = [{"name": "A"}, {"name": 3}, {"name": "A"}, {"name": []}, {"name": []}, 7]
-    assert paths(env=env)[-1] == "env[2].name"
-    assert sorted(paths(env=env)) == [
-        *("env[1].name", "env[2].name", "env[3].name", "env[4].name", "env[5]"),
-    ]
-    mounts = [{"name": "a", "mountPath": "/a"}, {"name": "", "mountPath": "/a"}]
-    assert paths(volumeMounts=mounts) == ["volumeMounts[1].name", "volumeMounts[1].mountPath"]
 
 
 def test_a_misspelt_field_is_not_missed_too() -> None:
@@ -58,14 +46,6 @@ def test_a_rule_of_failure_policy_is_judged_by_its_right_fields() -> None:
         "failurePolicy.rules[0].onSignals[0]",
         "failurePolicy.rules[1].onMessagePattern",
     ]
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [None, 3, [], [{}], {}, {"env": None}, {"failurePolicy": []}, {"failurePolicy": {"rules": {}}}],
-)
-def test_anything_in_place_of_a_spec_is_refused_in_words(spec: Any) -> None:
-    assert validate(job_object() | {"spec": spec})
 
 
 ODD: tuple[Any, ...] = (None, 0, -1, "x", True, [], [[]], {}, [{}], {"a": 1}, [None], "/", 1.5)

@@ -122,7 +122,7 @@ class Wait:
         if self._told.get(job.uid) != told:
             self._told[job.uid] = told
             passed = duration(time.monotonic() - self._began)
-            because = why.with_time(job.reason, job.seen.get("status"), time.time())
+            because = why.with_time(job.reason, job.body.get("status"), time.time())
             parts = [job.name, job.state, passed, f"{nodes} nodes" if nodes else "", because]
             note("  ".join(filter(None, parts)))
 
