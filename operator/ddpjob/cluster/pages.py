@@ -2,15 +2,13 @@
 
 A page of 500 objects of 1.5 MB, as an API server stores them, is 750 MB of text. Whoever reads it
 piece by piece, and keeps little of each, needs room for one of them.
-
-The reader itself waits for nothing: it asks for what it needs.
 """
 
 import codecs
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Generator
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -24,11 +22,7 @@ _BLANKS = re.compile(r"[ \t\n\r]*")
 # A string may lack its end; the marks are possessive, so that each character is seen once.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
-T = TypeVar("T")
 Take: TypeAlias = Callable[[dict[str, Any]], None]
-# A part of the reading. It yields None for more bytes, of which None is the end, and a function for
-# what that returns, which takes long.
-_Steps: TypeAlias = Generator[Callable[[], Any] | None, Any, T]
 
 
 async def read_page(chunks: AsyncIterator[bytes], take: Take) -> dict[str, Any]:
@@ -36,40 +30,29 @@ async def read_page(chunks: AsyncIterator[bytes], take: Take) -> dict[str, Any]:
 
     Raises ValueError if the text or one of its items is not a JSON object.
     """
-    steps, answer = _read(take), None
-    try:
-        while True:
-            work = steps.send(answer)
-            answer = await anext(chunks, None) if work is None else await aside(True, work)
-    except StopIteration as end:
-        page: dict[str, Any] = end.value
-        return page
-
-
-def _read(take: Take) -> _Steps[dict[str, Any]]:
-    text = _Text()
-    yield from text.expect("{")
+    text = _Text(chunks)
+    await text.expect("{")
     page: dict[str, Any] = {}
-    while not (yield from text.follows("}")):
+    while not await text.follows("}"):
         if page:
-            yield from text.expect(",")
-        name = yield from text.value()
-        yield from text.expect(":")
-        if name == "items" and (yield from text.follows("[")):
+            await text.expect(",")
+        name = await text.value()
+        await text.expect(":")
+        if name == "items" and await text.follows("["):
             page["items"] = []
-            yield from _read_items(text, take)
+            await _read_items(text, take)
         else:
-            page[str(name)] = yield from text.value()
+            page[str(name)] = await text.value()
     return page
 
 
-def _read_items(text: "_Text", take: Take) -> _Steps[None]:
+async def _read_items(text: "_Text", take: Take) -> None:
     first = True
-    while not (yield from text.follows("]")):
+    while not await text.follows("]"):
         if not first:
-            yield from text.expect(",")
+            await text.expect(",")
         first = False
-        item = yield from text.value()
+        item = await text.value()
         if not isinstance(item, dict):
             raise ValueError("an item of a list is no object")
         take(item)
@@ -83,37 +66,38 @@ def _integer(text: str) -> int | float:
 class _Text:
     """The part of the answer that has arrived and has not been read."""
 
-    def __init__(self) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._scan = json.JSONDecoder(parse_int=_integer).raw_decode
         self._text, self._at, self._ended = "", 0, False
 
-    def follows(self, mark: str) -> _Steps[bool]:
+    async def follows(self, mark: str) -> bool:
         """Return whether this character comes next. If so, it is read."""
         while True:
             blanks = _BLANKS.match(self._text, self._at)
             self._at = blanks.end() if blanks else self._at
             if self._at < len(self._text):
                 break
-            if not (yield from self._grow(1)):
+            if not await self._grow(1):
                 raise ValueError("the answer was cut")
         found = self._text[self._at] == mark
         self._at += found
         return found
 
-    def expect(self, mark: str) -> _Steps[None]:
+    async def expect(self, mark: str) -> None:
         """Read this character. Raises ValueError where another one comes."""
-        if not (yield from self.follows(mark)):
+        if not await self.follows(mark):
             raise ValueError(f"{mark!r} was expected")
 
-    def value(self) -> _Steps[Any]:
+    async def value(self) -> Any:
         """Read a whole value. Raises ValueError."""
-        yield from self.follows("")  # beyond blanks
+        await self.follows("")  # beyond blanks
         while True:
             try:
                 found, end = self._scan(self._text, self._at)
             except RecursionError:
-                found, end = yield self._deep
+                found, end = await aside(True, self._deep)
             except json.JSONDecodeError:
                 end = -1
             # A number that ends where the text does may have further digits.
@@ -123,7 +107,7 @@ class _Text:
             unread = len(self._text) - self._at
             if unread > MAX_CHARS:
                 raise ValueError("no JSON")
-            has_grown = yield from self._grow(max(MIN_CHARS, 2 * unread))
+            has_grown = await self._grow(max(MIN_CHARS, 2 * unread))
             if not has_grown and end < 0:
                 raise ValueError("no JSON")
 
@@ -136,12 +120,12 @@ class _Text:
                 return read_json(self._text[self._at : token.end()].encode()), token.end()
         return None, -1
 
-    def _grow(self, chars: int) -> _Steps[bool]:
+    async def _grow(self, chars: int) -> bool:
         """Have at least so many characters unread; False if there are no more than now."""
         before = len(self._text) - self._at
         parts, have = [self._text[self._at :]], before
         while have < chars and not self._ended:
-            chunk = yield None
+            chunk = await anext(self._chunks, None)
             self._ended = chunk is None
             part = self._decode(chunk or b"", self._ended)
             parts.append(part)
