@@ -62,9 +62,3 @@ def test_every_case_has_a_patch_or_a_file_and_every_file_is_a_case() -> None:
     files = {path.stem for path in FOLDER.glob("*.yaml")} - {"cases"}
     assert files == {case.name for case in CASES if case.patch is None}
     assert len(CASES) >= 199
-
-
-def test_what_only_one_of_the_two_refuses_has_a_reason() -> None:
-    assert {case.refused_by for case in CASES} == {"both", "validate"}
-    for case in CASES:
-        assert bool(case.reason) == (case.refused_by != "both"), case.name

@@ -26,17 +26,11 @@ def tags(text: str) -> set[str]:
 
 
 def hostile(value: str = HOSTILE) -> Snapshot:
-    """A job whose every text is this one, and whose numbers are no numbers."""
+    """A job whose every text is this one."""
     words = {"state": value, "reason": value, "message": value}
     summary = dict.fromkeys(("nodes", "step", "loss", "eta", "reason"), value)
     condition = {"type": "Running", "status": "False", "reason": value, "message": value}
-    status: dict[str, Any] = {
-        **words,
-        "summary": summary,
-        "conditions": [condition],
-        "restarts": value,
-    }
-    status |= {"curve": [(value, 1), (1, value)], "history": [{"step": value}], "progress": value}
+    status = {**words, "summary": summary, "conditions": [condition]}
     return Snapshot({**job_object(value), "status": status})
 
 

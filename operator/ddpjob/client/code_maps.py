@@ -12,7 +12,7 @@ from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.connection import Connection
 from ddpjob.cluster import CONFIGMAPS
-from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound, Unavailable
+from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound
 from ddpjob.json_depth import Body
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -48,7 +48,7 @@ def provide(connection: Connection, job: Body, config_maps: Sequence[Body]) -> N
 
     Raises Conflict if one exists with other content, Forbidden or another ClusterError.
     """
-    namespace = identity(job, names.KIND)["namespace"]
+    namespace = job["metadata"]["namespace"]
     for wanted in config_maps:
         name = str(wanted["metadata"]["name"])
         body = {**wanted, "metadata": {**wanted["metadata"], "ownerReferences": [_owner(job)]}}
@@ -67,7 +67,7 @@ def adopt(connection: Connection, job: Body) -> None:
 
     That one may just have been deleted with the last of its owners.
     """
-    namespace = identity(job, names.KIND)["namespace"]
+    namespace = job["metadata"]["namespace"]
     for position, name in enumerate(names_of(job)):
         deadline = time.monotonic() + WAIT_SECONDS
         while (found := _read(connection, namespace, name)) is not None:
@@ -103,7 +103,7 @@ def _join(connection: Connection, job: Body, found: Body) -> bool:
     being deleted when the job joined is not deleted for its earlier owners.
     """
     if _is_shared(found):
-        known = identity(found, CONFIGMAPS.kind)
+        known = found["metadata"]
         owners = {"uid": known["uid"], "ownerReferences": [_owner(job)]}
         path = CONFIGMAPS.path(known["namespace"], known["name"])
         try:
@@ -111,33 +111,22 @@ def _join(connection: Connection, job: Body, found: Body) -> bool:
             found = connection.request("PATCH", path, body, content_type=STRATEGIC)
         except (Conflict, NotFound):  # it is gone, or was made anew
             return False
-    return not why.text(found, "metadata", "deletionTimestamp")
+    return "deletionTimestamp" not in found["metadata"]
 
 
 def _owner(job: Body) -> Body:
     """Return the reference to the job. It blocks nothing, so it needs no right on the job."""
     head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
-    known = identity(job, names.KIND)
+    known = job["metadata"]
     return {**head, "name": known["name"], "uid": known["uid"]}
-
-
-def identity(found: Body, kind: str) -> dict[str, str]:
-    """Return namespace, name and uid of an object in an answer. Raises Unavailable without one."""
-    known: dict[str, str] = {}
-    for field in ("namespace", "name", "uid"):
-        text = why.part(found, "metadata", field)
-        if not isinstance(text, str):
-            raise Unavailable(200, "Garbled", f"the answer is no {kind}: no metadata.{field}")
-        known[field] = text
-    return known
 
 
 def _is_shared(found: Body) -> bool:
     """Return whether jobs own the ConfigMap, so that it would go with the last of them."""
-    owners = why.part(found, "metadata", "ownerReferences")
-    owners = owners if isinstance(owners, list) else []
-    kinds = [(why.text(owner, "apiVersion"), why.text(owner, "kind")) for owner in owners]
-    return any(group.startswith(f"{names.GROUP}/") and kind == names.KIND for group, kind in kinds)
+    return any(
+        owner["apiVersion"].startswith(f"{names.GROUP}/") and owner["kind"] == names.KIND
+        for owner in found["metadata"].get("ownerReferences", ())
+    )
 
 
 def _is_same(found: Body, wanted: Body) -> bool:

@@ -81,7 +81,7 @@ class Connection:
             return self._origin.user
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-        with suppress(ClusterError, KeyError, TypeError):  # before Kubernetes 1.28; or no right
+        with suppress(ClusterError):  # before Kubernetes 1.28; or no right
             return str(self.request("POST", path, body)["status"]["userInfo"]["username"])
         return self.login.user
 

@@ -198,13 +198,11 @@ def delete(connection: Connection, job: Body) -> None:
 def _post(connection: Connection, body: Mapping[str, Any], **query: str) -> Body:
     path = DDPJOBS.path(body["metadata"]["namespace"])
     try:
-        found = connection.request("POST", path, body, query={**STRICT, **query})
+        return connection.request("POST", path, body, query={**STRICT, **query})
     except Refused as error:
         if error.code == 400 and 'unknown field "spec.' in error.message:
             error.advice = "the cluster's DDPJob is older than this ddpjob: see ddpjob doctor"
         raise
-    code_maps.identity(found, names.KIND)
-    return found
 
 
 def _resume(connection: Connection, job: Body) -> Body:

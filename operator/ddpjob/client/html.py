@@ -5,7 +5,7 @@ nothing is fetched.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from ddpjob.client import why
@@ -40,7 +40,7 @@ def live(job: Snapshot, lines: Sequence[str], note: str = "") -> str:
     head = f"<b>{escape(job.name)}</b> {_state(job)} {escape('  '.join(figures))}"
     parts = [f"<div>{head}</div>", _bar(job)]
     parts += [f"<div>{escape(job.reason)}</div>"] if job.reason else []
-    found = points_of(status if isinstance(status := job.body.get("status"), Mapping) else {})
+    found = points_of(job.body.get("status") or {})
     if len(found.points) > 1:
         plot = svg(found.points, found.restarts, job.name)
         parts.append(f'<div style="max-width: 480px">{plot}</div>')

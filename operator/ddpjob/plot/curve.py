@@ -1,7 +1,7 @@
 """Reads a training's curve from a job's status, or from the history.jsonl of the trainer.
 
-Anybody may have written them, so a part that is no number is left out. A loss that is NaN or
-infinite is kept, because a plot shows a gap there.
+A line of the file that is no report is left out. A loss that is NaN or infinite is kept, because a
+plot shows a gap there.
 """
 
 import json
@@ -33,21 +33,14 @@ class Curve:
     restarts: tuple[int, ...] = ()
 
 
-def points_of(status: object, metric: Metric = "loss") -> Curve:
+def points_of(status: Mapping[str, Any], metric: Metric = "loss") -> Curve:
     """Return the curve in `status.curve` and `status.history`."""
-    status = status if isinstance(status, Mapping) else {}
     place = 1 + METRICS.index(metric)
-    found = []
-    for entry in _list(status.get("curve")):
-        if isinstance(entry, list) and len(entry) > place:
-            step, value = _step(entry[0]), _number(entry[place])
-            if step is not None and value is not None:
-                found.append((step, value))
-    ends = [entry for entry in _list(status.get("history")) if isinstance(entry, Mapping)]
+    points = ((entry[0], entry[place]) for entry in status.get("curve", ()) if len(entry) > place)
+    ends = status.get("history", ())
     if status.get("state") in ("Succeeded", "Failed"):
         ends = ends[:-1]  # nothing started again after the last one
-    steps = (_step(entry.get("step")) for entry in ends)
-    return Curve(tuple(found), tuple(step for step in steps if step is not None))
+    return Curve(tuple(points), tuple(entry["step"] for entry in ends if "step" in entry))
 
 
 def read_history(lines: Iterable[str], metric: Metric = "loss") -> tuple[Curve, int]:
@@ -141,13 +134,9 @@ def _extremes(group: Sequence[_Point]) -> Iterator[_Point]:
 def _report(line: str) -> Mapping[str, Any]:
     try:
         report = json.loads(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return {}
     return report if isinstance(report, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _step(value: Any) -> int | None:
