@@ -1,4 +1,4 @@
-"""The figures of scale: percentiles, storms, which promises hold, the page's part."""
+"""The figures of scale: storms, which promises hold, and the page's part."""
 
 from benchmarks.scale import inplace, start, storm
 from benchmarks.scale.failing import Storm

@@ -1,4 +1,4 @@
-"""Sessions in the docs: each is run by a test, or says why not; what counts as the same output."""
+"""Sessions in the docs: each is run by a test, or says why not."""
 
 from pathlib import Path
 
