@@ -117,7 +117,8 @@ MUTANTS = (
         'if existing and owner is not None and owner.get("uid") == job.uid:',
         "if existing:\n            return\n        if existing and owner is not None:",
         tests=(
-            UNIT + "test_children.py::test_a_child_that_somebody_else_has_made_is_made_anew",
+            UNIT
+            + "test_children.py::test_a_network_policy_that_somebody_else_has_made_is_made_anew",
             life("finds-its-name-taken"),
         ),
     ),

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from ddpjob import api, names
 from ddpjob.cli.columns import lines, styled
-from ddpjob.cli.get import HEADINGS, STATES, WIDE, Selection, headings, row
+from ddpjob.cli.get import HEADINGS, ORDERS, STATES, WIDE, Selection, headings, row
 from ddpjob.cli.options import Output
 from ddpjob.client.connection import Connection
 from ddpjob.client.html import table
