@@ -1,5 +1,9 @@
 """What processes of real jobs left behind, for the agent to judge."""
 
+import contextlib
+import http.client
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +66,28 @@ def worker(rank: int, code: int, at: float) -> dict[str, Any]:
 
 def error(rank: int, kind: str, text: str, at: float) -> dict[str, Any]:
     return {"pid": 100 + rank, "rank": rank, "type": kind, "message": text, "time": at}
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait for something that other threads do."""
+    deadline = time.monotonic() + 200
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def ask(
+    ours: Config,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+    *,
+    host: str = "127.0.0.1",
+) -> tuple[int, bytes]:
+    """The status and the text of an answer of this agent."""
+    connection = http.client.HTTPConnection(host, ours.agent_port, timeout=200)
+    with contextlib.closing(connection):
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()

@@ -62,3 +62,9 @@ def interpreter(version: str) -> str | None:
         if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
             return python
     return None
+
+
+def kept(pod: Pod) -> list[str]:
+    """The files of a pod's run folder that are not the agent's own."""
+    names = {path.name for path in (pod.folder / "run").iterdir()}
+    return sorted(names - {"hooks", "callback-token"})

@@ -4,7 +4,6 @@ import http.client
 import json
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from ddpjob_agent.environment import CALLBACK_PATH, CALLBACK_TOKEN, CALLBACK_URL
 from ddpjob_agent.progress import PROGRESS_BYTES, Progress
 from ddpjob_agent.report import STEPS
 from ddpjob_agent.server import Pages, serve
-from tests import agentpod
 from tests.agentpod import Pods
 from tests.cluster.processes import free_ports
-from tests.unit.agent.samples import config
+from tests.unit.agent.samples import ask, config
 from tests.unit.agent.scripts import start
 
 
@@ -101,13 +99,10 @@ def test_steps_go_on_from_the_report_as_they_are_counted() -> None:
     assert reports.newest(600)["step"] == 1000
     reports.take(status(100, loss=1.5), 495)
     assert reports.newest(495) == {"total_steps": 1000, "loss": 1.5, "metrics": {}, "step": 995}
-
-
-def test_a_training_that_ended_before_it_told_a_step_has_the_counted_ones() -> None:
-    reports = Reports()
-    reports.take(status(0, total_steps=12), 0)
-    reports.take(status(100, train_loss=0.5), 12)
-    assert (reports.newest(12)["step"], reports.newest(12)["total_steps"]) == (12, 12)
+    silent = Reports()
+    silent.take(status(0, total_steps=12), 0)
+    silent.take(status(100, train_loss=0.5), 12)
+    assert silent.newest(12)["step"] == 12, "it ended before it told a step"
 
 
 def test_steps_stay_in_their_bounds() -> None:
@@ -145,14 +140,9 @@ def test_the_rest_takes_as_long_as_the_steps_since_the_first_report(tmp_path: Pa
     progress.poll(105.0)
     assert progress.page("running")["eta_seconds"] == 245.0
     assert progress.still_seconds(106.0) == 1.0, "a report is a sign of life"
-
-
-def test_a_report_that_says_nothing_new_is_no_step(tmp_path: Path) -> None:
-    progress = progress_of(tmp_path)
-    for now in (0.0, 5.0):
-        progress.hear(status(current_step=5, total_steps=9, loss=float("nan")))
-        progress.poll(now)
-    assert progress.still_seconds(9.0) == 9.0
+    progress.hear(status(current_step=510, total_steps=1000))
+    progress.poll(107.0)
+    assert progress.still_seconds(108.0) == 3.0, "but not of a new step"
 
 
 # ---- To whom it is offered
@@ -179,10 +169,7 @@ def test_the_callback_finds_its_address_and_a_token_that_others_cannot_read(tmp_
     [
         ("10.1.2.3", "10.9.9.9", "127.0.0.1"),
         ("10.9.9.9", "10.9.9.9", "10.9.9.9"),  # the node's network
-        ("127.70.1.2", "127.0.0.1", "127.70.1.2"),  # local mode
-        ("fd00::7", "fd00::9", "127.0.0.1"),
         ("fd00::9", "fd00::9", "[fd00::9]"),
-        ("10.1.2.3", "", "10.1.2.3"),
         ("", "", "127.0.0.1"),
     ],
 )
@@ -194,28 +181,26 @@ def test_it_reports_where_the_agent_listens_for_this_pod_alone(
     assert env[CALLBACK_URL] == f"http://{address}:29499/trainer-status"
 
 
-def test_a_callback_that_reports_elsewhere_is_left_alone(tmp_path: Path) -> None:
-    env = {CALLBACK_URL: "https://elsewhere"}
-    assert offered(tmp_path, env) == "" and env == {CALLBACK_URL: "https://elsewhere"}
-
-
-def test_where_the_file_alone_counts_nothing_is_offered(tmp_path: Path) -> None:
-    env: dict[str, str] = {}
-    assert offered(tmp_path, env, DDPJOB_PROGRESS="file") == "" and env == {}
-
-
-def test_without_a_folder_nothing_is_offered(tmp_path: Path) -> None:
-    env: dict[str, str] = {}
-    assert offer_callback(config(tmp_path, DDPJOB_RUN_DIR="/proc/nowhere"), env) == "" and env == {}
+@pytest.mark.parametrize(
+    ("env", "changes"),
+    [
+        ({CALLBACK_URL: "https://elsewhere"}, {}),
+        ({}, {"DDPJOB_PROGRESS": "file"}),
+        ({}, {"DDPJOB_RUN_DIR": "/proc/nowhere"}),
+    ],
+)
+def test_elsewhere_nothing_is_offered(
+    tmp_path: Path, env: dict[str, str], changes: dict[str, str]
+) -> None:
+    before = dict(env)
+    assert offered(tmp_path, env, **changes) == "" and env == before
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ({}, {}),
-        ({"HTTPS_PROXY": "p"}, {}),
         ({"http_proxy": "p"}, {"no_proxy": "127.0.0.1"}),
-        ({"ALL_PROXY": "p", "NO_PROXY": "a,b"}, {"NO_PROXY": "a,b,127.0.0.1"}),
         (
             {"HTTP_PROXY": "p", "no_proxy": "", "NO_PROXY": "*"},
             {"no_proxy": "127.0.0.1", "NO_PROXY": "*,127.0.0.1"},
@@ -247,46 +232,26 @@ class Agent:
             Pages(lambda: page, lambda: "", hear=self.progress.hear, hear_token="its own"),
         )
 
-    def post(
-        self, body: bytes, token: str = "its own", host: str = "127.0.0.1", **more: str
-    ) -> int:
-        headers = {"Authorization": f"Bearer {token}", **more}
-        connection = http.client.HTTPConnection(host, self.config.agent_port, timeout=200)
-        try:
-            connection.request("POST", CALLBACK_PATH, body, headers)
-            return connection.getresponse().status
-        finally:
-            connection.close()
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Agent:
-    return Agent(tmp_path)
+    def post(self, body: bytes, token: str = "its own", host: str = "127.0.0.1") -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return ask(self.config, "POST", CALLBACK_PATH, body, headers, host=host)[0]
 
 
 GOOD = json.dumps(status(current_step=7)).encode()
 
 
-def test_a_report_is_taken(agent: Agent) -> None:
-    assert agent.post(GOOD) == 200
-    assert agent.progress.reports.newest(0)["step"] == 7
-
-
 @pytest.mark.parametrize(
     ("body", "token", "answer"),
     [
-        (GOOD, "", 401),
         (GOOD, "its owm", 401),
         (b"x" * 10**6, "wrong", 401),
         (b" " * PROGRESS_BYTES + GOOD, "its own", 413),
         (b"[" * 10_000, "its own", 400),
-        (b"{}", "its own", 400),
-        (b"null", "its own", 400),
-        (b"\xff", "its own", 400),
         (json.dumps(status(current_step=-1)).encode(), "its own", 400),
     ],
 )
-def test_no_other_report_is_taken(agent: Agent, body: bytes, token: str, answer: int) -> None:
+def test_no_other_report_is_taken(tmp_path: Path, body: bytes, token: str, answer: int) -> None:
+    agent = Agent(tmp_path)
     try:
         assert agent.post(body, token) == answer
     except (ConnectionError, http.client.HTTPException):
@@ -294,10 +259,14 @@ def test_no_other_report_is_taken(agent: Agent, body: bytes, token: str, answer:
     assert agent.progress.reports.newest(9) == {}
 
 
-def test_reports_without_end_are_held_up(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_are_taken_but_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(callback, "PER_SECOND", 0.0)
+    agent = Agent(tmp_path)
     answers = [agent.post(GOOD) for _ in range(int(BURST) + 3)]
     assert answers == [200] * int(BURST) + [429] * 3
+    assert agent.progress.reports.newest(0)["step"] == 7
 
 
 def test_the_limit_gives_back_what_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,14 +294,10 @@ def outer_address() -> str:
     pytest.skip("this machine has the loopback network alone")
 
 
-def test_the_agent_is_on_the_pods_address_and_on_the_loopback_one(tmp_path: Path) -> None:
+def test_the_agent_is_on_the_loopback_address_too_but_not_on_the_nodes(tmp_path: Path) -> None:
     address = outer_address()
     agent = Agent(tmp_path, DDPJOB_POD_IP=address, DDPJOB_HOST_IP="192.0.2.1")
     assert [agent.post(GOOD, host=host) for host in (address, "127.0.0.1")] == [200, 200]
-
-
-def test_on_the_nodes_network_it_is_on_that_address_alone(tmp_path: Path) -> None:
-    address = outer_address()
     agent = Agent(tmp_path, DDPJOB_POD_IP=address, DDPJOB_HOST_IP=address)
     assert agent.post(GOOD, host=address) == 200
     with pytest.raises(ConnectionRefusedError):
@@ -348,10 +313,7 @@ def test_a_taken_loopback_address_costs_no_other(
     second = config(tmp_path, DDPJOB_AGENT_PORT=str(first.config.agent_port), **changes)
     serve(second, Pages(lambda: {"step": 4}, lambda: ""))
     assert f"no /progress on 127.0.0.1:{second.agent_port}" in capsys.readouterr().err
-    connection = http.client.HTTPConnection(address, second.agent_port, timeout=200)
-    connection.request("GET", "/progress")
-    assert json.loads(connection.getresponse().read()) == {"step": 4}
-    connection.close()
+    assert json.loads(ask(second, "GET", "/progress", host=address)[1]) == {"step": 4}
 
 
 # ---- In a pod
@@ -376,12 +338,6 @@ POST = """
     assert post(7, 70) == 200
     time.sleep(1000)
 """
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def test_a_script_reports_as_transformers_would(pods: Pods) -> None:

@@ -1,11 +1,9 @@
 """What rank 0's agent knows of all nodes, how it is told, and what it tells them."""
 
-import http.client
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +35,7 @@ from ddpjob_agent.records import compact
 from ddpjob_agent.server import Pages, hold_operator, serve, whole
 from ddpjob_agent.verdict import Verdict, termination_message
 from tests.cluster.processes import free_ports
-from tests.unit.agent.samples import config
+from tests.unit.agent.samples import ask, config, until
 
 HOST, SECRET = "127.0.0.1", "s3cret"
 
@@ -51,8 +49,8 @@ def tell(group: Group, number: int, state: str, *ranks: int) -> None:
         group.tell(rank, Node(number, state))
 
 
-def failing(at: float, *, peer: bool = False) -> Node:
-    return Node(0, FAILED, {"exit_code": 1, "message": {"time": at, "peer": peer}})
+def failing(at: float, **more: Any) -> Node:
+    return Node(0, FAILED, {"exit_code": 1, "message": {"time": at, **more}})
 
 
 # ---- The barrier
@@ -64,15 +62,8 @@ def test_no_round_begins_before_every_node_is_clean_for_it() -> None:
     group.want(1, ends=False)
     for rank in range(3):
         assert group.order == Order(1, 0)
-        tell(group, 1, CLEAN, rank)
+        tell(group, 1, CLEAN, rank, rank)
     assert group.order == Order(1, 1)
-
-
-def test_a_node_that_says_twice_that_it_is_clean_counts_once() -> None:
-    group = group_of(2)
-    group.want(1, ends=False)
-    tell(group, 1, CLEAN, 0, 0, 0)
-    assert group.order.begun == 0
 
 
 def test_clean_for_an_earlier_round_is_not_clean_for_this_one() -> None:
@@ -96,14 +87,14 @@ def test_a_round_of_which_nobody_was_told_is_no_news() -> None:
     assert group.order == Order(1, 1), "what it said of round 7 is not in the way"
 
 
-@pytest.mark.parametrize("late", [(0, FAILED), (1, CLEAN), (1, RUNNING), (1, FAILED)])
-def test_what_a_node_said_before_undoes_nothing_when_it_comes_late(late: tuple[int, str]) -> None:
+def test_what_a_node_said_before_undoes_nothing_when_it_comes_late() -> None:
     """A request that was taken back may be read after the one that came in its place."""
     group = group_of(1)
     group.want(1, ends=False)
     tell(group, 1, FAILED, 0)
     before, node = group.serial, group.nodes[0]
-    tell(group, *late, 0)
+    tell(group, 0, FAILED, 0)
+    tell(group, 1, CLEAN, 0)
     assert (group.nodes[0], group.serial) == (node, before)
 
 
@@ -137,22 +128,15 @@ def test_nodes_that_have_ended_are_told_and_wake_nobody_before_one_has_failed() 
     assert told == [0, *range(1, MOST_ENDED + 1)]
 
 
-def test_the_counts_of_nodes_do_not_grow_with_the_rounds() -> None:
-    group = group_of(2)
-    for number in range(1, 100):
-        group.want(number, ends=False)
-        tell(group, number, CLEAN, 0, 1)
-        tell(group, number, RUNNING, 0)
-        tell(group, number, FAILED, 1)
-    assert len(group.counts) < 8 and len(group.nodes) == 2
-
-
 # ---- The operator's order
 
 
-def test_an_order_of_an_earlier_round_is_no_news() -> None:
+def test_orders_go_on_by_one_round_and_none_goes_back() -> None:
     orders: list[Order] = []
     group = group_of(1)
+    group.want(2, ends=False)
+    group.want(2**31 - 1, ends=False)
+    assert group.order == Order()
     group.on_order = lambda: orders.append(group.order)
     group.want(1, ends=False)
     group.want(0, ends=True)
@@ -163,28 +147,13 @@ def test_an_order_of_an_earlier_round_is_no_news() -> None:
     assert orders[1:] == [Order(1, 0, True), Order(1, 0)]
 
 
-@pytest.mark.parametrize("number", [2, 7, 2**31 - 1])
-def test_only_the_next_round_can_be_ordered(number: int) -> None:
-    group = group_of(1)
-    group.want(number, ends=False)
-    assert group.order == Order()
-
-
 @pytest.mark.parametrize(
     ("query", "order"),
     [
         ("round=1&after=1&hold=0&ends=0", Order(1)),
-        ("round=1&ends=1", Order(1, ends=True)),
-        ("ends=1", Order()),
         ("", Order()),
-        ("round=-1&hold=0&ends=1", Order()),
-        ("round=2.0&ends=1", Order()),
         ("round=2147483648&ends=1", Order()),
-        ("round=99999999999999999999&ends=1", Order()),
-        ("round=%32&ends=1", Order()),
-        ("round=\u0662&ends=1", Order()),
         ("round=2&round=1", Order(1)),
-        ("round&round==&&&=&ends=x", Order()),
     ],
 )
 def test_an_order_is_read_from_the_query_or_is_none(query: str, order: Order) -> None:
@@ -202,52 +171,25 @@ def test_whole_numbers() -> None:
 # ---- Requests that are held
 
 
-def waiting(count: Callable[[], int], number: int) -> None:
-    deadline = time.monotonic() + 200
-    while count() != number:
-        assert time.monotonic() < deadline, count()
-        time.sleep(0.01)
-
-
 def free(room: threading.Semaphore) -> int:
     return int(room._value)
-
-
-class Known(Order):
-    """An order that counts how often somebody looked whether there is another one."""
-
-    def __ne__(self, other: object) -> bool:
-        vars(self)["looks"] = self.looks + 1
-        return (self.round, self.begun) != (getattr(other, "round", 0), getattr(other, "begun", 0))
-
-    @property
-    def looks(self) -> int:
-        return int(vars(self).get("looks", 0))
 
 
 def test_a_request_is_held_until_there_is_news_for_it() -> None:
     group = group_of(2)
     with ThreadPoolExecutor() as pool:
-        known = Known()
-        node = pool.submit(group.hold_node, known)
+        node = pool.submit(group.hold_node, Order())
         operator = pool.submit(group.hold_operator, group.serial, 60)
-        waiting(lambda: free(group.held) + free(group.asked), MOST_HELD + MOST_ASKED - 2)
+        until(lambda: free(group.held) + free(group.asked) == MOST_HELD + MOST_ASKED - 2)
         group.tell(1, failing(1.0))
         operator.result(60)
-        assert not node.done() and known.looks == 1, "a failure is none of its business"
+        assert not node.done(), "a failure is none of its business"
         group.want(1, ends=False)
         assert node.result(60) == 0.0
-    assert (free(group.held), free(group.asked)) == (MOST_HELD, MOST_ASKED)
-
-
-def test_nothing_is_held_for_somebody_who_does_not_know_yet() -> None:
-    group = group_of(2)
-    group.want(1, ends=False)
-    begin = time.monotonic()
-    assert group.hold_node(Order()) == 0.0
+    assert group.hold_node(Order()) == 0.0, "it does not know yet"
     group.hold_operator(None, 60)
     group.hold_operator(group.serial - 1, 60)
-    assert time.monotonic() - begin < 15, "nothing was held for its 20 s"
+    assert (free(group.held), free(group.asked)) == (MOST_HELD, MOST_ASKED)
 
 
 def test_the_requests_that_are_held_are_bounded_and_leave_room_for_the_operator() -> None:
@@ -257,7 +199,7 @@ def test_the_requests_that_are_held_are_bounded_and_leave_room_for_the_operator(
     assert group.hold_node(group.order) == 3.0, "300 of them in a second"
     with ThreadPoolExecutor(MOST_ASKED) as pool:
         held = [pool.submit(group.hold_operator, group.serial, 60) for _ in range(MOST_ASKED)]
-        waiting(lambda: free(group.asked), 0)
+        until(lambda: free(group.asked) == 0)
         group.hold_operator(group.serial, 60)  # at once
         assert not any(each.done() for each in held)
         group.tell(0, failing(1.0))
@@ -266,18 +208,16 @@ def test_the_requests_that_are_held_are_bounded_and_leave_room_for_the_operator(
 # ---- What the operator is told
 
 
-def test_of_many_failures_those_that_explain_most_are_told() -> None:
-    group = group_of(100)
-    for rank in range(100):
-        group.tell(rank, failing(1000.0 - rank, peer=rank not in (3, 4)))
+def test_of_many_failures_those_that_explain_most_are_told_the_first_with_its_traceback() -> None:
+    group = group_of(2000)
+    for rank in range(2000):
+        group.tell(rank, failing(5000.0 - rank, peer=rank not in (3, 4), traceback="x" * 3000))
     told = group.page()["failures"]
-    assert [each["node_rank"] for each in told[:4]] == [4, 3, 99, 98]
+    assert [each["node_rank"] for each in told[:4]] == [4, 3, 1999, 1998]
     assert len(told) == MOST_FAILURES
-
-
-def test_failures_of_an_earlier_round_are_not_told_again() -> None:
-    group = group_of(2)
-    group.tell(1, failing(1.0))
+    assert ["traceback" in each["message"] for each in told[:3]] == [True, False, False]
+    kept = [node for node in group.nodes.values() if "traceback" in (node.failure or {})["message"]]
+    assert len(kept) == MOST_FAILURES
     group.want(1, ends=False)
     assert group.page()["failures"] == []
 
@@ -290,27 +230,6 @@ def test_a_node_tells_its_whole_termination_message() -> None:
     assert (told["message"]["rank"], told["message"]["round"]) == (3, 2)
     assert told["message"]["message"] == "ValueError: b\u00f6?m"
     assert set(told["message"]["traceback"]) == {"x"}
-
-
-def test_the_failure_that_explains_most_is_told_with_its_traceback() -> None:
-    group = group_of(3)
-    for rank, peer in enumerate((True, False, True)):
-        message = {"time": 1.0 + rank, "peer": peer, "traceback": f"of rank {rank}"}
-        group.tell(rank, Node(0, FAILED, {"exit_code": 1, "message": message}))
-    told = [(each["node_rank"], each["message"]) for each in group.page()["failures"]]
-    assert [rank for rank, _ in told] == [1, 0, 2]
-    assert [message.get("traceback") for _, message in told] == ["of rank 1", None, None]
-    assert all({"time", "peer"} <= {*message} for _, message in told)
-
-
-def test_of_thousands_of_failures_some_tracebacks_are_kept() -> None:
-    group = group_of(2000)
-    for rank in range(2000):
-        message = {"time": 1.0 + rank, "traceback": "x" * 3000}
-        group.tell(rank, Node(0, FAILED, {"exit_code": 1, "message": message}))
-    kept = [node for node in group.nodes.values() if "traceback" in (node.failure or {})["message"]]
-    assert len(kept) == MOST_FAILURES
-    assert group.page()["failures"][0]["message"]["traceback"] == "x" * 3000
 
 
 # ---- What comes from other pods
@@ -333,15 +252,13 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     "content",
     [
-        *(None, 1, "x", [], [GOOD], {}),
-        *with_each("attempt", 1, "0", None, [], {}),
-        *with_each("node_rank", -1, 2, "1", 1.0, True, None, 10**30),
-        *with_each("round", -1, 2**31, "0", 0.0, False, None, 10**30),
-        *with_each("state", "done", "", None, 1, [], {}),
-        *with_each("failure", 1, "x", [], {}, False, {"exit_code": 1}),
-        *with_each("failure", *({**TOLD, "exit_code": n} for n in ("1", None, 1.0, -1, 2**31))),
-        *with_each("failure", {**TOLD, "message": "x"}, {**TOLD, "message": []}, {"message": {}}),
-        {**GOOD, "failure": {**TOLD, "message": {"x": "y" * 4200}}},
+        *(None, [GOOD], {}),
+        *with_each("attempt", 1, "0"),
+        *with_each("node_rank", -1, 2, "1", True, 10**30),
+        *with_each("round", -1, 2**31, "0", 0.0),
+        *with_each("state", "done", []),
+        *with_each("failure", "x", {}, {"exit_code": 1}),
+        *with_each("failure", {**TOLD, "exit_code": "1"}, {**TOLD, "message": "x"}),
         {**GOOD, "failure": {**TOLD, "message": {"x": "\u4e2d" * 1400}}},
     ],
     ids=lambda content: repr(content)[:60],
@@ -359,11 +276,7 @@ def test_a_nodes_news_are_read(tmp_path: Path, state: str) -> None:
     assert read_node(told, ours) == (1, Node(0, state, TOLD))
 
 
-@pytest.mark.parametrize(
-    "at",
-    [None, "x", True, [], {}, 10**400, -(10**400), -1.0, float("nan"), float("inf"), 1e300],
-    ids=repr,
-)
+@pytest.mark.parametrize("at", [None, "x", True, 10**400, float("nan"), 1e300], ids=repr)
 def test_a_time_of_any_kind_keeps_no_failure_from_the_operator(tmp_path: Path, at: Any) -> None:
     group, ours = group_of(2), config(tmp_path, DDPJOB_NNODES="2")
     body = {**GOOD, "failure": {"exit_code": 1, "message": {"time": at}}}
@@ -392,9 +305,7 @@ def test_a_message_is_refused_before_it_is_too_deep_to_be_told(tmp_path: Path) -
 @pytest.mark.parametrize(
     "content",
     [
-        *(None, 1, [], {}, {"round": 1}, {"begun": 1}),
-        *({"round": wrong, "begun": 0} for wrong in ("1", -1, 1.0, True, None, 2**31)),
-        *({"round": 0, "begun": wrong} for wrong in ("1", -1, 1.0, True, None, 2**31)),
+        *([], {"round": 1}, {"round": 2**31, "begun": 0}, {"round": 0, "begun": True}),
     ],
     ids=repr,
 )
@@ -404,20 +315,11 @@ def test_what_is_no_order_is_refused(content: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("again", "pause"),
-    [
-        *((0, 0.0), (2, 2.0), (2.5, 2.5), (1e9, 60.0), (-1, 0.0), (None, 0.0), ("9", 0.0)),
-        *((True, 0.0), ([], 0.0), (10**400, 0.0), (float("nan"), 0.0), (float("inf"), 60.0)),
-    ],
-    ids=repr,
+    ("again", "pause"), [(2.5, 2.5), (1e9, 60.0), (-1, 0.0), ("9", 0.0), (10**400, 0.0)], ids=repr
 )
 def test_when_to_ask_again_is_bounded(again: Any, pause: float) -> None:
     order = {"round": 2, "begun": 1, "ends": "yes", "again": again}
     assert read_order(order) == (Order(2, 1), pause)
-
-
-def test_an_order_reads_as_it_was_written() -> None:
-    assert read_order(Order(3, 2, True).to_json()) == (Order(3, 2, True), 0.0)
 
 
 # ---- The pages
@@ -438,13 +340,7 @@ class Agent:
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(HOST, self.config.agent_port, timeout=200)
-        try:
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        return ask(self.config, method, path, body, headers)
 
     def allowed(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         return self.ask(method, path, body, Authorization=f"Bearer {SECRET}")
@@ -516,7 +412,7 @@ def test_who_waits_for_an_order_is_no_guest(
     body = json.dumps({**GOOD, "state": RUNNING, "failure": None, "known": known}).encode()
     with ThreadPoolExecutor() as threads:
         held = threads.submit(agent.allowed, "POST", "/member", body)
-        waiting(lambda: free(agent.group.held), MOST_HELD - 1)
+        until(lambda: free(agent.group.held) == MOST_HELD - 1)
         for _ in range(3):
             assert agent.ask("GET", "/progress")[0] == 200
         agent.group.want(agent.group.order.round + 1, ends=False)
@@ -531,14 +427,8 @@ MEMBER = json.dumps({**GOOD, "state": RUNNING, "known": {"round": 9, "begun": 9}
     "headers",
     [
         {},
-        {"Authorization": ""},
         {"Authorization": SECRET},
-        {"Authorization": "Bearer"},
-        {"Authorization": "Bearer "},
         {"Authorization": f"Bearer {SECRET[:-1]}"},
-        {"Authorization": f"Bearer {SECRET}0"},
-        {"Authorization": f"bearer {SECRET}"},
-        {"Authorization": f"Basic {SECRET}"},
         {"Authorization": "Bearer \u00fc"},
     ],
     ids=repr,
@@ -557,34 +447,20 @@ def test_an_empty_token_lets_nobody_in(tmp_path: Path) -> None:
     assert agent.ask("GET", "/group?round=5", Authorization="Bearer ")[0] == 401
 
 
-def test_the_other_pages_are_open(agent: Agent) -> None:
+def test_the_other_pages_are_open_and_there_are_no_more(agent: Agent) -> None:
     assert json.loads(agent.ask("GET", "/progress")[1])["step"] == 3
     assert agent.ask("GET", "/stacks") == (200, b"stacks")
     assert agent.ask("GET", "/metrics")[0] == 200
-
-
-@pytest.mark.parametrize("path", ["/", "/groups", "/member", "/group/", "/progress?x"])
-def test_there_are_no_other_pages(agent: Agent, path: str) -> None:
-    assert agent.allowed("GET", path)[0] == 404
-
-
-@pytest.mark.parametrize("path", ["/", "/group", "/progress", "/member?x", "/member/"])
-def test_there_is_nothing_else_to_tell(agent: Agent, path: str) -> None:
-    assert agent.allowed("POST", path, MEMBER)[0] == 404
+    for path in ("/", "/groups", "/progress?x"):
+        assert agent.allowed("GET", path)[0] == agent.allowed("POST", path, MEMBER)[0] == 404
 
 
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"", 400),
-        (b"{", 400),
-        (b"[]", 400),
         (b"\xff" * 100, 400),
         (b"[" * 9000, 400),
-        (b"{}", 400),
-        (json.dumps({**GOOD, "state": RUNNING}).encode(), 400),
         (json.dumps({**GOOD, "known": []}).encode(), 400),
-        (json.dumps({**GOOD, "known": {"round": 9, "begun": "0"}}).encode(), 400),
         (MEMBER.ljust(16 * 1024 + 1), 413),
     ],
     ids=repr,
@@ -596,9 +472,7 @@ def test_what_is_no_news_gets_an_answer_and_changes_nothing(
     assert agent.group.nodes == {}
 
 
-@pytest.mark.parametrize(
-    "length", ["", "-1", "+9", "1e3", " ", "0x10", "16385", "999999999", "9" * 400, "\u00b2"]
-)
+@pytest.mark.parametrize("length", ["", "-1", "16385", "9" * 400])
 def test_a_length_that_is_none_or_too_large_is_refused(agent: Agent, length: str) -> None:
     headers = {"Authorization": f"Bearer {SECRET}", "Content-Length": length}
     assert agent.ask("POST", "/member", b"", **headers)[0] == 413
@@ -615,7 +489,7 @@ def test_a_node_tells_and_the_operator_reads_it(tmp_path: Path) -> None:
     serial = page["serial"]
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(agent.allowed, "GET", f"/group?round=0&after={serial}&hold=20&ends=0")
-        waiting(lambda: free(agent.group.asked), MOST_ASKED - 1)
+        until(lambda: free(agent.group.asked) == MOST_ASKED - 1)
         told = {**json.loads(MEMBER), "state": FAILED, "failure": TOLD}
         agent.allowed("POST", "/member", json.dumps(told).encode())
         page = json.loads(asked.result(60)[1])

@@ -15,7 +15,6 @@ from ddpjob_agent.config import Config
 from ddpjob_agent.group import Group
 from ddpjob_agent.lease import (
     DATAGRAM_BYTES,
-    MOST_SENT,
     MOST_UNHEARD,
     QUICK,
     Beat,
@@ -25,12 +24,12 @@ from ddpjob_agent.lease import (
     read_beat,
     write_beat,
 )
-from ddpjob_agent.server import hold_operator, seconds
+from ddpjob_agent.server import hold_operator
 from tests.unit.agent.samples import config
 
 T = 10.0
 STEP = 0.05
-PHASES = [0.0, 0.2, 0.45, 0.5, 0.75, 0.95]
+PHASES = [0.0, 0.45, 0.95]
 
 
 class World:
@@ -107,15 +106,6 @@ def settled(nnodes: int = 2, phase: float = 0.0, *, operator: bool = False) -> W
 # ---- Cuts
 
 
-def test_who_hears_each_other_goes_on() -> None:
-    world = settled(4)
-    world.run(50 * T)
-    assert world.lost_at == {} and world.unheard() == {}
-    assert all(
-        each.page(world.now)["unheard_seconds"] <= 0.1 * T for each in world.members.values()
-    )
-
-
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("cut", [{(1, 0)}, {(0, 1)}, {(0, 1), (1, 0)}], ids=repr)
 def test_both_sides_notice_a_route_that_is_cut_in_either_direction(
@@ -159,17 +149,6 @@ def test_a_pause_that_is_much_shorter_costs_nothing(phase: float, away: int) -> 
         assert world.lost_at == {} and world.unheard() == {}
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_node_survives_a_longer_pause_than_between_two_heartbeats(phase: float) -> None:
-    """One that is not answered is sent again soon."""
-    world = settled(2, phase, operator=True)
-    world.cut_off(1)
-    world.run(0.68 * T)
-    world.cut.clear()
-    world.run(3 * T)
-    assert world.lost_at == {}
-
-
 def test_rank_0_goes_on_while_another_node_or_the_operator_is_there() -> None:
     world = settled(3)
     world.cut_off(1)
@@ -188,13 +167,6 @@ def test_rank_0_goes_on_while_another_node_or_the_operator_is_there() -> None:
     assert 0 in world.lost_at and world.lost_at[0] - begin < 0.9 * T
 
 
-def test_an_operator_that_is_away_costs_nothing() -> None:
-    world = settled(operator=True)
-    world.operator = False
-    world.run(20 * T)
-    assert world.lost_at == {}
-
-
 def test_who_has_never_been_heard_is_not_missed_and_misses_nobody() -> None:
     for cut in ({(0, 1)}, {(1, 0)}, {(0, 1), (1, 0)}):
         world = World()
@@ -211,18 +183,9 @@ def test_rank_0_that_has_heard_the_operator_alone_never_ends() -> None:
     world.operator = False
     world.run(20 * T)
     assert world.lost_at == {}
-
-
-def test_a_node_that_comes_late_is_heard_as_of_then() -> None:
-    """What the operator said long ago does not count against it."""
-    world = World(operator=True)
-    world.cut_off(1)
-    world.run(T)
-    world.operator = False
-    world.run(5 * T)
     world.cut.clear()
     world.run(20 * T)
-    assert world.lost_at == {} and world.head.known == {1}
+    assert world.lost_at == {} and world.head.known == {1}, "it is heard as of now"
 
 
 # ---- Agents that are stopped
@@ -254,16 +217,6 @@ def test_rank_0_that_was_stopped_for_too_long_has_lost_whatever_it_hears(phase: 
     world.run(T)
     assert 0 in world.lost_at
     assert world.head.take(Beat(1, 5.0), 1, world.now) is None, "and it answers nobody"
-
-
-def test_after_a_stop_that_is_short_all_go_on() -> None:
-    for rank in (0, 1):
-        world = settled(3)
-        world.stopped = {rank}
-        world.run(0.5 * T)
-        world.stopped = set()
-        world.run(5 * T)
-        assert world.lost_at == {} and world.unheard() == {}
 
 
 def test_rank_0_does_not_outlast_a_node_by_a_heartbeat_that_was_read_late() -> None:
@@ -305,13 +258,17 @@ def test_a_timestamp_that_was_not_sent_says_nothing(echo: float | None) -> None:
     assert member.echo == 7.0
 
 
-def test_a_node_hears_rank_0_alone() -> None:
+def test_a_node_hears_rank_0_alone_and_rank_0_no_other_rank_0() -> None:
     """Its own heartbeat, sent back to it, is none."""
     member = Member(1, T)
     member.beat(100.0)
     assert not member.take(Beat(1, 100.0, 100.0), 100.0)
     assert not member.take(Beat(2, 100.0, 100.0, bye=True), 100.0)
     assert not member.lease.runs and not member.has_left
+    head = Head(T, lambda: 101.0)
+    assert head.take(Beat(0, 5.0), "a", 100.0) is None
+    assert head.take(Beat(0, 5.0, bye=True), "a", 100.0) is None
+    assert not head.members and not head.left
 
 
 def test_what_came_back_slowly_is_not_sent_on() -> None:
@@ -323,13 +280,6 @@ def test_what_came_back_slowly_is_not_sent_on() -> None:
     member.take(Beat(0, 9.0, 102.0), 102.1 + QUICK * T)
     assert member.lease.at == 102.0
     assert member.echo == 7.0
-
-
-def test_a_node_knows_the_timestamps_of_a_whole_lease_and_no_more() -> None:
-    member = Member(1, T)
-    for number in range(1000):
-        member.beat(100.0 + number)
-    assert len(member.sent) == MOST_SENT > lease.LEASE / lease.AGAIN
 
 
 @pytest.mark.parametrize("echo", [100.1, 102.0, 1e11], ids=repr)
@@ -344,22 +294,6 @@ def test_rank_0_ignores_what_it_has_not_sent(echo: float) -> None:
     assert head.lease.runs and head.lease.at == 101.0
 
 
-def test_rank_0_hears_no_other_rank_0() -> None:
-    head = Head(T, lambda: 101.0)
-    assert head.take(Beat(0, 5.0), "a", 100.0) is None
-    assert head.take(Beat(0, 5.0, bye=True), "a", 100.0) is None
-    assert not head.members and not head.left
-
-
-def test_a_page_from_the_future_says_nothing_of_the_operator() -> None:
-    head = Head(T, lambda: 101.0)
-    head.hear_operator(101.5)
-    assert head.lease.at == -math.inf
-    head.hear_operator(100.5)
-    head.hear_operator(99.0)
-    assert head.lease.at == 100.5
-
-
 # ---- Bye
 
 
@@ -372,27 +306,10 @@ def leave(world: World, rank: int) -> None:
 
 def test_who_has_said_bye_is_not_missed() -> None:
     world = settled(3)
-    leave(world, 1)
-    world.run(5 * T)
-    assert world.lost_at == {} and world.unheard() == {}
-
-
-def test_rank_0_whose_nodes_have_all_said_bye_goes_on_alone() -> None:
-    world = settled(3)
-    leave(world, 1)
-    leave(world, 2)
-    world.run(20 * T)
-    assert world.lost_at == {} and world.unheard() == {}
-
-
-def test_a_node_that_was_not_heard_and_then_says_bye_is_not_missed() -> None:
-    world = settled(operator=True)
-    world.cut_off(1)
-    world.run(0.6 * T)
-    assert world.unheard().keys() == {1} and world.head.take_news()
-    world.cut.clear()
-    leave(world, 1)
-    assert world.unheard() == {} and world.head.take_news()
+    for rank in (1, 2):
+        leave(world, rank)
+        world.run(20 * T)
+        assert world.lost_at == {} and world.unheard() == {}
 
 
 def test_a_heartbeat_that_comes_after_the_bye_is_late() -> None:
@@ -420,29 +337,19 @@ def test_where_rank_0_has_said_bye_the_others_go_on_and_are_silent() -> None:
     assert world.lost_at.keys() == {2} and member.due == math.inf
 
 
-def test_a_bye_does_not_mend_what_is_lost() -> None:
-    world = settled()
-    world.now += 2 * T
-    member = world.members[1]
-    assert not member.take(Beat(0, world.now, None, bye=True), world.now)
-    assert member.lease.is_lost(world.now)
-    assert world.head.take(Beat(1, world.now, None, bye=True), 1, world.now) is None
-    assert world.head.lease.is_lost(world.now)
-
-
-def test_rank_0_that_ends_answers_no_bye() -> None:
-    world = settled()
-    world.head.is_leaving = True
-    assert world.head.take(Beat(1, 9.0, None, bye=True), 1, world.now) is None
-    assert world.head.members == {}
-
-
 # ---- What the operator is told
 
 
 def test_news_are_who_joins_and_leaves_the_list_and_who_passes_the_timeout() -> None:
     world = settled(3, operator=True)
     world.head.take_news()
+    world.cut_off(1)
+    world.run(0.5 * T)
+    assert world.unheard().keys() == {1} and world.head.take_news()
+    world.cut.clear()
+    world.run(0.2 * T)  # until it has sent back what it hears again
+    assert world.unheard() == {} and world.head.take_news()
+    world.run(T)
     world.cut_off(1)
     news: list[tuple[float, int]] = []
     begin = world.now
@@ -468,17 +375,6 @@ def test_an_operator_whose_requests_are_held_keeps_rank_0() -> None:
     assert 0 not in world.lost_at and answers < 45
     world.run(T)
     assert 0 in world.lost_at
-
-
-def test_who_is_heard_again_leaves_the_list() -> None:
-    world = settled(3, operator=True)
-    world.cut_off(1)
-    world.run(0.5 * T)
-    assert world.unheard().keys() == {1}
-    world.head.take_news()
-    world.cut.clear()
-    world.run(0.2 * T)  # until it has sent back what it hears again
-    assert world.head.take_news() and world.unheard() == {}
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -509,36 +405,22 @@ def test_of_many_those_are_told_that_were_not_heard_for_longest() -> None:
     assert head.page()["stamp"] == 200.0
 
 
-def test_the_group_has_them_on_its_page() -> None:
-    group = Group(2, lambda: None)
-    assert not {"stamp", "unheard"} & group.page().keys()
-    group.head = Head(T, lambda: 200.0)
-    assert (group.page()["stamp"], group.page()["unheard"]) == (200.0, [])
-
-
 @pytest.mark.parametrize(
     ("query", "at"),
     [
         ("round=0&heard=199.5", 199.5),
-        ("heard=150", 150.0),
         ("heard=200.0000000001", -math.inf),
-        *((f"heard={wrong}", -math.inf) for wrong in ("", ".", "-1", "1e2", "nan", "inf", "x")),
-        *((f"heard={wrong}", -math.inf) for wrong in ("1.", ".5", "1.2.3", "+1", "\u0661", " 1")),
+        *((f"heard={wrong}", -math.inf) for wrong in ("", "-1", "nan", "1.2.3", "\u0661")),
         ("heard=" + "9" * 500, -math.inf),
     ],
     ids=lambda value: repr(value)[:30],
 )
 def test_the_operator_is_heard_by_the_timestamp_of_a_page(query: str, at: float) -> None:
     group = Group(2, lambda: None)
-    hold_operator(group, query)  # without heartbeats it is not needed
+    assert "stamp" not in hold_operator(group, query), "without heartbeats it is not needed"
     group.head = Head(T, lambda: 200.0)
     assert hold_operator(group, query)["stamp"] == 200.0
     assert group.head.lease.at == at
-
-
-def test_a_timestamp_reads_as_it_was_written() -> None:
-    for number in (clock(), 0.0, 1e-3, 123456789.123456789, 2.0**52):
-        assert seconds(repr(number)) == seconds(json.dumps(number)) == number
 
 
 def test_the_clock_goes_on_while_the_machine_is_suspended() -> None:
@@ -575,36 +457,28 @@ def test_a_heartbeat_reads_as_it_was_written(ours: Config) -> None:
     for beat in (Beat(2, 5.5), Beat(0, 1e9 / 3, 0.0, bye=True), Beat(1, 0.0, clock())):
         content = write_beat(beat, SECRET, 4)
         assert read_beat(content, SECRET, ours) == beat
+    content = json.dumps({**GOOD, "stamp": 6, "more": [1]}).encode()
+    assert read_beat(content, SECRET, ours) == Beat(2, 6.0), "a later agent may add to it"
     longest = write_beat(Beat(2**31 - 1, 1e11 / 3, 1e11 / 7, bye=True), "x" * 256, 2**31 - 1)
     assert len(longest) <= DATAGRAM_BYTES
-
-
-def test_what_a_later_agent_adds_is_no_matter(ours: Config) -> None:
-    content = json.dumps({**GOOD, "stamp": 6, "more": [1]}).encode()
-    assert read_beat(content, SECRET, ours) == Beat(2, 6.0)
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"\0", b"{", b"null", b"1", b'"x"', b"[]", b"{}", b"\xff" * 100, b"\xff\xfe{}"),
-        *(b"[" * 512, b'{"token":' * 56, b"[" * 100_000, json.dumps([GOOD]).encode()),
+        *(b"", b"{}", b"\xff" * 100, b"[" * 512, json.dumps([GOOD]).encode()),
         json.dumps(GOOD).encode().ljust(DATAGRAM_BYTES + 1),
-        *with_each("token", "", "t0keN", SECRET + " ", None, 1, [], {}, "\u00fc", "\ud800"),
-        *with_each("attempt", 3, 5, "4", 4.0, True, None, 10**30, -1),
-        *with_each("node_rank", -1, 3, "1", 1.0, True, None, 10**30, [], {}),
-        *with_each("stamp", None, "5", True, -0.1, 1e13, float("nan"), float("inf"), 10**400, []),
-        *with_each("echo", "5", True, -0.1, 1e13, float("nan"), float("-inf"), 10**400, [], {}),
-        *with_each("bye", None, 0, 1, "true", [], {}),
-        *(json.dumps({k: v for k, v in GOOD.items() if k != name}).encode() for name in GOOD),
+        *with_each("token", "", "t0keN", None, "\ud800"),
+        *with_each("attempt", 3, "4", None),
+        *with_each("node_rank", -1, 3, "1", 10**30),
+        *with_each("stamp", None, "5", True, -0.1, float("nan"), 10**400),
+        *with_each("echo", "5", -0.1, float("-inf"), []),
+        *with_each("bye", None, 1),
     ],
     ids=lambda content: repr(content)[:60],
 )
 def test_what_is_no_heartbeat_of_this_attempt_is_ignored(content: bytes, ours: Config) -> None:
-    if content == json.dumps({k: v for k, v in GOOD.items() if k != "echo"}).encode():
-        assert read_beat(content, SECRET, ours) == Beat(2, 5.5)  # like null
-    else:
-        assert read_beat(content, SECRET, ours) is None
+    assert read_beat(content, SECRET, ours) is None
 
 
 def test_without_a_token_nothing_is_a_heartbeat(ours: Config) -> None:

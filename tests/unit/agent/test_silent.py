@@ -5,10 +5,9 @@ import math
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,12 +26,6 @@ while not os.path.exists("end"):
 exec(open("end").read())
 """
 PATIENT = archive_with({"WAIT_SECONDS = 30.0": "WAIT_SECONDS = 1000.0"})
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def start(
@@ -146,17 +139,6 @@ def test_a_node_that_is_stopped_is_missed_and_ends_when_it_goes_on(pods: Pods) -
     assert unheard(operator.ask()).keys() == {1}, "it is not heard again"
 
 
-def test_news_of_who_is_not_heard_end_a_held_request(pods: Pods) -> None:
-    first, second, _ = start(pods, 3)
-    operator = Operator(first)
-    operator.ask()
-    send(second, signal.SIGSTOP)
-    joined = unheard(operator.ask(hold=20))
-    assert joined.keys() == {1} and 2 <= joined[1] < TIMEOUT, "not at the end of its time"
-    passed = unheard(operator.ask(hold=20))
-    assert TIMEOUT <= passed[1] < 15
-
-
 def test_where_rank_0_is_stopped_the_others_end_and_so_does_it(pods: Pods) -> None:
     first, second, third = start(pods, 3)
     Operator(first).ask()
@@ -167,45 +149,11 @@ def test_where_rank_0_is_stopped_the_others_end_and_so_does_it(pods: Pods) -> No
     assert_silent(first, ALL_LOST)
 
 
-def test_the_operator_alone_keeps_rank_0(pods: Pods) -> None:
-    first, second = start(pods)
-    operator = Operator(first)
-    send(second, signal.SIGSTOP)
-    operator.until(lambda page: unheard(page).get(1, 0) > 2 * TIMEOUT)
-    assert lives(first)
-    assert_silent(first, ALL_LOST)  # nobody asks it any more
-
-
-@pytest.mark.deep
-def test_a_pause_that_is_shorter_costs_nothing(pods: Pods) -> None:
-    first, second = start(pods, timeout=30)
-    Operator(first).ask()
-    for pod in (first, second):
-        send(pod, signal.SIGSTOP)
-        time.sleep(7)
-        send(pod, signal.SIGCONT)
-        second.until(lambda: second.progress()["unheard_seconds"] < 6.5)
-        assert lives(first) and lives(second)
-    # The two pauses may look like one until the next heartbeat has come back.
-    second.until(lambda: Operator(first).ask()["unheard"] == [])
-    assert lives(first) and lives(second)
-
-
 @pytest.mark.parametrize("leaver", [0, 1])
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("sys.exit(0)", 0),
-        pytest.param("sys.exit(3)", 1, marks=pytest.mark.deep),
-        pytest.param("time.sleep(1000)", 143, marks=pytest.mark.deep),
-    ],
-)
-def test_who_ends_in_order_is_not_missed(pods: Pods, leaver: int, text: str, code: int) -> None:
+def test_who_ends_in_order_is_not_missed(pods: Pods, leaver: int) -> None:
     started = start(pods)
-    end(started[leaver], text)
-    if code == 143:
-        started[leaver].terminate()
-    assert started[leaver].wait() == code
+    end(started[leaver], "sys.exit(3)")
+    assert started[leaver].wait() == 1
     stays = started[1 - leaver]
     if leaver == 1:
         assert Operator(stays).ask()["unheard"] == []
@@ -258,16 +206,3 @@ def test_without_a_timeout_nobody_is_missed(pods: Pods) -> None:
         assert "unheard_seconds" not in pod.progress()
         assert psutil.Process(pod.process.pid).net_connections("udp") == []
     assert not {"stamp", "unheard"} & Operator(first).ask().keys()
-
-
-def test_a_rank_0_that_knows_no_heartbeats_is_not_missed(pods: Pods) -> None:
-    first, second = start(pods, timeout=0)
-    path = script(pods, TRAIN)
-    changes = {"MASTER_ADDR": first.address, "DDPJOB_NODE_TIMEOUT": str(TIMEOUT)}
-    command = ("command", "--", "python3", path)
-    changes["PATH"] = agentpod.python_path()
-    pod = pods.start(*command, rank=1, nnodes=2, changes=changes)
-    pod.until(lambda: pod.progress().get("step"))
-    end(pod, f"time.sleep({1.5 * TIMEOUT})")
-    assert pod.wait() == 0
-    assert "unheard_seconds" not in pod.summary["progress"]
