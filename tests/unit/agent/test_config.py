@@ -57,9 +57,3 @@ def test_the_log_has_taken_one_stream_before_the_other_goes_on() -> None:
         assert not select.select([process.stderr], [], [], 0.3)[0]
         assert process.stdout.read() == b"half a line\n"
         assert process.stderr.read() == b"ddpjob-agent: next\n"
-
-
-def test_a_log_that_takes_nothing_is_not_waited_for_long() -> None:
-    with parts(subprocess.PIPE, 0.2) as process:
-        assert process.wait(DEADLINE) == 0
-        assert process.communicate() == (b"half a line\n", b"\nddpjob-agent: next\n")

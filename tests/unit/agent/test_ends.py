@@ -3,30 +3,20 @@
 `crowd` has two nodes, so that a failure may be the echo of another pod's.
 """
 
-import json
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import agentpod
-from tests.agentpod import Pod, Pods
-from tests.unit.agent.scripts import fake_optimizers, interpreter, script, start
+from tests.agentpod import Pods
+from tests.unit.agent.scripts import fake_optimizers, interpreter, kept, script, start
 
 GLOO = (
     "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] "
     "Connection closed by peer [127.0.0.1]:42154"
 )
 CONSEQUENCE = f"RuntimeError({GLOO!r})"
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def crowd(pods: Pods, text: str, **more: str | None) -> dict[str, Any]:
@@ -47,50 +37,35 @@ CAUGHT = """
 """
 HANDLERS = {
     "in the handler": "sys.exit(1)",
-    "logged": "logging.exception('training failed'); sys.exit(1)",
     "with other words": "sys.exit('training failed')",
     "with its words": "sys.exit(f'training failed: {error}')",
-    "from it": "logging.exception('failed')\n        raise SystemExit(1) from error",
     "at once": "os._exit(1)",
     "wrapped": "raise ValueError('step 3 failed') from error",
     "wrapped, its origin hidden": "raise ValueError('step 3 failed') from None",
-    "wrapped twice": "\n        try:\n            raise KeyError('x') from error"
-    "\n        except KeyError as second:\n            raise ValueError('y') from second",
     "after the handler, logged": "logging.exception('training failed')\n    sys.exit(1)",
-    "after the handler, printed": "traceback.print_exc()\n    sys.exit(1)",
     "after the handler, formatted": "logging.error(traceback.format_exc())\n    sys.exit(1)",
     "after the handler, in words": "logging.error('training failed: %s', error)\n    sys.exit(1)",
-    "after the handler, on stderr": "print(error, file=sys.stderr)\n    sys.exit(1)",
-    "after the handler, at once": "logging.exception('failed')\n    os._exit(1)",
-    "after the handler, raised": "logging.exception('failed')\n    raise SystemExit(1)",
+    # rich and others call it so.
+    "after the handler, by keywords": "parts = {'exc_type': type(error), 'exc_value': error}\n"
+    "        report = traceback.TracebackException(**parts, exc_traceback=None)\n"
+    "        sys.stderr.writelines(report.format())\n    sys.exit(1)",
 }
 
 
 @pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
-def test_an_echo_stays_one_however_it_is_handled(pods: Pods, handler: str) -> None:
-    summary = crowd(pods, CAUGHT.format(error=CONSEQUENCE, handler=handler))
-    assert (summary["peer"], summary["suspect"]) == (True, False), summary
-
-
-@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
-def test_an_own_failure_stays_one_however_it_is_handled(pods: Pods, handler: str) -> None:
-    summary = crowd(pods, CAUGHT.format(error="OSError('no such label')", handler=handler))
-    by_line = "last on stderr" in summary["message"]
-    assert (summary["peer"], summary["suspect"]) == (by_line, by_line), summary
-    assert (
-        "no such label" in summary["message"]
-        or "failed" in summary["message"]
-        or (summary["exception"] == "ValueError")
-    )
+def test_a_failure_stays_what_it_is_however_it_is_handled(pods: Pods, handler: str) -> None:
+    echo = crowd(pods, CAUGHT.format(error=CONSEQUENCE, handler=handler))
+    assert (echo["peer"], echo["suspect"]) == (True, False), echo
+    own = crowd(pods, CAUGHT.format(error="OSError('no such label')", handler=handler))
+    by_line = "last on stderr" in own["message"]
+    assert (own["peer"], own["suspect"]) == (by_line, by_line), own
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "try:\n    step()\nexcept Exception as error:\n    print(error)\nsys.exit(1)",
-        "try:\n    step()\nexcept Exception as error:\n    raise SystemExit(1) from error",
         "sys.exit(1)",
-        "sys.exit(-1)",
         "os._exit(1)",
     ],
 )
@@ -129,17 +104,20 @@ def test_an_own_exception_speaks_before_the_noise_of_its_clean_up(pods: Pods) ->
     assert (told["peer"], told["suspect"]) == (True, True), "perhaps it was of no account"
 
 
+PARSER = "import argparse\nargparse.ArgumentParser('train.py').parse_args(['--lr'])"
+OWN = "try:\n    raise OSError('no such data')\nexcept OSError as problem:\n    sys.exit(4)"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("raise SystemExit('no GPU\\nis free')", "exited with code 1: no GPU is free"),
-        ("raise SystemExit(['no', 'GPU'])", "exited with code 1: ['no', 'GPU']"),
-        ("class Quit(SystemExit): pass\nraise Quit('no GPU')", "exited with code 1: no GPU"),
-        ("def main():\n    raise SystemExit('no GPU')\nmain()", "exited with code 1: no GPU"),
-        ("exit('no GPU')", "exited with code 1: no GPU"),
+        (PARSER, "exited with code 2: train.py: error: unrecognized arguments: --lr"),
+        (OWN, "exited with code 4: OSError: no such data"),
+        # Words that were taken back, or that nobody knows to be the last, are not believed.
+        ("try:\n    sys.exit('no')\nexcept SystemExit:\n    os._exit(1)", "exited with code 1"),
         ("try:\n    sys.exit('a')\nexcept SystemExit:\n    raise SystemExit('b')", "code 1: b"),
         ("sys.exit(-1)", "exited with code 255"),
-        ("raise SystemExit(3)", "exited with code 3"),
         ("print('no GPU', file=sys.stderr)\nsys.exit(3)", "code 3; last on stderr: no GPU"),
     ],
 )
@@ -165,52 +143,19 @@ def test_what_stderr_is_stays_what_it_is(pods: Pods) -> None:
     assert pod.log_path.stat().st_size > 10**7
 
 
-@pytest.mark.parametrize("module", ["click", "typer"])
-def test_the_sentence_of_a_command_line_library_is_kept(pods: Pods, module: str) -> None:
-    pytest.importorskip(module)
-    texts = {
-        "click": """
-            import click
-            @click.command()
-            @click.option("--epochs", type=int)
-            def train(epochs):
-                pass
-            train(["--epochs", "ten"])
-        """,
-        "typer": """
-            import typer
-            def train(epochs: int):
-                pass
-            sys.argv[1:] = ["ten"]
-            typer.run(train)
-        """,
-    }
-    summary = crowd(pods, texts[module])
+def test_the_sentence_of_a_command_line_library_is_kept(pods: Pods) -> None:
+    """Of typer, which is made of click."""
+    text = """
+        import typer
+        def train(epochs: int):
+            pass
+        sys.argv[1:] = ["ten"]
+        typer.run(train)
+    """
+    summary = crowd(pods, text)
     assert (summary["reason"], summary["exit_code"], summary["peer"]) == ("ExitCode", 2, False)
     assert "Invalid value for" in summary["message"], summary["message"]
     assert "valid integer" in summary["message"], summary["message"]
-
-
-@pytest.mark.parametrize(
-    ("words", "suspect"),
-    [("'training failed'", True), ("f'training failed: {error}'", False)],
-)
-def test_an_echo_in_the_words_of_click_is_no_cause(pods: Pods, words: str, suspect: bool) -> None:
-    """It exits when the exception is gone: only its words tell."""
-    pytest.importorskip("click")
-    text = f"""
-        import click
-        @click.command()
-        def train():
-            try:
-                raise {CONSEQUENCE}
-            except RuntimeError as error:
-                raise click.ClickException({words}) from error
-        train([])
-    """
-    summary = crowd(pods, text)
-    assert (summary["peer"], summary["suspect"]) == (True, suspect), summary
-    assert summary["message"].startswith("exited with code 1: Error: training failed")
 
 
 # ---- Whose end it was
@@ -218,19 +163,15 @@ def test_an_echo_in_the_words_of_click_is_no_cause(pods: Pods, words: str, suspe
 PROBE = 'subprocess.call([sys.executable, "-c", "import nothing_of_that_name"])\n'
 
 
-@pytest.mark.parametrize("rank", [None, "0"], ids=["no-rank", "rank"])
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("sys.exit('no GPU is free')", "exited with code 1: no GPU is free"),
-        ("raise SystemExit('no GPU is free')", "exited with code 1: no GPU is free"),
         ("print('no GPU', file=sys.stderr)\nsys.exit(1)", "code 1; last on stderr: no GPU"),
     ],
 )
-def test_last_words_come_before_the_failure_of_a_helper(
-    pods: Pods, text: str, words: str, rank: str | None
-) -> None:
-    pod = start(pods, PROBE + text, LOCAL_RANK=rank)
+def test_last_words_come_before_the_failure_of_a_helper(pods: Pods, text: str, words: str) -> None:
+    pod = start(pods, PROBE + text)
     assert pod.wait() == 1
     assert pod.summary["message"].endswith(words)
     assert (pod.summary["reason"], pod.summary["exception"]) == ("ExitCode", None)
@@ -292,23 +233,17 @@ OPTIONS = """
 """
 
 
-@pytest.mark.parametrize("shell", [False, True], ids=["direct", "shell"])
-@pytest.mark.parametrize("entry", ["module", "script"])
-def test_an_option_that_the_launcher_refuses_is_no_failure_of_the_script(
-    pods: Pods, entry: str, shell: bool
-) -> None:
+def test_an_option_that_the_launcher_refuses_is_no_failure_of_the_script(pods: Pods) -> None:
     path = fake_launcher(pods, OPTIONS)
-    command = [sys.executable, "-m", "torch.distributed.run"]
-    if entry == "script":
-        (pods.root / "torchrun").write_text("from torch.distributed.run import main\nmain()")
-        command = [sys.executable, str(pods.root / "torchrun")]
-    command += ["--no-such-option", "train.py"]
-    if shell:
-        command = ["sh", "-c", " ".join(command) + "; exit $?"]
-    pod = pods.start("command", "--", *command, changes={"PYTHONPATH": path})
-    assert pod.wait() == 1
-    assert pod.summary["reason"] == "LaunchFailed", pod.summary
-    assert "unrecognized arguments: --no-such-option" in pod.summary["message"]
+    (pods.root / "torchrun").write_text("from torch.distributed.run import main\nmain()")
+    wrong = ["--no-such-option", "train.py"]
+    module = [sys.executable, "-m", "torch.distributed.run", *wrong]
+    entry = " ".join([sys.executable, str(pods.root / "torchrun"), *wrong])
+    for command in (module, ["sh", "-c", f"{entry}; exit $?"]):
+        pod = pods.start("command", "--", *command, changes={"PYTHONPATH": path})
+        assert pod.wait() == 1
+        assert pod.summary["reason"] == "LaunchFailed", pod.summary
+        assert "unrecognized arguments: --no-such-option" in pod.summary["message"]
 
 
 def test_an_option_that_the_script_refuses_is_the_scripts(pods: Pods) -> None:
@@ -322,17 +257,17 @@ def test_an_option_that_the_script_refuses_is_the_scripts(pods: Pods) -> None:
     [
         (["no/such.py"], "no script "),
         (["-m", "no_such_module"], "No module named no_such_module"),
-        (["-m", "json.no_such_module"], "No module named json.no_such_module"),
     ],
 )
 def test_what_a_launcher_cannot_find_is_no_failure_of_the_script(
     pods: Pods, arguments: list[str], words: str
 ) -> None:
     shell = " ".join([sys.executable, *arguments])
-    pod = pods.start("command", "--", "sh", "-c", f"{shell}; exit $?")
-    assert pod.wait() == 1
-    assert pod.summary["reason"] == "LaunchFailed", pod.summary
-    assert words in pod.summary["message"]
+    for command in ([sys.executable, *arguments], ["sh", "-c", f"{shell}; exit $?"]):
+        pod = pods.start("command", "--", *command)
+        assert pod.wait() == 1
+        assert pod.summary["reason"] == "LaunchFailed", pod.summary
+        assert words in pod.summary["message"] or arguments[-1] in pod.summary["message"]
 
 
 @pytest.mark.deep
@@ -398,48 +333,6 @@ def test_a_record_that_cannot_be_written_is_told_once(pods: Pods) -> None:
     assert "Exception ignored" not in pod.log
 
 
-def test_a_record_of_wide_characters_is_read(pods: Pods) -> None:
-    pod = start(pods, "raise ValueError('\\U0001f525' * 10**5)")
-    assert pod.wait() == 1
-    assert pod.summary["exception"] == "ValueError"
-
-
-def test_a_chain_without_end_is_cut(pods: Pods) -> None:
-    text = """
-        first = last = ValueError("first")
-        for i in range(5000):
-            error = KeyError(i)
-            error.__cause__, last = last, error
-        first.__cause__ = last
-        raise last
-    """
-    pod = start(pods, text)
-    assert pod.wait() == 1
-    assert pod.summary["exception"] == "KeyError"
-    (record,) = (pod.folder / "run").glob("error-*.json")
-    assert len(json.loads(record.read_text())["causes"]) <= 5
-
-
-def test_a_child_does_not_repeat_its_parents_last_words(pods: Pods) -> None:
-    text = """
-        print("the parent's", file=sys.stderr)
-        try:
-            sys.exit("no")
-        except SystemExit:
-            pass
-        child = os.fork()
-        if child == 0:
-            sys.exit(7)
-        os.waitpid(child, 0)
-        os._exit(0)
-    """
-    pod = start(pods, text)
-    assert pod.wait() == 0
-    (record,) = (pod.folder / "run").glob("exit-*.json")
-    words = json.loads(record.read_text())
-    assert (words["code"], words["message"], words["stderr"]) == (7, "", "")
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
 def test_older_and_newer_pythons_have_the_same_hooks(pods: Pods, version: str) -> None:
@@ -461,27 +354,10 @@ def test_older_and_newer_pythons_have_the_same_hooks(pods: Pods, version: str) -
         assert "ddpjob: " not in pod.log
 
 
-def kept(pod: Pod) -> list[str]:
-    names = {path.name for path in (pod.folder / "run").iterdir()}
-    return sorted(names - {"hooks", "callback-token"})
-
-
 def test_whoever_ends_well_leaves_nothing_behind(pods: Pods) -> None:
     text = "print('a warning', file=sys.stderr)\nos.fork() or os._exit(0)\nos.wait()"
     pod = start(pods, text)
     assert pod.wait() == 0 and kept(pod) == []
-
-
-def test_a_traceback_by_keywords_works_and_is_remembered(pods: Pods) -> None:
-    """Its three arguments have names, and rich and others may use them."""
-    handler = (
-        "parts = {'exc_type': type(error), 'exc_value': error, 'exc_traceback': None}\n"
-        "        sys.stderr.writelines(traceback.TracebackException(**parts).format())\n"
-        "    sys.exit(1)"
-    )
-    summary = crowd(pods, CAUGHT.format(error="OSError('no such label')", handler=handler))
-    assert "OSError: no such label" in summary["message"], summary
-    assert (summary["peer"], "last on stderr" in summary["message"]) == (False, False), summary
 
 
 # As a seccomp profile does: memfd_create, 319 on x86-64 and 279 on arm64, fails with EPERM.

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,10 @@ import pytest
 from ddpjob_agent import stacks
 from ddpjob_agent.hangs import is_ending
 from ddpjob_agent.stacks import DEVICE, OWN, WAITS, Frame, Process
-from tests import agentpod
 from tests.agentpod import Pod, Pods
 from tests.unit.agent.scripts import start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory files and /proc")
-
-
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    with agentpod.pods(tmp_path) as group:
-        yield group
 
 
 def hang(pods: Pods, text: str, *, limit: str = "1", grace_seconds: str = "60") -> tuple[int, Pod]:
@@ -82,11 +74,6 @@ def test_a_report_without_a_new_step_is_no_progress(pods: Pods) -> None:
     assert hang(pods, text)[0] == 76
 
 
-def test_steps_keep_it_alive(pods: Pods) -> None:
-    text = "for step in range(10):\n    report(step=step)\n    time.sleep(0.6)"
-    assert hang(pods, text, limit="4")[0] == 0
-
-
 def test_during_the_grace_period_nothing_is_judged(pods: Pods) -> None:
     text = """
     def save(*_):
@@ -99,11 +86,6 @@ def test_during_the_grace_period_nothing_is_judged(pods: Pods) -> None:
     """
     code, pod = hang(pods, text, grace_seconds="30")
     assert (code, pod.summary["reason"]) == (75, "Preempted")
-
-
-def test_without_the_limit_nothing_is_judged(pods: Pods) -> None:
-    pod = start(pods, "report(step=1)\ntime.sleep(2.5)")
-    assert pod.wait() == 0
 
 
 def test_a_failure_that_is_on_its_way_is_no_hang(pods: Pods) -> None:
@@ -167,39 +149,16 @@ def test_whoever_asks_sees_the_stacks_and_the_training_goes_on(pods: Pods) -> No
         train()
         """,
     )
-    texts = [ask(pod), ask(pod)]
+    texts = [ask(pod)]
+    time.sleep(1.1)
+    texts.append(ask(pod))
     assert all(text.count("in train") == 1 for text in texts), "of this moment alone"
     assert "--- rank 0 (pid " in texts[0]
+    (pid,) = map(int, re.findall(r"\(pid (\d+)\)", texts[0]))
+    path = stacks.memory_file(pid)
+    assert path and os.stat(path).st_size == os.stat(path).st_blocks == 0
     (pod.folder / "enough").touch()
     assert pod.wait() == 0
-
-
-def test_asking_often_costs_the_ranks_nothing_that_stays(pods: Pods) -> None:
-    pod = start(
-        pods,
-        """
-        import threading
-        def deep(n):
-            deep(n - 1) if n else time.sleep(1000)
-        for _ in range(20):
-            threading.Thread(target=deep, args=(20,), daemon=True).start()
-        os.fork()
-        print("ready", flush=True)
-        deep(3)
-        """,
-    )
-    pod.until(lambda: pod.log.count("ready") == 2)
-    files = {}
-    for _ in range(3):
-        time.sleep(1.1)
-        text = ask(pod)
-        assert text != "" and "\0" not in text and text.count("Current thread") == 2
-        assert text.count("in deep") > 100
-        pids = map(int, re.findall(r"\(pid (\d+)\)", text))
-        files = {pid: stacks.memory_file(pid) for pid in pids}
-    assert len(files) == 2
-    for path in files.values():
-        assert path and os.stat(path).st_size == os.stat(path).st_blocks == 0
 
 
 def test_who_asks_at_once_again_gets_the_same_answer(pods: Pods) -> None:
@@ -251,20 +210,9 @@ def test_forked_and_started_children_answer_for_themselves(pods: Pods) -> None:
         forked() if child == 0 else waiting()
         """,
     )
-    text = ""
-
-    def all_answer() -> bool:
-        nonlocal text
-        text = ask(pod)
-        return text.count("Current thread") == 3
-
-    pod.until(all_answer)
-    parts = text.split("--- ")[1:]
-    assert sum("in forked" in part for part in parts) == 1
-    assert sum("in waiting" in part for part in parts) == 1
-    assert sum("in forked" in part and "in waiting" in part for part in parts) == 0
-    pod.terminate()
-    pod.wait()
+    pod.until(lambda: ask(pod).count("Current thread") == 3)
+    parts = [("in forked" in part, "in waiting" in part) for part in ask(pod).split("--- ")[1:]]
+    assert sorted(parts) == [(False, False), (False, True), (True, False)]
 
 
 def test_who_cannot_answer_is_not_asked(pods: Pods) -> None:
@@ -289,32 +237,6 @@ def test_who_cannot_answer_is_not_asked(pods: Pods) -> None:
     assert pod.wait() == 0
 
 
-def test_stacks_do_not_go_into_a_file_at_a_number_that_was_ours(pods: Pods) -> None:
-    """A copy of the memory file is open still, so it looks as if the process could answer."""
-    pod = start(
-        pods,
-        """
-        ours = [n for n in os.listdir("/proc/self/fd") if int(n) > 2]
-        ours = [int(n) for n in ours if os.path.exists(f"/proc/self/fd/{n}")]
-        copies = [os.dup(n) for n in ours if "ddpjob" in os.readlink(f"/proc/self/fd/{n}")]
-        mine = os.open("mine", os.O_CREAT | os.O_RDWR)
-        for n in ours:
-            os.dup2(mine, n)
-        print("ready", flush=True)
-        child = os.fork()
-        while not os.path.exists("asked"):
-            time.sleep(0.05)
-        if child:
-            assert os.waitpid(child, 0)[1] == 0
-        os.write(max(ours), b"x")
-        sys.exit(0 if copies and os.path.getsize("mine") == 1 + bool(child) else 3)
-        """,
-    )
-    assert "no Python process" in ask(pod)
-    (pod.folder / "asked").touch()
-    assert pod.wait() == 0, pod.log
-
-
 def test_a_helper_that_failed_long_ago_does_not_put_a_hang_off(tmp_path: Path) -> None:
     now = 1000.0
     for at, pid, ends in [
@@ -327,14 +249,6 @@ def test_a_helper_that_failed_long_ago_does_not_put_a_hang_off(tmp_path: Path) -
         assert is_ending(record, now) is ends, record
 
 
-def test_short_processes_leave_nothing_behind(pods: Pods) -> None:
-    text = "for _ in range(5):\n    subprocess.check_call([sys.executable, '-c', ''])"
-    pod = start(pods, text)
-    assert pod.wait() == 0
-    left = {path.name for path in (pod.folder / "run").iterdir()}
-    assert left == {"hooks", "callback-token"}
-
-
 # ---- What a stack says
 
 
@@ -343,11 +257,7 @@ def test_short_processes_leave_nothing_behind(pods: Pods) -> None:
     [
         ("work.wait()", WAITS),
         ("dist.all_reduce(flag)", WAITS),
-        ("torch.distributed.barrier()", WAITS),
-        ("dist.broadcast_object_list(values, src=0)", WAITS),
         ("total += loss.item()", DEVICE),
-        ("torch.cuda.synchronize()", DEVICE),
-        ("time.sleep(1000)", OWN),
         ("data = file.read(size)", OWN),
         ("reduced = reduce_everything(data)", OWN),
     ],
@@ -362,7 +272,6 @@ def test_the_line_tells_what_a_rank_waits_for(tmp_path: Path, line: str, kind: i
     ("file", "function"),
     [
         ("/site-packages/torch/autograd/graph.py", "_engine_run_backward"),
-        ("/site-packages/torch/distributed/distributed_c10d.py", "all_reduce"),
         ("/site-packages/torch/nn/parallel/distributed.py", "_sync_buffers"),
     ],
 )
@@ -403,10 +312,9 @@ WAITING = "/x/torch/distributed/d.py"
         ([process(0, WAITING), process(1, "/app/load.py")], 1),
         ([process(0, "/app/load.py"), process(1, ""), process(2, WAITING)], 1),
         ([process(3, WAITING), process(2, WAITING)], 2),
-        ([process(1, WAITING), process(0, "/app/helper.py", trains=False)], 1),
         ([process(None, "/app/a.py", trains=False)], None),
     ],
-    ids=["elsewhere", "silent", "all-wait", "helper", "no-ranks"],
+    ids=["elsewhere", "silent", "all-wait", "no-ranks"],
 )
 def test_the_rank_that_the_others_wait_for(processes: list[Process], rank: int | None) -> None:
     found = stacks.culprit(processes)
@@ -441,9 +349,8 @@ def in_collective(rank: int, function: str, line: int = 7) -> Process:
             1,
             "called by main (/app/train.py:9); rank 2",
         ),
-        ([in_collective(1, "reduce"), in_collective(0, "reduce")], 0, "main (/app/train.py:7)"),
     ],
-    ids=["another-collective", "another-line", "all-alike"],
+    ids=["another-collective", "another-line"],
 )
 def test_of_ranks_that_all_wait_the_one_elsewhere_is_named(
     processes: list[Process], rank: int, words: str
