@@ -8,12 +8,10 @@ from collections.abc import Mapping
 FILES = {"train.py": b"print('here')\n", "pack/__init__.py": b"", "pack/net.py": b"SIZE = 4\n"}
 
 
-def tar(
-    *members: tuple[tarfile.TarInfo, bytes | None], form: int = tarfile.USTAR_FORMAT, **headers: str
-) -> bytes:
-    """An archive of these members; `headers` are pax headers of all of them."""
+def tar(*members: tuple[tarfile.TarInfo, bytes | None], form: int = tarfile.USTAR_FORMAT) -> bytes:
+    """An archive of these members."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=form, pax_headers=headers) as archive:
+    with tarfile.open(fileobj=content, mode="w", format=form) as archive:
         for info, data in members:
             archive.addfile(info, None if data is None else io.BytesIO(data))
     return content.getvalue()
@@ -64,58 +62,26 @@ def changed(at: int, value: bytes) -> bytes:
 # What each must say of itself.
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "symbolic link": (special("l", tarfile.SYMTYPE, linkname="train.py"), "'l' is a symbolic link"),
-    "leaving link": (special("l", tarfile.SYMTYPE, linkname="/etc"), "'l' is a symbolic link"),
     "hard link": (special("l", tarfile.LNKTYPE, linkname="train.py"), "'l' is a hard link"),
-    "leaving hard link": (special("l", tarfile.LNKTYPE, linkname="../a"), "'l' is a hard link"),
     "device": (special("d", tarfile.CHRTYPE, devmajor=1, devminor=3), "'d' is a device"),
-    "block device": (special("d", tarfile.BLKTYPE, devmajor=8), "'d' is a device"),
     "fifo": (special("f", tarfile.FIFOTYPE), "'f' is a fifo"),
-    "contiguous file": (special("c", tarfile.CONTTYPE), "'c' is a member of kind b'7'"),
     "sparse file": (changed(156, b"S"), "'train.py' is a sparse file"),
     "pax header": (
         tar(member("a", pax_headers={"mtime": "1.5"}), form=tarfile.PAX_FORMAT),
-        "'././@PaxHeader' is a pax header",
-    ),
-    "pax path": (
-        tar(member("a", pax_headers={"path": "../../a"}), form=tarfile.PAX_FORMAT),
-        "'././@PaxHeader' is a pax header",
-    ),
-    "global pax header": (
-        tar(member("a"), form=tarfile.PAX_FORMAT, comment="x"),
         "'././@PaxHeader' is a pax header",
     ),
     "GNU long name": (
         tar(member("a/" * 90 + "a" * 99), form=tarfile.GNU_FORMAT),
         "'././@LongLink' is a GNU header of a long name",
     ),
-    "GNU long link": (
-        tar(member("l", None, type=tarfile.SYMTYPE, linkname="a" * 200), form=tarfile.GNU_FORMAT),
-        "'././@LongLink' is a GNU header of a long link",
-    ),
     "parent": (tar(member("../a")), "'../a' has a part that is empty, . or .."),
-    "parent within": (tar(member("a/../../b")), "'a/../../b' has a part that is empty, . or .."),
     "dot within": (tar(member("a/./b")), "'a/./b' has a part that is empty, . or .."),
-    "two dots first": (tar(member("././a")), "'./a' has a part that is empty, . or .."),
-    "empty part": (tar(member("a//b")), "'a//b' has a part that is empty, . or .."),
     "empty name": (renamed(b""), "'' has a part that is empty, . or .."),
-    "file that ends in a slash": (renamed(b"a/"), "'a/' has a part that is empty, . or .."),
     "absolute path": (tar(member("/etc/passwd")), "'/etc/passwd' is an absolute path"),
-    "absolute after a dot": (renamed(b".//etc/passwd"), "'/etc/passwd' is an absolute path"),
-    "absolute folder": (
-        tar(member("/", None, type=tarfile.DIRTYPE)),
-        "'' has a part that is empty, . or ..",
-    ),
     "not UTF-8": (renamed(b"caf\xe9.py"), r"'caf\udce9.py' has a name that is not of printable"),
     "line feed": (renamed(b"a\nddpjob-agent: b"), r"'a\nddpjob-agent: b' has a name that is not"),
-    "escape": (renamed(b"a\x1b[2Jb"), r"'a\x1b[2Jb' has a name that is not of printable"),
     "setuid": (tar(member("a", mode=0o4755)), "'a' has setuid, setgid or sticky bits"),
-    "setgid": (tar(member("a", mode=0o2755)), "'a' has setuid, setgid or sticky bits"),
-    "sticky": (
-        tar(member("a", None, type=tarfile.DIRTYPE, mode=0o1777)),
-        "'a/' has setuid, setgid or sticky bits",
-    ),
     "name twice": (tar(member("a", b"1"), member("a", b"2")), "'a' is there twice"),
-    "name twice, by a dot": (tar(member("a", b"1"), member("./a", b"2")), "'a' is there twice"),
     "file over a folder": (tar(member("a/b"), member("a")), "'a' is there twice"),
     "folder over a file": (
         tar(member("a"), member("a", None, type=tarfile.DIRTYPE)),
@@ -127,7 +93,6 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "'a/' is a folder with content",
     ),
     "number in base 256": (changed(124, b"\x80" + bytes(11)), "in place of a number"),
-    "negative number": (changed(124, b"-0000000001\0"), "in place of a number"),
     "more than it has": (changed(124, b"77777777777\0"), "it is cut off"),
     "wrong check sum": (
         b"x" + tar(member("train.py"))[1:],

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.environment import HOOKS, absolute_name, launcher_env, prepare_folders
+from ddpjob_agent.environment import absolute_name, launcher_env
 from tests.unit.agent.samples import config
 
 RESOLV = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local example.com\n"
@@ -29,15 +29,7 @@ def test_the_namespaces_search_domain_wins_over_one_that_was_put_before_it() -> 
     resolv = "search example.com ml.svc.cluster.local\n"
     assert absolute_name("a.b", "ml", resolv) == "a.b.ml.svc.cluster.local."
     assert absolute_name("a.b", "other", resolv) == "a.b.example.com."
-
-
-def test_a_machine_without_search_domains_keeps_the_name() -> None:
     assert absolute_name("a.b", "ml", "nameserver 10.0.0.1\n") == "a.b"
-
-
-def test_the_launcher_gets_our_hooks_before_the_users_path(tmp_path: Path) -> None:
-    made = launcher_env(config(tmp_path), {"PYTHONPATH": "/theirs"}, "")
-    assert made["PYTHONPATH"] == HOOKS + ":/theirs"
 
 
 @pytest.mark.parametrize(
@@ -48,21 +40,3 @@ def test_torchrun_stops_its_workers_before_the_pod_is_killed(
 ) -> None:
     made = launcher_env(config(tmp_path, DDPJOB_GRACE_SECONDS=grace), {}, "")
     assert made["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == shutdown
-
-
-def test_both_rendezvous_limits_are_one_number(tmp_path: Path) -> None:
-    made = launcher_env(config(tmp_path, DDPJOB_RENDEZVOUS_SECONDS="30"), {}, "")
-    assert made["PET_RDZV_CONF"] == "timeout=30"
-
-
-def test_folders_with_names_like_ours_keep_no_file_of_an_earlier_run(tmp_path: Path) -> None:
-    """Whatever the order in which the system lists them."""
-    kinds = ["progress", "launch", "result", "error-7", "steps-7"]
-    for kind in kinds[:3]:
-        (tmp_path / f"{kind}.json").touch()
-    for kind in kinds:
-        (tmp_path / f"{kind}-json").mkdir()
-    for kind in kinds[3:]:
-        (tmp_path / f"{kind}.json").touch()
-    prepare_folders(str(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{k}-json" for k in kinds)

