@@ -19,6 +19,8 @@ FOLDER_PREFIX = "ddpjob-api-"
 # In the environment of a program that works on a run's API server: the run's folder.
 RUN = "DDPJOB_TEST_RUN"
 MEMORY = Path("/dev/shm")
+# So many ports more than its first does a pod take for its rounds (`ddpjob_agent.config.PORTS`).
+PORTS = 16
 # Go's collector takes a quarter of an API server's processor time, unless it has room.
 COLLECTS_SELDOM = {"GOGC": "400", "GOMEMLIMIT": "3GiB"}
 
@@ -130,12 +132,13 @@ def sweep(folder: Path) -> None:
 def free_ports(count: int) -> list[int]:
     """Different ports that nobody uses, below those of outgoing connections.
 
-    Each process of a run has a range of its own: a port may be taken some seconds later.
+    Each process of a run has a range of its own: a port may be taken some seconds later. The next
+    ports belong to the caller too, since each round of a pod takes another one.
     """
     first = 20000 + 3000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
     ports: list[int] = []
     while len(ports) < count:
-        port = random.randrange(first, first + 3000)
+        port = random.randrange(first, first + 3000, PORTS + 1)
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))
