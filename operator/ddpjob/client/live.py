@@ -5,6 +5,7 @@ A thread reads each of the two. Ctrl-C, or a notebook's interrupt, ends the look
 
 import math
 import time
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,20 +24,20 @@ News: TypeAlias = Snapshot | LogLine | str
 LOOK_SECONDS, LAST_SECONDS = 0.5, 15.0
 
 
-class Followed(Snapshot):
-    """A job that `follow` can show: one in a cluster."""
+class Followed(Snapshot, ABC):
+    """A job that `follow` can show: in a cluster, or here."""
 
+    @abstractmethod
     def refresh(self) -> "Followed":
         """Read the job again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def news(self) -> AbstractContextManager[Pipe[News]]:
         """Return a pipe of what happens to the job: snapshots of it, and lines of its rank 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ways_back(self) -> list[str]:
         """Return lines that say how to come back to the job."""
-        raise NotImplementedError
 
 
 def follow(job: Followed, timeout: float | None, shown: "Display | None" = None) -> None:
