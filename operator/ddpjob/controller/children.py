@@ -149,8 +149,10 @@ class Children:
 
     def _lives(self, namespace: str, owner: Body | None) -> bool:
         """Whether there is the job that an owner reference names."""
-        job = self.caches.job(namespace, str(owner.get("name"))) if owner else None
-        return job is not None and owner is not None and job.uid == owner.get("uid")
+        if owner is None:
+            return False
+        job = self.caches.job(namespace, str(owner.get("name")))
+        return job is not None and job.uid == owner.get("uid")
 
     async def create_pods(self, job: DDPJob, ranks: tuple[int, ...], memory: Memory) -> None:
         """Create these ranks' pods, at most `pods_per_job` at a time.

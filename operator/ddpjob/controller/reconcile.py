@@ -227,7 +227,8 @@ class Reconciler:
     async def _settle(self, job: DDPJob, decision: Decision, memory: Memory) -> float | None:
         """Write counts and progress when they are due; return the seconds until then."""
         after = decision.requeue_after
-        if any(map(_waits_for_volumes, self.caches.pods(job.namespace, job.uid))):
+        pods = self.caches.pods(job.namespace, job.uid)
+        if job.spec.has_agent and any(map(_waits_for_volumes, pods)):
             try:
                 await self.children.provide_agent(job)
             except ClusterError as error:
