@@ -13,14 +13,13 @@ from pathlib import Path
 
 import psutil
 
+from ddpjob_agent.config import PORTS
 from tests.cluster.tiers import ROOT
 
 FOLDER_PREFIX = "ddpjob-api-"
 # In the environment of a program that works on a run's API server: the run's folder.
 RUN = "DDPJOB_TEST_RUN"
 MEMORY = Path("/dev/shm")
-# So many ports more than its first does a pod take for its rounds (`ddpjob_agent.config.PORTS`).
-PORTS = 16
 # Go's collector takes a quarter of an API server's processor time, unless it has room.
 COLLECTS_SELDOM = {"GOGC": "400", "GOMEMLIMIT": "3GiB"}
 
