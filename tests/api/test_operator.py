@@ -223,8 +223,8 @@ async def test_what_is_granted_is_what_is_used(
         watches = {(resource, verb) for resource, verb in granted if verb == "watch"}
         with suppress(TimeoutError):
             await until(lambda: used() | watches == granted, seconds=60, every=0.2)
-    api_server.request("DELETE", f"/api/v1/namespaces/{elsewhere}")
     operator.kill()  # a watch is logged once it has ended
+    api_server.request("DELETE", f"/api/v1/namespaces/{elsewhere}")
     with suppress(TimeoutError):
         await until(lambda: used() == granted, seconds=60, every=0.2)
     assert used() == granted
