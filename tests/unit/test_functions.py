@@ -1,7 +1,6 @@
 """Which calls of which functions can be sent to a job, and how."""
 
 import ast
-import asyncio
 import functools
 import importlib.util
 import json
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client.arguments import MAX_ARGUMENTS
 from ddpjob.client.functions import SCRIPT, Call, describe
 from ddpjob.client.launch import packed
 from ddpjob.errors import InvalidJob
@@ -133,14 +131,10 @@ def test_numbers_of_arrays_are_results(tmp_path: Path) -> None:
     assert run(describe(train, (), {}, tmp_path), tmp_path) == "[0.5,[1.0,1.0],[1,null]]"
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [("object()", "a object in it"), ("{(1, 2): 3}", "keys must be str")],
-)
-def test_what_is_no_json_fails_no_training(tmp_path: Path, value: str, words: str) -> None:
-    train = Notebook()(f"def train():\n    return {value}\n")
-    left = run(describe(train["train"], (), {}, tmp_path), tmp_path)
-    assert left.startswith("train returned no JSON: ") and words in left
+def test_what_is_no_json_fails_no_training(tmp_path: Path) -> None:
+    train = Notebook()("def train():\n    return object()\n")["train"]
+    left = run(describe(train, (), {}, tmp_path), tmp_path)
+    assert left == "train returned no JSON: a object in it"
 
 
 def test_without_a_result_file_the_log_says_so(tmp_path: Path) -> None:
@@ -160,15 +154,14 @@ def test_the_script_runs_in_any_image() -> None:
             [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]
         )
     }
-    own = {"__future__", "importlib", "importlib.machinery", "json", "os", "sys", "types", "typing"}
+    own = {"__future__", "importlib", "importlib.util", "json", "os", "sys", "types", "typing"}
     assert imported == own
 
 
 TOP = """
 import multiprocessing
-import ddpjob.client
-from ddpjob import Client, launch
-from ddpjob.errors import JobFailed
+import ddpjob
+from ddpjob import Client, JobFailed, launch
 
 def child(queue):
     queue.put(launch.__name__)
@@ -209,17 +202,10 @@ def test_an_image_with_ddpjob_has_its_own(tmp_path: Path) -> None:
     assert left == '"own"'
 
 
-def made() -> Callable[[], None]:
-    return lambda: None
-
-
 def within() -> Callable[[], None]:
     def train() -> None: ...
 
     return train
-
-
-async def coroutine() -> None: ...
 
 
 def takes(a: Any, b: Any = None) -> None: ...
@@ -228,11 +214,9 @@ def takes(a: Any, b: Any = None) -> None: ...
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (made(), "a lambda has no name"),
-        (within(), "within.<locals>.train is defined within a function"),
-        (coroutine, "is a coroutine or a generator"),
+        (lambda: None, "<lambda> has no name by which it can be called"),
+        (within(), "within.<locals>.train has no name by which it can be called"),
         (int, "int is a type; send a function"),
-        (asyncio.Event().set, "Event.set is a method; send a function"),
     ],
 )
 def test_what_is_no_function_of_its_own_is_refused(function: Any, words: str) -> None:
@@ -241,21 +225,13 @@ def test_what_is_no_function_of_its_own_is_refused(function: Any, words: str) ->
     assert words in str(refused.value)
 
 
-ENDLESS: list[Any] = []
-ENDLESS.append(ENDLESS)
-
-
 @pytest.mark.parametrize(
     ("args", "kwargs", "words"),
     [
-        (({1},), {}, "argument 1 is a set, which cannot be sent; arguments are numbers, texts"),
-        ((1,), {"b": [{"k": Path()}]}, "b[0]['k'] is a PosixPath"),
-        (({1: 2},), {}, "argument 1 has the key 1, and keys of JSON are texts"),
-        (([ENDLESS],), {}, "contains itself"),
-        (("x" * MAX_ARGUMENTS,), {}, "send them as a file of the folder"),
+        (({1},), {}, "argument 1 cannot be sent: Object of type set is not JSON serializable"),
+        ((1,), {"b": [Path()]}, "b cannot be sent: Object of type PosixPath is not JSON"),
         ((), {}, "takes() cannot be called so: missing a required argument: 'a'"),
         ((1,), {"c": 1}, "unexpected keyword argument 'c'; fields of the job belong into spec={"),
-        ((1,), {"namespace": "x"}, "argument 'namespace'; pass client=Client(namespace='x')"),
     ],
 )
 def test_arguments_are_json_that_the_function_takes(

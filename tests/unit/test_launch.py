@@ -222,20 +222,6 @@ def program(folder: Path, how: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize("call", ["launch(train)", "main()"])
-def test_a_launch_that_each_rank_would_make_again_is_refused(folder: Path, call: str) -> None:
-    (folder / "program.py").write_text(
-        "import sys\nfrom ddpjob import launch\n\ndef train():\n    pass\n\n"
-        f"def main():\n    launch(train, on='local')\n\n{call}\n"
-    )
-    command = [sys.executable, str(folder / "program.py")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert ended.returncode == 1 and ended.stderr.splitlines()[-1].endswith(
-        "line 10 of program.py would call launch again in each rank, which imports "
-        'program.py; put the call below if __name__ == "__main__"'
-    )
-
-
 def test_an_interrupt_of_a_program_ends_it_and_says_so(folder: Path) -> None:
     with program(folder, "wait") as process:
         assert process.stdout and process.stderr

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import sys
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -56,50 +56,25 @@ def say(text: str) -> None:
     print(f"ddpjob: {text}", file=sys.stderr, flush=True)
 
 
-class Finder:
-    """Finds a stand-in for ddpjob in an image without it, for scripts that call `launch` below."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of ddpjob, which no other finder has, or of a module below it."""
-        is_within = isinstance(sys.modules.get(name.rpartition(".")[0]), StandIn)
-        if name == "ddpjob" or is_within:
-            return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
-        return None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module of a spec."""
-        return StandIn(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: the module makes its names when they are imported."""
-
-
 class StandIn(ModuleType):
-    """A module whose names can be imported, and stand in annotations, but not be called."""
+    """Stands for ddpjob in an image without it, for scripts that call `launch` below.
+
+    Its names can be imported, and stand in annotations, but not be called.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(absent(f"{self.__name__}.{name}"))
-        found = NotHere(name, (Exception,), {"__module__": self.__name__})
-        setattr(self, name, found)
-        return found
+            raise AttributeError(name)
 
+        def refuse(*args: Any, **kwargs: Any) -> None:
+            raise RuntimeError(
+                f"ddpjob.{name} cannot be used in a rank, because the image has no ddpjob: install "
+                'it there, or use it below if __name__ == "__main__" alone'
+            )
 
-class NotHere(type):
-    """The type of a name of the stand-in."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Raise RuntimeError."""
-        raise RuntimeError(absent(f"{cls.__module__}.{cls.__name__}"))
-
-
-def absent(name: str) -> str:
-    """Return why a name of ddpjob cannot be used."""
-    return (
-        f"{name} cannot be used in a rank, because the image has no ddpjob: install it there, or "
-        'use it below if __name__ == "__main__" alone'
-    )
+        return type(name, (Exception,), {"__new__": refuse})
 
 
 # Here, and not in `run`, because the children that a data loader spawns import this file too.
-sys.meta_path.append(Finder())
+if "ddpjob" not in sys.modules and importlib.util.find_spec("ddpjob") is None:
+    sys.modules["ddpjob"] = StandIn("ddpjob")

@@ -16,9 +16,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from ddpjob.client.arguments import check_arguments, refusal, right_place
-from ddpjob.client.main_guard import unguarded_line
 from ddpjob.client.notebook_source import module_source
+from ddpjob.errors import InvalidJob
 
 # The files that are sent beside the user's own. The second one has what is defined in a notebook.
 SCRIPT, NOTEBOOK_MODULE = "ddpjob_call.py", "ddpjob_notebook"
@@ -64,17 +63,27 @@ def describe(
     except TypeError as error:
         text = f"{function.__name__}() cannot be called so: {error}"
         if "unexpected keyword" in str(error):
-            name = next((name for name in kwargs if repr(name) in str(error)), "")
-            text += f"; {right_place(name, kwargs.get(name))}"
-        raise refusal(text) from None
-    check_arguments(args, kwargs)
+            text += (
+                "; fields of the job belong into spec={...}, a namespace into client=Client(...)"
+            )
+        raise InvalidJob("launch", text) from None
+    _check_arguments(args, kwargs)
     file = Path(function.__code__.co_filename)
     if file.is_file():
-        if function.__module__ == "__main__" and (line := unguarded_line(file)):
-            text = f"line {line} of {file.name} would call launch again in each rank, which imports"
-            raise refusal(f'{text} {file.name}; put the call below if __name__ == "__main__"')
         return Call(_module_of(function, file, folder), function.__qualname__, args, kwargs)
     return Call(NOTEBOOK_MODULE, function.__name__, args, kwargs, module_source(function))
+
+
+def _check_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise InvalidJob for an argument that is no JSON."""
+    named = [*((f"argument {i}", value) for i, value in enumerate(args, start=1)), *kwargs.items()]
+    for name, value in named:
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            text = f"{name} cannot be sent: {error}"
+            rule = f"{text}; arguments are numbers, texts, lists and dicts of them"
+            raise InvalidJob("launch", rule) from None
 
 
 def _plain_function(function: Any) -> FunctionType:
@@ -82,13 +91,10 @@ def _plain_function(function: Any) -> FunctionType:
     name = getattr(function, "__qualname__", None) or repr(function)
     found = inspect.unwrap(function) if callable(function) else None
     if not isinstance(found, FunctionType):
-        raise refusal(f"{name} is a {type(function).__name__}; send a function")
-    if found.__name__ == "<lambda>":
-        raise refusal("a lambda has no name by which it can be called; define a function")
-    if "<locals>" in found.__qualname__:
-        raise refusal(f"{name} is defined within a function; define it at the top level")
-    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):
-        raise refusal(f"{name} is a coroutine or a generator; send a function that returns")
+        raise InvalidJob("launch", f"{name} is a {type(function).__name__}; send a function")
+    if "<" in found.__qualname__:  # <lambda>, <locals>
+        text = f"{name} has no name by which it can be called; define it at the top level"
+        raise InvalidJob("launch", text)
     return found
 
 
@@ -104,7 +110,8 @@ def _module_of(function: FunctionType, file: Path, folder: Path) -> str:
     except ValueError:
         if module == "__main__":
             text = f"{function.__name__} is in {file}, which is outside of the folder that is sent"
-            raise refusal(f"{text}; code={str(file.parent)!r} sends that one") from None
+            rule = f"{text}; code={str(file.parent)!r} sends that one"
+            raise InvalidJob("launch", rule) from None
         return module  # a package that is installed here, and in the image
     if module == "__main__":
         module = file.stem
@@ -115,4 +122,5 @@ def _module_of(function: FunctionType, file: Path, folder: Path) -> str:
         return module
     root = file.parents[len(parts) - 1]
     text = f"{function.__name__} is imported as {module}, and its file is {path}"
-    raise refusal(f"{text} in the folder that is sent; code={str(root)!r} sends the right one")
+    rule = f"{text} in the folder that is sent; code={str(root)!r} sends the right one"
+    raise InvalidJob("launch", rule)

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddpjob import names
-from ddpjob.client.arguments import refusal, right_place
 from ddpjob.client.client import Client
 from ddpjob.client.functions import SCRIPT, describe
 from ddpjob.client.live import follow
@@ -110,7 +109,7 @@ def launch(
         client = client or Client()
         run = Run(client.connection, client.submit(job, code=archive).body)
     else:
-        raise refusal(f"on must be 'cluster' or 'local', got {on!r}")
+        raise InvalidJob("launch", f"on must be 'cluster' or 'local', got {on!r}")
     if wait and stream:
         follow(run, timeout)
         run.raise_if_failed()
@@ -138,15 +137,15 @@ def _program(
         call = describe(program, args, kwargs, folder)
         return [SCRIPT], call.files(), stem([f"{call.name}.py"])
     if kwargs:
-        name, value = next(iter(kwargs.items()))
-        raise refusal(f"a script takes no keyword arguments: {name}; {right_place(name, value)}")
+        rule = f"a script takes no keyword arguments: {next(iter(kwargs))}"
+        raise InvalidJob("launch", f"{rule}; fields of the job belong into spec={{...}}")
     text = program.__name__ if isinstance(program, ModuleType) else str(program)
     is_script = isinstance(program, Path) or text.endswith(".py")
     words = [text] if is_script else ["-m", text]
     if is_script and Path(text).is_absolute():
         words = [os.path.relpath(text, folder)]
     if is_script and not (folder / words[0]).is_file():
-        raise refusal(f"there is no script {text!r} in {str(folder)!r}")
+        raise InvalidJob("launch", f"there is no script {text!r} in {str(folder)!r}")
     return [*words, *map(str, args)], {}, stem(words)
 
 
