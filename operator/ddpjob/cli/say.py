@@ -57,12 +57,3 @@ def raw(content: bytes) -> None:
 def close() -> None:
     """Give up standard output, which nobody reads. Python would write what is left at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def can_print(text: str) -> bool:
-    """Return whether standard output has all characters of `text`."""
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -42,8 +42,7 @@ def live(job: Snapshot, lines: Sequence[str], note: str = "") -> str:
     parts += [f"<div>{escape(job.reason)}</div>"] if job.reason else []
     found = points_of(job.body.get("status") or {})
     if len(found.points) > 1:
-        plot = svg(found.points, found.restarts, job.name)
-        parts.append(f'<div style="max-width: 480px">{plot}</div>')
+        parts.append(f'<div style="max-width: 480px">{svg(found, job.name)}</div>')
     if lines:
         text = "\n".join(escape(shown(line)) for line in lines)
         parts.append(f'<pre style="margin: 4px 0; opacity: 0.8">{text}</pre>')
