@@ -137,7 +137,7 @@ def test_get_watches_in_a_terminal(cluster: Cluster, env: Mapping[str, str]) -> 
         terminal.type("\x03")
         ended = terminal.end()
     assert ended.code == 130 and "Traceback" not in terminal.text
-    assert ended.out.endswith("\ndetached: the jobs run on; come back with: ddpjob get -w\n")
+    assert ended.out.endswith("\ndetached: the jobs run on\n")
 
 
 def test_a_missing_right_is_named_with_the_role_to_ask_for(

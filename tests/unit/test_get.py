@@ -1,21 +1,17 @@
 """Rows of `ddpjob get`, and how they are put into columns."""
 
-from copy import deepcopy
 from typing import Any, get_args
 
+import pytest
 from rich.cells import cell_len
 
-from ddpjob import api, names
+from ddpjob import api
 from ddpjob.cli.columns import lines, styled
-from ddpjob.cli.get import HEADINGS, ORDERS, STATES, WIDE, Selection, headings, row
-from ddpjob.cli.options import Output
+from ddpjob.cli.get import ORDERS, STATES, Sort, headings, row
 from ddpjob.client.connection import Connection
-from ddpjob.client.html import table
 from ddpjob.client.job import Job
-from ddpjob.client.snapshot import brief
 from ddpjob.times import timestamp
 from tests.builders import NOW, job_object, resumed
-from tests.fuzz import fuzzed_status
 
 
 def job(status: dict[str, Any] | None = None, **metadata: Any) -> Job:
@@ -76,44 +72,28 @@ def test_of_an_older_operator_the_reason_is_made_of_its_conditions() -> None:
 
 
 def test_wide_rows_have_as_many_cells_as_headings() -> None:
-    status = {"attempt": 2, "round": 1, "failure": {"pod": "llama-2-0", "node": "gpu-1"}}
-    status["state"] = "Restarting"
-    cells = row(job(status), NOW, wide=True, namespaces=True)
-    named = dict(zip(headings(wide=True, namespaces=True), cells, strict=True))
-    assert named["ATTEMPT"] == "2.1" and named["POD"] == "llama-2-0" and named["USER"] == "-"
-    assert headings(wide=True) == (*HEADINGS, *WIDE, "REASON")
     summary = {"attempt": "3.0", "pod": "llama-3-0", "node": "gpu-2"}
-    assert row(job({"summary": summary}), NOW, wide=True)[8:11] == ("3.0", "llama-3-0", "gpu-2")
+    cells = row(job({"summary": summary}), NOW, wide=True, namespaces=True)
+    named = dict(zip(headings(wide=True, namespaces=True), cells, strict=True))
+    assert named["ATTEMPT"] == "3.0" and named["POD"] == "llama-3-0" and named["USER"] == "-"
 
 
-def test_tables_show_the_same_of_a_job_in_brief() -> None:
-    for number in range(40):
-        body = job_object("digits", resources={"limits": {"nvidia.com/gpu": 8}})
-        body["metadata"] |= {"annotations": {names.USER_ANNOTATION: "ana"}, "uid": "u"}
-        whole = Job(Connection("team"), {**body, "status": fuzzed_status(number)})
-        short = Job(Connection("team"), brief(deepcopy(whole.body)))
-        assert row(short, NOW, wide=True) == row(whole, NOW, wide=True)
-        assert table([short], NOW) == table([whole], NOW)
-        assert [order(short) for order in ORDERS.values()] == [
-            order(whole) for order in ORDERS.values()
-        ]
-        assert short.to_record() == whole.to_record() and short.user == "ana"
-    assert {"curve", "template"}.isdisjoint({*short.body["status"], *short.body["spec"]})
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [("loss", ["b", "a", "c"]), ("step", ["c", "b", "a"]), ("restarts", ["a", "b", "c"])],
+)
+def test_jobs_are_sorted_by_their_figures(order: Sort, names: list[str]) -> None:
+    figures = {"a": ("0.5", 1, 2), "b": ("1e-03", 2, 1), "c": ("nan", 3, 0)}
+    jobs = [
+        job({"summary": {"loss": loss}, "progress": {"step": step}, "restarts": many}, name=name)
+        for name, (loss, step, many) in figures.items()
+    ]
+    assert [each.name for each in sorted(jobs, key=ORDERS[order])] == names
 
 
 def test_cells_are_printable() -> None:
     cells = row(job({"state": "\x1b[2J\n", "summary": {"reason": "\u202e", "nodes": "\x07"}}), NOW)
     assert all(cell.isprintable() for cell in cells)
-
-
-def test_what_is_watched_is_said_as_it_can_be_typed_again() -> None:
-    every = Selection(("a", "b; rm"), True, "team in (a, b)", "Failed,Running", True)
-    found = every.flags("step", Output.WIDE)
-    assert found == (
-        " a 'b; rm' -A --mine -l 'team in (a, b)' --state Failed,Running --sort step -o wide"
-    )
-    assert Selection().flags("age", Output.TABLE) == ""
-    assert Selection(labels="age").flags("age", Output.TABLE) == " -l age"
 
 
 def test_states_are_those_of_the_option() -> None:

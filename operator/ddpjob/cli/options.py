@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,11 +57,9 @@ def complete_names(ctx: Any, incomplete: str) -> list[str]:
     """Return the names of jobs for the shell; none where the cluster does not answer."""
     params = getattr(ctx, "params", {})
     try:
-        from ddpjob.client.client import in_brief, select
-
         client = Place.of(params).client(notes=False)
         client.connection.connect_seconds = TAB_SECONDS
-        jobs = select(client, partial(in_brief, client))
+        jobs = client.jobs()
     except Exception:  # a TAB must not print a traceback into the line that is typed
         return []
     return [job.name for job in jobs if job.name.startswith(incomplete)]

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ddpjob.client.changes import watch_jobs
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
-from ddpjob.client.snapshot import Snapshot, brief
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
@@ -145,8 +144,8 @@ class Client:
 
     def newest(self) -> Job:
         """Return the newest job that this user has made with the client. Raises NotFound."""
-        for job in select(self, partial(in_brief, self), mine=True):
-            return job.refresh()
+        if jobs := self.jobs(mine=True):
+            return jobs[0]
         text = f"no job of {self.user} in namespace {self.namespace}"
         error = NotFound(404, "NotFound", text)
         error.advice = "name one; ddpjob get has all jobs of the namespace"
@@ -172,11 +171,6 @@ def select(
     namespace = None if all_namespaces else client.namespace
     found = client.connection.list(DDPJOBS, namespace=namespace, labels=labels, keep=keep).items
     return sorted(found, key=lambda job: (-(job.created or 0), job.name))
-
-
-def in_brief(client: Client, body: Body) -> Job:
-    """Return a job of which little more is kept than what tables show."""
-    return Job(client.connection, brief(body))
 
 
 def is_selected(job: Snapshot, state: str | None, user: str | None) -> bool:

@@ -189,14 +189,3 @@ def slim(body: Body) -> Body:
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
     return body
-
-
-def brief(body: Body) -> Body:
-    """Return a job without its large parts that no table shows, for who looks at thousands."""
-    spec, status = dict(body.get("spec") or {}), dict(body.get("status") or {})
-    for name in ("template", "master", "env", "volumes"):
-        spec.pop(name, None)
-    status.pop("curve", None)
-    if history := status.get("history"):
-        status["history"] = history[-1:]
-    return {**slim(body), "spec": spec, "status": status}
