@@ -7,7 +7,7 @@ import pytest
 
 from ddpjob.cli.live import records
 from ddpjob.cli.logs import SHOWN, record
-from ddpjob.cli.validation import Problem
+from ddpjob.cli.validate import Problem
 from ddpjob.client.description import describe
 from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from ddpjob import api
-from ddpjob.cli.validation import check
+from ddpjob.cli.validate import check
 from ddpjob.controller.controller import load_agent
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render

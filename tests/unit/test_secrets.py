@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from ddpjob import names
-from ddpjob.cli.validation import check
+from ddpjob.cli.validate import check
 from ddpjob.cluster import DDPJOBS, EVENTS, PODS, SERVICES, Resource
 from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddpjob import names
 from ddpjob.api import Status, validate
-from ddpjob.cli.validation import check
+from ddpjob.cli.validate import check
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.plan.decide import decide
 from ddpjob.plan.status import with_progress

@@ -13,7 +13,6 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from ddpjob.cli import app
-from ddpjob.client.documents import documents
 from tests.cluster.tiers import ROOT
 from tests.terminal import ddpjob, environment
 from tests.unit.agent.archives import HOSTILE, packed
@@ -77,16 +76,9 @@ def test_the_archive_of_a_job_is_checked_as_the_agent_would(good: Path) -> None:
     digest = hashlib.sha256(archive).hexdigest()
     assert with_code(good, digest, archive).stdout == f"{good}: ok\n"
     assert with_code(good, digest, archive[:9], archive[9:]).exit_code == 0
-    for content, words in (
-        (packed({"other.py": b""}), f"and spec.code.sha256 is {digest}"),
-        (archive[:-1], f"and spec.code.sha256 is {digest}"),
-    ):
-        ended = with_code(good, digest, content)
-        assert ended.exit_code == 2 and ended.stderr.startswith(f"{good}: digits: spec.code: ")
-        assert ended.stderr.endswith(words + "\n")
-
-
-def test_a_hostile_archive_is_refused(good: Path) -> None:
+    ended = with_code(good, digest, archive[:-1])
+    assert ended.exit_code == 2 and ended.stderr.startswith(f"{good}: digits: spec.code: ")
+    assert ended.stderr.endswith(f"and spec.code.sha256 is {digest}\n")
     content, words = next(iter(HOSTILE.values()))
     archive = gzip.compress(content)
     ended = with_code(good, hashlib.sha256(archive).hexdigest(), archive)
@@ -108,35 +100,15 @@ JSON_JOB = {
 }
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_json_is_read_as_editors_write_it(tmp_path: Path, encoding: str) -> None:
-    path = tmp_path / "job.json"
-    path.write_text(json.dumps(JSON_JOB, indent="\t"), encoding=encoding)
-    assert validate(path).stdout == f"{path}: ok\n"
-
-
-def test_the_items_of_a_list_are_judged_one_by_one() -> None:
+def test_the_items_of_a_list_are_judged_one_by_one(tmp_path: Path) -> None:
     other = JSON_JOB | {"metadata": {"name": "faces"}, "spec": {"image": "", "args": ["a"]}}
     listing = {"apiVersion": "v1", "kind": "List", "items": [JSON_JOB, other]}
     ended = validate("-", stdin=json.dumps(listing))
     assert ended.stderr == "-: faces: spec.image: must be ASCII without blanks, got ''\n"
-    ended = validate("-", stdin=json.dumps(listing | {"items": [JSON_JOB, JSON_JOB]}))
-    assert "digits: metadata.name: duplicate in this file, got digits" in ended.stderr
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps(listing | {"items": [JSON_JOB]}, indent="\t"), "utf-8-sig")
+    assert validate(path).stdout == f"{path}: ok\n"
     assert validate("-", stdin=json.dumps(listing | {"items": []})).exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [("a: b, got 1", "'a: b, got 1'"), ("$ok/a.b-c", None)],
-)
-def test_a_key_that_could_be_taken_for_more_is_quoted(key: str, shown: str | None) -> None:
-    metadata = {"name": "digits", key: 1, "labels": {key: "?"}}
-    ended = validate("-", stdin=json.dumps(JSON_JOB | {"metadata": metadata}))
-    path = f"[{shown}]" if shown else f".{key}"
-    assert f"-: digits: metadata{path}: unknown field, got 1\n" in ended.stderr
-    assert f"-: digits: metadata.labels{path}: must be at most 63 letters" in ended.stderr
-    listed = JSON_JOB | {"spec": [{key: 1}]}
-    assert f"got [{{{path if shown else key}}}]\n" in validate("-", stdin=json.dumps(listed)).stderr
 
 
 def test_every_broken_rule_is_reported_not_only_the_first() -> None:
@@ -173,11 +145,6 @@ def test_a_message_never_shows_what_an_object_holds() -> None:
     assert "hunter2" not in ended.stderr
 
 
-def test_a_long_value_is_cut() -> None:
-    (line,) = validate("-", stdin=GOOD + f"  backend: {'x' * 500}\n").stderr.splitlines()
-    assert line.endswith("x…") and len(line) < 200
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -196,27 +163,6 @@ def test_what_cannot_be_read_is_said_in_one_line(
     assert ended.exit_code == 2
     (line,) = ended.stderr.splitlines()
     assert line.startswith(f"{path}: {problem}")
-
-
-def test_a_label_may_be_called_like_a_list_of_the_pod() -> None:
-    template = "  template: {spec: {nodeSelector: {env: prod, volumes: fast}}}\n"
-    assert validate("-", stdin=GOOD + template).exit_code == 0
-
-
-def test_two_jobs_of_one_name_are_one_too_many() -> None:
-    ended = validate("-", stdin=f"{GOOD}---\n{GOOD}---\n{GOOD}")
-    assert ended.stderr == "-: digits: metadata.name: duplicate in this file, got digits\n"
-    elsewhere = GOOD.replace("name: digits", "name: digits\n  namespace: other")
-    assert elsewhere != GOOD
-    assert validate("-", stdin=f"{GOOD}---\n{elsewhere}").exit_code == 0
-
-
-def test_anchors_and_merge_keys_are_followed(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text("a: &a {p: 1, q: 2}\nb: {<<: *a, q: 3}\nc: *a\n")
-    (document,) = documents(str(path))
-    assert document["b"] == {"p": 1, "q": 3}
-    assert document["c"] == {"p": 1, "q": 2}
 
 
 def test_what_the_output_has_no_character_for_is_escaped() -> None:
@@ -244,14 +190,6 @@ def test_the_allow_list_is_the_charts_unless_one_is_given(tmp_path: Path) -> Non
     assert ended.exit_code == 2 and "none: No such file or directory" in ended.stderr
 
 
-def test_a_job_without_a_name_is_called_so(tmp_path: Path) -> None:
-    text = GOOD.replace("  name: digits\n", "  labels: {}\n")
-    ended = validate("-", stdin=text)
-    assert ended.stderr == "-: a job without a name: metadata.name: is required\n"
-    ended = validate("-", stdin=f"{text}  nnodes: 0\n---\n{text}")
-    assert len(ended.stderr.splitlines()) == 3 and "duplicate" not in ended.stderr
-
-
 def test_files_are_named_with_f_too(good: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(GOOD)
@@ -271,24 +209,15 @@ def test_the_problems_as_json(good: Path, tmp_path: Path) -> None:
     ended = validate(good, "-o", "json")
     assert (ended.exit_code, json.loads(ended.stdout)) == (0, {"ok": True, "problems": []})
     broken = tmp_path / "broken.yaml"
-    broken.write_text(GOOD + f"  nnodes: 0\n---\n{GOOD.replace('  name', '  labels: {}  #')}---\n[")
+    broken.write_text(GOOD + f"  nnodes: 0\n---\n{GOOD.replace('  name', '  labels: {}  #')}")
     ended = validate(good, broken, tmp_path / "gone\x1b[2J", "-o", "json")
     assert ended.exit_code == 2 and ended.stderr == ""
     found = json.loads(ended.stdout)
-    assert found["ok"] is False
-    assert [(each["job"], each["field"], each["rule"]) for each in found["problems"]] == [
-        ("digits", "spec.nnodes", "must be at least 1, got 0"),
-        (None, "metadata.name", "is required"),
-        (
-            None,
-            "line 18, column 2",
-            "not YAML: expected the node content, but found '<stream end>'",
-        ),
-        (None, "(file)", "cannot be read: No such file or directory"),
-    ]
-    assert [each["file"] for each in found["problems"]] == [
-        *[str(broken)] * 3,
-        f"{tmp_path}/gone\\x1b[2J",
+    unread = "cannot be read: No such file or directory"
+    assert found["ok"] is False and [list(each.values()) for each in found["problems"]] == [
+        [str(broken), "digits", "spec.nnodes", "must be at least 1, got 0"],
+        [str(broken), None, "metadata.name", "is required"],
+        [f"{tmp_path}/gone\\x1b[2J", None, "(file)", unread],
     ]
 
 

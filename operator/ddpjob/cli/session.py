@@ -22,7 +22,7 @@ from ddpjob.cli.gpus import describe, shares
 from ddpjob.cli.live import Display, Status, display, records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
-from ddpjob.cli.validation import check
+from ddpjob.cli.validate import check
 from ddpjob.client.logs import LineMaker, local_pod
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster
