@@ -28,7 +28,10 @@ def shares(job: api.DDPJob, environment: Mapping[str, str], root: Path = Path("/
             devices = gpus(maker, environment, root)
             if sum(counts) > len(devices):
                 name = next(name for name in names if _is_of(maker, name))
-                raise _too_few(job, name, maker, counts, devices, environment)
+                rule = f"must be at most {len(devices)} for all nodes together on this machine"
+                if setting := environment.get(maker.variable):
+                    rule += f" ({maker.variable} is {setting!r})"
+                raise InvalidJob(_path(job, name), f"{rule}, got {sum(counts)} in all")
             dealt[maker] = deal(devices, counts)
     for name in names:
         if not any(_is_of(maker, name) for maker in MAKERS):
@@ -62,22 +65,3 @@ def _is_of(maker: Maker, resource: str) -> bool:
 def _path(job: api.DDPJob, resource: str) -> str:
     of_all = resource in (job.spec.resources.limits or {})
     return f"spec.{'' if of_all else 'master.'}resources.limits[{resource}]"
-
-
-def _too_few(
-    job: api.DDPJob,
-    resource: str,
-    maker: Maker,
-    counts: Sequence[int],
-    devices: Sequence[str],
-    environment: Mapping[str, str],
-) -> InvalidJob:
-    setting = environment.get(maker.variable)
-    why = "" if setting is None else f" ({maker.variable} is {setting!r})"
-    if devices:
-        rule, advice = f"must be at most {len(devices)} for all nodes together on this machine", ""
-    else:
-        rule = "this machine shows no such GPU"
-        advice = "; without the limit the job trains on CPUs, with nprocPerNode processes a node"
-    got = f"got {max(counts)} for each of {len(counts)} nodes, {sum(counts)} in all"
-    return InvalidJob(_path(job, resource), f"{rule}{why}, {got}{advice}")

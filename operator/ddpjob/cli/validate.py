@@ -134,10 +134,10 @@ class Judge:
             yield Problem(file, None, error)
             return
         for job in jobs:
-            for error, code in self._of_job(job, config_maps):
-                yield Problem(file, _title(job), error, code)
-        for error in unnamed(jobs, config_maps):
-            yield Problem(file, None, error)
+            for problem, code in self._of_job(job, config_maps):
+                yield Problem(file, _title(job), problem, code)
+        for problem in unnamed(jobs, config_maps):
+            yield Problem(file, None, problem)
         if not (jobs or config_maps):
             yield Problem(file, None, InvalidJob("(file)", "has no object"))
 
