@@ -273,4 +273,4 @@ class Fuzz:
             return self.random.choice(TIMES)
         numbers = (True, 0, -1, 2**31, 2**53 + 1, 1.5)
         lists: tuple[Any, ...] = ([], [None], [1], [[]], [{}], [{"name": "a"}] * 2, [text])
-        return self.random.choice((None, *numbers, "x", "7", *lists, {}, {"a": None}, text))
+        return self.random.choice((None, *numbers, "x", "7", *lists, {}, {"a": 1}, text))

@@ -18,22 +18,18 @@ from tests.cluster.client import MERGE, Client
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import skipping_where_unavailable
 
-# Each rule of failurePolicy has a name or a rank that no failure can have.
+# Each rule of failurePolicy has a name that no failure can have.
 RULES: list[Body] = [
     {"onSignals": ["SIGFOO"], "action": "FailJob"},
     {"onReasons": ["OutOfLuck"], "action": "FailJob"},
-    {"onRanks": [7], "action": "FailJob"},
 ]
 FIELDS = ("rules[0].onSignals[0]", "rules[1].onReasons[0]")
 
 
 def without_new_rules(schema: Any) -> Any:
-    """The definition as it was before `failurePolicy.rules` was held to known names and ranks."""
+    """The definition as it was before `failurePolicy.rules` was held to known names."""
     older = copy.deepcopy(schema)
     spec = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    rules = spec["x-kubernetes-validations"]
-    spec["x-kubernetes-validations"] = [r for r in rules if not r.get("optionalOldSelf")]
-    assert len(spec["x-kubernetes-validations"]) == len(rules) - 1
     rule = spec["properties"]["failurePolicy"]["properties"]["rules"]["items"]["properties"]
     for name in ("onSignals", "onReasons"):
         del rule[name]["items"]["enum"]
@@ -90,8 +86,6 @@ async def test_a_new_job_is_refused_by_the_newer_definition(jobs: Jobs) -> None:
         await jobs.create("new", failurePolicy={"rules": RULES})
     assert all(field in str(refused.value) for field in FIELDS)
     assert "SIGSEGV" in str(refused.value) and "OOMKilled" in str(refused.value)  # the known ones
-    with pytest.raises(ApiError, match=r"spec\.failurePolicy\.rules.*ranks of the job"):
-        await jobs.create("new", failurePolicy={"rules": RULES[2:]})
 
 
 async def write_status(jobs: Jobs, status: Body | None) -> None:
@@ -112,8 +106,7 @@ async def test_all_but_the_rules_can_be_written(jobs: Jobs) -> None:
 async def test_an_edit_of_the_rules_must_mend_them(jobs: Jobs) -> None:
     said = await refusal(jobs, list(reversed(RULES)))
     assert "onSignals[0]" in said and "onReasons[0]" in said
-    assert "ranks of the job" in await refusal(jobs, [{"onRanks": [1, 2], "action": "FailJob"}])
-    assert await refusal(jobs, [{"onRanks": [0, 1], "action": "FailJob"}]) == ""
+    assert await refusal(jobs, [{"onSignals": ["SIGSEGV"], "action": "FailJob"}]) == ""
 
 
 async def test_the_operator_runs_it(server: ApiServer, jobs: Jobs, tmp_path: Path) -> None:

@@ -111,22 +111,16 @@ def test_the_items_of_a_list_are_judged_one_by_one(tmp_path: Path) -> None:
     assert validate("-", stdin=json.dumps(listing | {"items": []})).exit_code == 2
 
 
-def test_every_broken_rule_is_reported_not_only_the_first() -> None:
-    text = GOOD.replace("name: digits", "name: Digits" + "x" * 60).replace("[train.py]", "[-x]")
-    text += "  progress: file\n  data: {volume: {emptyDir: {}}, mountPath: /dev/shm}\n"
-    text += "  env:\n  - {name: RANK, value: a, valueFrom: {}}\n"
-    text += "  template: {spec: {hostNetwork: true, containers: [{name: trainer, command: []}]}}\n"
-    text += "  failurePolicy: {maxRestarts: -1, rules: [{onSignals: [SIGFOO], action: FailJob}]}\n"
+def test_every_broken_field_is_reported_not_only_the_first() -> None:
+    text = GOOD.replace("name: digits", "name: Digits" + "x" * 60)
+    text += "  env:\n  - {name: A, value: a, valueFrom: {}}\n"
+    text += "  failurePolicy: {maxRestarts: -1}\n"
     lines = validate("-", stdin=text).stderr.splitlines()
     assert [line.split(": ")[2] for line in lines] == [
         "metadata.name",
         "metadata.name",
         "spec.env[0].valueFrom",
         "spec.failurePolicy.maxRestarts",
-        "spec.args",
-        "spec.shm.enabled",
-        "spec.env[0].name",
-        "spec.failurePolicy.rules[0].onSignals[0]",
     ]
 
 

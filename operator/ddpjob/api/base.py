@@ -5,9 +5,8 @@ Both stand side by side, so that both refuse the same files.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, get_args
 
 import pydantic
@@ -22,28 +21,18 @@ class Rule:
     """A rule over several fields of a model.
 
     The API server runs `cel` on the model, and `holds` is the same rule in Python. `message` is
-    about `field`, or about the whole model if `field` is empty. `is_for_new` says that `cel` lets
-    pass what is stored: it reads the stored value from `oldSelf`, an optional.
+    about `field`, or about the whole model if `field` is empty.
     """
 
     cel: str
     holds: Callable[[Any], bool]
     message: str
     field: str = ""
-    is_for_new: bool = False
 
-    @cached_property
-    def reads(self) -> frozenset[str]:
-        """Return the JSON names of the model's fields that the rule is about."""
-        return frozenset(re.findall(r"\bself\.(\w+)", self.cel))
-
-    def broken_by(self, model: "Model") -> "Broken | None":
-        """Return how `model` breaks the rule, or None if the rule holds."""
-        return (
-            None
-            if self.holds(model)
-            else Broken(self.message, self.field, *_filled_in(model, self.field))
-        )
+    def to_json(self) -> dict[str, str]:
+        """Return the rule as a schema has it."""
+        place = {"fieldPath": f".{self.field}"} if self.field else {}
+        return {"rule": self.cel, "message": self.message, **place}
 
 
 class Broken(NamedTuple):
@@ -97,7 +86,12 @@ class Model(BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check_rules(self) -> "Model":
-        if broken := list(filter(None, (rule.broken_by(self) for rule in self.checks))):
+        broken = [
+            Broken(rule.message, rule.field, *_filled_in(self, rule.field))
+            for rule in self.checks
+            if not rule.holds(self)
+        ]
+        if broken:
             raise broken_rules(*broken)
         return self
 
@@ -106,12 +100,7 @@ class Model(BaseModel):
         """Return the JSON schema with the rules, where `crd` finds them."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         if cls.checks:
-            schema["x-kubernetes-validations"] = [
-                {"rule": rule.cel, "message": rule.message}
-                | ({"fieldPath": f".{rule.field}"} if rule.field else {})
-                | ({"optionalOldSelf": True} if rule.is_for_new else {})
-                for rule in cls.checks
-            ]
+            schema["x-kubernetes-validations"] = [rule.to_json() for rule in cls.checks]
         return schema
 
     def to_json(self) -> dict[str, Any]:
@@ -230,49 +219,47 @@ Text = Annotated[str, Field(max_length=32768)]
 Short = Annotated[str, Field(max_length=253)]
 
 
-def duplicates(keys: Sequence[str], values: Iterable[Hashable]) -> list[Broken]:
-    """Return a broken rule for each item of a list that has the values of an earlier item.
+@dataclass(frozen=True, eq=False)  # typing asks for a hash
+class Checked:
+    """The annotation of a field that has a check beside those of pydantic.
 
-    `values` are those of the fields `keys`, item by item.
+    `broken` yields the rules that a value breaks. `keywords` say the same in the schema.
     """
-    seen: set[Hashable] = set()
-    twice: list[Broken] = []
-    for position, value in enumerate(values):
-        if value in seen:
-            twice.append(Broken(f"duplicate {' and '.join(keys)}", f"[{position}].{keys[0]}"))
-        seen.add(value)
-    return twice
 
+    broken: Callable[[Any], Iterable[Broken]]
+    keywords: Mapping[str, Any]
 
-def unique(*keys: str) -> Any:
-    """Return the annotation of a list whose items differ in these fields.
-
-    In the schema it is `listType: map`.
-    """
-    return Unique(keys)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-@dataclass(frozen=True)
-class Unique:
-    """The annotation that `unique` returns: a check, and two keys of the schema."""
-
-    keys: tuple[str, ...]
-
-    def check(self, items: list[Any]) -> list[Any]:
-        """Return `items`. Raises the error of a broken rule if two have equal keys."""
-        names = [_snake(key) for key in self.keys]
-        values = (tuple(getattr(item, name) for name in names) for item in items)
-        if twice := duplicates(self.keys, values):
-            raise broken_rules(*twice)
-        return items
+    def _check(self, value: Any) -> Any:
+        if broken := list(self.broken(value)):
+            raise broken_rules(*broken)
+        return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return pydantic.AfterValidator(self.check).__get_pydantic_core_schema__(source, handler)
+        return pydantic.AfterValidator(self._check).__get_pydantic_core_schema__(source, handler)
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> Any:
-        extra = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [*self.keys]}
-        return handler(core_schema) | extra
+        return handler(core_schema) | self.keywords
+
+
+def keeps(*rules: Rule) -> Checked:
+    """Return the annotation of a value that keeps these rules. `holds` takes the value."""
+    return Checked(
+        lambda value: [Broken(rule.message) for rule in rules if not rule.holds(value)],
+        {"x-kubernetes-validations": [rule.to_json() for rule in rules]},
+    )
+
+
+def unique(key: str) -> Checked:
+    """Return the annotation of a list whose items differ in this field: `listType: map`."""
+    name = re.sub(r"(?=[A-Z])", "_", key).lower()
+
+    def duplicates(items: list[Any]) -> Iterator[Broken]:
+        seen = set()
+        for position, item in enumerate(items):
+            if (value := getattr(item, name)) in seen:
+                yield Broken(f"duplicate {key}", f"[{position}].{key}")
+            seen.add(value)
+
+    return Checked(
+        duplicates, {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+    )

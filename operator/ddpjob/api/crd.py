@@ -115,15 +115,10 @@ def openapi_schema() -> Schema:
     root["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     root["required"] = ["spec"]
     root["properties"]["status"].pop("default", None)
-    root["x-kubernetes-validations"] = [
-        {"rule": rule.cel, "message": rule.message, "fieldPath": f".{rule.field}"}
-        for rule in NAME_RULES
-    ] + [_immutable(name) for name in _immutable_fields()]
+    root["x-kubernetes-validations"] = [rule.to_json() for rule in NAME_RULES] + [
+        _immutable(name) for name in fields_of(Spec) if name not in (*MUTABLE_FIELDS, "template")
+    ]
     return root
-
-
-def _immutable_fields() -> list[str]:
-    return [name for name in fields_of(Spec) if name not in (*MUTABLE_FIELDS, "template")]
 
 
 def _immutable(name: str) -> Schema:

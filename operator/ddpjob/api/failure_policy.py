@@ -113,16 +113,7 @@ class FailureRule(Model):
         Rule(
             "has(self.onExitCodes) || has(self.onSignals) || has(self.onReasons) || "
             "has(self.onRanks) || has(self.onMessagePattern)",
-            lambda self: any(
-                wanted is not None
-                for wanted in (
-                    self.on_exit_codes,
-                    self.on_signals,
-                    self.on_reasons,
-                    self.on_ranks,
-                    self.on_message_pattern,
-                )
-            ),
+            lambda self: any(name.startswith("on_") for name in self.model_fields_set),
             "must have one of onExitCodes, onSignals, onReasons, onRanks and onMessagePattern",
         ),
         Rule(
@@ -186,12 +177,8 @@ def broken_expressions(policy: FailurePolicy) -> list[InvalidJob]:
     ]
 
 
-def fits_nothing(policy: FailurePolicy, world_size: int | None) -> Iterator[InvalidJob]:
-    """Yield an InvalidJob for each signal, reason and rank of the rules that no failure can have.
-
-    Ranks are not judged if `world_size` is None. This is no part of parsing, because a stored job
-    may have such values, from before they were refused or from before its world became smaller.
-    """
+def fits_nothing(policy: FailurePolicy) -> Iterator[InvalidJob]:
+    """Yield an InvalidJob for each signal and reason of the rules that no failure can have."""
     for place, rule in enumerate(policy.rules):
         for field, values, known in (
             ("onSignals", rule.on_signals, SIGNALS),
@@ -201,10 +188,6 @@ def fits_nothing(policy: FailurePolicy, world_size: int | None) -> Iterator[Inva
                 if value not in known:
                     path, words = f"[{place}].{field}[{position}]", ", ".join(known)
                     yield _misfit(path, f"must be one of {words}", value)
-        for position, rank in enumerate(rule.on_ranks or ()):
-            if world_size is not None and rank >= world_size:
-                path, last = f"[{place}].onRanks[{position}]", world_size - 1
-                yield _misfit(path, f"must be a rank of the job, 0 to {last}", rank)
 
 
 def _misfit(path: str, rule: str, value: object) -> InvalidJob:

@@ -6,16 +6,14 @@ from itertools import chain
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from ddpjob.api.base import DNS_SUBDOMAIN, NAMESPACE, Broken, Model, Rule, below, broken_rules
-from ddpjob.api.meant import unknown_field
-from ddpjob.api.messages import MAX_PROBLEMS, explain, show
-from ddpjob.api.new_jobs import problems_beside, problems_of
+from ddpjob.api.base import NAMESPACE, Model, Rule, keeps
+from ddpjob.api.failure_policy import broken_expressions, fits_nothing
+from ddpjob.api.messages import explain, show
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, Spec
 from ddpjob.api.status import Status, read_status
-from ddpjob.api.unjudged import unjudged
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import MAX_LEVELS, is_deep
 
@@ -42,58 +40,20 @@ NAME_RULES = (
 )
 
 
-def _name(name: str) -> str:
-    if broken := [Broken(rule.message) for rule in NAME_RULES if not rule.holds(name)]:
-        raise broken_rules(*broken)
-    return name
-
-
-_LABEL = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
-_KEY_RULE = "the key must be <name> or <domain>/<name>"
-_LABEL_RULE = (
-    "must be at most 63 letters, digits, '-', '_' and '.', and must begin and end with a letter or "
-    "a digit"
-)
-
-
-def _broken_keys(annotations: Mapping[str, str]) -> Iterator[Broken]:
-    for key in annotations:
-        prefix, slash, name = key.rpartition("/")
-        if not re.fullmatch(_LABEL, name) or slash and not re.fullmatch(DNS_SUBDOMAIN, prefix):
-            yield Broken(_KEY_RULE, below(key), key)
-
-
-def _keys(annotations: dict[str, str]) -> dict[str, str]:
-    if broken := list(_broken_keys(annotations)):
-        raise broken_rules(*broken)
-    return annotations
-
-
-def _labels(labels: dict[str, str]) -> dict[str, str]:
-    values = (
-        Broken(_LABEL_RULE, below(key), value)
-        for key, value in labels.items()
-        if not re.fullmatch(f"({_LABEL})?", value)
-    )
-    if broken := [*_broken_keys(labels), *values]:
-        raise broken_rules(*broken)
-    return labels
-
-
 class Metadata(Model):
     """The part of an object's metadata that ddpjob reads."""
 
     model_config = {"extra": "ignore"}
 
-    name: Annotated[str, AfterValidator(_name)]
+    name: Annotated[str, keeps(*NAME_RULES)]
     namespace: Annotated[str, Field(max_length=63, pattern=NAMESPACE)] = ""
     uid: str = ""
     generation: int = 1
     resource_version: str = ""
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    labels: Annotated[dict[str, str], AfterValidator(_labels)] = {}
-    annotations: Annotated[dict[str, str], AfterValidator(_keys)] = {}
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
 
 
 _METADATA_READ = tuple(to_camel(name) for name in Metadata.model_fields)
@@ -141,62 +101,36 @@ class DDPJob(Model):
 def validate(obj: Any) -> list[InvalidJob]:
     """Return an InvalidJob for each rule that `obj` breaks.
 
-    The list is empty for a job that the API server accepts.
+    The list is empty for a job that the API server accepts. As there, rules over several fields are
+    checked once all fields of their object are right.
     """
     if not isinstance(obj, Mapping):
         return [InvalidJob("(file)", f"must be a DDPJob object, got {show(obj)}", obj)]
     # All other checks take longer for larger objects, so they come after the checks of the size.
     if problems := list(oversize(obj)) or list(_too_deep(obj)):
         return problems
-    problems = [*_unknown_metadata(obj.get("metadata")), *_unknown_nulls(obj)]
-    read = _read(obj)
     try:
-        spec = DDPJob.model_validate(read).spec
-        problems += problems_of(spec.failure_policy, spec.world_size)
+        return _unfit_for_new(DDPJob.model_validate(_read(obj)))
     except ValidationError as error:
-        problems += explain(DDPJob, error)
-        problems += unjudged(DDPJob, read, error)
-        problems += problems_beside(error, read.get("spec"))
-    return problems[:MAX_PROBLEMS]
+        return explain(DDPJob, error)
 
 
 def with_defaults(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Return `obj` as the API server would store it. Raises InvalidJob."""
     job = DDPJob.parse(obj)
-    for problem in problems_of(job.spec.failure_policy, job.spec.world_size):
+    for problem in _unfit_for_new(job):
         raise problem
     return {**obj, "spec": job.spec.to_json()}
 
 
-_METADATA_FIELDS = {
-    *("name", "generateName", "namespace", "labels", "annotations", "finalizers"),
-    *("ownerReferences", "uid", "resourceVersion", "generation", "selfLink", "managedFields"),
-    *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
-}
+def _unfit_for_new(job: DDPJob) -> list[InvalidJob]:
+    """Return an InvalidJob for each rule that a new job must keep, and that a stored one may break.
 
-
-def _unknown_metadata(metadata: Any) -> list[InvalidJob]:
-    """Return the fields that no object has.
-
-    The models ignore them, because a later Kubernetes may have more fields.
+    The operator must not stop at a stored job that is older than a rule, so parsing does not check
+    these rules. A rule of `failurePolicy` that breaks one of them fits no failure.
     """
-    unknown = set(metadata) - _METADATA_FIELDS if isinstance(metadata, Mapping) else set()
-    found = []
-    for name in sorted(map(str, unknown))[:MAX_PROBLEMS]:
-        value = metadata[name]
-        rule = f"{unknown_field(name, _METADATA_FIELDS)}, got {show(value)}"
-        found.append(InvalidJob(f"metadata{below(name)}", rule, value))
-    return found
-
-
-def _unknown_nulls(obj: Mapping[str, Any]) -> list[InvalidJob]:
-    """Return unknown fields that are null: the API server refuses them before it drops nulls."""
-    try:
-        DDPJob.model_validate(obj)
-    except ValidationError as error:
-        found = explain(DDPJob, error)
-        return [p for p in found if p.value is None and p.rule.startswith("unknown field")]
-    return []
+    policy = job.spec.failure_policy
+    return [*fits_nothing(policy), *broken_expressions(policy)]
 
 
 def oversize(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:

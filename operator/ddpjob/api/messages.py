@@ -1,15 +1,15 @@
 """Turns pydantic's errors into messages that name the field, the value and the rule."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ddpjob.api.base import PATTERNS, Broken, Model, below
-from ddpjob.api.meant import fields_at, unknown_field
+from ddpjob.api.base import PATTERNS, Broken, Model, below, fields_of, parts_of
 from ddpjob.errors import InvalidJob
 
 _RULES = {
@@ -32,6 +32,10 @@ _RULES = {
 
 # Nobody reads more messages than this.
 MAX_PROBLEMS = 100
+# Comparing names takes the square of a name's length. No field of ours is longer.
+_LONGEST = 40
+# How alike two names are, of 1: `nnode` and `nnodes` 0.91, `gpus` and `image` 0.22.
+_ALIKE = 0.75
 
 
 def explain(
@@ -51,36 +55,50 @@ def explain(
     return list(found.values())
 
 
-def path_of(parts: Iterable[str | int]) -> str:
-    """Return the path of these fields, keys and positions: `spec.env[0].name`."""
-    return "".join(map(below, parts)).removeprefix(".")
-
-
-def broken_problem(path: str, broken: Broken, value: Any) -> InvalidJob:
-    """Return the InvalidJob for a rule that `value`, which is at `path`, breaks."""
-    where = path + (broken.field if broken.field[:1] in ".[" else f".{broken.field}")
-    if broken.value is None:
-        return _problem(where, broken.rule, _at(value, broken.field))
-    note = " (the default)" if broken.is_default else ""
-    return _problem(where, broken.rule, broken.value, note)
-
-
 def _problems(model: type[Model], detail: ErrorDetails) -> Iterator[InvalidJob]:
-    path, value = path_of(detail["loc"]), detail["input"]
+    path, value = "".join(map(below, detail["loc"])).removeprefix("."), detail["input"]
     context = detail.get("ctx") or {}
     if detail["type"] == "missing":
         yield InvalidJob(path, "is required")
     elif detail["type"] == "extra_forbidden":
         *place, name = detail["loc"]
-        yield _problem(path, unknown_field(str(name), fields_at(model, place)), value)
+        yield _problem(path, _unknown_field(str(name), _fields_at(model, place)), value)
     elif detail["type"] == "rules":
-        yield from (broken_problem(path, broken, value) for broken in context["broken"])
+        yield from (_broken_problem(path, broken, value) for broken in context["broken"])
     elif detail["type"] == "string_pattern_mismatch":
         pattern = context["pattern"]
         yield _problem(path, PATTERNS.get(pattern, f"must match {pattern}"), value)
     else:
         words = _RULES.get(detail["type"])
         yield _problem(path, words.format(**context) if words else detail["msg"], value)
+
+
+def _unknown_field(name: str, known: Collection[str]) -> str:
+    """Return the rule that an unknown field breaks. It names a known field that is like it."""
+    like = [each for each in known if each.lower() == name.lower()]
+    if not like and len(name) <= _LONGEST:
+        like = get_close_matches(name, known, 1, _ALIKE)
+    return f"unknown field (did you mean {like[0]}?)" if like else "unknown field"
+
+
+def _fields_at(model: type[Model], place: Sequence[str | int]) -> set[str]:
+    """Return the JSON names of the fields at `place`, which begins at `model`."""
+    models = [model]
+    for name in place:
+        if isinstance(name, str):  # a position in a list changes no model
+            fields = [fields_of(each).get(name) for each in models]
+            parts = [part for field in fields if field for part in parts_of(field)]
+            models = [part for part in parts if isinstance(part, type) and issubclass(part, Model)]
+    return {name for each in models for name in fields_of(each)}
+
+
+def _broken_problem(path: str, broken: Broken, value: Any) -> InvalidJob:
+    """Return the InvalidJob for a rule that `value`, which is at `path`, breaks."""
+    where = path + (broken.field if broken.field[:1] in ".[" else f".{broken.field}")
+    if broken.value is None:
+        return _problem(where, broken.rule, _at(value, broken.field))
+    note = " (the default)" if broken.is_default else ""
+    return _problem(where, broken.rule, broken.value, note)
 
 
 def _problem(path: str, rule: str, value: Any, note: str = "") -> InvalidJob:

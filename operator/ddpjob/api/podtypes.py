@@ -7,7 +7,7 @@ list: one small model for each part of a pod, in the order of Kubernetes' refere
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import Field
 
 from ddpjob import names
 from ddpjob.api.base import (
@@ -16,7 +16,6 @@ from ddpjob.api.base import (
     FILE_PATH,
     MOUNT_PATH,
     AbsolutePath,
-    Broken,
     DnsLabel,
     DnsSubdomain,
     Model,
@@ -24,24 +23,17 @@ from ddpjob.api.base import (
     Rule,
     Short,
     Text,
-    broken_rules,
+    keeps,
     unique,
 )
 
-_OWN_PATHS = "/ddpjob and what is below it are reserved"
-_DOTS = "/[.]{1,2}(/|$)"
-_NO_DOTS = "must not have . or .. between slashes"
 
-
-def _mount_path(path: str) -> str:
-    broken = []
-    if path == "/ddpjob" or path.startswith("/ddpjob/"):
-        broken.append(Broken(_OWN_PATHS))
-    if re.search(_DOTS, path + "/"):
-        broken.append(Broken(_NO_DOTS))
-    if broken:
-        raise broken_rules(*broken)
-    return path
+def _has_no(dots: str) -> Rule:
+    return Rule(
+        f"!self.matches('{dots}')",
+        lambda path: not re.search(dots, path),
+        "must not have . or .. between slashes",
+    )
 
 
 # The path at which a container sees a volume. Each path has one spelling, so that two can be
@@ -49,47 +41,18 @@ def _mount_path(path: str) -> str:
 MountPath = Annotated[
     str,
     Field(max_length=512, pattern=MOUNT_PATH),
-    AfterValidator(_mount_path),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "maxLength": 512,
-            "pattern": MOUNT_PATH,
-            "x-kubernetes-validations": [
-                {
-                    "rule": "self != '/ddpjob' && !self.startsWith('/ddpjob/')",
-                    "message": _OWN_PATHS,
-                },
-                {"rule": f"!self.matches('{_DOTS}')", "message": _NO_DOTS},
-            ],
-        }
+    keeps(
+        Rule(
+            "self != '/ddpjob' && !self.startsWith('/ddpjob/')",
+            lambda path: not f"{path}/".startswith("/ddpjob/"),
+            "/ddpjob and what is below it are reserved",
+        ),
+        _has_no("/[.]{1,2}(/|$)"),
     ),
 ]
-
-_ANY_DOTS = "(^|/)[.]{1,2}(/|$)"
-
-
-def _file_path(path: str) -> str:
-    if re.search(_ANY_DOTS, path):
-        raise broken_rules(Broken(_NO_DOTS))
-    return path
-
-
 # The path of a file in a volume.
 FilePath = Annotated[
-    str,
-    Field(max_length=512, pattern=FILE_PATH),
-    AfterValidator(_file_path),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "maxLength": 512,
-            "pattern": FILE_PATH,
-            "x-kubernetes-validations": [
-                {"rule": f"!self.matches('{_ANY_DOTS}')", "message": _NO_DOTS},
-            ],
-        }
-    ),
+    str, Field(max_length=512, pattern=FILE_PATH), keeps(_has_no("(^|/)[.]{1,2}(/|$)"))
 ]
 
 FileMode = Annotated[int, Field(ge=0, le=0o777)]

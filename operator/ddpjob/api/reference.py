@@ -79,7 +79,7 @@ def _default(field: Schema, *, required: bool) -> str:
 
 def _rules(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
     for rule in schema.get("x-kubernetes-validations", ()):
-        if "oldSelf" not in rule["rule"] or rule.get("optionalOldSelf"):
+        if "oldSelf" not in rule["rule"]:
             yield path + rule.get("fieldPath", ""), rule["message"]
     for name, field in schema.get("properties", {}).items():
         inner = field.get("items", field)

@@ -7,7 +7,7 @@ once, with its bounds, its default and its description.
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from ddpjob import names
 from ddpjob.api.base import (
@@ -20,6 +20,7 @@ from ddpjob.api.base import (
     Rule,
     Text,
     broken_rules,
+    keeps,
     quantity_value,
     unique,
 )
@@ -46,33 +47,17 @@ MAX_OVERLAY_BYTES = 32 * 1024
 MAX_SPEC_BYTES = 64 * 1024
 
 
-def _port(port: int) -> int:
-    if port == names.AGENT_PORT:
-        raise broken_rules(Broken(f"{port} is the port of ddpjob's agent"))
-    return port
-
-
 MasterPort = Annotated[
     int,
     Field(ge=1024, le=65535),
-    AfterValidator(_port),
-    WithJsonSchema(
-        {
-            "type": "integer",
-            "format": "int32",
-            "minimum": 1024,
-            "maximum": 65535,
-            "x-kubernetes-validations": [
-                {
-                    "rule": f"self != {names.AGENT_PORT}",
-                    "message": f"{names.AGENT_PORT} is the port of ddpjob's agent",
-                }
-            ],
-        }
+    keeps(
+        Rule(
+            f"self != {names.AGENT_PORT}",
+            lambda port: port != names.AGENT_PORT,
+            f"{names.AGENT_PORT} is the port of ddpjob's agent",
+        )
     ),
 ]
-
-
 Overlay = Annotated[
     dict[str, Any],
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
@@ -235,15 +220,6 @@ def _cpus_cel(resources: str) -> str:
 _PROCESSES_CEL = (
     "(type(self.nprocPerNode) != string ? int(self.nprocPerNode) : self.nprocPerNode == 'cpu' ? "
     f"[1, {_cpus_cel('self.resources')}].max() : [1, {_gpus_cel('self.resources')}].max())"
-)
-# `[world]` binds the number of ranks to a name, so that it is not counted again for each rank.
-_WORLD_CEL = f"self.nnodes * {_PROCESSES_CEL}"
-_RANKS_CEL = (
-    "oldSelf.hasValue() && "
-    "oldSelf.value().failurePolicy.rules == self.failurePolicy.rules || "
-    "self.failurePolicy.rules.all(r, !has(r.onRanks)) || "
-    f"[{_WORLD_CEL}].all(world, self.failurePolicy.rules.all(r, "
-    "!has(r.onRanks) || r.onRanks.all(n, n < world)))"
 )
 
 
@@ -542,13 +518,6 @@ class Spec(Model):
             f"{_CLAIM_RULE}: mount the one volume in several places, in volumeMounts (that of "
             "checkpoint is named ddpjob-checkpoint, that of data ddpjob-data)",
             "volumes",
-        ),
-        Rule(
-            _RANKS_CEL,
-            lambda self: True,  # see fits_nothing: a stored job may break it
-            "onRanks must have ranks of the job: 0 to nnodes times the processes of a node, less 1",
-            "failurePolicy.rules",
-            is_for_new=True,
         ),
     )
 
