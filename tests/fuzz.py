@@ -13,8 +13,8 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from ddpjob import api, names
-from ddpjob.api import base
+from ddpjob import names
+from ddpjob.api import base, values
 from ddpjob.json_depth import Body
 from ddpjob.ranks import RANKS
 from tests.cluster.tiers import ROOT
@@ -41,12 +41,12 @@ FITTING = {
     base.MODULE: ("transformers", "torch.nn", "a b", ".x"),
     base.MANAGER: ("ddpjob.dev/operator", "kueue.x-k8s.io/multikueue"),
     # Of status.
-    api.NUMBER: ("nan", "inf", "-inf", "0.5", "1e+20", "1.234e-05"),
-    api.STAMP: ("2026-01-31T12:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
-    api.TALLY: ("2/2", "1240/2260", "7"),
-    api.PLACE: ("0.0", "2.1", "999999999.9007199254740991"),
-    api.DURATION: ("14s", "3m20s", "1d3h"),
-    api.RATIO: ("0.500", "1.000"),
+    values.NUMBER: ("nan", "inf", "-inf", "0.5", "1e+20", "1.234e-05"),
+    values.STAMP: ("2026-01-31T12:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
+    values.TALLY: ("2/2", "1240/2260", "7"),
+    values.PLACE: ("0.0", "2.1", "999999999.9007199254740991"),
+    values.DURATION: ("14s", "3m20s", "1d3h"),
+    values.RATIO: ("0.500", "1.000"),
     RANKS: ("", "0", "0-1", "0-3,7", "0-9999", "3-1", "1,1,1"),
     base.QUANTITY: ("1", "500m", "1Gi", "1e3", ".5", "2.", "0", "12E", "100n", "1e-2"),
 }

@@ -19,8 +19,9 @@ import orjson
 import pytest
 
 from ddpjob import names
-from ddpjob.api import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, DDPJob, read_status, validate
+from ddpjob.api import DDPJob, read_status, validate
 from ddpjob.api.messages import MAX_PROBLEMS
+from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.reconcile import _is_long

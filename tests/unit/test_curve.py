@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob.api import MAX_POINTS, NUMBER, Point, Progress, Status
+from ddpjob.api import MAX_POINTS, Point, Progress, Status
+from ddpjob.api.values import NUMBER
 from ddpjob.plan.curve import MAX_BYTES, with_point
 from ddpjob.plan.observed import Report
 from ddpjob.plan.reports import with_report

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob import api
 from ddpjob.api import read_status
+from ddpjob.api.values import MAX_ENTRY, MAX_TRACEBACK
 from tests.builders import job
 
 WRONG: tuple[Any, ...] = (
@@ -45,7 +45,7 @@ def test_a_long_text_of_a_status_is_cut_and_not_lost() -> None:
     }
     found = read_status(status)
     assert found.summary.reason == "r" * 127 + "…" and len(found.summary.pod or "") == 253
-    assert found.failure and len(found.failure.traceback or "") <= api.MAX_TRACEBACK
+    assert found.failure and len(found.failure.traceback or "") <= MAX_TRACEBACK
     message = found.history[0].message or ""
-    assert 500 < len(message.encode()) <= api.MAX_ENTRY
+    assert 500 < len(message.encode()) <= MAX_ENTRY
     assert read_status(found.to_json()) == found

@@ -1,85 +1,35 @@
 """The models of a DDPJob, their rules, and the CustomResourceDefinition that is made of them."""
 
-from ddpjob.api.failure_policy import BackoffSeconds, FailurePolicy, FailureRule, broken_expressions
-from ddpjob.api.job import DDPJob, oversize, validate, with_defaults
-from ddpjob.api.result import Result
-from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, MUTABLE_FIELDS, Master, Spec
-from ddpjob.api.status import (
-    FINISHED,
-    Attempt,
-    Budget,
-    Condition,
-    Failure,
-    Goodput,
-    Metric,
-    Nodes,
-    OwnPods,
-    Progress,
-    SilentNode,
-    State,
-    Status,
-    Summary,
-    Truth,
-    read_status,
-)
-from ddpjob.api.values import (
-    DURATION,
-    MAX_COLUMN,
-    MAX_CONDITIONS,
-    MAX_ENTRY,
-    MAX_POINTS,
-    MAX_REASON,
-    MAX_TRACEBACK,
-    NUMBER,
-    PLACE,
-    RATIO,
-    STAMP,
-    TALLY,
-    Point,
-)
-
-__all__ = [
-    "DURATION",
-    "FINISHED",
-    "MAX_COLUMN",
-    "MAX_CONDITIONS",
-    "MAX_ENTRY",
-    "MAX_OVERLAY_BYTES",
-    "MAX_POINTS",
-    "MAX_REASON",
-    "MAX_SPEC_BYTES",
-    "MAX_TRACEBACK",
-    "MUTABLE_FIELDS",
-    "NUMBER",
-    "PLACE",
-    "RATIO",
-    "STAMP",
-    "TALLY",
-    "Attempt",
-    "BackoffSeconds",
-    "Budget",
-    "Condition",
-    "DDPJob",
-    "Failure",
-    "FailurePolicy",
-    "FailureRule",
-    "Goodput",
-    "Master",
-    "Metric",
-    "Nodes",
-    "OwnPods",
-    "Point",
-    "Progress",
-    "Result",
-    "SilentNode",
-    "Spec",
-    "State",
-    "Status",
-    "Summary",
-    "Truth",
-    "broken_expressions",
-    "oversize",
-    "read_status",
-    "validate",
-    "with_defaults",
-]
+from ddpjob.api.failure_policy import BackoffSeconds as BackoffSeconds
+from ddpjob.api.failure_policy import FailurePolicy as FailurePolicy
+from ddpjob.api.failure_policy import FailureRule as FailureRule
+from ddpjob.api.failure_policy import broken_expressions as broken_expressions
+from ddpjob.api.job import DDPJob as DDPJob
+from ddpjob.api.job import oversize as oversize
+from ddpjob.api.job import validate as validate
+from ddpjob.api.job import with_defaults as with_defaults
+from ddpjob.api.result import Result as Result
+from ddpjob.api.spec import MUTABLE_FIELDS as MUTABLE_FIELDS
+from ddpjob.api.spec import Master as Master
+from ddpjob.api.spec import Spec as Spec
+from ddpjob.api.status import FINISHED as FINISHED
+from ddpjob.api.status import Attempt as Attempt
+from ddpjob.api.status import Budget as Budget
+from ddpjob.api.status import Condition as Condition
+from ddpjob.api.status import Failure as Failure
+from ddpjob.api.status import Goodput as Goodput
+from ddpjob.api.status import Metric as Metric
+from ddpjob.api.status import Nodes as Nodes
+from ddpjob.api.status import OwnPods as OwnPods
+from ddpjob.api.status import Progress as Progress
+from ddpjob.api.status import SilentNode as SilentNode
+from ddpjob.api.status import State as State
+from ddpjob.api.status import Status as Status
+from ddpjob.api.status import Summary as Summary
+from ddpjob.api.status import Truth as Truth
+from ddpjob.api.status import read_status as read_status
+from ddpjob.api.values import MAX_CONDITIONS as MAX_CONDITIONS
+from ddpjob.api.values import MAX_POINTS as MAX_POINTS
+from ddpjob.api.values import MAX_REASON as MAX_REASON
+from ddpjob.api.values import MAX_TRACEBACK as MAX_TRACEBACK
+from ddpjob.api.values import Point as Point
