@@ -13,14 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob_agent import archive as module
-from ddpjob_agent.archive import (
-    MOST_BYTES,
-    MOST_MEMBERS,
-    CodeError,
-    members,
-    unpack,
-)
+from ddpjob_agent.archive import MOST_BYTES, MOST_MEMBERS, CodeError, members, unpack
 from tests.unit.agent.archives import FILES, HOSTILE, member, packed, tar
 
 
@@ -37,13 +30,14 @@ def refusal(content: bytes) -> str:
     return str(error.value)
 
 
-def test_files_are_unpacked_with_their_folders(tmp_path: Path) -> None:
-    assert unpack(packed(), str(tmp_path)) == 3
-    assert tree(tmp_path) == FILES
+@pytest.mark.parametrize("name", ["train.py", "p/" * 200 + "n", "ä日本 b.py"])
+def test_files_are_unpacked_with_their_folders(tmp_path: Path, name: str) -> None:
+    assert unpack(packed({**FILES, name: b"x"}), str(tmp_path)) == len({*FILES, name})
+    assert tree(tmp_path) == {**FILES, name: b"x"}
 
 
 def test_only_the_executable_bit_is_kept(tmp_path: Path) -> None:
-    modes = {"a": 0o777, "b": 0o666, "c": 0o100, "e/f": 0o644}
+    modes = {"a": 0o777, "b": 0o4666, "c": 0o100, "e/f": 0o644}
     unpack(
         gzip.compress(tar(*(member(name, mode=mode) for name, mode in modes.items()))),
         str(tmp_path),
@@ -55,33 +49,27 @@ def test_only_the_executable_bit_is_kept(tmp_path: Path) -> None:
     assert found == {name: mode & ~mask for name, mode in expected.items()}
 
 
-@pytest.mark.parametrize("name", [f"{'p' * 155}/{'n' * 100}", "p/" * 77 + "n", "ä日本 b.py"])
-def test_a_name_may_be_as_long_as_the_format_allows(tmp_path: Path, name: str) -> None:
-    unpack(packed({name: b"x"}), str(tmp_path))
-    assert tree(tmp_path) == {name: b"x"}
-
-
 @pytest.mark.parametrize(
     "command",
     [
-        ["tar", "--format=ustar", "-czf", "-", "-C", "{}", "."],
-        ["tar", "--format=gnu", "-czf", "-", "-C", "{}", "train.py", "pack"],
-        ["git", "-C", "{}", "archive", "--format=tar.gz", "HEAD^{{tree}}"],
+        ["tar", "--format=gnu", "-czf", "-", "-C", "{}", "."],
+        ["git", "-C", "{}", "archive", "--format=tar.gz", "HEAD"],
     ],
 )
 def test_other_programs_make_such_archives_too(tmp_path: Path, command: list[str]) -> None:
     if not shutil.which(command[0]):
         pytest.skip(f"no {command[0]}")
-    (tmp_path / "to").mkdir()
-    unpack(packed(), str(tmp_path))
+    source, target = tmp_path / "from", tmp_path / "to"
+    for folder in (source, target):
+        folder.mkdir()
+    unpack(packed(), str(source))
     if command[0] == "git":
         me = ["-c", "user.name=n", "-c", "user.email=e"]
         for words in (["init", "-q"], ["add", "."], [*me, "commit", "-q", "-m", "m"]):
-            subprocess.run(["git", "-C", tmp_path, *words], check=True)
-    words = [word.format(tmp_path) for word in command]
-    content = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    unpack(content.stdout, str(tmp_path / "to"))
-    assert FILES.items() <= tree(tmp_path / "to").items()
+            subprocess.run(["git", "-C", source, *words], check=True)
+    content = subprocess.check_output([word.format(source) for word in command])
+    unpack(content, str(target))
+    assert FILES.items() <= tree(target).items()
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -102,16 +90,19 @@ def test_a_hostile_archive_is_refused_and_nothing_leaves_the_folder(
         assert not path.is_symlink() and not path.stat().st_mode & 0o7000
 
 
+def test_a_name_that_is_there_twice_writes_over_nothing(tmp_path: Path) -> None:
+    archive = gzip.compress(tar(member("a", b"1"), member("a", b"2")))
+    with pytest.raises(FileExistsError):
+        unpack(archive, str(tmp_path))
+
+
 # ---- gzip
 
 
-def test_what_is_not_one_gzip_stream_is_refused() -> None:
+def test_what_is_no_gzip_file_is_refused() -> None:
     good = packed()
-    assert "it is no gzip file" in refusal(b"PK\3\4" + good)
-    assert "incorrect data check" in refusal(good[:-8] + b"\0" * 8)
-    assert refusal(good + b"x") == "it goes on after its end"
-    for size in range(len(good)):
-        assert refusal(good[:size]) == "it is cut off"
+    for broken in (b"PK\3\4" + good, good[: len(good) // 2], b""):
+        assert refusal(broken).startswith("it is no tar.gz, or a broken one: ")
 
 
 def bomb(size: int, head: bytes = b"") -> bytes:
@@ -129,30 +120,21 @@ def large(size: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT)
 
 
-@pytest.mark.parametrize(
-    "head", [large(2 * MOST_BYTES), tar(member("a"))], ids=["in a file", "after the end"]
-)
-def test_a_bomb_is_unpacked_up_to_the_limit_alone(tmp_path: Path, head: bytes) -> None:
-    content = bomb(2 * MOST_BYTES, head)
+def test_a_bomb_is_unpacked_up_to_the_limit_alone(tmp_path: Path) -> None:
+    content = bomb(2 * MOST_BYTES, large(2 * MOST_BYTES))
     assert len(content) < 2**20
+    tracemalloc.start()
     with pytest.raises(CodeError) as error:
         unpack(content, str(tmp_path))
     assert str(error.value) == "it has more than 256 MiB when it is unpacked"
-    assert sum(map(len, tree(tmp_path).values())) <= MOST_BYTES
-
-
-def test_a_bomb_takes_no_memory() -> None:
-    content = bomb(MOST_BYTES // 2, large(MOST_BYTES))
-    tracemalloc.start()
-    assert refusal(content) == "it is cut off"
-    assert tracemalloc.get_traced_memory()[1] < 2**20
+    assert tracemalloc.get_traced_memory()[1] < 2**21
     tracemalloc.stop()
+    assert sum(map(len, tree(tmp_path).values())) <= MOST_BYTES
 
 
 def test_files_and_folders_are_counted_also_those_that_no_member_names() -> None:
     limit = "it has more than 10,000 files and folders"
     assert refusal(packed({f"f{i}": b"" for i in range(MOST_MEMBERS + 1)})) == limit
-    assert len([*members(packed({f"f{i}": b"" for i in range(MOST_MEMBERS)}))]) == MOST_MEMBERS
     deep = {"/".join([str(i), *"abcdefghijklmnopqrstuvwxyz"]): b"" for i in range(400)}
     assert refusal(packed(deep)) == limit
 
@@ -164,8 +146,7 @@ def test_whatever_comes_is_refused_or_read(junk: bytes, at: int) -> None:
     content[at : at + len(junk)] = junk
     for archive in (gzip.compress(bytes(content), 1), bytes(junk)):
         try:
-            found = [path for path, *_ in members(archive)]
+            for path, _, _ in members(archive):
+                assert path.isprintable() and not path.startswith(("/", "../"))
         except CodeError:
             continue
-        for path in found:
-            module.check_path(path)
