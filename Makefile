@@ -111,13 +111,11 @@ docs: $(DOCS_STAMP) ## Build the documentation's site in build/docs/site, and ch
 	cd build/docs && "$(abspath $(VENV))/bin/zensical" build --strict
 	$(PY) -m tests.site --check build/docs
 
-GENERATED := docs/api.md docs/cli.md docs/operations.md docs/reasons.md docs/sdk.md charts/ddpjob/files/crd.yaml manifests/crd.yaml manifests/install.yaml
+GENERATED := docs/api.md docs/cli.md docs/sdk.md charts/ddpjob/files/crd.yaml manifests/crd.yaml manifests/install.yaml
 # Writes GENERATED below folder $(1), which holds the chart.
 define render
 helm=$$(command -v helm || $(PY) -m tests.cluster.binaries helm); \
 $(VENV)/bin/ddpjob crd --markdown > $(1)/docs/api.md; \
-$(PY) -m tests.tables docs/operations.md > $(1)/docs/operations.new && mv $(1)/docs/operations.new $(1)/docs/operations.md; \
-$(PY) -m tests.reasons > $(1)/docs/reasons.md; \
 $(PY) -m tests.clipage docs/cli.md > $(1)/docs/cli.new && mv $(1)/docs/cli.new $(1)/docs/cli.md; \
 $(PY) -m tests.sdk_reference docs/sdk.md > $(1)/docs/sdk.new && mv $(1)/docs/sdk.new $(1)/docs/sdk.md; \
 $(VENV)/bin/ddpjob crd > $(1)/charts/ddpjob/files/crd.yaml; \

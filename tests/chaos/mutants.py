@@ -275,8 +275,8 @@ MUTANTS = (
     Mutant(
         "silence charged",
         "plan/reasons.py",
-        '        counts=False,\n        loss="A node is silent for `nodeTimeoutSeconds`",\n',
-        '        loss="A node is silent for `nodeTimeoutSeconds`",\n',
+        "NODE_LOST, NODE_SILENT, NODE_REFUSED",
+        "NODE_LOST, NODE_REFUSED",
         tests=(
             UNIT + "test_silent.py::test_a_silent_node_means_a_new_attempt_that_is_not_counted",
             life("loses-a-node"),

@@ -7,16 +7,12 @@ import pytest
 
 from ddpjob import api, names
 from ddpjob.cli.describe import text
-from ddpjob.client import advice, why
+from ddpjob.client import why
 from ddpjob.client.description import DEFAULT_RESTARTS, describe
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.plan import reasons
 from ddpjob.text import printable
 from ddpjob.times import timestamp
-from tests import links
-from tests import reasons as reason_pages
 from tests.builders import NOW, job_object, resumed
-from tests.cluster.tiers import ROOT
 
 GPUS = {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
 
@@ -281,15 +277,6 @@ def test_no_name_of_a_node_can_become_a_command() -> None:
     evil = "x; rm -rf ~"
     history = [{**RESTARTING["history"][1], "node": evil}] * 3
     assert described({**RESTARTING, "history": history})["hints"] == []
-
-
-def test_every_reason_has_a_section_and_no_other_has() -> None:
-    every = (*reasons.CONDITIONS, *reasons.FAILURES)
-    known = {name for reason in every for name in reason_pages.names(reason.name)}
-    assert known == advice.DOCUMENTED
-    anchors = links.anchors(ROOT / "docs" / "reasons.md")
-    # A heading of several words has one anchor more.
-    assert {name.lower() for name in known} == {name for name in anchors if "-" not in name}
 
 
 def section(state: str, **status: Any) -> str | None:

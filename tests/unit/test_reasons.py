@@ -1,17 +1,16 @@
-"""Every reason of a status stands in `plan/reasons.py`, and so in docs/operations.md."""
+"""Every reason of a status stands in `plan/reasons.py`, and is explained in docs/reasons.md."""
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from ddpjob import api
 from ddpjob.api.failure_policy import REASONS
+from ddpjob.client import advice
 from ddpjob.plan import budget, reasons
-from tests import links, tables
-from tests import reasons as reason_pages
+from tests import links
 from tests.cluster.tiers import ROOT
 
 DOCS = ROOT / "docs"
@@ -19,7 +18,9 @@ SOURCES = ROOT / "operator"
 CAMEL = re.compile(r"[A-Z][a-z]+[A-Za-z0-9]*")
 # Calls that take a reason, and its place among the arguments.
 PLACES = {"with_condition": 1, "with_history": 1, "fail": 2, "restart": 2, "Verdict": 0}
-FAILURES = {name for reason in reasons.FAILURES for name in re.findall(r"\w+", reason.name)}
+NAMES = {name: value for name, value in vars(reasons).items() if name.isupper()}
+CONDITIONS = {each.name for each in NAMES.values() if isinstance(each, reasons.Reason)}
+FAILURES = {each for each in NAMES.values() if isinstance(each, str)} - {reasons.COMPLETED}
 
 
 def literals() -> Iterator[str]:
@@ -56,22 +57,19 @@ def test_a_rule_of_failure_policy_may_name_every_reason_of_a_failure() -> None:
     assert set(budget.START_ERRORS) <= FOREIGN
 
 
-def test_every_reason_of_a_condition_is_in_the_table_once() -> None:
-    made = [each for each in vars(reasons).values() if isinstance(each, reasons.Reason)]
-    assert Counter(made) == Counter(reasons.CONDITIONS)
-    names = Counter((each.condition, each.name) for each in reasons.CONDITIONS)
-    assert set(names.values()) == {1}
+def test_every_reason_has_a_section_and_no_other_has() -> None:
+    assert CONDITIONS | FAILURES <= advice.DOCUMENTED
+    anchors = {name for name in links.anchors(DOCS / "reasons.md") if "-" not in name}
+    assert {name.lower() for name in advice.DOCUMENTED} == anchors
 
 
-def test_the_tables_are_those_of_the_page() -> None:
-    text = (DOCS / "operations.md").read_text()
-    assert tables.with_tables(text) == text
-    assert "| [MaxRestartsExceeded](reasons.md#maxrestartsexceeded) |" in text
-
-
-def test_a_table_without_a_place_is_an_error() -> None:
-    with pytest.raises(ValueError, match="conditions"):
-        tables.with_tables("no table")
+@pytest.mark.parametrize("name", sorted(FAILURES))
+def test_the_section_of_a_failure_says_whether_it_counts(name: str) -> None:
+    text = (DOCS / "reasons.md").read_text()
+    section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    what = "does not count" if name in reasons.UNCOUNTED else "counts"
+    assert f"A failure that {what} towards `maxRestarts`" in section
+    assert "What to do: " in section
 
 
 def test_every_state_and_no_other_has_a_row() -> None:
@@ -81,16 +79,3 @@ def test_every_state_and_no_other_has_a_row() -> None:
     states = {name for row in rows for name in row.split(", ")}
     annotation = api.Status.model_fields["state"].annotation
     assert states == set(CAMEL.findall(str(annotation))) - {"Literal", "Optional"}
-
-
-def test_every_reason_has_an_anchor_of_its_own_in_lower_case() -> None:
-    anchors = links.anchors(DOCS / "reasons.md")
-    for reason in (*reasons.CONDITIONS, *reasons.FAILURES):
-        assert {name.lower() for name in reason_pages.names(reason.name)} <= anchors
-    assert (DOCS / "reasons.md").read_text() == reason_pages.page()
-
-
-def test_a_failure_says_what_to_do() -> None:
-    assert all(reason.do for reason in reasons.FAILURES)
-    bad = [each for each in reasons.CONDITIONS if each.condition == "Failed"]
-    assert bad and all(reason.do for reason in bad)

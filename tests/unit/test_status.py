@@ -63,7 +63,7 @@ def test_conditions_have_one_order_whichever_was_set_first() -> None:
     for kinds in permutations((*own, *foreign)):
         status = api.Status()
         for kind in kinds:
-            status = with_condition(status, Reason(kind, "Set", True, ""), "", now=NOW)
+            status = with_condition(status, Reason(kind, "Set", True), "", now=NOW)
         others = [kind for kind in kinds if kind in foreign]
         assert [c.type for c in status.conditions] == [*own, *others]
 

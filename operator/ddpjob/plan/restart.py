@@ -10,7 +10,7 @@ from ddpjob.plan.group import Group
 from ddpjob.plan.observed import Observed
 from ddpjob.plan.own import with_root
 from ddpjob.plan.proof import proofs
-from ddpjob.plan.reasons import RESTARTING, because
+from ddpjob.plan.reasons import STARTING, because
 from ddpjob.plan.status import with_condition, with_summary
 from ddpjob.times import timestamp
 
@@ -32,7 +32,7 @@ def restart(
             "budget": status.budget.model_copy(update=later),
         }
     )
-    status = with_condition(status, because(RESTARTING, reason), message, now=now)
+    status = with_condition(status, because(STARTING, reason), message, now=now)
     return Decision(with_summary(status))
 
 
@@ -45,7 +45,7 @@ def restart_in_place(group: Group, status: Status, reason: str, message: str) ->
         "restarts": status.restarts + 1,
     }
     status = status.model_copy(update=update)
-    status = with_condition(status, because(RESTARTING, reason), message, now=group.now)
+    status = with_condition(status, because(STARTING, reason), message, now=group.now)
     return Decision(with_summary(status))
 
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence, Set
 from ddpjob import api
 from ddpjob.plan.curve import with_point
 from ddpjob.plan.observed import PodRecord, Report
-from ddpjob.plan.reasons import CONDITIONS, Reason
+from ddpjob.plan.reasons import OWN_CONDITIONS, Reason
 from ddpjob.times import duration, timestamp
 
 CREATING = "pods are being created"
-OWN_CONDITIONS = tuple(dict.fromkeys(reason.condition for reason in CONDITIONS))
 
 
 def with_condition(status: api.Status, reason: Reason, message: str, *, now: float) -> api.Status:
