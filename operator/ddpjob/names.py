@@ -33,8 +33,6 @@ TOKEN_ANNOTATION = f"{GROUP}/token"
 # The same in the environment of the job's trainers.
 TOKEN_VARIABLE = "DDPJOB_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
-# The name of the ConfigMap with agent and token, on pods of earlier versions.
-AGENT_ANNOTATION = f"{GROUP}/agent"
 # The proof that the operator has created the pod; see plan/proof.py.
 PROOF_ANNOTATION = f"{GROUP}/proof"
 # The hash of the pods of an attempt. All pods of the attempt have the same one.
@@ -149,12 +147,6 @@ def agent_config_name(digest: str) -> str:
 def code_config_name(sha256: str, part: int) -> str:
     """Return the name of the ConfigMap with this part of the archive that has this SHA-256."""
     return f"ddpjob-code-{sha256[:12]}" + (f"-{part}" if part else "")
-
-
-def is_old_agent_config_name(job: str, name: str) -> bool:
-    """Return whether earlier versions gave such a name: an annotation may have any text."""
-    digest = name.removeprefix(f"{job}-agent-")
-    return len(digest) < len(name) and re.fullmatch("[0-9a-f]{8}", digest) is not None
 
 
 def as_token(text: object) -> str:

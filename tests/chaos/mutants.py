@@ -80,7 +80,7 @@ MUTANTS = (
         "                await self._write_status(job, decision, memory)\n"
         "            # Then the API",
         "                if decision.status.attempt > job.status.attempt:\n"
-        "                    for pod in list(self.caches.pods(job.namespace, job.uid)):\n"
+        "                    for pod in list(self.caches.pods(job)):\n"
         "                        deletion = __import__('ddpjob').plan.decision.Deletion(pod)\n"
         "                        await self.children._delete_pod(deletion)\n"
         "                await self._write_status(job, decision, memory)\n"
@@ -148,14 +148,14 @@ MUTANTS = (
     Mutant(
         "failures as events",
         "controller/reconcile.py",
-        "        return Observed(\n            pods=tuple(self.caches.pods(job.namespace, job.uid)),\n",
+        "        return Observed(\n            pods=tuple(self.caches.pods(job)),\n",
         "        alive = vars(memory).setdefault('alive', set())\n"
         "        pods = tuple(\n"
         "            pod\n"
-        "            for pod in self.caches.pods(job.namespace, job.uid)\n"
+        "            for pod in self.caches.pods(job)\n"
         "            if pod.result != 'failed' or pod.uid in alive\n"
         "        )\n"
-        "        known = self.caches.pods(job.namespace, job.uid)\n"
+        "        known = self.caches.pods(job)\n"
         "        alive.update(pod.uid for pod in known if pod.live)\n"
         "        return Observed(\n            pods=pods,\n",
         tests=(life("fails-once"),),

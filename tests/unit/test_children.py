@@ -1,7 +1,6 @@
 """What a job owns is created once, made anew where somebody has changed it, and nobody else's."""
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,8 +19,7 @@ from ddpjob.cluster import (
     SERVICES,
     Resource,
 )
-from ddpjob.controller.controller import Controller, load_agent
-from ddpjob.controller.jobrecord import job_record
+from ddpjob.controller.controller import load_agent
 from ddpjob.errors import Refused, cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.plan.podrecord import pod_record
@@ -146,25 +144,6 @@ async def test_a_token_that_is_none_of_ours_is_not_used(token: str) -> None:
         await in_state(cluster, "Running")
     (found,) = await tokens(cluster)
     assert names.as_token(found) and found != token
-
-
-async def test_the_token_of_an_earlier_version_is_read() -> None:
-    """It lies beside that version's agent, in a ConfigMap of the job's own."""
-    cluster = Watched()
-    job = DDPJob.parse(await submit(cluster))
-    async with operating(cluster, lambda attempt, rank: None):
-        await in_state(cluster, "Running")
-    record = job_record(await stored(cluster))
-    (pod, *_) = (await cluster.list(PODS, namespace=NAMESPACE, keep=pod_record)).items
-    old = replace(pod, token="", agent_config="digits-agent-0123abcd")
-    content = {"token": base64.b64encode(b"t" * 32).decode()}
-    metadata = {"name": old.agent_config, "ownerReferences": [render.owner_of(job)]}
-    await cluster.create(CONFIGMAPS, NAMESPACE, {"metadata": metadata, "binaryData": content})
-    children = Controller(cluster).reconciler.children
-    assert await children.token(record, old) == "t" * 32
-    assert await children.token(replace(record, uid="another"), old) == ""
-    for name in ("", "other"):
-        assert await children.token(record, replace(old, agent_config=name)) == ""
 
 
 async def test_the_agent_is_there_while_a_pod_waits_for_its_volumes(

@@ -37,10 +37,11 @@ async def test_the_largest_failure_reaches_the_operator_in_any_script(
         message = termination_message(verdict, {**page, "node_rank": rank, "metrics": metrics("0")})
         group.tell(rank, Node(0, FAILED, failure_of(1, message)))
     serve(ours, Pages(lambda: page, lambda: "", group, "t0ken"))
-    pod = replace(running(0), ip="127.0.0.1", agent_port=port)
-    async with session(60, 8) as http:
-        answer = await fetch_group(http, pod, "t0ken", Order(0), None, 0)
-        assert await fetch_group(http, pod, "other", Order(0), None, 0) is None
+    pod = replace(running(0), ip="127.0.0.1", agent_port=port, token="t0ken")
+    async with session(60) as http:
+        answer = await fetch_group(http, pod, Order(0), None, 0)
+        other = replace(pod, token="other")
+        assert await fetch_group(http, other, Order(0), None, 0) is None
     assert answer is not None and answer.report is not None and answer.report.step == 3
     assert 9 <= len(answer.group.failures) < 32  # those that explain most
     for told in answer.group.failures:

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ddpjob.controller import groups
+from ddpjob.controller import groups, silence
 from ddpjob.controller.agenthttp import MAX_BYTES, session
 from ddpjob.controller.groups import Answer, Groups, fetch_group
 from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Order
-from ddpjob.errors import Unavailable
+from ddpjob.controller.memory import Head, Order
+from ddpjob.controller.silence import Silence
 from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
-from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord
+from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord, Report
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports
@@ -67,7 +67,7 @@ async def serving() -> AsyncIterator[Agent]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     (port,) = free_ports(1)
-    agent.pod = replace(running(0), ip="127.0.0.1", agent_port=port, in_place=True)
+    agent.pod = replace(running(0), ip="127.0.0.1", agent_port=port, in_place=True, token=TOKEN)
     try:
         await web.TCPSite(runner, "127.0.0.1", port).start()
         yield agent
@@ -76,8 +76,8 @@ async def serving() -> AsyncIterator[Agent]:
 
 
 async def fetched(agent: Agent, last: Answer | None = None) -> Answer | None:
-    async with session(5, 8) as http:
-        return await fetch_group(http, agent.pod, TOKEN, Order(2), last, 0)
+    async with session(5) as http:
+        return await fetch_group(http, agent.pod, Order(2), last, 0)
 
 
 async def test_an_answer_says_how_all_nodes_are() -> None:
@@ -164,29 +164,28 @@ async def test_a_refusal_is_none() -> None:
 
 
 class Watcher:
-    """What Groups is given: one job, its order, and what becomes of the answers."""
+    """The desk of one job: its order, and what becomes of the answers."""
 
     def __init__(self, agent: Agent) -> None:
         body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
-        self.record, self.agent = job_record(body), agent
-        self.heads = [(self.record, agent.pod, Order())]
-        self.answers: list[Answer] = []
-        self.tokens = [TOKEN]
-        self.groups = Groups(
-            Settings(progress_poll=20),
-            lambda: self.heads,
-            self.token,
-            lambda record, pod, answer: self.answers.append(answer) if answer else None,
-        )
+        self.found = [Head(job_record(body), agent.pod, Order())]
+        self.answers: list[GroupReport] = []
+        self.groups = Groups(Settings(progress_poll=20), self, Silence(self))
 
-    def has_token(self) -> None:
-        """The pod has the token, as those of this version do."""
-        self.heads, self.tokens = [(self.record, replace(self.agent.pod, token=TOKEN), Order())], []
+    def heads(self) -> list[Head]:
+        return self.found
 
-    async def token(self, record: JobRecord, pod: PodRecord) -> str:
-        if not self.tokens:
-            raise Unavailable(0, "NoAnswer", "no API server")
-        return self.tokens.pop(0)
+    def pods(self, job: JobRecord) -> list[PodRecord]:
+        return [head.pod for head in self.found]
+
+    def take_reports(
+        self, job: JobRecord, report: Report | None, group: GroupReport | None
+    ) -> None:
+        if group is not None:
+            self.answers.append(group)
+
+    def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
+        raise AssertionError
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -199,13 +198,14 @@ async def until(holds: Callable[[], object]) -> None:
 async def asking(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watcher]:
     monkeypatch.setattr(groups, "LOOK_SECONDS", 0.02)
     watcher = Watcher(agent)
-    run = asyncio.create_task(watcher.groups.run())
-    try:
-        yield watcher
-    finally:
-        run.cancel()
-        await asyncio.wait([run])
-        assert len(watcher.groups) == 0
+    async with session(5) as http:
+        run = asyncio.create_task(watcher.groups.run(http))
+        try:
+            yield watcher
+        finally:
+            run.cancel()
+            await asyncio.wait([run])
+            assert len(watcher.groups) == 0
 
 
 async def test_a_request_is_held_and_another_order_is_given_at_once(
@@ -215,7 +215,7 @@ async def test_a_request_is_held_and_another_order_is_given_at_once(
         agent.holds = True
         await until(agent.is_held.is_set)
         assert [words["round"] for words in agent.asked] == ["0", "0"]
-        watcher.heads = [(watcher.record, agent.pod, Order(1, True))]
+        watcher.found = [watcher.found[0]._replace(order=Order(1, True))]
         watcher.groups.tell(agent.pod.uid, Order(1, True))
         watcher.groups.tell("another", Order(9))
         await until(lambda: len(agent.asked) == 3)
@@ -226,7 +226,7 @@ async def test_a_job_that_has_left_is_asked_no_more(monkeypatch: pytest.MonkeyPa
     async with serving() as agent, asking(agent, monkeypatch) as watcher:
         agent.holds = True
         await until(agent.is_held.is_set)
-        watcher.heads = []
+        watcher.found = []
         await until(lambda: len(watcher.groups) == 0)
 
 
@@ -270,28 +270,10 @@ def test_the_operator_may_open_as_many_files_as_the_system_lets_it() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_without_a_token_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "TOKEN_SECONDS", 0.01)
-    async with serving() as agent, asking(agent, monkeypatch) as watcher:
-        watcher.tokens = []
-        await asyncio.sleep(0.1)
-        assert not agent.asked
-        watcher.tokens = ["", TOKEN]
-        await until(lambda: watcher.answers)
-        assert agent.tokens[0] == f"Bearer {TOKEN}"
-
-
-async def test_a_token_that_is_known_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving() as agent, asking(agent, monkeypatch) as watcher:
-        watcher.has_token()
-        await until(lambda: watcher.answers)
-        assert set(agent.tokens) == {f"Bearer {TOKEN}"}
-
-
 def test_an_agent_that_never_answers_is_asked_less_and_less() -> None:
-    pauses = [groups.pause_after(missed, 1.0, 8.0) for missed in range(1, 12)]
-    assert pauses == [1.0] * groups.PATIENCE + [2.0, 4.0] + [8.0] * 4
-    assert groups.pause_after(10**9, 1.0, 8.0) == 8.0
+    pauses = [silence.pause_after(missed, 1.0, 8.0) for missed in range(1, 12)]
+    assert pauses == [1.0] * silence.PATIENCE + [2.0, 4.0] + [8.0] * 4
+    assert silence.pause_after(10**9, 1.0, 8.0) == 8.0
 
 
 async def test_an_agent_that_answers_again_is_asked_as_before(
@@ -301,20 +283,9 @@ async def test_an_agent_that_answers_again_is_asked_as_before(
     monkeypatch.setattr(groups, "MOST_PAUSE_SECONDS", 0.1)
     async with serving() as agent, asking(agent, monkeypatch) as watcher:
         agent.status = 500
-        await until(lambda: len(agent.asked) > groups.PATIENCE + 3)
+        await until(lambda: len(agent.asked) > silence.PATIENCE + 3)
         ((talk, _),) = watcher.groups._talks.values()
-        assert talk.missed > groups.PATIENCE
+        assert talk.missed > silence.PATIENCE
         agent.status = 200
         await until(lambda: watcher.answers)
         assert talk.missed == 0
-
-
-async def test_another_order_is_given_with_the_known_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with serving() as agent, asking(agent, monkeypatch) as watcher:
-        watcher.has_token()
-        agent.holds = True
-        await until(agent.is_held.is_set)
-        watcher.heads = [(*watcher.heads[0][:2], Order(1))]
-        await until(lambda: agent.asked[-1]["round"] == "1")

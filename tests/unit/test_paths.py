@@ -9,8 +9,6 @@ from ddpjob.cluster import Resource
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.errors import Refused
-from ddpjob.plan.podrecord import pod_record
-from tests.builders import IDENTITY
 
 RESOURCES = [value for value in vars(cluster).values() if isinstance(value, Resource)]
 HOSTILE = [
@@ -43,15 +41,3 @@ async def test_no_request_is_sent_for_what_is_no_name(text: str) -> None:
         assert kube.requests == {}
     finally:
         await kube.close()
-
-
-@pytest.mark.parametrize(
-    "name", ["../../../pods", "digits-agent-..", "other-agent-12345678", "digits-agent-1234567g"]
-)
-def test_the_agents_config_map_is_named_by_the_operator_alone(name: str) -> None:
-    metadata = {**IDENTITY, "annotations": {"ddpjob.dev/agent": name}}
-    record = pod_record({"metadata": metadata})
-    assert record is not None and record.agent_config == ""
-    metadata["annotations"] = {"ddpjob.dev/agent": "digits-agent-0123abcd"}
-    record = pod_record({"metadata": metadata})
-    assert record is not None and record.agent_config == "digits-agent-0123abcd"

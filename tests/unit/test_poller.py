@@ -13,10 +13,10 @@ from aiohttp import web
 
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.agenthttp import MAX_BYTES, is_of_a_pod, session
+from ddpjob.controller.agents import ANSWER_SECONDS, fetch
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.memory import Memory
-from ddpjob.controller.poller import ANSWER_SECONDS, Poller, fetch
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports
@@ -77,7 +77,7 @@ async def without_end(request: web.Request) -> web.StreamResponse:
 
 
 async def asked(handler: Handler, seconds: float = ANSWER_SECONDS) -> Any:
-    async with agent(handler) as port, session(seconds, 8) as http:
+    async with agent(handler) as port, session(seconds) as http:
         return await fetch(http, replace(running(0), ip="127.0.0.1", agent_port=port))
 
 
@@ -132,7 +132,7 @@ async def test_a_head_without_end_is_not_read_on() -> None:
 
     async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with session(60, 8) as http:
+        async with session(60) as http:
             pod = replace(running(0), ip="127.0.0.1", agent_port=port)
             assert await fetch(http, pod) is None
         await gone.wait()
@@ -147,7 +147,7 @@ async def test_nobody_waits_for_a_slow_agent(handler: Handler) -> None:
 
 async def test_an_agent_that_is_not_there() -> None:
     (port,) = free_ports(1)
-    async with session(ANSWER_SECONDS, 8) as http:
+    async with session(ANSWER_SECONDS) as http:
         pod = replace(running(0), ip="127.0.0.1", agent_port=port)
         assert await fetch(http, pod) is None
 
@@ -157,7 +157,7 @@ async def test_on_a_cluster_a_pod_does_not_choose_where_requests_go() -> None:
     async with agent(answering(json.dumps(GOOD))) as port:
         pod = replace(running(0), ip="127.0.0.1", agent_port=port)
         for local in (True, False):
-            async with session(60, 8, local=local) as http:
+            async with session(60, local=local) as http:
                 assert (await fetch(http, pod) is not None) == local
 
 
@@ -186,14 +186,14 @@ def test_only_the_jobs_own_rank_0_is_asked() -> None:
     caches.put_pod(forged)
     caches.put_pod(own)
     memories[record.uid] = Memory(head=own.uid)
-    assert [pod.uid for _, pod, _ in controller._heads()] == [own.uid]
+    assert [head.pod.uid for head in controller.heads()] == [own.uid]
     memories[record.uid].head = ""
-    assert not list(controller._heads())
+    assert not list(controller.heads())
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 10.0), (200, 10.0), (1000, 50.0)])
 def test_progress_is_written_within_its_budget(jobs: int, seconds: float) -> None:
     """Once in 10 s for one job, twenty times a second for all: docs/operations.md."""
-    poller = Poller(Settings(), lambda: (), lambda record, report: None)
-    poller._running = jobs
-    assert poller.write_interval() == seconds
+    agents = Controller(LocalCluster()).agents
+    agents._running = jobs
+    assert agents.write_interval() == seconds

@@ -65,12 +65,12 @@ def test_who_is_silent_in_one_attempt_is_not_in_the_next() -> None:
     record = job_record(ours.model_dump(by_alias=True, mode="json", exclude_none=True))
     controller, memory = Controller(LocalCluster()), Memory()
     controller.reconciler.memories[record.uid] = memory
-    controller._silent(record, 0, frozenset((1,)))
+    controller.take_silent(record, 0, frozenset((1,)))
     later = with_status(ours, ours.status.model_copy(update={"attempt": 1}))
     observe = controller.reconciler._observe
     assert observe(ours, memory).silent == {1} and not observe(later, memory).silent
-    controller._silent(record, 1, frozenset((2,)))
-    controller._silent(record, 0, frozenset((1, 3)))
+    controller.take_silent(record, 1, frozenset((2,)))
+    controller.take_silent(record, 0, frozenset((1, 3)))
     assert observe(later, memory).silent == {2}
     memory.enter(1, 0)
     assert not observe(ours, memory).silent and observe(later, memory).silent == {2}

@@ -11,10 +11,11 @@ import pytest
 from aiohttp import web
 
 from ddpjob.controller import silence
-from ddpjob.controller.groups import Answer
+from ddpjob.controller.agenthttp import session
 from ddpjob.controller.jobrecord import JobRecord, job_record
+from ddpjob.controller.memory import Head, Order
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
-from ddpjob.plan.observed import GroupReport, PodRecord
+from ddpjob.plan.observed import GroupReport, PodRecord, Report
 from ddpjob_agent.lease import LEASE
 from tests.builders import failed, job, running, summary
 from tests.cluster.processes import free_ports
@@ -162,18 +163,28 @@ class Nodes:
 
     def __init__(self, timeout: int) -> None:
         self.pages: dict[int, dict[str, Any] | None] = {}
-        self.pods: dict[int, PodRecord] = {}
+        self.by_rank: dict[int, PodRecord] = {}
         self.timeout = timeout
         self.told: list[frozenset[int]] = []
-        self.ended: list[tuple[JobRecord, PodRecord]] = []
+        self.ended: list[Head] = []
         self.asked: list[int] = []
         body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
         self.record: JobRecord = job_record(body)
-        self.silence = Silence(
-            lambda _: self.pods.values(),
-            lambda _, __, silent: self.told.append(silent),
-            lambda: self.ended,
-        )
+        self.silence = Silence(self)
+
+    def heads(self) -> list[Head]:
+        return self.ended
+
+    def pods(self, job: JobRecord) -> list[PodRecord]:
+        return [*self.by_rank.values()]
+
+    def take_reports(
+        self, job: JobRecord, report: Report | None, group: GroupReport | None
+    ) -> None:
+        raise AssertionError
+
+    def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
+        self.told.append(silent)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         rank = int(request.host.split(":")[0].rpartition(".")[2]) - 10
@@ -186,17 +197,16 @@ class Nodes:
     def heard(self, **unheard: float) -> None:
         """Rank 0's agent has answered."""
         seconds = {int(name[1:]): value for name, value in unheard.items()}
-        answer = Answer(1, GroupReport(0, 0, True), None, unheard=seconds)
-        self.silence.heard(self.record, self.pods[0], answer)
+        self.silence.heard(Head(self.record, self.by_rank[0], Order()), seconds)
 
     def missed(self) -> None:
         """Rank 0's agent has not."""
-        self.silence.heard(self.record, self.pods[0], None)
+        self.silence.heard(Head(self.record, self.by_rank[0], Order()), None)
 
     def over(self, words: str) -> None:
         """Rank 0 has ended with this message."""
-        self.pods[0] = replace(failed(0, words), node_timeout=self.timeout)
-        self.ended = [(self.record, self.pods[0])]
+        self.by_rank[0] = replace(failed(0, words), node_timeout=self.timeout)
+        self.ended = [Head(self.record, self.by_rank[0], Order())]
 
 
 @asynccontextmanager
@@ -211,16 +221,17 @@ async def nodes(count: int, timeout: int = 1) -> AsyncIterator[Nodes]:
         await web.TCPSite(runner, address, port).start()
         found.pages[rank] = {}
         pod = replace(running(rank), ip=address, agent_port=port, node_timeout=timeout)
-        found.pods[rank] = pod
-    task = asyncio.create_task(found.silence.run())
-    await asyncio.sleep(0)
-    try:
-        yield found
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        await runner.cleanup()
+        found.by_rank[rank] = pod
+    async with session(2) as http:
+        task = asyncio.create_task(found.silence.run(http))
+        await asyncio.sleep(0)
+        try:
+            yield found
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await runner.cleanup()
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -303,7 +314,7 @@ async def test_an_ended_node_stands_in_for_its_word() -> None:
     async with nodes(2) as seen:
         seen.pages[0] = None
         words = summary(reason="NodeSilent", peer=True)
-        seen.pods[1] = failed(1, words)
+        seen.by_rank[1] = failed(1, words)
         seen.heard()
         seen.missed()
         await until(lambda: seen.told)
@@ -333,7 +344,7 @@ async def test_nobody_is_asked_for_a_rank_0_that_has_ended_of_something_else(
         seen.over(summary(reason="Exception"))
         await asyncio.sleep(0.2)
         seen.over(summary(reason="NodeSilent", peer=True))
-        seen.pods[1] = failed(1, summary(reason="NodeSilent", peer=True))
+        seen.by_rank[1] = failed(1, summary(reason="NodeSilent", peer=True))
         await asyncio.sleep(0.2)
         assert not seen.asked and not seen.silence._evidence
 
@@ -349,7 +360,7 @@ async def test_another_pod_at_its_address_is_not_the_node(page: dict[str, Any]) 
 
 async def test_pods_without_the_time_out_are_not_asked() -> None:
     async with nodes(2) as seen:
-        seen.pods[0] = replace(seen.pods[0], node_timeout=0)
+        seen.by_rank[0] = replace(seen.by_rank[0], node_timeout=0)
         seen.heard(n1=60.0)
         seen.missed()
         assert not seen.silence._inquiries
@@ -368,6 +379,6 @@ async def test_an_attempt_that_is_over_is_forgotten() -> None:
     async with nodes(2) as seen:
         seen.pages[1] = None
         seen.heard(n1=60.0)
-        seen.silence.forget(seen.pods[0].uid)
+        seen.silence.forget(seen.by_rank[0].uid)
         await until(lambda: not seen.silence._inquiries)
         assert not seen.silence._evidence and seen.told == []

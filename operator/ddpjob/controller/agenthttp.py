@@ -42,9 +42,9 @@ COST = 0.001
 class AgentHttp:
     """A session for requests to agents."""
 
-    def __init__(self, http: aiohttp.ClientSession, shares: Shares, *, local: bool) -> None:
+    def __init__(self, http: aiohttp.ClientSession, *, local: bool) -> None:
         """`local`: agents are on this machine; else none is asked there."""
-        self._http, self._shares, self._local = http, shares, local
+        self._http, self._shares, self._local = http, Shares(), local
 
     async def read(
         self,
@@ -92,21 +92,19 @@ class AgentHttp:
 
 
 @asynccontextmanager
-async def session(
-    seconds: float, limit: int, shares: Shares | None = None, *, local: bool = True
-) -> AsyncIterator[AgentHttp]:
-    """A session for requests to agents: of so many seconds each, so many at a time, 0 for any."""
+async def session(seconds: float, *, local: bool = True) -> AsyncIterator[AgentHttp]:
+    """A session for requests to agents, of so many seconds each if nothing else is said."""
     # No cookies: what one pod sets, another must not get.
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(
         timeout=_within(seconds),
         cookie_jar=jar,
-        connector=_Connector(limit=limit, force_close=True),
+        connector=_Connector(limit=0, force_close=True),
         auto_decompress=False,  # no agent compresses
         max_line_size=MAX_LINE,
         max_field_size=MAX_LINE,
     ) as http:
-        yield AgentHttp(http, shares or Shares(), local=local)
+        yield AgentHttp(http, local=local)
 
 
 def is_of_a_pod(ip: str) -> bool:

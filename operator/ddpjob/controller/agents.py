@@ -1,73 +1,36 @@
 """What the operator hears of the agents of running jobs, and tells them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 
-from ddpjob.controller.groups import Answer, Groups
-from ddpjob.controller.jobrecord import JobRecord
-from ddpjob.controller.memory import Order
-from ddpjob.controller.poller import Poller
-from ddpjob.controller.shares import Shares
+from ddpjob.controller.agenthttp import AgentHttp, session
+from ddpjob.controller.groups import Groups, knows_all
+from ddpjob.controller.memory import Desk, Head, Order
 from ddpjob.controller.silence import Silence
-from ddpjob.plan.observed import GroupReport, PodRecord, Report
+from ddpjob.plan.observed import PodRecord, Report
+from ddpjob.plan.termination import AgentReport
 from ddpjob.settings import Settings
 
-
-@dataclass(frozen=True)
-class Desk:
-    """What agents are asked on behalf of, and who takes their answers."""
-
-    heads: Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]]
-    """The jobs, each with rank 0's own pod of its attempt, which runs or has failed, and the order
-    for the group."""
-    pods: Callable[[JobRecord], Iterable[PodRecord]]
-    """Returns a job's pods."""
-    token: Callable[[JobRecord, PodRecord], Awaitable[str]]
-    """Returns what the agents of an earlier version know the operator by. Raises ClusterError."""
-    deliver: Callable[[JobRecord, Report | None, GroupReport | None], None]
-    """Takes what rank 0's agent has said: of the progress, and of all nodes."""
-    take_silent: Callable[[JobRecord, int, frozenset[int]], None]
-    """Takes the ranks of the silent nodes of a job's attempt."""
+# Agents that are asked for progress at a time, and the seconds that each has for its answer.
+IN_FLIGHT, ANSWER_SECONDS = 64, 2.0
 
 
 class Agents:
     """Asks rank 0's agent of every running job: by a long poll where it knows of all nodes."""
 
     def __init__(self, settings: Settings, desk: Desk) -> None:
-        def polled() -> Iterable[tuple[JobRecord, PodRecord]]:
-            return ((job, pod) for job, pod, _ in desk.heads() if _answers(pod, for_all=False))
-
-        def held() -> Iterable[tuple[JobRecord, PodRecord, Order]]:
-            return (head for head in desk.heads() if _answers(head[1], for_all=True))
-
-        def ended() -> Iterable[tuple[JobRecord, PodRecord]]:
-            return ((job, pod) for job, pod, _ in desk.heads() if not pod.running)
-
-        def answered(record: JobRecord, pod: PodRecord, answer: Answer | None) -> None:
-            self._silence.heard(record, pod, answer)
-            if answer is not None:
-                desk.deliver(record, answer.report, answer.group)
-
-        def reported(record: JobRecord, report: Report) -> None:
-            desk.deliver(record, report, None)
-
-        shares = Shares()
-        local = settings.loopback_agents
-        self._silence = Silence(desk.pods, desk.take_silent, ended, shares, local=local)
-        self._groups = Groups(
-            settings,
-            held,
-            desk.token,
-            answered,
-            forget=self._silence.forget,
-            shares=shares,
-        )
-        self._poller = Poller(settings, polled, reported, lambda: len(self._groups), shares)
+        self._settings, self._desk = settings, desk
+        self._silence = Silence(desk)
+        self._groups = Groups(settings, desk, self._silence)
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._running = 0
 
     def write_interval(self) -> float:
-        """Return the seconds between two writes of one job's progress."""
-        return self._poller.write_interval()
+        """Return the seconds between two writes of one job's progress.
+
+        The more jobs run, the longer it is: `settings.progress_writes_per_second` is for all.
+        """
+        settings = self._settings
+        return max(settings.progress_write, self._running / settings.progress_writes_per_second)
 
     def tell(self, pod_uid: str, order: Order) -> None:
         """Have rank 0's agent, which runs in this pod, given an order if it is another one."""
@@ -75,12 +38,32 @@ class Agents:
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._poller.run())
-            tasks.create_task(self._groups.run())
-            tasks.create_task(self._silence.run())
+        local = self._settings.loopback_agents
+        async with session(ANSWER_SECONDS, local=local) as http, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._groups.run(http))
+            tasks.create_task(self._silence.run(http))
+            while True:
+                heads = [
+                    head
+                    for head in self._desk.heads()
+                    if head.pod.running and not knows_all(head.pod)
+                ]
+                self._running = len(self._groups) + len(heads)
+                await asyncio.gather(*(self._ask(http, head) for head in heads))
+                await asyncio.sleep(self._settings.progress_poll)
+
+    async def _ask(self, http: AgentHttp, head: Head) -> None:
+        """Ask an agent that knows of its own node alone."""
+        async with self._slots:
+            report = await fetch(http, head.pod)
+        if report is not None:
+            self._desk.take_reports(head.job, report, None)
 
 
-def _answers(head: PodRecord, *, for_all: bool) -> bool:
-    """Whether rank 0's agent runs, and knows of the other nodes or, without `for_all`, does not."""
-    return head.running and (head.in_place or head.node_timeout > 0) == for_all
+async def fetch(http: AgentHttp, pod: PodRecord) -> Report | None:
+    """Return the progress that the pod's agent reports.
+
+    Returns None if the agent does not answer in time, or if the answer is no report of this pod.
+    """
+    page = await http.read(pod, "/progress", AgentReport)
+    return page.report() if page is not None and page.is_of(pod) else None

@@ -1,7 +1,6 @@
 """Creates and deletes what a job has: Service, NetworkPolicy, pods, and the agent for these."""
 
 import asyncio
-import base64
 import logging
 import math
 import time
@@ -23,7 +22,6 @@ from ddpjob.cluster import (
     Cluster,
     Resource,
 )
-from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.controller.memory import Caches, Memory, Rendered
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
@@ -232,23 +230,6 @@ class Children:
             await self.cluster.delete(DDPJOBS, job.namespace, job.name, uid=job.uid)
         except NotFound:
             self.caches.remove_job(job.uid)
-
-    async def token(self, job: JobRecord, pod: PodRecord) -> str:
-        """Return the token of a pod that an earlier version has made; "" if there is none.
-
-        Raises ClusterError.
-        """
-        if not pod.agent_config:
-            return ""
-        existing = await self._get(CONFIGMAPS, job.namespace, pod.agent_config)
-        owner = _controller(existing) if existing else None
-        if existing is None or owner is None or owner.get("uid") != job.uid:
-            return ""
-        try:
-            found = base64.b64decode(existing["binaryData"]["token"], validate=True)
-            return names.as_token(found.decode())
-        except (KeyError, TypeError, ValueError):
-            return ""
 
     async def _create_child(
         self, job: DDPJob, resource: Resource, body: Body, memory: Memory

@@ -9,12 +9,13 @@ from importlib import resources
 from secrets import token_bytes
 
 from ddpjob import names
+from ddpjob.api import DDPJob
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Cache, Informer
-from ddpjob.controller.agents import Agents, Desk
+from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import Children
 from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Caches, Order
+from ddpjob.controller.memory import Caches, Head
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.errors import ClusterError, Refused
@@ -80,7 +81,7 @@ class Controller:
         )
         caches = Caches(
             job=lambda namespace, name: self.jobs.get((namespace, name)),
-            pods=self.pods_of,
+            pods=self.pods,
             # The reconciler goes on from its own writes. As events they would cut the back-off.
             put_job=partial(self._job_cache.put, own=True),
             put_pod=partial(self._pod_cache.put, own=True),
@@ -88,14 +89,7 @@ class Controller:
             remove_job=self._job_cache.remove,
         )
         children = Children(cluster, caches, load_agent(), self.settings, token_bytes(32))
-        desk = Desk(
-            heads=self._heads,
-            pods=lambda record: self.pods_of(record.namespace, record.uid),
-            token=children.token,
-            deliver=self._reported,
-            take_silent=self._silent,
-        )
-        self.agents = Agents(self.settings, desk)
+        self.agents = Agents(self.settings, self)
         self.reconciler = Reconciler(cluster, caches, children, self.settings, self.agents)
         labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
@@ -144,9 +138,9 @@ class Controller:
         if memory is None or memory.version != version:
             self.trigger(namespace, name)
 
-    def pods_of(self, namespace: str, uid: str) -> Iterable[PodRecord]:
-        """The pods of the job's namespace that name the job with this uid as their controller."""
-        return self._pods.get((namespace, uid), {}).values()
+    def pods(self, job: DDPJob | JobRecord) -> Iterable[PodRecord]:
+        """The pods of the job's namespace that name the job as their controller."""
+        return self._pods.get((job.namespace, job.uid), {}).values()
 
     @property
     def ready(self) -> bool:
@@ -205,41 +199,39 @@ class Controller:
         if is_of_job and memory is not None and memory.missed is not None:
             memory.missed.add((record.attempt, record.rank))
 
-    def _heads(self) -> Iterator[tuple[JobRecord, PodRecord, Order]]:
+    def heads(self) -> Iterator[Head]:
         """The jobs, each with rank 0's own pod of its attempt, and the group's order.
 
         The pod runs, or has failed.
         """
-        for record in list(self.jobs.values()):
-            memory = self.reconciler.memories.get(record.uid)
+        for job in list(self.jobs.values()):
+            memory = self.reconciler.memories.get(job.uid)
             if memory is None or not memory.head:
                 continue
-            pods = self.pods_of(record.namespace, record.uid)
-            head = next((pod for pod in pods if pod.uid == memory.head), None)
+            head = next((pod for pod in self.pods(job) if pod.uid == memory.head), None)
             if head is not None and (head.running and head.ip or head.result == "failed"):
-                yield record, head, memory.order
+                yield Head(job, head, memory.order)
 
-    def _reported(
-        self, record: JobRecord, report: Report | None, group: GroupReport | None
+    def take_reports(
+        self, job: JobRecord, report: Report | None, group: GroupReport | None
     ) -> None:
         """Keep what an agent says for the next decision, and have that made if it is news."""
-        memory = self.reconciler.memories.get(record.uid)
+        memory = self.reconciler.memories.get(job.uid)
         if memory is None:
             return
         news = (report or memory.report, group or memory.group)
         if news != (memory.report, memory.group):
             memory.report, memory.group = news
-            self.trigger(record.namespace, record.name)
+            self.trigger(job.namespace, job.name)
 
-    def _silent(self, record: JobRecord, attempt: int, silent: frozenset[int]) -> None:
+    def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
         """Keep which nodes of an attempt are silent for the next decision, and have that made."""
-        memory = self.reconciler.memories.get(record.uid)
+        memory = self.reconciler.memories.get(job.uid)
         if memory is not None and memory.silent.get(attempt, frozenset()) != silent:
             words = format_ranks(silent)
-            place = record.namespace, record.name, attempt
-            log.info("job=%s/%s attempt=%d silent=%s", *place, words)
+            log.info("job=%s/%s attempt=%d silent=%s", job.namespace, job.name, attempt, words)
             memory.silent[attempt] = silent
-            self.trigger(record.namespace, record.name)
+            self.trigger(job.namespace, job.name)
 
     async def _work(self) -> None:
         while True:

@@ -9,18 +9,16 @@ import asyncio
 import math
 import resource
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from ddpjob.controller.agenthttp import AgentHttp, session
-from ddpjob.controller.jobrecord import JobRecord
-from ddpjob.controller.memory import Order
-from ddpjob.controller.shares import Shares
-from ddpjob.errors import ClusterError
+from ddpjob.controller.agenthttp import AgentHttp
+from ddpjob.controller.memory import Desk, Head, Order
+from ddpjob.controller.silence import LOOK_SECONDS, Silence, pause_after
 from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord, Report
 from ddpjob.plan.termination import AgentReport, TerminationMessage
 from ddpjob.settings import Settings
@@ -34,15 +32,8 @@ REQUEST_SECONDS = 30.0
 LATE_SECONDS = 3.0
 # An agent that always has news gets so many requests at once, and then so many a second.
 BURST, RATE = 20, 2.0
-# The pause after a request without an answer. After so many in a row it doubles with each, so that
-# an operator that a NetworkPolicy keeps from all agents has time for its other work.
-PAUSE_SECONDS, MOST_PAUSE_SECONDS, PATIENCE = 1.0, 8.0, 5
-# The pause after a ConfigMap of an earlier version that could not be read, or has no token.
-TOKEN_SECONDS = 10.0
-# So many of these are read at a time: each has an agent of 60 KB.
-TOKENS_AT_ONCE = 4
-# New jobs, and those whose rank 0 has ended, are looked for so often.
-LOOK_SECONDS = 2.0
+# The pause after a request without an answer, at first and at most.
+PAUSE_SECONDS, MOST_PAUSE_SECONDS = 1.0, 8.0
 
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -136,28 +127,10 @@ class _Talk:
 class Groups:
     """Keeps a request at rank 0's agent of every running job that may be restarted in place."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        heads: Callable[[], Iterable[tuple[JobRecord, PodRecord, Order]]],
-        token: Callable[[JobRecord, PodRecord], Awaitable[str]],
-        deliver: Callable[[JobRecord, PodRecord, Answer | None], None],
-        *,
-        forget: Callable[[str], None] = lambda uid: None,
-        shares: Shares | None = None,
-    ) -> None:
-        """`heads` returns running jobs with rank 0's pod and the order.
-
-        `deliver` takes answers, and None for a request without one; `forget` the uid of a pod that
-        is asked no more. `token` returns what the agents of an earlier version know the operator
-        by, "" if there is nothing, or raises ClusterError.
-        """
-        self._settings, self._heads, self._deliver = settings, heads, deliver
-        self._token, self._forget = token, forget
-        self._shares = shares
+    def __init__(self, settings: Settings, desk: Desk, silence: Silence) -> None:
+        self._settings, self._desk, self._silence = settings, desk, silence
         self._talks: dict[str, tuple[_Talk, asyncio.Task[None]]] = {}  # by uid of the pod
         self._held = 0
-        self._reading = asyncio.Semaphore(TOKENS_AT_ONCE)
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._most_held = most_held()
 
@@ -170,57 +143,43 @@ class Groups:
         if pod_uid in self._talks:
             self._talks[pod_uid][0].give(order)
 
-    async def run(self) -> None:
+    async def run(self, http: AgentHttp) -> None:
         """Ask until cancelled."""
-        local = self._settings.loopback_agents
         try:
-            async with session(REQUEST_SECONDS, 0, self._shares, local=local) as http:
-                while True:
-                    heads = {pod.uid: (record, pod, order) for record, pod, order in self._heads()}
-                    for uid in self._talks.keys() - heads.keys():
-                        self._talks.pop(uid)[1].cancel()
-                        self._forget(uid)
-                    for uid, (record, pod, order) in heads.items():
-                        if uid not in self._talks:
-                            talk = _Talk(order)
-                            task = asyncio.create_task(self._follow(http, record, pod, talk))
-                            self._talks[uid] = talk, task
-                        self.tell(uid, order)
-                    await asyncio.sleep(LOOK_SECONDS)
+            while True:
+                heads = {
+                    head.pod.uid: head
+                    for head in self._desk.heads()
+                    if head.pod.running and knows_all(head.pod)
+                }
+                for uid in self._talks.keys() - heads.keys():
+                    self._talks.pop(uid)[1].cancel()
+                    self._silence.forget(uid)
+                for uid, head in heads.items():
+                    if uid not in self._talks:
+                        talk = _Talk(head.order)
+                        task = asyncio.create_task(self._follow(http, head, talk))
+                        self._talks[uid] = talk, task
+                    self.tell(uid, head.order)
+                await asyncio.sleep(LOOK_SECONDS)
         finally:
             for _, task in self._talks.values():
                 task.cancel()
             self._talks.clear()
 
-    async def _follow(
-        self, http: AgentHttp, record: JobRecord, pod: PodRecord, talk: _Talk
-    ) -> None:
+    async def _follow(self, http: AgentHttp, head: Head, talk: _Talk) -> None:
         """Ask one agent until cancelled."""
-        token = pod.token
         while True:
             await asyncio.sleep(talk.pause())
-            if not token:
-                with suppress(ClusterError):
-                    async with self._reading:
-                        token = await self._token(record, pod)
-                if not token:
-                    await asyncio.sleep(TOKEN_SECONDS)
-                    continue
-            answer = await self._ask(http, record, pod, token, talk)
+            answer = await self._ask(http, head, talk)
             if answer is not None:
                 talk.last, talk.missed = answer, 0
-                self._deliver(record, pod, answer)
+                self._silence.heard(head, answer.unheard)
+                self._desk.take_reports(head.job, answer.report, answer.group)
 
-    async def _ask(
-        self,
-        http: AgentHttp,
-        record: JobRecord,
-        pod: PodRecord,
-        token: str,
-        talk: _Talk,
-    ) -> Answer | None:
+    async def _ask(self, http: AgentHttp, head: Head, talk: _Talk) -> Answer | None:
         """Return the answer; None if there is none, or the order has changed meanwhile."""
-        is_held = self._held < self._most_held
+        is_held, pod = self._held < self._most_held, head.pod
         seconds = self._settings.progress_poll
         if pod.node_timeout:  # an agent that hears nobody for somewhat less ends its ranks
             seconds = min(seconds, pod.node_timeout / 3)
@@ -230,7 +189,7 @@ class Groups:
         self._held += is_held
         async with nullcontext() if is_held else self._at_once:
             talk.request = asyncio.create_task(
-                fetch_group(http, pod, token, talk.order, talk.last, seconds)
+                fetch_group(http, pod, talk.order, talk.last, seconds)
             )
             try:
                 answer = await talk.request
@@ -243,7 +202,7 @@ class Groups:
             finally:
                 self._held -= is_held
         if answer is None:
-            self._deliver(record, pod, None)
+            self._silence.heard(head, None)
             talk.missed += 1
             await asyncio.sleep(pause_after(talk.missed, PAUSE_SECONDS, MOST_PAUSE_SECONDS))
         return answer
@@ -255,18 +214,13 @@ def most_held() -> int:
     return MOST_HELD if soft == resource.RLIM_INFINITY else min(MOST_HELD, soft - OTHER_DESCRIPTORS)
 
 
-def pause_after(missed: int, first: float, most: float) -> float:
-    """Return the seconds to wait after so many requests in a row without an answer."""
-    return min(most, first * 2.0 ** min(32, max(0, missed - PATIENCE)))
+def knows_all(pod: PodRecord) -> bool:
+    """Whether rank 0's agent in this pod knows of the other nodes."""
+    return pod.in_place or pod.node_timeout > 0
 
 
 async def fetch_group(
-    http: AgentHttp,
-    pod: PodRecord,
-    token: str,
-    order: Order,
-    last: Answer | None,
-    seconds: float,
+    http: AgentHttp, pod: PodRecord, order: Order, last: Answer | None, seconds: float
 ) -> Answer | None:
     """Give an agent an order, and return what it answers once there is more than in `last`.
 
@@ -277,7 +231,7 @@ async def fetch_group(
     query = f"round={order.round}&after={after}&hold={hold}&ends={int(order.ends)}"
     if last and last.stamp is not None:
         query += f"&heard={last.stamp!r}"
-    headers = {"Authorization": f"Bearer {token}"}
+    headers = {"Authorization": f"Bearer {pod.token}"}
     within = hold + LATE_SECONDS if pod.node_timeout or not hold else REQUEST_SECONDS
     page = await http.read(pod, f"/group?{query}", _Page, headers, within)
     if page is None or not page.is_of(pod):

@@ -4,7 +4,9 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
+from ddpjob.api import DDPJob
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.plan.observed import GroupReport, PodRecord, Report
@@ -100,12 +102,42 @@ class Caches:
 
     job: Callable[[str, str], JobRecord | None]
     """(namespace, name) → the job."""
-    pods: Callable[[str, str], Iterable[PodRecord]]
-    """(namespace, uid) of a job → the pods that name it as their controller."""
+    pods: Callable[[DDPJob | JobRecord], Iterable[PodRecord]]
+    """The pods that name a job as their controller."""
     put_job: Callable[[JobRecord], None]
     put_pod: Callable[[PodRecord], None]
     remove_pod: Callable[[str], None]
     remove_job: Callable[[str], None]
+
+
+class Head(NamedTuple):
+    """A job with rank 0's own pod of its attempt, which runs or has failed, and its order."""
+
+    job: JobRecord
+    pod: PodRecord
+    order: Order
+
+
+class Desk(Protocol):
+    """On whose behalf agents are asked, and who takes what they say."""
+
+    def heads(self) -> Iterable[Head]:
+        """Return the jobs whose agents are to be asked."""
+        ...
+
+    def pods(self, job: JobRecord) -> Iterable[PodRecord]:
+        """Return a job's pods."""
+        ...
+
+    def take_reports(
+        self, job: JobRecord, report: Report | None, group: GroupReport | None
+    ) -> None:
+        """Take what rank 0's agent has said: of the progress, and of all nodes."""
+        ...
+
+    def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
+        """Take the ranks of the silent nodes of a job's attempt."""
+        ...
 
 
 def elapsed(moment: float | None) -> float:

@@ -141,7 +141,7 @@ class Reconciler:
         ready = memory.prepared == place
         rendered = memory.rendered if memory.rendered and memory.rendered.place == place else None
         return Observed(
-            pods=tuple(self.caches.pods(job.namespace, job.uid)),
+            pods=tuple(self.caches.pods(job)),
             confirmed=confirmed,
             children_ready=ready,
             create_error=memory.create_error,
@@ -160,7 +160,7 @@ class Reconciler:
 
     def _ahead(self, job: DDPJob) -> frozenset[str]:
         """Uids of the pods of attempts that the job has not begun."""
-        pods = self.caches.pods(job.namespace, job.uid)
+        pods = self.caches.pods(job)
         return frozenset(pod.uid for pod in pods if pod.attempt > job.status.attempt)
 
     async def _decide(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Decision:
@@ -227,7 +227,7 @@ class Reconciler:
     async def _settle(self, job: DDPJob, decision: Decision, memory: Memory) -> float | None:
         """Write counts and progress when they are due; return the seconds until then."""
         after = decision.requeue_after
-        pods = self.caches.pods(job.namespace, job.uid)
+        pods = self.caches.pods(job)
         if job.spec.has_agent and any(map(_waits_for_volumes, pods)):
             try:
                 await self.children.provide_agent(job)

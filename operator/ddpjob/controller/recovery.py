@@ -32,7 +32,7 @@ async def recover(cluster: Cluster, caches: Caches, job: DDPJob, memory: Memory)
     Raises ClusterError.
     """
     if memory.missed is None:
-        memory.missed = absent(job.status, caches.pods(job.namespace, job.uid))
+        memory.missed = absent(job.status, caches.pods(job))
     memory.missed = may_be_own(job, memory.missed)
     if not memory.missed or job.metadata.deletion_timestamp:
         return None

@@ -12,16 +12,14 @@ often than its pods take to start.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import Field
 
-from ddpjob.controller.agenthttp import AgentHttp, session
-from ddpjob.controller.groups import LOOK_SECONDS, Answer, pause_after
-from ddpjob.controller.jobrecord import JobRecord
-from ddpjob.controller.shares import Shares
+from ddpjob.controller.agenthttp import AgentHttp
+from ddpjob.controller.memory import Desk, Head
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.silent import heard_nobody
 from ddpjob.plan.termination import AgentReport
@@ -47,6 +45,11 @@ LOST_PART = 0.5
 # part, and what they have brought is judged so often.
 ANSWER_PART, PAUSE_PART, JUDGE_PART = 1 / 10, 1 / 15, 1 / 60
 MOST_ANSWER_SECONDS, MOST_PAUSE_SECONDS = 2.0, 10.0
+# New jobs, and those whose rank 0 has ended, are looked for so often.
+LOOK_SECONDS = 2.0
+# After so many requests in a row without an answer the pause doubles with each, so that an operator
+# that a NetworkPolicy keeps from all agents has time for its other work.
+PATIENCE = 5
 # All requests at a time, and those of one job: fewer, the more jobs have suspects.
 MOST_ASKED, MOST_OF_A_JOB, LEAST_OF_A_JOB = 512, 64, 8
 
@@ -83,7 +86,7 @@ class Evidence:
     unanswered: int = 0
     """Rounds of requests in a row in which rank 0 was asked, and nobody at all has answered."""
 
-    def answer(self, now: float, unheard: dict[int, float]) -> None:
+    def answer(self, now: float, unheard: Mapping[int, float]) -> None:
         """Take in an answer of rank 0's agent."""
         self.heard_at, self.is_met = now, True
         self.unheard = {rank: now - seconds for rank, seconds in unheard.items() if rank != 0}
@@ -181,78 +184,63 @@ class Evidence:
 class Silence:
     """Follows up what rank 0's agents, and their silence, say of nodes."""
 
-    def __init__(
-        self,
-        pods: Callable[[JobRecord], Iterable[PodRecord]],
-        deliver: Callable[[JobRecord, int, frozenset[int]], None],
-        ended: Callable[[], Iterable[tuple[JobRecord, PodRecord]]] = tuple,
-        shares: Shares | None = None,
-        *,
-        local: bool = True,
-    ) -> None:
-        """`pods` returns a job's pods; `deliver` takes the ranks of an attempt's silent nodes.
-
-        `ended` returns jobs that go on although rank 0's pod has failed, with that pod.
-        """
-        self._pods, self._deliver, self._ended = pods, deliver, ended
-        self._shares, self._local = shares, local
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
         self._evidence: dict[str, Evidence] = {}  # by uid of rank 0's pod
         self._inquiries: dict[str, asyncio.Task[None]] = {}
         self._asked = asyncio.Semaphore(MOST_ASKED)
         self._http: AgentHttp | None = None
 
-    async def run(self) -> None:
+    async def run(self, http: AgentHttp) -> None:
         """Ask until cancelled."""
+        self._http = http
+        over = dict[str, Head]()
         try:
-            async with session(
-                MOST_ANSWER_SECONDS, 0, self._shares, local=self._local
-            ) as self._http:
-                over = dict[str, tuple[JobRecord, PodRecord]]()
-                while True:
-                    known = over.keys()
-                    over = {
-                        pod.uid: (job, pod) for job, pod in self._ended() if self._is_over(job, pod)
-                    }
-                    for uid in known - over.keys():
-                        self.forget(uid)
-                    for record, head in over.values():
-                        evidence = self._evidence_of(head)
-                        evidence.is_over = True
-                        self._look_into(record, head, evidence)
-                    await asyncio.sleep(LOOK_SECONDS)
+            while True:
+                known = over.keys()
+                over = {head.pod.uid: head for head in self._desk.heads() if self._is_over(head)}
+                for uid in known - over.keys():
+                    self.forget(uid)
+                for head in over.values():
+                    evidence = self._evidence_of(head.pod)
+                    evidence.is_over = True
+                    self._look_into(head, evidence)
+                await asyncio.sleep(LOOK_SECONDS)
         finally:
             for task in self._inquiries.values():
                 task.cancel()
             self._http = None
 
-    def heard(self, record: JobRecord, head: PodRecord, answer: Answer | None) -> None:
-        """Take in an answer of rank 0's agent, or that there is none."""
-        if not head.node_timeout:
+    def heard(self, head: Head, unheard: Mapping[int, float] | None) -> None:
+        """Take in which nodes rank 0's agent has not heard; None if it has not answered itself."""
+        if not head.pod.node_timeout:
             return
-        now, evidence = time.monotonic(), self._evidence_of(head)
-        if answer is None:
+        now, evidence = time.monotonic(), self._evidence_of(head.pod)
+        if unheard is None:
             evidence.miss(0, now)
         else:
-            evidence.answer(now, dict(answer.unheard))
+            evidence.answer(now, unheard)
         if evidence.is_due(now):
-            self._look_into(record, head, evidence)
+            self._look_into(head, evidence)
 
-    def _is_over(self, record: JobRecord, head: PodRecord) -> bool:
+    def _is_over(self, head: Head) -> bool:
         """Whether rank 0 has ended because it heard nobody, and others have not ended."""
-        left = (pod for pod in self._own(record, head) if pod.running)
-        return head.node_timeout > 0 and heard_nobody(head) and any(left)
+        if head.pod.running or not head.pod.node_timeout or not heard_nobody(head.pod):
+            return False
+        return any(pod.running for pod in self._own(head))
 
     def _evidence_of(self, head: PodRecord) -> Evidence:
         if head.uid not in self._evidence:
             self._evidence[head.uid] = Evidence(head.node_timeout, time.monotonic())
         return self._evidence[head.uid]
 
-    def _look_into(self, record: JobRecord, head: PodRecord, evidence: Evidence) -> None:
+    def _look_into(self, head: Head, evidence: Evidence) -> None:
         """Inquire, if nobody does yet."""
-        if head.uid not in self._inquiries and self._http is not None:
-            task = asyncio.create_task(self._inquire(self._http, record, head, evidence))
-            self._inquiries[head.uid] = task
-            task.add_done_callback(lambda _: self._inquiries.pop(head.uid, None))
+        uid = head.pod.uid
+        if uid not in self._inquiries and self._http is not None:
+            task = asyncio.create_task(self._inquire(self._http, head, evidence))
+            self._inquiries[uid] = task
+            task.add_done_callback(lambda _: self._inquiries.pop(uid, None))
 
     def forget(self, uid: str) -> None:
         """Forget an attempt, by the uid of rank 0's pod."""
@@ -260,31 +248,27 @@ class Silence:
         if task := self._inquiries.get(uid):
             task.cancel()
 
-    async def _inquire(
-        self, http: AgentHttp, record: JobRecord, head: PodRecord, evidence: Evidence
-    ) -> None:
+    async def _inquire(self, http: AgentHttp, head: Head, evidence: Evidence) -> None:
         """Ask suspects, and judge them, until there are none."""
         told = frozenset[int]()
-        asking = asyncio.create_task(self._keep_asking(http, record, head, evidence))
+        asking = asyncio.create_task(self._keep_asking(http, head, evidence))
         try:
             while evidence.is_over or evidence.suspects():
                 silent = evidence.silent(time.monotonic())
-                running = {pod.rank for pod in self._own(record, head) if pod.running}
+                running = {pod.rank for pod in self._own(head) if pod.running}
                 if (silent & running) != told:
                     told = silent & running
-                    self._deliver(record, head.attempt, told)
+                    self._desk.take_silent(head.job, head.pod.attempt, told)
                 await asyncio.sleep(evidence.timeout * JUDGE_PART)
         finally:
             asking.cancel()
         if told:
-            self._deliver(record, head.attempt, frozenset())
+            self._desk.take_silent(head.job, head.pod.attempt, frozenset())
 
-    async def _keep_asking(
-        self, http: AgentHttp, record: JobRecord, head: PodRecord, evidence: Evidence
-    ) -> None:
+    async def _keep_asking(self, http: AgentHttp, head: Head, evidence: Evidence) -> None:
         """Ask suspects, and others about rank 0, until cancelled."""
         while True:
-            own = self._own(record, head)
+            own = self._own(head)
             self._look_at_ends(own, evidence)
             running = {pod.rank: pod for pod in own if pod.running and pod.ip}
             evidence.hearing.intersection_update(running)  # others say nothing any more
@@ -302,9 +286,9 @@ class Silence:
             pause = min(evidence.timeout * PAUSE_PART, MOST_PAUSE_SECONDS)
             await asyncio.sleep(pause_after(evidence.unanswered, pause, evidence.timeout))
 
-    def _own(self, record: JobRecord, head: PodRecord) -> list[PodRecord]:
+    def _own(self, head: Head) -> list[PodRecord]:
         """The pods of the attempt."""
-        return [pod for pod in self._pods(record) if pod.attempt == head.attempt]
+        return [pod for pod in self._desk.pods(head.job) if pod.attempt == head.pod.attempt]
 
     def _look_at_ends(self, own: Iterable[PodRecord], evidence: Evidence) -> None:
         """Take in which nodes have ended because they heard nobody."""
@@ -333,3 +317,8 @@ class Silence:
         else:
             evidence.witness(pod.rank, now, page.unheard_seconds)
         return True
+
+
+def pause_after(missed: int, first: float, most: float) -> float:
+    """Return the seconds to wait after so many requests in a row without an answer."""
+    return min(most, first * 2.0 ** min(32, max(0, missed - PATIENCE)))

@@ -37,7 +37,6 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
     if owner is None or (place := names.parse_pod_name(owner["name"], metadata["name"])) is None:
         return None
     annotations = metadata.get("annotations") or {}
-    agent_config = annotations.get(names.AGENT_ANNOTATION, "")
     deadline = metadata.get("deletionTimestamp")
     return PodRecord(
         name=metadata["name"],
@@ -59,9 +58,6 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         without_sandbox=_is_without_sandbox(status),
         agent_port=_port(annotations.get(names.AGENT_PORT_ANNOTATION, "")),
         token="" if place[1] else _token(spec),
-        agent_config=agent_config
-        if names.is_old_agent_config_name(owner["name"], agent_config)
-        else "",
         spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
         root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),
         in_place=annotations.get(names.RESTART_ANNOTATION) == "InPlace",
