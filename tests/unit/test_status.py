@@ -3,10 +3,11 @@ from itertools import permutations
 import pytest
 
 from ddpjob import api
+from ddpjob.plan.columns import with_columns
 from ddpjob.plan.observed import Report
 from ddpjob.plan.reasons import ALL_NODES_RUNNING, STARTING, Reason, because
 from ddpjob.plan.restart import next_attempt
-from ddpjob.plan.status import with_condition, with_history, with_progress, with_summary
+from ddpjob.plan.status import with_condition, with_history, with_progress
 from tests.builders import NOW, failure, job
 
 REPORT = Report(
@@ -16,7 +17,8 @@ REPORT = Report(
 
 def running(report: Report) -> api.Status:
     nodes = api.Nodes(desired=2, running=2)
-    return with_summary(with_progress(api.Status(state="Running", nodes=nodes), report))
+    old = api.Status(state="Running", nodes=nodes)
+    return with_columns(old, with_progress(old, report), (), NOW)
 
 
 def test_the_columns_are_ready_made() -> None:

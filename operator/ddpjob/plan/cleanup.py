@@ -7,7 +7,6 @@ from ddpjob.api import DDPJob, Status
 from ddpjob.plan.decision import Decision, Deletion, requeue
 from ddpjob.plan.observed import OVERDUE_SECONDS, PodRecord
 from ddpjob.plan.reasons import DEADLINE_EXCEEDED, EVICTED, NODE_LOST, POD_DELETED, PREEMPTED
-from ddpjob.plan.status import with_summary
 from ddpjob.times import seconds_since
 
 # From the loss of a node to the forced deletion of its pods.
@@ -22,7 +21,6 @@ _ORDERLY = (POD_DELETED, EVICTED, PREEMPTED)
 
 def clean_up(job: DDPJob, status: Status, pods: Sequence[PodRecord], now: float) -> Decision:
     """Return the pods of a finished job to end or delete, and at last the job's own deletion."""
-    status = with_summary(status)  # somebody may have written there
     ttl = job.spec.ttl_seconds_after_finished
     left = None if ttl is None else ttl - seconds_since(status.completion_time, now)
     if left is not None and left <= 0:

@@ -1,6 +1,6 @@
-"""The words of `kubectl get`: why a job is not simply running, and where to look. Pure.
+"""What `kubectl get` shows: figures, why a job is not simply running, and where to look. Pure.
 
-They follow from the rest of the status, and are written with it.
+It follows from the rest of the status, and is written with it.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from ddpjob.api.values import MAX_COLUMN
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.reasons import CREATE_REFUSED, STARTING, SUSPENDING, UNSCHEDULABLE
 from ddpjob.plan.waiting import first_stuck, slowest
+from ddpjob.times import duration
 
 # Characters of a failure's reason and place that leave room for its message.
 MAX_PLACE = 80
@@ -19,11 +20,12 @@ _WIDE = ("pod", "node", "attempt")
 
 
 def with_columns(old: Status, new: Status, current: Sequence[PodRecord], now: float) -> Status:
-    """Return `new`, which is to follow `old`, with the words of its columns.
+    """Return `new`, which is to follow `old`, with its columns.
 
     `current` are the pods of the attempt of `old`. A finished job keeps its words as long as
     nothing else is to be written: of its status only a part may be known.
     """
+    new = new.model_copy(update={"summary": new.summary.model_copy(update=_figures(new))})
     if old.state in api.FINISHED and new == old:
         return new
     pod, node = _place(new, current if new.attempt == old.attempt else (), now)
@@ -40,6 +42,19 @@ def with_columns(old: Status, new: Status, current: Sequence[PodRecord], now: fl
     if shown.model_copy(update={"summary": summary.model_copy(update=kept)}) == old:
         return old
     return shown
+
+
+def _figures(status: Status) -> dict[str, str | None]:
+    nodes, progress = status.nodes, status.progress
+    step = loss = eta = None
+    if progress:
+        total = progress.total_steps
+        step = f"{progress.step}/{total}" if total else str(progress.step)
+        loss = progress.loss
+        if progress.eta_seconds is not None and status.state == "Running":
+            eta = duration(progress.eta_seconds)
+    up = f"{nodes.running + nodes.succeeded}/{nodes.desired}" if nodes.desired else None
+    return {"nodes": up, "step": step, "loss": loss, "eta": eta}
 
 
 def _reason(status: Status) -> str | None:

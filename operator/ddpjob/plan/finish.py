@@ -14,7 +14,7 @@ from ddpjob.plan.reasons import (
     RANK0_SUCCEEDED,
     Reason,
 )
-from ddpjob.plan.status import count_nodes, with_condition, with_history, with_summary
+from ddpjob.plan.status import count_nodes, with_condition, with_history
 from ddpjob.times import timestamp
 
 
@@ -30,14 +30,14 @@ def complete(group: Group, status: Status) -> Decision:
     status = _finished(group, status, "Succeeded", message)
     status = with_condition(status, reason, message, now=now)
     event = Event("Succeeded", message)
-    return Decision(with_summary(status), events=(event,))
+    return Decision(status, events=(event,))
 
 
 def fail(group: Group, status: Status, reason: Reason, what: str, why: str) -> Decision:
     """Return the end of a job that has failed: `what` failed, and `why` nothing is tried again."""
     status = _finished(group, status, "Failed", what)
     status = with_condition(status, reason, why, now=group.now)
-    return Decision(with_summary(status), events=(Event("Failed", why, warning=True),))
+    return Decision(status, events=(Event("Failed", why, warning=True),))
 
 
 def time_is_up(group: Group, status: Status) -> Decision:

@@ -11,7 +11,7 @@ from ddpjob.plan.observed import Observed
 from ddpjob.plan.own import with_root
 from ddpjob.plan.proof import proofs
 from ddpjob.plan.reasons import STARTING, because
-from ddpjob.plan.status import with_condition, with_summary
+from ddpjob.plan.status import with_condition
 from ddpjob.times import timestamp
 
 
@@ -33,7 +33,7 @@ def restart(
         }
     )
     status = with_condition(status, because(STARTING, reason), message, now=now)
-    return Decision(with_summary(status))
+    return Decision(status)
 
 
 def restart_in_place(group: Group, status: Status, reason: str, message: str) -> Decision:
@@ -46,7 +46,7 @@ def restart_in_place(group: Group, status: Status, reason: str, message: str) ->
     }
     status = status.model_copy(update=update)
     status = with_condition(status, because(STARTING, reason), message, now=group.now)
-    return Decision(with_summary(status))
+    return Decision(status)
 
 
 def next_attempt(job: DDPJob, status: Status) -> Status:

@@ -6,7 +6,7 @@ from ddpjob.api import DDPJob, Status
 from ddpjob.plan.group import Group
 from ddpjob.plan.observed import PodRecord
 from ddpjob.plan.reasons import ALL_NODES_RUNNING, NO_STEP, NOT_WATCHED, PROGRESS, STARTING, because
-from ddpjob.plan.status import CREATING, count_nodes, with_condition, with_summary
+from ddpjob.plan.status import CREATING, count_nodes, with_condition
 from ddpjob.plan.termination import termination_of
 from ddpjob.plan.waiting import first_stuck, slowest
 
@@ -24,7 +24,7 @@ def with_counts(group: Group, status: Status) -> Status:
         status = with_condition(status, ALL_NODES_RUNNING, message, now=now)
     elif status.state in ("Starting", "Restarting") and status.round == 0:
         status = _waiting(status, group.current, now)
-    return with_summary(_watched(job, status, now))
+    return _watched(job, status, now)
 
 
 def _has_begun(group: Group, status: Status) -> bool:

@@ -24,7 +24,7 @@ from ddpjob.plan.reasons import (
 )
 from ddpjob.plan.restart import restart, with_own_root
 from ddpjob.plan.silent import silent_nodes
-from ddpjob.plan.status import CREATING, with_condition, with_history, with_summary
+from ddpjob.plan.status import CREATING, with_condition, with_history
 from ddpjob.plan.strays import UNBEGUN_SECONDS, name_taken
 from ddpjob.plan.termination import with_rank
 from ddpjob.plan.waiting import first_stuck
@@ -120,7 +120,7 @@ def create_missing(group: Group, status: Status) -> Decision:
     if observed.create_error is not None:
         status = _refused(status, observed, now)
     if not observed.children_ready:
-        return replace(decision, status=with_summary(status), prepare=True)
+        return replace(decision, status=status, prepare=True)
     if any(pod.spec_hash != observed.spec_hash for pod in current):
         message = "the job was edited while its pods were being created"
         event = Event("Restarting", message)
@@ -151,7 +151,7 @@ def _starting(job: DDPJob, status: Status, now: float) -> Status:
         message = "spec.suspend is false"
         status = with_condition(status, RESUMED, message, now=now)
     status = with_condition(status, STARTING, CREATING, now=now)
-    return with_summary(status)
+    return status
 
 
 def _accepted(job: DDPJob, status: Status, now: float) -> Status:

@@ -1,4 +1,4 @@
-"""Parts of the status: counts, conditions, history, progress and the printed columns. Pure."""
+"""Parts of the status: counts, conditions, history and progress. Pure."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ from ddpjob import api
 from ddpjob.plan.curve import with_point
 from ddpjob.plan.observed import PodRecord, Report
 from ddpjob.plan.reasons import OWN_CONDITIONS, Reason
-from ddpjob.times import duration, timestamp
+from ddpjob.times import timestamp
 
 CREATING = "pods are being created"
 
@@ -132,25 +132,3 @@ def _progress(report: Report) -> api.Progress:
 def _number(value: float | None) -> str | None:
     """Return four significant digits, or `nan` or `inf`."""
     return None if value is None else f"{value:.4g}"
-
-
-def with_summary(status: api.Status) -> api.Status:
-    """Return `status` with the figures that `kubectl get` shows; `columns` adds the words."""
-    nodes, progress = status.nodes, status.progress
-    step = eta = loss = None
-    if progress:
-        total = progress.total_steps
-        step = f"{progress.step}/{total}" if total else str(progress.step)
-        loss = progress.loss
-        if progress.eta_seconds is not None and status.state == "Running":
-            eta = duration(progress.eta_seconds)
-    figures = {
-        "nodes": f"{nodes.running + nodes.succeeded}/{nodes.desired}",
-        "step": step,
-        "loss": loss,
-        "eta": eta,
-    }
-    summary = status.summary.model_copy(update=figures)
-    if summary == status.summary:
-        return status
-    return status.model_copy(update={"summary": summary})

@@ -7,7 +7,7 @@ from ddpjob.plan.group import Group
 from ddpjob.plan.reasons import NOT_RUNNING_SUSPENDED, SUSPENDED, SUSPENDING
 from ddpjob.plan.restart import next_attempt
 from ddpjob.plan.silent import silent_nodes
-from ddpjob.plan.status import with_condition, with_history, with_summary
+from ddpjob.plan.status import with_condition, with_history
 
 
 def suspend(group: Group, status: Status) -> Decision:
@@ -24,12 +24,12 @@ def suspend(group: Group, status: Status) -> Decision:
         status = status.model_copy(update=ranks)  # while the rest ends
         message = "spec.suspend is true; ranks have their grace period to save"
         status = with_condition(status, SUSPENDING, message, now=now)
-        return Decision(with_summary(status), events=(Event(SUSPENDING.name, message),))
+        return Decision(status, events=(Event(SUSPENDING.name, message),))
     # Also a pod that came after the job was suspended: its creation was under way. And those that
     # saved and ended by themselves, since others had their SIGTERM first.
     if left := stale_pods(status, [*pods.current, *pods.older]):
         silent = silent_nodes(status, now)
-        return delete(Decision(with_summary(status)), left, None, now, silent)
+        return delete(Decision(status), left, None, now, silent)
     if started and not group.observed.confirmed:
         return Decision(job.status, confirm=True)
     budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
@@ -44,7 +44,7 @@ def suspend(group: Group, status: Status) -> Decision:
     message = "spec.suspend is true" if job.spec.suspend else "spec.suspend was true"
     status = with_condition(status, SUSPENDED, message, now=now)
     status = with_condition(status, NOT_RUNNING_SUSPENDED, message, now=now)
-    return Decision(with_summary(status))
+    return Decision(status)
 
 
 def is_suspending(status: Status) -> bool:
