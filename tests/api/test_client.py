@@ -82,8 +82,10 @@ def test_a_job_is_submitted_as_a_file_and_as_a_model(client: Client, tmp_path: P
     read = DDPJob.parse(job.body)  # with what the cluster has written into its metadata
     job.delete()
     assert client.submit(read).uid != job.uid
-    with pytest.raises(InvalidJob, match="^metadata: must be an object"):
-        client.submit({**JOB, "metadata": [1]})
+    with pytest.raises(
+        InvalidJob, match="^job: must be a DDPJob, a mapping or a Path, got 'x.yaml'"
+    ):
+        client.submit("x.yaml")  # type: ignore[arg-type]
     for text, rule in (
         (to_yaml(job_object("digits", nnodes=0)), r"spec\.nnodes: must be at least 1, got 0"),
         ("[1]", "must be a DDPJob object"),

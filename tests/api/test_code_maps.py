@@ -58,7 +58,10 @@ def until(holds: Callable[[], object], what: str) -> None:
 
 
 def submitted(client: Client, name: str) -> Job:
-    return client.submit(job_object(name))
+    """A job as it would be with the ConfigMap as its code."""
+    job = client.submit(job_object(name))
+    job.body["spec"]["code"] = {"configMaps": [NAME], "sha256": "0" * 64}
+    return job
 
 
 def test_a_sweep_shares_one_and_leaves_none_behind(client: Client) -> None:
@@ -106,60 +109,35 @@ def test_one_that_is_kept_while_it_is_deleted_is_not_waited_for_for_ever(
     path = CONFIGMAPS.path(client.namespace, NAME)
     client.connection.request("DELETE", path)
     monkeypatch.setattr(code_maps, "WAIT_SECONDS", 0.2)
-    acts: list[Callable[[], None]] = [
-        lambda: code_maps.provide(client.connection, second.body, [config_map()]),
-        lambda: code_maps.adopt(client.connection, with_code(second).body),
-    ]
-    for act in acts:
-        with pytest.raises(Conflict, match="is being deleted") as refused:
-            act()
-        assert NAME in refused.value.advice
+    for given in ([config_map()], []):
+        with pytest.raises(Conflict, match=f"{NAME} is being deleted"):
+            code_maps.provide(client.connection, second.body, given)
     change = {"metadata": {"finalizers": None}}
     client.connection.request("PATCH", path, change, content_type="application/merge-patch+json")
-
-
-def test_other_content_under_the_name_is_refused(client: Client) -> None:
-    first, second = submitted(client, "first"), submitted(client, "second")
-    code_maps.provide(client.connection, first.body, [config_map(b"other")])
-    acts: list[Callable[[], None]] = [
-        lambda: code_maps.provide(client.connection, second.body, [config_map()]),
-        lambda: code_maps.rehearse(client.connection, client.namespace, [config_map()]),
-    ]
-    for act in acts:
-        with pytest.raises(Conflict, match="with other content"):
-            act()
-    assert owners(client) == ["first"]
 
 
 def test_one_that_no_job_owns_stays_as_it_is(client: Client) -> None:
     client.connection.request("POST", CONFIGMAPS.path(client.namespace), config_map())
     job = submitted(client, "digits")
     code_maps.provide(client.connection, job.body, [config_map()])
-    code_maps.adopt(client.connection, with_code(job).body)
+    code_maps.provide(client.connection, job.body, [])
     assert owners(client) == []
 
 
-def with_code(job: Job) -> Job:
-    """The job as it would be with the ConfigMap as its code."""
-    job.body["spec"]["code"] = {"configMaps": [NAME], "sha256": "0" * 64}
-    return job
-
-
 def test_a_job_joins_the_owners_of_the_code_that_its_spec_names(client: Client) -> None:
-    first, second = submitted(client, "first"), with_code(submitted(client, "second"))
-    with pytest.raises(InvalidJob, match=f"ConfigMap {NAME} does not exist") as refused:
-        code_maps.adopt(client.connection, second.body)
-    assert refused.value.path == "spec.code.configMaps[0]"
-    with pytest.raises(InvalidJob, match=f"ConfigMap {NAME} does not exist"):
-        code_maps.check(client.connection, second.body, client.namespace)
+    first, second = submitted(client, "first"), submitted(client, "second")
+    for act in (code_maps.provide, code_maps.rehearse):
+        with pytest.raises(InvalidJob, match=f"ConfigMap {NAME} does not exist") as refused:
+            act(client.connection, second.body, [])
+        assert refused.value.path == "spec.code.configMaps[0]"
     code_maps.provide(client.connection, first.body, [config_map()])
-    code_maps.check(client.connection, second.body, client.namespace)
-    code_maps.adopt(client.connection, second.body)
-    assert owners(client) == ["first", "second"]
-    code_maps.adopt(client.connection, second.body)
-    assert owners(client) == ["first", "second"]
+    code_maps.rehearse(client.connection, second.body, [])
+    for _ in range(2):
+        code_maps.provide(client.connection, second.body, [])
+        assert owners(client) == ["first", "second"]
 
 
 def test_a_rehearsal_stores_nothing(client: Client) -> None:
-    code_maps.rehearse(client.connection, client.namespace, [config_map()])
+    job = submitted(client, "digits")
+    code_maps.rehearse(client.connection, job.body, [config_map()])
     assert stored(client) is None

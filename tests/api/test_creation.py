@@ -1,8 +1,6 @@
 """New jobs by the SDK's client on a real API server."""
 
 import asyncio
-import itertools
-import secrets
 import signal
 import time
 from collections.abc import Iterator
@@ -77,19 +75,6 @@ def left(client: Client) -> list[str]:
             break
         time.sleep(0.1)
     return found
-
-
-def test_a_name_is_made_before_the_job_is_and_another_one_where_it_is_taken(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    letters = itertools.chain("bbbbbbbbbbccccc", itertools.repeat("c"))
-    monkeypatch.setattr(secrets, "choice", lambda _: next(letters))
-    first, second = client.submit(unnamed()), client.submit(unnamed())
-    assert (first.name, second.name) == ("train-bbbbb", "train-ccccc")
-    assert first.body["metadata"]["generateName"] == "train-"
-    with pytest.raises(AlreadyExists):
-        client.submit(unnamed())
-    assert sorted(job.name for job in client.jobs()) == ["train-bbbbb", "train-ccccc"]
 
 
 @pytest.mark.parametrize("request_", [JOBS, MAPS, RESUMED])

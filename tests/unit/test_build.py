@@ -1,10 +1,12 @@
 """The object of a job, from what a command line says and from a file."""
 
+import re
 from typing import Any
 
 import pytest
 
-from ddpjob.client.build import JobOptions, build_job, named, problems, stem
+from ddpjob.client.build import JobOptions, build_job, problems, stem
+from ddpjob.client.generated import named
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 
@@ -35,12 +37,12 @@ def test_a_script_alone_makes_a_job_without_a_name() -> None:
 
 
 def test_a_name_is_made_as_the_api_server_makes_it() -> None:
-    job = named(built(args=["train.py"], image="i"), lambda letters: letters[-1])
-    assert job["metadata"] == {"name": "train-99999"} and problems(job) == []
+    job = named(built(args=["train.py"], image="i"))
+    assert re.fullmatch("train-[b-z2-9]{5}", job["metadata"].pop("name")) and not job["metadata"]
     longest = built(args=[f"{'x' * 80}.py"], image="i")
-    assert problems(named(longest, lambda letters: letters[0])) == []
+    assert problems(named(longest)) == []
     own = built(name="mine", args=["train.py"])
-    assert named(own, lambda letters: "?") == own
+    assert named(own) == own
 
 
 def test_everything_that_is_said_is_in_the_job() -> None:

@@ -1,7 +1,6 @@
 """Creates the job that the options of `submit` ask for, or says what it would create."""
 
 import os
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,13 +18,13 @@ from ddpjob.cli.logs import Shown, print_logs
 from ddpjob.cli.options import Form, Place
 from ddpjob.cli.say import note
 from ddpjob.client import why
-from ddpjob.client.build import named, problems
+from ddpjob.client.build import problems
 from ddpjob.client.client import Client
 from ddpjob.client.creation import with_code
+from ddpjob.client.generated import named
 from ddpjob.client.job import Job
 from ddpjob.client.jobfile import JobFile
 from ddpjob.client.selection import Query
-from ddpjob.client.submit import submit
 from ddpjob.code.archive import CodeArchive, in_bytes, pack
 from ddpjob.errors import InvalidJob, JobTimeout
 from ddpjob.json_depth import Body
@@ -63,7 +62,7 @@ class Submission:
 
     def rehearse(self) -> None:
         """Have the API server check the objects, and print what it says of the job."""
-        job = submit(self._place.client().connection, self._file, code=self._archive, dry_run=True)
+        job = self._place.client().submit(self._file, code=self._archive, dry_run=True)
         self._tell_code(created=False)
         step("job", f"{job.namespace}/{job.name} would be created: {_size(self._job)}")
         if self._output is not None:
@@ -74,7 +73,7 @@ class Submission:
         client = self._place.client()
         self._tell_code(created=True)
         try:
-            job = submit(client.connection, self._file, code=self._archive)
+            job = client.submit(self._file, code=self._archive)
         except KeyboardInterrupt as stopped:
             left = getattr(stopped, "__notes__", ("no job was created",))
             note("", *(f"stopped: {words}" for words in left))
@@ -121,7 +120,7 @@ class Submission:
         A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
         """
         maps = self._archive.config_maps() if self._archive else self._asked.config_maps
-        job = named(with_code(self._job, self._archive), secrets.choice)
+        job = named(with_code(self._job, self._archive))
         namespace = why.text(job, "metadata", "namespace") or self._place.namespace
         where = {"namespace": namespace} if namespace else {}
         return [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]

@@ -165,12 +165,11 @@ class Judge:
         What it would say of every job is raised, such as a missing right.
         """
         from ddpjob.cli.asked import in_namespace
-        from ddpjob.client.submit import submit
 
         assert self.place
         try:
             in_namespace(job.job, self.place.namespace)
-            submit(self._client.connection, job, dry_run=True)
+            self._client.submit(job, dry_run=True)
         except AlreadyExists:  # all else was checked before
             title = _title(job.job)
             note(f"{title}: exists already; whether it may be changed so is not checked")

@@ -11,7 +11,7 @@ when somebody reads them (`Job.status`, `Job.spec`).
     connection   one request, lists, and watches that survive what ends a watch
     client       Client: the jobs of a namespace
     job          Job: the verbs on one job; snapshot has what they find
-    submit       creates a job, and the ConfigMaps with its code
+    creation     creates a job, and the ConfigMaps with its code
     code_maps    these ConfigMaps: who owns them, and when they go
     build        what a command line says → the object of a job
     jobfile      a job file: one job, and the ConfigMaps with its code beside it; documents reads

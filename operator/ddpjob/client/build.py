@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
 from ddpjob.client import why
 from ddpjob.client.edits import program
-from ddpjob.client.generated import GENERATED, generated
+from ddpjob.client.generated import GENERATED
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import is_gpu
@@ -96,17 +96,6 @@ def problems(job: Any) -> list[InvalidJob]:
             "metadata": {**metadata, "name": f"{metadata['generateName']}{'x' * GENERATED}"},
         }
     return validate(job)
-
-
-def named(job: Body, pick: Callable[[str], str]) -> Body:
-    """Return the job with a name. It is made of `generateName` as the API server would make it.
-
-    `pick` returns any character of a text.
-    """
-    metadata = dict(job["metadata"])
-    if start := metadata.pop("generateName", None):
-        metadata.setdefault("name", generated(start, pick=pick))
-    return {**job, "metadata": metadata}
 
 
 def stem(args: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
     from ddpjob import api
+    from ddpjob.client.jobfile import JobFile
     from ddpjob.code.archive import CodeArchive
 
 S = TypeVar("S", bound=Snapshot)
@@ -76,7 +77,7 @@ class Client:
 
     def submit(
         self,
-        job: "api.DDPJob | Mapping[str, Any] | Path",
+        job: "api.DDPJob | Mapping[str, Any] | Path | JobFile",
         *,
         code: "Path | CodeArchive | None" = None,
         dry_run: bool = False,
@@ -89,9 +90,10 @@ class Client:
         another ClusterError; then the job does not exist. With `dry_run` the API server checks all
         objects and stores none.
         """
-        from ddpjob.client.submit import submit
+        from ddpjob.client import creation
 
-        return submit(self.connection, job, code=code, dry_run=dry_run)
+        body = creation.submit(self.connection, job, code=code, dry_run=dry_run)
+        return Job(self.connection, body)
 
     def job(self, name: str) -> Job:
         """Return the job of this name. Raises NotFound."""

@@ -26,61 +26,47 @@ def names_of(job: Mapping[str, Any]) -> list[str]:
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
-def check(connection: Connection, job: Mapping[str, Any], namespace: str) -> None:
-    """Raise InvalidJob unless the ConfigMaps that the spec of this job names exist."""
-    for position, name in enumerate(names_of(job)):
-        if _read(connection, namespace, name) is None:
-            raise _absent(position, name, namespace)
-
-
-def rehearse(connection: Connection, namespace: str, config_maps: Sequence[Body]) -> None:
+def rehearse(connection: Connection, job: Mapping[str, Any], config_maps: Sequence[Body]) -> None:
     """Ask the API server whether `provide` would succeed, and store nothing. Raises as that."""
-    for wanted in config_maps:
-        name = str(wanted["metadata"]["name"])
-        if not _create(connection, namespace, wanted, dry_run=True):
-            found = _read(connection, namespace, name)
-            if found is not None and not _is_same(found, wanted):
-                raise _other_content(name, namespace)
+    namespace = job["metadata"]["namespace"]
+    given = {each["metadata"]["name"]: each for each in config_maps}
+    for position, name in enumerate(names_of(job)):
+        if name in given:
+            _create(connection, namespace, given[name], dryRun="All")
+        elif _read(connection, namespace, name) is None:
+            raise _absent(position, name, namespace)
 
 
 def provide(connection: Connection, job: Body, config_maps: Sequence[Body]) -> None:
-    """Create these ConfigMaps for the job, or make it one more owner of those that exist.
+    """Make the job an owner of the ConfigMaps that its spec names, and create those given here.
 
-    Raises Conflict if one exists with other content, Forbidden or another ClusterError.
+    Raises InvalidJob if another one does not exist, Conflict if one is being deleted without end,
+    Forbidden or another ClusterError. What is in one that exists is not compared: the agent does.
     """
     namespace = job["metadata"]["namespace"]
-    for wanted in config_maps:
-        name = str(wanted["metadata"]["name"])
-        body = {**wanted, "metadata": {**wanted["metadata"], "ownerReferences": [_owner(job)]}}
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not _create(connection, namespace, body):
-            found = _read(connection, namespace, name)
-            if found is not None and not _is_same(found, wanted):
-                raise _other_content(name, namespace)
-            if found is not None and _join(connection, job, found):
-                break
-            _pause(name, deadline)
-
-
-def adopt(connection: Connection, job: Body) -> None:
-    """Make the job an owner of the ConfigMaps that its spec names. Raises InvalidJob without one.
-
-    That one may just have been deleted with the last of its owners.
-    """
-    namespace = job["metadata"]["namespace"]
+    given = {each["metadata"]["name"]: each for each in config_maps}
     for position, name in enumerate(names_of(job)):
         deadline = time.monotonic() + WAIT_SECONDS
-        while (found := _read(connection, namespace, name)) is not None:
-            if _join(connection, job, found):
+        while True:
+            if name in given:
+                metadata = {**given[name]["metadata"], "ownerReferences": [_owner(job)]}
+                if _create(connection, namespace, {**given[name], "metadata": metadata}):
+                    break
+            found = _read(connection, namespace, name)
+            if found is None and name not in given:
+                raise _absent(position, name, namespace)
+            if found is not None and _join(connection, job, found):
                 break
-            _pause(name, deadline)
-        else:
-            raise _absent(position, name, namespace)
+            if time.monotonic() > deadline:
+                text = (
+                    f"ConfigMap {name} is being deleted, and is not gone after {WAIT_SECONDS:g} s"
+                )
+                raise Conflict(409, "Conflict", text)
+            connection.pause(PAUSE_SECONDS)
 
 
-def _create(connection: Connection, namespace: str, body: Body, *, dry_run: bool = False) -> bool:
+def _create(connection: Connection, namespace: str, body: Body, **query: str) -> bool:
     """Create the ConfigMap, and return whether its name was free."""
-    query = {"dryRun": "All"} if dry_run else None
     try:
         connection.request("POST", CONFIGMAPS.path(namespace), body, query=query)
     except AlreadyExists:
@@ -127,28 +113,6 @@ def _is_shared(found: Body) -> bool:
         owner["apiVersion"].startswith(f"{names.GROUP}/") and owner["kind"] == names.KIND
         for owner in found["metadata"].get("ownerReferences", ())
     )
-
-
-def _is_same(found: Body, wanted: Body) -> bool:
-    return all(
-        (found.get(part) or {}) == (wanted.get(part) or {}) for part in ("data", "binaryData")
-    )
-
-
-def _pause(name: str, deadline: float) -> None:
-    if time.monotonic() > deadline:
-        text = f"ConfigMap {name} is being deleted, and is not gone after {WAIT_SECONDS:g} s"
-        error = Conflict(409, "Conflict", text)
-        error.advice = f"see what keeps it: kubectl get configmap {name} -o yaml"
-        raise error
-    time.sleep(PAUSE_SECONDS)
-
-
-def _other_content(name: str, namespace: str) -> Conflict:
-    text = f"ConfigMap {name} in namespace {namespace} exists, with other content than this code"
-    error = Conflict(409, "Conflict", text)
-    error.advice = f"see who made it, and delete it: kubectl delete configmap {name} -n {namespace}"
-    return error
 
 
 def _absent(position: int, name: str, namespace: str) -> InvalidJob:

@@ -12,36 +12,77 @@ before the request is sent, and a job that nobody has been told of is deleted ag
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ddpjob import names
 from ddpjob.client import code_maps, why
 from ddpjob.client.answers import may_have_come
 from ddpjob.client.connection import MERGE, Connection
-from ddpjob.client.generated import generated
+from ddpjob.client.generated import named
+from ddpjob.client.jobfile import JobFile, read_job
 from ddpjob.cluster import DDPJOBS
-from ddpjob.errors import (
-    AlreadyExists,
-    Conflict,
-    DDPJobError,
-    NotFound,
-    Refused,
-    Unavailable,
-)
+from ddpjob.errors import Conflict, DDPJobError, InvalidJob, NotFound, Refused
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
+    from ddpjob import api
     from ddpjob.code.archive import CodeArchive
 
-# A field that the cluster does not know would be dropped in silence.
-STRICT = {"fieldValidation": "Strict"}
-DRY_RUN = {"dryRun": "All"}
-# Seconds before each further try to resume the job; a server may be starting.
-RESUME_PAUSES = (0.5, 1.0, 2.0, 4.0)
-# Seconds before each further look for a job whose creation was not answered.
+# The metadata of a model that are sent. What a cluster has written is refused in a new object.
+METADATA = ("name", "namespace", "labels", "annotations")
+# Seconds after each look for a job whose creation was not answered.
 FIND_PAUSES = (0.25, 0.5, 1.0)
-# Names that are tried for a job that has none.
-NAME_TRIES = 5
+
+
+def submit(
+    connection: Connection,
+    job: "api.DDPJob | Mapping[str, Any] | Path | JobFile",
+    *,
+    code: "Path | CodeArchive | None" = None,
+    dry_run: bool = False,
+) -> Body:
+    """Create the job, as `Client.submit` describes it, and return it as it is stored."""
+    from ddpjob.code.archive import pack
+
+    archive = pack(code) if isinstance(code, Path) else code
+    file = _read(job) if isinstance(job, Path) else job
+    body = _body(file.job if isinstance(file, JobFile) else file)
+    metadata = dict(body.get("metadata") or {})
+    annotations = {names.USER_ANNOTATION: connection.user, **(metadata.get("annotations") or {})}
+    namespace = metadata.get("namespace") or connection.namespace
+    body["metadata"] = {**metadata, "namespace": namespace, "annotations": annotations}
+    config_maps: Sequence[Body] = file.config_maps if isinstance(file, JobFile) else ()
+    if archive is not None:
+        body, config_maps = with_code(body, archive), archive.config_maps()
+    return create(connection, body, config_maps, dry_run=dry_run)
+
+
+def _read(file: Path) -> JobFile:
+    """Return the job in a file. Raises InvalidJob for the first rule that it breaks."""
+    from ddpjob.client.build import problems  # the models are slow to import
+
+    found = read_job(str(file))
+    for problem in problems(found.job):
+        raise problem
+    return found
+
+
+def _body(job: Any) -> Body:
+    """Return the object to create, without a status. Raises InvalidJob for what is no job."""
+    if isinstance(job, Mapping):
+        return {name: part for name, part in job.items() if name != "status"}
+    from ddpjob.api import DDPJob  # whoever has a model has imported it
+
+    if not isinstance(job, DDPJob):
+        raise InvalidJob("job", f"must be a DDPJob, a mapping or a Path, got {job!r}", job)
+    metadata = job.metadata.to_json()
+    return {
+        "apiVersion": job.api_version,
+        "kind": job.kind,
+        "metadata": {field: metadata[field] for field in METADATA if metadata.get(field)},
+        "spec": job.spec.to_json(),
+    }
 
 
 def with_code(job: Body, archive: "CodeArchive | None") -> Body:
@@ -60,132 +101,63 @@ def with_code(job: Body, archive: "CodeArchive | None") -> Body:
 
 
 def create(
-    connection: Connection,
-    body: Body,
-    archive: "CodeArchive | None" = None,
-    config_maps: Sequence[Body] = (),
+    connection: Connection, body: Body, config_maps: Sequence[Body] = (), *, dry_run: bool = False
 ) -> Body:
-    """Create the job, whose namespace is set, with the archive as its code. Return it as stored.
+    """Create the job, whose namespace is set, and return it as it is stored.
 
-    `config_maps` are those that its spec names, where there is no archive. Without them these must
-    exist. If this raises or is interrupted, the job does not exist, or the error's advice, or a
-    note of it, says that it may. Raises InvalidJob or ClusterError.
+    `config_maps` have its code; those that its spec names beside them must exist. With `dry_run`
+    the API server checks all objects and stores none. If this raises or is interrupted, the job
+    does not exist, or the error's advice, or a note of it, says that it may. Raises InvalidJob or
+    ClusterError.
     """
-    body = with_code(body, archive)
-    config_maps = archive.config_maps() if archive else config_maps
-    if not config_maps:
-        code_maps.check(connection, body, body["metadata"]["namespace"])
-    with _Attempt(connection) as attempt:
-        if not code_maps.names_of(body):
-            return attempt.post(body)
-        waits = why.part(body, "spec", "suspend") is not True  # else its user wants it suspended
-        job = attempt.post({**body, "spec": {**body["spec"], "suspend": True}})
-        if config_maps:
-            code_maps.provide(connection, job, config_maps)
-        else:
-            code_maps.adopt(connection, job)
+    if dry_run:
+        code_maps.rehearse(connection, body, config_maps)
+        return _post(connection, body, dryRun="All")
+    body = named(body)
+    has_code = bool(code_maps.names_of(body))
+    waits = has_code and why.part(body, "spec", "suspend") is not True  # else its user wants it so
+    sent = {**body, "spec": {**body["spec"], "suspend": True}} if waits else body
+    # The field manager of the job that this creates, by which it is known without an answer.
+    mark = f"ddpjob-{secrets.token_hex(8)}"
+    job = None
+    try:
+        job = _post(connection, sent, fieldManager=mark)
+        code_maps.provide(connection, job, config_maps)
         return _resume(connection, job) if waits else job
+    except BaseException as error:
+        if (job or may_have_come(error)) and (left := _undo(connection, sent, mark)):
+            if isinstance(error, DDPJobError):
+                error.advice = left
+            else:
+                error.add_note(left)
+        raise
 
 
-def rehearse(
-    connection: Connection,
-    body: Body,
-    archive: "CodeArchive | None" = None,
-    config_maps: Sequence[Body] = (),
-) -> Body:
-    """Have the API server check all that `create` would create, and store nothing.
+def _undo(connection: Connection, sent: Body, mark: str) -> str:
+    """Delete the job that was made of `sent`. Return what is left to do, if that fails.
 
-    Return the job as it would be stored. Raises as `create`.
+    It is known by its field manager: another one of the name stays. The connection may be what was
+    closed, so another one is used.
     """
-    body = with_code(body, archive)
-    namespace = body["metadata"]["namespace"]
-    config_maps = archive.config_maps() if archive else config_maps
-    if config_maps:
-        code_maps.rehearse(connection, namespace, config_maps)
-    else:
-        code_maps.check(connection, body, namespace)
-    return _post(connection, body, **DRY_RUN)
-
-
-class _Attempt:
-    """A job that is being created. If the block raises or is interrupted, it is deleted again."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        # The field manager of the job that this creates, by which it is known without an answer.
-        self._mark = f"ddpjob-{secrets.token_hex(8)}"
-        self._sent: Body | None = None
-        """The job that may exist, as it was sent."""
-        self._made: Body | None = None
-        """The same as it was stored."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or self._sent is None or not (left := self._undo()):
-            return
-        if isinstance(error, DDPJobError):
-            error.advice = left
+    name, namespace = sent["metadata"].get("name"), sent["metadata"]["namespace"]
+    connection = connection.outliving()
+    try:
+        for pause in FIND_PAUSES:
+            try:
+                found = connection.request("GET", _path(sent))
+                break
+            except NotFound:  # the request may still be on its way
+                connection.pause(pause)
         else:
-            error.add_note(left)
-
-    def post(self, body: Body) -> Body:
-        """Create the job. Its name is made here, so that it is known before there is an answer."""
-        metadata = body["metadata"]
-        start = None if metadata.get("name") else metadata.get("generateName")
-        tries = NAME_TRIES if isinstance(start, str) else 1
-        for number in range(1, tries + 1):
-            named = {**metadata, "name": generated(start)} if isinstance(start, str) else metadata
-            self._sent = {**body, "metadata": named}
-            try:
-                self._made = _post(self._connection, self._sent, fieldManager=self._mark)
-                return self._made
-            except BaseException as error:
-                if not may_have_come(error):
-                    self._sent = None
-                if not isinstance(error, AlreadyExists) or number == tries:
-                    raise
-        raise AssertionError
-
-    def _undo(self) -> str:
-        """Delete the job. Return what is left to do, if that fails.
-
-        The connection may be what was closed, so another one is used.
-        """
-        assert self._sent
-        metadata = self._sent["metadata"]
-        name, namespace = metadata.get("name"), metadata["namespace"]
-        if not name:
-            return ""
-        connection = self._connection.outliving()
-        try:
-            found = self._made or self._find(connection, self._sent)
-            if found is None:  # the request may still be on its way
-                return f"{name} may be created still: ddpjob get {name} -n {namespace}"
-            if found is self._made or self._is_own(found):
-                delete(connection, found)
-        except (DDPJobError, KeyboardInterrupt):
-            return f"{name} may be left behind: ddpjob delete {name} -n {namespace}"
-        finally:
-            connection.close()
-        return ""
-
-    def _find(self, connection: Connection, sent: Body) -> Body | None:
-        """Return the job of this name, once there is one, within a short time."""
-        for pause in (*FIND_PAUSES, None):
-            try:
-                return connection.request("GET", _path(sent))
-            except NotFound:
-                if pause is not None:
-                    connection.pause(pause)
-        return None
-
-    def _is_own(self, found: Body) -> bool:
-        """Return whether this has created the job, and not somebody else one of the name."""
-        managers = why.part(found, "metadata", "managedFields")
-        marks = [why.part(each, "manager") for each in managers or ()]
-        return self._mark in marks
+            return f"{name} may be created still: ddpjob get {name} -n {namespace}"
+        managers = why.part(found, "metadata", "managedFields") or ()
+        if mark in [why.part(each, "manager") for each in managers]:
+            delete(connection, found)
+    except (DDPJobError, KeyboardInterrupt):
+        return f"{name} may be left behind: ddpjob delete {name} -n {namespace}"
+    finally:
+        connection.close()
+    return ""
 
 
 def delete(connection: Connection, job: Body) -> None:
@@ -197,8 +169,9 @@ def delete(connection: Connection, job: Body) -> None:
 
 def _post(connection: Connection, body: Mapping[str, Any], **query: str) -> Body:
     path = DDPJOBS.path(body["metadata"]["namespace"])
+    strict = {"fieldValidation": "Strict"}  # an unknown field would be dropped in silence
     try:
-        return connection.request("POST", path, body, query={**STRICT, **query})
+        return connection.request("POST", path, body, query={**strict, **query})
     except Refused as error:
         if error.code == 400 and 'unknown field "spec.' in error.message:
             error.advice = "the cluster's DDPJob is older than this ddpjob: see ddpjob doctor"
@@ -207,14 +180,7 @@ def _post(connection: Connection, body: Mapping[str, Any], **query: str) -> Body
 
 def _resume(connection: Connection, job: Body) -> Body:
     body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": {"suspend": False}}
-    for pause in (*RESUME_PAUSES, None):
-        try:
-            return connection.request("PATCH", _path(job), body, content_type=MERGE)
-        except Unavailable:  # it may have come through, which another try does not change
-            if pause is None:
-                raise
-            connection.pause(pause)
-    raise AssertionError
+    return connection.request("PATCH", _path(job), body, content_type=MERGE)
 
 
 def _path(job: Body) -> str:

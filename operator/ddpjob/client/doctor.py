@@ -11,7 +11,7 @@ from ddpjob import names
 from ddpjob.client import why
 from ddpjob.client.answers import not_installed
 from ddpjob.client.connection import Connection
-from ddpjob.client.creation import rehearse
+from ddpjob.client.creation import create
 from ddpjob.client.installed import Installed, Operator, free_gpus, look
 from ddpjob.cluster import DDPJOBS, LEASES, Resource
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed, NotFound, NotInstalled, Refused
@@ -124,7 +124,7 @@ def _server(connection: Connection, version: str) -> Check:
 def _refusal(connection: Connection) -> Refused | None:
     """Have a job checked. Return why the API server refuses it, or None."""
     try:
-        rehearse(connection, _job(connection.namespace))
+        create(connection, _job(connection.namespace), dry_run=True)
     except Refused as error:
         return error
     return None

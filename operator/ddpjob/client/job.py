@@ -243,12 +243,11 @@ class Job(Followed):
 
         first = edits.origin(self.body)
         numbers = range(2, MAX_RERUNS + 2)
-        make = creation.rehearse if dry_run else creation.create
         for taken in [name] if name else [edits.rerun_name(first, n) for n in numbers]:
             body = edits.rerun(self.body, spec, taken)
             body["metadata"]["annotations"][names.USER_ANNOTATION] = self._connection.user
             try:
-                made = make(self._connection, body)
+                made = creation.create(self._connection, body, dry_run=dry_run)
             except AlreadyExists:
                 if name:
                     raise

@@ -1,7 +1,6 @@
 """`launch`: a function, a module or a script becomes a job, in a cluster or on this machine."""
 
 import os
-import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ddpjob import names
 from ddpjob.client.client import Client
 from ddpjob.client.functions import SCRIPT, describe
+from ddpjob.client.generated import named
 from ddpjob.client.live import follow
 from ddpjob.client.local import FILES, LocalRun
 from ddpjob.client.run import Run
@@ -166,9 +166,7 @@ def packed(
 
 def _run_here(job: Body, folder: Path, files: Mapping[str, bytes]) -> LocalRun:
     """Run the job as processes of this machine."""
-    from ddpjob.client.build import named
-
     spec = {**job["spec"]}
     if files:  # they lie elsewhere than the folder, which stays as it is
         spec["args"] = [f"{FILES}/{SCRIPT}", *spec["args"][1:]]
-    return LocalRun(named({**job, "spec": spec}, secrets.choice), folder, files)
+    return LocalRun(named({**job, "spec": spec}), folder, files)
