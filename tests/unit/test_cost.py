@@ -169,24 +169,6 @@ def test_an_oversize_spec_is_not_kept(name: str) -> None:
     assert refused.value.value is None and str(refused.value) == refusal(body)
 
 
-@pytest.mark.parametrize("name", ["one", "several", "overlapping"])
-def test_the_mark_of_the_rank_is_found_at_once(name: str) -> None:
-    """`@rank@@@…` of 30,000 characters took 3.4 s: one length after another was tried."""
-    args = {
-        "one": ["@rank@" + "@" * 30_000],
-        "several": [f"@rank{'@' * length}" for length in range(1, 300)],
-        "overlapping": ["@@rank@@rank@@@"],
-    }[name]
-    ours = job(args=["train.py", *args])
-    texts = ours.spec.to_json()["args"]
-    stamp = render.pods(ours, AGENT, Policy())
-    for rank in (0, 1, 4999):
-        body = orjson.loads(stamp.body(rank))
-        assert body["metadata"]["name"] == f"digits-0-{rank}"
-        assert body["spec"]["containers"][0]["args"] == texts
-    assert calls(lambda: render._mark(ours, "rank")) < 100
-
-
 def test_nodes_to_avoid_do_not_make_pods_of_megabytes() -> None:
     """10,000 terms and 32 nodes were 80 MB and 4 s."""
     required: dict[str, Any] = {"nodeSelectorTerms": [{}] * 10_000}

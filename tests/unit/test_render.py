@@ -2,8 +2,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ddpjob import names
 from ddpjob.api import DDPJob
@@ -222,29 +220,6 @@ def test_another_agent_has_another_name() -> None:
     assert one["metadata"]["name"] != two["metadata"]["name"] and one["immutable"] is True
 
 
-# Text of users
-
-
-hostile = st.text(
-    st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'{}\\$%#:\n\t\0\x85\u2028@"),
-    max_size=60,
-) | st.sampled_from(["{{ 7*7 }}", "@rank@", "@rank@@", "$(RANK)", "{% raw %}", "</script>", "😀"])
-
-
-@settings(max_examples=1000)
-@given(st.lists(hostile, max_size=4), hostile)
-def test_any_text_survives_rendering(args: list[str], value: str) -> None:
-    text: dict[str, Any] = {
-        "command": ["run"],
-        "args": args,
-        "env": [{"name": "X", "value": value}],
-    }
-    body = pod(job(**text), rank=1)
-    assert trainer(body)["args"] == ["run", *args]
-    assert env(body)["X"] == value
-    assert body["metadata"]["name"] == "digits-0-1"
-
-
 # Overlay
 
 
@@ -279,7 +254,13 @@ def test_an_overlay_merges_by_the_apis_keys() -> None:
     ("template", "path"),
     [
         ({"spec": {"hostname": "x"}}, "spec.hostname"),
+        ({"spec": {"hostnameOverride": "x"}}, "spec.hostnameOverride"),
+        ({"spec": {"activeDeadlineSeconds": 10**6}}, "spec.activeDeadlineSeconds"),
         ({"spec": {"restartPolicy": "Always"}}, "spec.restartPolicy"),
+        (
+            {"spec": {"containers": [{"name": "trainer", "restartPolicy": "Always"}]}},
+            "spec.containers[trainer].restartPolicy",
+        ),
         ({"spec": {"terminationGracePeriodSeconds": 5}}, "spec.terminationGracePeriodSeconds"),
         (
             {"spec": {"containers": [{"name": "trainer", "command": ["sh"]}]}},
@@ -326,23 +307,6 @@ def test_an_overlay_cannot_have_what_is_ours(template: dict[str, Any], path: str
     assert caught.value.path == f"spec.template.{path}"
 
 
-@pytest.mark.parametrize(
-    ("spec", "path"),
-    [
-        ({"activeDeadlineSeconds": 10**6}, "spec.activeDeadlineSeconds"),
-        ({"hostnameOverride": "x"}, "spec.hostnameOverride"),
-        (
-            {"containers": [{"name": "trainer", "restartPolicy": "Always"}]},
-            "spec.containers[trainer].restartPolicy",
-        ),
-    ],
-)
-def test_an_overlay_cannot_change_when_a_pod_ends(spec: dict[str, Any], path: str) -> None:
-    with pytest.raises(InvalidJob) as caught:
-        pod(job(**overlay(**spec)))
-    assert caught.value.path == f"spec.template.{path}"
-
-
 def test_an_overlay_may_repeat_what_is_ours() -> None:
     assert pod(job(**overlay(restartPolicy="Never")))["spec"]["restartPolicy"] == "Never"
 
@@ -358,61 +322,17 @@ def test_a_mount_needs_its_volume() -> None:
 @pytest.mark.parametrize(
     ("spec", "setting", "allowed"),
     [
-        (overlay(hostNetwork=True), "hostNetwork", {"hostNetwork": True}),
-        (overlay(hostPID=True), "hostPID", {"hostPID": True}),
-        (overlay(hostIPC=True), "hostIPC", {"hostIPC": True}),
-        (overlay(nodeName="n1"), "nodeName", {"nodeName": True}),
-        (overlay(serviceAccountName="a"), "serviceAccountNames", {"serviceAccountNames": ["a"]}),
-        (
-            overlay(automountServiceAccountToken=True),
-            "serviceAccountNames",
-            {"serviceAccountNames": ["default"]},
-        ),
+        (overlay(serviceAccountName="a"), "serviceAccountNames", ["a"]),
+        (overlay(automountServiceAccountToken=True), "serviceAccountNames", ["default"]),
         (
             overlay(priorityClassName="system-node-critical"),
             "priorityClassNames",
-            {"priorityClassNames": ["system-node-critical"]},
+            ["system-node-critical"],
         ),
         (
             {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]},
             "volumeTypes",
-            {"volumeTypes": ["emptyDir", "configMap", "hostPath"]},
-        ),
-        (
-            overlay(volumes=[{"name": "n", "nfs": {"server": "s", "path": "/"}}]),
-            "volumeTypes",
-            {"volumeTypes": ["*"]},
-        ),
-        (
-            {"checkpoint": {"volume": {"hostPath": {"path": "/"}}}},
-            "volumeTypes",
-            {"volumeTypes": ["*"]},
-        ),
-        (
-            overlay(
-                volumes=[
-                    {
-                        "name": "t",
-                        "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]},
-                    }
-                ]
-            ),
-            "serviceAccountNames",
-            {"serviceAccountNames": ["*"]},
-        ),
-        *(
-            (
-                overlay(containers=[{"name": "trainer", "securityContext": context}]),
-                "privileged",
-                {"privileged": True},
-            )
-            for context in (
-                {"privileged": True},
-                {"allowPrivilegeEscalation": True},
-                {"procMount": "Unmasked"},
-                {"seccompProfile": {"type": "Unconfined"}},
-                {"seLinuxOptions": {"type": "spc_t"}},
-            )
+            ["emptyDir", "configMap", "hostPath"],
         ),
         (
             overlay(
@@ -421,26 +341,16 @@ def test_a_mount_needs_its_volume() -> None:
                 ]
             ),
             "capabilities",
-            {"capabilities": ["IPC_LOCK"]},
-        ),
-        (
-            overlay(containers=[{"name": "s", "ports": [{"containerPort": 1, "hostPort": 80}]}]),
-            "hostPorts",
-            {"hostPorts": True},
-        ),
-        (
-            overlay(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
-            "privileged",
-            {"privileged": True},
+            ["IPC_LOCK"],
         ),
     ],
 )
-def test_what_reaches_beyond_the_pod_needs_leave(
-    spec: dict[str, Any], setting: str, allowed: dict[str, Any]
+def test_a_name_is_enough_to_allow_it(
+    spec: dict[str, Any], setting: str, allowed: list[str]
 ) -> None:
     with pytest.raises(InvalidJob, match=rf"policy\.{setting}\)"):
         pod(job(**spec))
-    assert pod(job(**spec), policy=Policy.model_validate(allowed))
+    assert pod(job(**spec), policy=Policy.model_validate({setting: allowed}))
 
 
 MASTER = {

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from ddpjob import names
 from ddpjob.api import DDPJob
-from ddpjob.api.expressions import compile_all
 from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
@@ -173,23 +172,3 @@ def test_any_text_at_any_place_stands_there_unchanged(found: list[str], image: s
     assert network is not None
     (*_, rule) = network["spec"]["egress"]
     assert rule["to"][0]["podSelector"]["matchLabels"] == {"a": texts["label"][:63]}
-
-
-@given(hostile)
-def test_a_pattern_stays_with_the_operator(text: str) -> None:
-    """Quoted as a whole, so that it is an expression; pods know nothing of it."""
-    pattern = "\\Q" + text.replace("\\E", "")[:200] + "\\E"
-    rule = {"onMessagePattern": pattern, "action": "FailJob"}
-    ours = job(failurePolicy={"rules": [rule]})
-    assert ours.spec.failure_policy.rules[0].on_message_pattern == pattern
-    (found,) = compile_all((pattern,))
-    assert not isinstance(found, str)
-    assert rendered(ours, 0) == rendered(job(), 0)
-
-
-def test_each_place_has_a_word_of_its_own() -> None:
-    """So that no two of them can change places unseen."""
-    text = json.dumps(PLAIN[1])
-    for place, word in WORDS.items():
-        assert text.count(f'"{word}"') == 1, place
-        assert PLACES[place](PLAIN[1]) == word

@@ -1,9 +1,9 @@
 """Renders the objects of a job. Pure: the same job, attempt and agent give the same bytes.
 
 Templates are JSON, and a finalize hook encodes every value, so no text of a user can change the
-structure. Text of a user is never a template. The pod is rendered once for an attempt, with a mark
-in place of the rank, and each rank replaces the mark. To render each of a thousand pods would cost
-more than to create them.
+structure. Text of a user is never a template. The pod is rendered once for an attempt, with marks
+in place of what its ranks differ in, and each rank replaces the marks. To render each of a thousand
+pods would cost more than to create them.
 
 This file is longer than 400 lines because one pod is put together here, part by part, in the order
 of the template; every part is a function of its own that only this file needs.
@@ -12,11 +12,11 @@ of the template; every part is a function of its own that only this file needs.
 import base64
 import hashlib
 import posixpath
-import re
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import orjson
@@ -37,6 +37,9 @@ MAX_TERMS = 64
 # How the agent runs the launcher; `python`: a command of Python's that may start warm.
 _MODES = {"torchrun": "torchrun", "accelerate": "python", "python": "python"}
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+# The marks in place of what the pods of an attempt differ in, and of the job's token. Nobody knows
+# them, so they are in no job.
+_RANK, _PROOF, _TOKEN = (f"@{secrets.token_hex(8)}@" for _ in range(3))
 
 
 @dataclass(frozen=True)
@@ -64,23 +67,14 @@ class PodTemplate:
     """The parts of rank 0's pod between the places of its rank."""
     others: tuple[bytes, ...]
     """The same parts of all other pods."""
-    proof: bytes
-    """The mark in place of the proof."""
-    token: bytes
-    """The mark in place of the token."""
     spec_hash: str
 
     def body(self, rank: int, proof: str = "", token: str = "") -> bytes:
         """Return the pod of node rank `rank` as JSON, with the proof that the operator made it."""
         pod = str(rank).encode().join(self.others if rank else self.first)
-        return pod.replace(self.proof, proof.encode(), 1).replace(self.token, token.encode(), 1)
-
-
-class Marks(NamedTuple):
-    """Texts that are not in the job, in place of what its pods differ in or a template lacks."""
-
-    rank: str
-    token: str
+        for mark, text in ((_PROOF, proof), (_TOKEN, token)):
+            pod = pod.replace(mark.encode(), text.encode(), 1)
+        return pod
 
 
 @cache
@@ -145,13 +139,14 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     Raises InvalidJob if the overlay or the volumes ask for something that ddpjob sets itself, or
     that `policy` does not allow.
     """
-    marks, proof = Marks(_mark(job, "rank"), _mark(job, "token")), _mark(job, "proof")
-    first, others, found = _both(job, agent, policy, marks)
+    first, others, found = _both(job, agent, policy)
     for problem in found:
         raise problem
-    spec_hash = hashlib.sha256(orjson.dumps([first, others])).hexdigest()[:16]
+    text = orjson.dumps([first, others]).decode()
+    text = text.replace(_RANK, "@rank@").replace(_TOKEN, "@token@")
+    spec_hash = hashlib.sha256(text.encode()).hexdigest()[:16]
     for pod in (first, others):
-        own = {names.SPEC_HASH_ANNOTATION: spec_hash, names.PROOF_ANNOTATION: proof}
+        own = {names.SPEC_HASH_ANNOTATION: spec_hash, names.PROOF_ANNOTATION: _PROOF}
         if _waits(job):
             own[names.RESTART_ANNOTATION] = "InPlace"
         if timeout := _node_timeout(job):
@@ -159,26 +154,23 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
         pod["metadata"]["annotations"] |= own
 
     def parts(pod: Body) -> tuple[bytes, ...]:
-        return tuple(orjson.dumps(pod).split(marks.rank.encode()))
+        return tuple(orjson.dumps(pod).split(_RANK.encode()))
 
-    token = marks.token.encode()
-    return PodTemplate(parts(first), parts(others), proof.encode(), token, spec_hash)
+    return PodTemplate(parts(first), parts(others), spec_hash)
 
 
 def problems(job: DDPJob, policy: Policy) -> list[InvalidJob]:
     """Return an InvalidJob for each reason why `pods` refuses the job."""
-    return _both(job, Agent(b""), policy, Marks("0", ""))[2]
+    return _both(job, Agent(b""), policy)[2]
 
 
-def _both(
-    job: DDPJob, agent: Agent, policy: Policy, marks: Marks
-) -> tuple[Body, Body, list[InvalidJob]]:
+def _both(job: DDPJob, agent: Agent, policy: Policy) -> tuple[Body, Body, list[InvalidJob]]:
     """Return the pod of rank 0, that of all others, and what is wrong with them."""
     rest = _for_others(job)
-    others, found = _pod(rest, agent, policy, marks)
+    others, found = _pod(rest, agent, policy)
     if not job.spec.master and rest is job:
         return others, others, found
-    first, more = _pod(_for_rank_0(job), agent, policy, marks, job.spec.master)
+    first, more = _pod(_for_rank_0(job), agent, policy, job.spec.master)
     common = {str(problem) for problem in found}
     for problem in more:
         if str(problem) not in common:  # so it is in the master's part
@@ -216,10 +208,10 @@ def _with(job: DDPJob, changes: Body) -> DDPJob:
 
 
 def _pod(
-    job: DDPJob, agent: Agent, policy: Policy, marks: Marks, master: Master | None = None
+    job: DDPJob, agent: Agent, policy: Policy, master: Master | None = None
 ) -> tuple[Body, list[InvalidJob]]:
     """Return a pod with its marks, and an InvalidJob for each broken rule."""
-    pod = _render("pod.json.j2", job, **_pod_values(job, agent, marks))
+    pod = _render("pod.json.j2", job, **_pod_values(job, agent))
     found: list[InvalidJob] = []
     for template in (job.spec.template, master.template if master else None):
         if template:
@@ -285,27 +277,18 @@ def _render(template: str, job: DDPJob, **values: Any) -> Body:
     return body
 
 
-def _mark(job: DDPJob, what: str) -> str:
-    """Return a text that is not in the job."""
-    text = orjson.dumps(job.spec.to_json()).decode()
-    # One more @ than the longest that is there; to try one length after another takes a text's
-    # length squared.
-    taken = max(map(len, re.findall(f"(?=@{what}(@+))", text)), default=0)
-    return f"@{what}@" + "@" * taken
-
-
-def _pod_values(job: DDPJob, agent: Agent, marks: Marks) -> Body:
-    spec, attempt, rank = job.spec, job.status.attempt, marks.rank
-    env = _environment(job, rank)
+def _pod_values(job: DDPJob, agent: Agent) -> Body:
+    spec, attempt = job.spec, job.status.attempt
+    env = _environment(job)
     for variable in spec.env:  # a user's value replaces a default of ours
         env.pop(variable.name, None)
     volumes, mounts = _volumes(job, agent)
     return {
-        "pod_name": names.pod_name(job.name, attempt, rank),
+        "pod_name": names.pod_name(job.name, attempt, _RANK),
         "service": names.service_name(job.name),
-        "labels": pod_labels(attempt, rank),
+        "labels": pod_labels(attempt, _RANK),
         "token_variable": names.TOKEN_VARIABLE,
-        "token": marks.token,
+        "token": _TOKEN,
         "agent_port": names.AGENT_PORT,
         "container": names.TRAINER_CONTAINER,
         "command": _command(job),
@@ -354,7 +337,7 @@ def _accelerate(job: DDPJob) -> list[str]:
     ]
 
 
-def _environment(job: DDPJob, rank: str) -> dict[str, str]:
+def _environment(job: DDPJob) -> dict[str, str]:
     spec, attempt = job.spec, job.status.attempt
     master = f"{names.pod_name(job.name, attempt, 0)}.{names.service_name(job.name)}"
     nproc = spec.processes_per_node
@@ -379,7 +362,7 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         # torchrun reads these and ignores the next four.
         "PET_NNODES": str(spec.nnodes),
         "PET_NPROC_PER_NODE": str(nproc),
-        "PET_NODE_RANK": rank,
+        "PET_NODE_RANK": _RANK,
         "PET_MASTER_ADDR": master,
         "PET_MASTER_PORT": str(spec.master_port),
         "PET_RDZV_BACKEND": "static",
@@ -389,13 +372,13 @@ def _environment(job: DDPJob, rank: str) -> dict[str, str]:
         # What env:// and managed services mean by them: the node's rank, the number of nodes.
         "MASTER_ADDR": master,
         "MASTER_PORT": str(spec.master_port),
-        "RANK": rank,
+        "RANK": _RANK,
         "WORLD_SIZE": str(spec.nnodes),
         "DDPJOB_JOB": job.name,
         "DDPJOB_NAMESPACE": job.namespace,
         "DDPJOB_ATTEMPT": str(attempt),
         "DDPJOB_RESTARTS": str(max(0, job.status.restarts - job.status.round)),
-        "DDPJOB_NODE_RANK": rank,
+        "DDPJOB_NODE_RANK": _RANK,
         "DDPJOB_NNODES": str(spec.nnodes),
         "DDPJOB_NPROC_PER_NODE": str(nproc),
         "DDPJOB_WORLD_SIZE": str(spec.world_size),
