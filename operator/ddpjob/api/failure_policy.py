@@ -61,39 +61,24 @@ REASONS = (
 )
 
 
+ExitCode = Annotated[int, Field(ge=1, le=255)]
+Rank = Annotated[int, Field(ge=0, le=MAX_WORLD_SIZE - 1)]
 # A stored job may have other names, from before the schema had these. The operator reads it as it
 # is: such a name fits no failure.
-def _one_of(known: tuple[str, ...]) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "enum": list(known)})
+SignalName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(SIGNALS)})]
+Reason = Annotated[str, WithJsonSchema({"type": "string", "enum": list(REASONS)})]
 
 
 class FailureRule(Model):
     """A rule fits a failure if all its `on…` fields fit. `action` decides what follows then."""
 
-    on_exit_codes: (
-        Annotated[list[Annotated[int, Field(ge=1, le=255)]], Field(min_length=1, max_length=64)]
-        | None
-    ) = None
+    on_exit_codes: Annotated[list[ExitCode], Field(min_length=1, max_length=64)] | None = None
     """`onExitCodes` fits if the worker's own exit code is one of these."""
-    on_signals: (
-        Annotated[
-            list[Annotated[str, _one_of(SIGNALS)]],
-            Field(min_length=1, max_length=32),
-        ]
-        | None
-    ) = None
+    on_signals: Annotated[list[SignalName], Field(min_length=1, max_length=32)] | None = None
     """`onSignals` fits if one of these signals, such as SIGSEGV, ended the worker."""
-    on_reasons: (
-        Annotated[list[Annotated[str, _one_of(REASONS)]], Field(min_length=1, max_length=32)] | None
-    ) = None
+    on_reasons: Annotated[list[Reason], Field(min_length=1, max_length=32)] | None = None
     """`onReasons` fits if `status.failure.reason` is one of these, such as OOMKilled or Evicted."""
-    on_ranks: (
-        Annotated[
-            list[Annotated[int, Field(ge=0, le=MAX_WORLD_SIZE - 1)]],
-            Field(min_length=1, max_length=64),
-        ]
-        | None
-    ) = None
+    on_ranks: Annotated[list[Rank], Field(min_length=1, max_length=64)] | None = None
     """`onRanks` fits if the global rank of the worker is one of these. The ranks of a job are 0 to
     `nnodes` times the processes of a node, less one."""
     on_message_pattern: MessagePattern | None = None

@@ -134,12 +134,6 @@ def show(value: Any, path: str = "") -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def kind_of(value: Any) -> str:
-    """Return what kind of value this is, for a message about one that may be a secret."""
-    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list"}
-    return "an object" if isinstance(value, Mapping) else kinds.get(type(value), "nothing")
-
-
 def _words(value: Any) -> str:
     if value is None:
         return "nothing"

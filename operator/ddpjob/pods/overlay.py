@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.api.base import below, called
-from ddpjob.api.messages import kind_of, show
+from ddpjob.api.messages import show
 from ddpjob.api.podtypes import is_reserved
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
@@ -89,6 +89,7 @@ _POD: Body = {
     **dict.fromkeys(("serviceAccountName", "serviceAccount", "nodeName"), str),
     **dict.fromkeys(("priorityClassName", "runtimeClassName"), str),
 }
+_TEMPLATE = {"metadata": dict.fromkeys(_METADATA, {}), "spec": _POD}
 
 
 def apply(pod: Body, template: Mapping[str, Any]) -> tuple[Body, list[InvalidJob]]:
@@ -143,47 +144,35 @@ def misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
 
     To merge such a part would fail, or would lose something.
     """
-    checks = {"metadata": _metadata_misfits, "spec": _spec_misfits}
-    for name, value in template.items():
-        path = f"spec.template{below(name)}"
-        if name not in checks:
-            yield InvalidJob(path, "unknown field, must be metadata or spec")
-        elif not isinstance(value, Mapping):
-            yield InvalidJob(path, f"must be an object, got {kind_of(value)}", value)
-        else:
-            yield from checks[name](value, path)
-
-
-def _metadata_misfits(metadata: Mapping[str, Any], parent: str) -> Iterator[InvalidJob]:
-    for name, value in metadata.items():
-        path = parent + below(name)
-        if name not in _METADATA:
-            yield InvalidJob(path, "unknown field, must be labels or annotations")
-        elif not isinstance(value, Mapping):
-            yield InvalidJob(path, f"must be an object, got {kind_of(value)}", value)
-        else:
-            for key, text in value.items():
-                where = path + called(key)
-                if not isinstance(text, str):
-                    yield InvalidJob(where, f"must be a text, got {kind_of(text)}", text)
-                elif is_own_label(key):
-                    yield InvalidJob(where, "is set by ddpjob", text)
-
-
-def _spec_misfits(spec: Mapping[str, Any], path: str) -> Iterator[InvalidJob]:
-    yield from _directives(spec, path)
-    wrong = list(misshapen(spec, path))
-    yield from wrong
-    if spec.get("runtimeClassName") == "":  # the API server answers 500, as if it were overloaded
-        yield InvalidJob(f"{path}.runtimeClassName", "must not be empty, got ''", "")
-    if "ephemeralContainers" in spec:
-        yield InvalidJob(f"{path}.ephemeralContainers", "cannot be set on new pods")
-    if wrong:
+    path = "spec.template"
+    yield from _directives(template, path)
+    if wrong := list(misshapen(template, path, _TEMPLATE)):
+        yield from wrong
         return
-    for position, volume in enumerate(spec.get("volumes") or []):
+    metadata, spec = template.get("metadata", {}), template.get("spec", {})
+    for part, where, known in (
+        (template, path, tuple(_TEMPLATE)),
+        (metadata, f"{path}.metadata", _METADATA),
+    ):
+        for name in part:
+            if name not in known:
+                rule = f"unknown field, must be {' or '.join(known)}"
+                yield InvalidJob(where + below(name), rule)
+    for kind in _METADATA:
+        for key, text in metadata.get(kind, {}).items():
+            where = f"{path}.metadata.{kind}{called(key)}"
+            if not isinstance(text, str):
+                yield InvalidJob(where, f"must be a text, got {show(text)}", text)
+            elif is_own_label(key):
+                yield InvalidJob(where, "is set by ddpjob", text)
+    if spec.get("runtimeClassName") == "":  # the API server answers 500, as if it were overloaded
+        yield InvalidJob(f"{path}.spec.runtimeClassName", "must not be empty, got ''", "")
+    if "ephemeralContainers" in spec:
+        yield InvalidJob(f"{path}.spec.ephemeralContainers", "cannot be set on new pods")
+    for position, volume in enumerate(spec.get("volumes", [])):
         if (name := volume["name"]).startswith("ddpjob-"):
             rule = f"names that begin with ddpjob- are reserved, got {show(name)}"
-            yield InvalidJob(f"{path}.volumes[{position}].name", rule, name)
+            yield InvalidJob(f"{path}.spec.volumes[{position}].name", rule, name)
 
 
 def misshapen(value: Any, path: str, shape: Any = _POD, key: str = "") -> Iterator[InvalidJob]:
