@@ -8,8 +8,7 @@ from ddpjob.convert import trainjob
 from ddpjob.convert.fields import Fields, Note, Notes, cleaned
 from ddpjob.convert.pytorchjob import convert_pytorch_job
 from ddpjob.convert.trainjob import convert_train_job
-from ddpjob.errors import InvalidJob
-from ddpjob.json_depth import MAX_LEVELS, Body, is_deep
+from ddpjob.json_depth import Body
 
 # The kinds that can be converted, with their versions.
 API_VERSIONS = {"PyTorchJob": "kubeflow.org/v1", "TrainJob": trainjob.API_VERSION}
@@ -35,8 +34,6 @@ def convert(body: Any, objects: Iterable[Any] = ()) -> Converted:
     notes = Notes()
     if not isinstance(body, dict):
         raise Fields({}, "", notes).error("(object)", f"must be an object: {_RULE}", body)
-    if is_deep(body):
-        raise InvalidJob("(object)", f"must have at most {MAX_LEVELS} objects within each other")
     source = Fields(cleaned(body), "", notes)
     kind, version = source.take("kind", str), source.take("apiVersion", str)
     if kind not in API_VERSIONS:
