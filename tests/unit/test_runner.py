@@ -192,10 +192,11 @@ async def test_a_program_that_is_not_here_fails_at_once(machine: Machine) -> Non
     assert "nonesuch" in ended(pod)["message"]
 
 
-async def test_a_config_map_that_nobody_will_make_fails_at_once(tmp_path: Path) -> None:
-    async with playing(tmp_path, waits_for_config_maps=False) as alone:
-        await alone.run("true", volumes=[{"name": "scripts", "configMap": {"name": "own"}}])
-        message = ended(await alone.until(is_ended))["message"]
+async def test_a_config_map_that_nobody_will_make_fails_at_once(machine: Machine) -> None:
+    volumes = [{"name": "scripts", "configMap": {"name": "own"}}]
+    mounts = [{"name": "scripts", "mountPath": "/scripts"}]
+    await machine.run("true", volumes=volumes, container={"volumeMounts": mounts})
+    message = ended(await machine.until(is_ended))["message"]
     assert message == 'configmap "own" not found: nobody makes one here'
 
 
@@ -410,17 +411,6 @@ async def test_config_maps_claims_and_addresses_reach_the_process(machine: Machi
     assert len(told) == 1 and address == zero["status"]["podIP"] and port != "29500"
     assert one["status"]["podIP"] != address
     assert {line.split(" ")[1] for _, line in machine.lines} == {address, one["status"]["podIP"]}
-
-
-async def test_a_pod_waits_for_its_config_map_and_says_so(machine: Machine) -> None:
-    volumes = [{"name": "config", "configMap": {"name": "c"}}]
-    mounts = [{"name": "config", "mountPath": "/config"}]
-    await machine.run("cat /config/k", container={"volumeMounts": mounts}, volumes=volumes)
-    waiting = await machine.until(lambda pod: "containerStatuses" in pod["status"])
-    reason = waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"]
-    assert (waiting["status"]["phase"], reason) == ("Pending", "CreateContainerConfigError")
-    await machine.cluster.create(CONFIGMAPS, "default", {"metadata": {"name": "c"}, "data": {}})
-    await machine.until(is_ended)
 
 
 async def test_what_is_not_run_here_is_said_in_the_log(machine: Machine) -> None:

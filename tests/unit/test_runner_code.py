@@ -32,12 +32,15 @@ def test_nothing_of_the_archive_is_left(tmp_path: Path, spec: Body) -> None:
     text = json.dumps(found)
     assert "DDPJOB_CODE_PARTS" not in text and "DDPJOB_CODE_SHA256" not in text
     assert "/ddpjob/code" not in text and "ddpjob-code" not in text
-    assert [name for name, _ in config_map_volumes(found)] == [
-        name for name, _ in config_map_volumes(body) if "agent" in name
-    ]
+    assert config_map_volumes(found) == [n for n in config_map_volumes(body) if "agent" in n]
     env = {v["name"]: v.get("value") for v in main_container(found)["env"]}
     assert env["DDPJOB_CODE_DIR"] == "/src"
-    mounted = mount(found, PodFolders(tmp_path, found), {}, {"ddpjob-src": Path("/mine")})
+    mounted = mount(
+        found,
+        PodFolders(tmp_path, found),
+        {name: {} for name in config_map_volumes(found)},
+        {"ddpjob-src": Path("/mine")},
+    )
     assert mounted["/src"] == Path("/mine")
     assert "/checkpoints" in mounted or "checkpoint" not in spec
 

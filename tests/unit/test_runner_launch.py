@@ -10,7 +10,6 @@ from ddpjob.runner.launch import (
     CannotStart,
     Launch,
     Place,
-    config_map_names,
     expand,
     launch,
     path_rewriter,
@@ -31,7 +30,6 @@ def start(
     folders: dict[str, Path] | None = None,
     variables: dict[str, str] | None = None,
     inherited: dict[str, str] | None = None,
-    config_maps: dict[str, dict[str, str]] | None = None,
 ) -> Launch:
     command = {"name": "trainer", "command": ["true"]}
     pod = {"metadata": META, "spec": {"nodeName": "local", "containers": [command | container]}}
@@ -40,7 +38,6 @@ def start(
         pod,
         place,
         inherited=inherited or {},
-        config_maps=config_maps or {},
         python="/venv/bin/python",
         cwd=Path("/"),
     )
@@ -149,23 +146,11 @@ def test_the_downward_api_answers(path: str, expected: str) -> None:
     assert start({"env": [field(path)]}).env["X"] == expected
 
 
-def test_config_maps_give_variables() -> None:
-    reference = {"configMapKeyRef": {"name": "settings", "key": "lr"}}
-    absent = {"configMapKeyRef": {"name": "settings", "key": "none", "optional": True}}
-    container = {
-        "envFrom": [{"prefix": "S_", "configMapRef": {"name": "settings"}}],
-        "env": [{"name": "LR", "valueFrom": reference}, {"name": "NONE", "valueFrom": absent}],
-    }
-    started = start(container, config_maps={"settings": {"lr": "0.1"}})
-    assert (started.env["LR"], started.env["S_lr"], started.env.get("NONE")) == ("0.1", "0.1", None)
-    assert dict(config_map_names(container)) == {"settings": False}
-
-
 @pytest.mark.parametrize(
     ("container", "told"),
     [
-        ({"env": [{"name": "T", "valueFrom": {"secretKeyRef": {}}}]}, r"env\[T\]: Secrets"),
-        ({"envFrom": [{"secretRef": {"name": "s"}}]}, "envFrom: Secrets"),
+        ({"env": [{"name": "T", "valueFrom": {"secretKeyRef": {}}}]}, r"env\[T\]: secretKeyRef"),
+        ({"envFrom": [{"secretRef": {"name": "s"}}]}, "envFrom"),
         ({"env": [{"name": "T", "valueFrom": {"resourceFieldRef": {}}}]}, "resourceFieldRef"),
         ({"env": [field("spec.none")]}, "spec.none"),
         ({"command": []}, "entry point"),
@@ -198,8 +183,8 @@ def pod_with(volumes: list[Body], mounts: list[Body], **container: Any) -> Body:
 
 def test_volumes_become_folders(tmp_path: Path) -> None:
     volumes: list[Body] = [
-        {"name": "agent", "configMap": {"name": "c", "items": [{"key": "k", "path": "a/b.py"}]}},
-        {"name": "all", "configMap": {"name": "c"}},
+        {"name": "agent", "configMap": {"name": "c"}},
+        {"name": "code", "configMap": {"name": "none", "optional": True}},
         {"name": "scratch", "emptyDir": {}},
         {"name": "ckpt", "persistentVolumeClaim": {"claimName": "claim"}},
         {"name": "share", "nfs": {"server": "s", "path": "/"}},
@@ -216,14 +201,14 @@ def test_volumes_become_folders(tmp_path: Path) -> None:
     assert mounted == {
         "/dev/termination-log": job / "digits-0-1" / ".termination-log",
         "/agent": job / "digits-0-1" / "agent",
-        "/all": job / "digits-0-1" / "all",
+        "/code": job / "digits-0-1" / "code",
         "/scratch": job / "digits-0-1" / "scratch",
         "/ckpt": job / "volumes" / "claim" / "run-1",
         "/share": job / "volumes" / "share",
     }
     assert all(path.exists() for path in mounted.values())
-    assert (mounted["/agent"] / "a" / "b.py").read_text() == "text"
-    assert (mounted["/all"] / "b").read_bytes() == b"\0\1"
+    assert (mounted["/agent"] / "k").read_text() == "text"
+    assert (mounted["/agent"] / "b").read_bytes() == b"\0\1"
 
 
 @pytest.mark.parametrize(
@@ -231,8 +216,6 @@ def test_volumes_become_folders(tmp_path: Path) -> None:
     [
         ({"secret": {"secretName": "s"}}, {}),
         ({"projected": {}}, {}),
-        ({"configMap": {"name": "c", "items": [{"key": "k", "path": "../x"}]}}, {}),
-        ({"configMap": {"name": "c", "items": [{"key": "none", "path": "x"}]}}, {}),
         ({"emptyDir": {}}, {"subPath": "../../x"}),
         ({"emptyDir": {}}, {"subPathExpr": "$(X)"}),
         ({"emptyDir": {}}, {"name": "other"}),

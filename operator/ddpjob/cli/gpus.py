@@ -8,8 +8,7 @@ from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
 from ddpjob.errors import InvalidJob
 from ddpjob.names import is_gpu
-from ddpjob.runner.devices import MAKERS, Maker, Share, deal
-from ddpjob.runner.machine import gpus
+from ddpjob.runner.gpus import MAKERS, Maker, Share, deal, gpus
 
 
 def shares(job: api.DDPJob, environment: Mapping[str, str], root: Path = Path("/")) -> list[Share]:

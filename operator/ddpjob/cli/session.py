@@ -110,7 +110,6 @@ class Session:
             self._cluster,
             directory=local.directory,
             shares=self._shares,
-            waits_for_config_maps=False,
             on_line=self._line,
             shutdown_seconds=local.grace,
             code=local.code,

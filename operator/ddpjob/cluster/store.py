@@ -6,13 +6,12 @@ What it keeps is JSON text, so nothing handed out can change what is stored.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
 import orjson
 
 from ddpjob.cluster import Resource, WatchEvent
-from ddpjob.cluster.selector import Selector
 from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
 
@@ -20,6 +19,7 @@ from ddpjob.json_depth import Body
 BOOKMARK_EVERY = 500
 BOOKMARK_SECONDS = 60.0
 
+Selector = Callable[[Mapping[str, str]], bool]
 # Namespace and name.
 Key = tuple[str, str]
 # Namespace and uid. Objects have no owners in other namespaces.

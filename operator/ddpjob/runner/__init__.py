@@ -6,8 +6,7 @@
     place.py     what stands in for the cluster's parts of a pod
     code.py      pure: the pod of a job whose code is at hand, as a folder
     launch.py    pure: the argv and environment that a pod's container becomes here
-    devices.py   pure: which GPUs each node sees
-    machine.py   the GPUs that there are
+    gpus.py      the GPUs that there are, and which of them each node sees
     volumes.py   the folders that its volumes become
     network.py   a loopback address for each pod, a port for each attempt
     process.py   the process, its log, its end

@@ -10,7 +10,7 @@ from pathlib import Path
 from ddpjob.cluster import PODS, Cluster, WatchEvent
 from ddpjob.errors import Expired, Unavailable
 from ddpjob.json_depth import Body
-from ddpjob.runner.devices import Share
+from ddpjob.runner.gpus import Share
 from ddpjob.runner.network import Loopback
 from ddpjob.runner.pod import Node, OnLine, PodRun
 
@@ -24,10 +24,9 @@ class Runner:
     `directory` receives a folder for each job: logs, volumes, the pods' own files. `python` stands
     in for `python3` and `python` in commands. `on_line` gets a pod's labels and each line that it
     prints. `namespace` limits the runner to one. Cancelled, it gives processes `shutdown_seconds`
-    to end after SIGTERM and kills the rest; `kill` takes that time away. A pod whose ConfigMap is
-    missing waits for it, or fails, without `waits_for_config_maps`. `shares` are the GPUs of the
-    nodes of the one job that is run, by their ranks; without them no pod sees a GPU. `code` is the
-    folder that jobs with `spec.code` use as it is; without it their archives are unpacked.
+    to end after SIGTERM and kills the rest; `kill` takes that time away. `shares` are the GPUs of
+    the nodes of the one job that is run, by their ranks; without them no pod sees a GPU. `code` is
+    the folder that jobs with `spec.code` use as it is; without it their archives are unpacked.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class Runner:
         shares: Sequence[Share] = (),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         shutdown_seconds: float = 5.0,
-        waits_for_config_maps: bool = True,
         code: Path | None = None,
     ) -> None:
         self._namespace = namespace
@@ -61,7 +59,6 @@ class Runner:
             on_line=on_line,
             now=now,
             shutdown_seconds=shutdown_seconds,
-            waits_for_config_maps=waits_for_config_maps,
             code=code.absolute() if code else None,
         )
         self._pods: dict[str, tuple[PodRun, asyncio.Task[None]]] = {}  # by uid

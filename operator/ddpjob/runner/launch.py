@@ -1,7 +1,7 @@
 """What a pod's container becomes on this machine: arguments, environment, working folder. Pure."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 from ddpjob import names
 from ddpjob.errors import DDPJobError
 from ddpjob.json_depth import Body
-from ddpjob.runner.devices import Share
-from ddpjob.runner.devices import variables as device_variables
+from ddpjob.runner.gpus import Share
+from ddpjob.runner.gpus import variables as device_variables
 
 # What a pod's processes may see of the environment that ddpjob was started in: where programs and
 # libraries are, which devices, the language, the way out. Nothing else, tokens above all: a job
@@ -62,19 +62,17 @@ def launch(
     place: Place,
     *,
     inherited: Mapping[str, str],
-    config_maps: Mapping[str, Mapping[str, str]],
     python: str,
     cwd: Path,
 ) -> Launch:
     """Return the process to start for `pod`.
 
-    `config_maps` holds the data of those that the container's variables name. The variables are
-    resolved as Kubernetes does, paths below mounts then become paths of this machine. Raises
-    CannotStart.
+    The variables are resolved as Kubernetes does, paths below mounts then become paths of this
+    machine. Raises CannotStart.
     """
     container = main_container(pod)
     rewrite = path_rewriter(place.folders)
-    variables = dict(_variables(pod, container, place, config_maps))
+    variables = _variables(pod, container, place)
     command = [*(container.get("command") or []), *(container.get("args") or [])]
     if not container.get("command"):
         raise CannotStart("the image's own entry point is unknown here: give a command")
@@ -107,48 +105,21 @@ def path_rewriter(folders: Mapping[str, Path]) -> Callable[[str], str]:
     return lambda text: pattern.sub(lambda match: str(folders[match[0]]), text)
 
 
-def _variables(
-    pod: Body, container: Body, place: Place, config_maps: Mapping[str, Mapping[str, str]]
-) -> Iterator[tuple[str, str]]:
-    """Names and values in order, each of which sees those before it."""
+def _variables(pod: Body, container: Body, place: Place) -> dict[str, str]:
+    """Return the container's variables, each of which sees those before it."""
+    if container.get("envFrom"):
+        raise CannotStart("envFrom: ConfigMaps and Secrets are not read here; use env")
     seen: dict[str, str] = {}
-    for source in container.get("envFrom") or []:
-        if "configMapRef" not in source:
-            raise CannotStart("envFrom: Secrets are not read here; set the variable in env")
-        prefix = source.get("prefix") or ""
-        for name, value in config_maps.get(source["configMapRef"]["name"], {}).items():
-            seen[prefix + name] = value
     for variable in container.get("env") or []:
-        name = variable["name"]
-        found = _value(variable, pod, place, seen, config_maps)
-        if found is not None:
-            seen[name] = place.variables.get(name, found)
-    yield from seen.items()
-
-
-def _value(
-    variable: Body,
-    pod: Body,
-    place: Place,
-    seen: Mapping[str, str],
-    config_maps: Mapping[str, Mapping[str, str]],
-) -> str | None:
-    """The variable's value, or None where it is left out: optional and absent."""
-    source = variable.get("valueFrom") or {}
-    if not source:
-        return expand(variable.get("value") or "", seen)
-    name = variable["name"]
-    if path := source.get("fieldRef", {}).get("fieldPath"):
-        return _field(pod, path, place, name)
-    if reference := source.get("configMapKeyRef"):
-        value = config_maps.get(reference["name"], {}).get(reference["key"])
-        if value is None and not reference.get("optional"):
-            message = f"env[{name}]: ConfigMap {reference['name']} has no key {reference['key']}"
-            raise CannotStart(message)
-        return value
-    if "secretKeyRef" in source:
-        raise CannotStart(f"env[{name}]: Secrets are not read here; set the value in env")
-    raise CannotStart(f"env[{name}]: {', '.join(source)} is not known here")
+        name, source = variable["name"], variable.get("valueFrom") or {}
+        if not source:
+            value = expand(variable.get("value") or "", seen)
+        elif path := source.get("fieldRef", {}).get("fieldPath"):
+            value = _field(pod, path, place, name)
+        else:
+            raise CannotStart(f"env[{name}]: {', '.join(source)} is not read here; set a value")
+        seen[name] = place.variables.get(name, value)
+    return seen
 
 
 def _field(pod: Body, path: str, place: Place, name: str) -> str:
@@ -169,15 +140,3 @@ def _field(pod: Body, path: str, place: Place, name: str) -> str:
     if path not in known:
         raise CannotStart(f"env[{name}]: fieldRef {path} is not known here")
     return str(known[path])
-
-
-def config_map_names(container: Body) -> Sequence[tuple[str, bool]]:
-    """Return the ConfigMaps of the container's variables, and whether each may be missing."""
-    found: dict[str, bool] = {}
-    references = [source.get("configMapRef") for source in container.get("envFrom") or []]
-    for variable in container.get("env") or []:
-        references.append((variable.get("valueFrom") or {}).get("configMapKeyRef"))
-    for reference in filter(None, references):
-        optional = bool(reference.get("optional"))
-        found[reference["name"]] = optional and found.get(reference["name"], True)
-    return list(found.items())

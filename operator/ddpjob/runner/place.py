@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ddpjob import names
 from ddpjob.json_depth import Body
-from ddpjob.runner.devices import Share
+from ddpjob.runner.gpus import Share
 from ddpjob.runner.launch import Place, main_container
 from ddpjob.runner.network import LOOPBACK, Loopback
 from ddpjob.runner.volumes import PodFolders, mount

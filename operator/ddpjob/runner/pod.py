@@ -14,8 +14,8 @@ from ddpjob.cluster import Cluster
 from ddpjob.json_depth import Body
 from ddpjob.runner import status
 from ddpjob.runner.code import without_archive
-from ddpjob.runner.devices import Share
-from ddpjob.runner.launch import CannotStart, Launch, config_map_names, launch, main_container
+from ddpjob.runner.gpus import Share
+from ddpjob.runner.launch import CannotStart, Launch, launch, main_container
 from ddpjob.runner.network import LOOPBACK, Loopback
 from ddpjob.runner.place import address, annotations, place
 from ddpjob.runner.process import PodProcess
@@ -26,8 +26,6 @@ from ddpjob.runner.volumes import PodFolders, config_map_volumes
 CANNOT_START = 128
 # The agent's reason for failures that no restart mends.
 NO_USE = "LaunchFailed"
-# The time between two requests for a ConfigMap that is missing.
-CONFIG_MAP_SECONDS = 1.0
 
 OnLine = Callable[[Mapping[str, str], str], None]
 
@@ -47,7 +45,6 @@ class Node:
     on_line: OnLine
     now: Callable[[], datetime]
     shutdown_seconds: float
-    waits_for_config_maps: bool
     code: Path | None = None
 
 
@@ -92,8 +89,6 @@ class PodRun:
         except CannotStart as problem:
             await self._report_end(CANNOT_START, str(problem), NO_USE)
             return
-        if launch is None:
-            return
         self._process = process = await PodProcess.start(
             launch, log=self.folders.log, on_line=self._on_line, notes=_notes(self.view.pod)
         )
@@ -111,40 +106,24 @@ class PodRun:
         code = ended.result()
         await self._report_end(code, self._message(code, process.tail), late=late)
 
-    async def _prepare(self) -> Launch | None:
-        """What to start; waits for ConfigMaps, and gives up, with None, if the pod is deleted.
-
-        Raises CannotStart for what will never be there.
-        """
-        view = self.view
-        pod = without_archive(view.pod) if self.node.code else view.pod
-        wanted = [*config_map_volumes(pod), *config_map_names(main_container(pod))]
-        while not view.ends:
-            found = {name: await view.config_map(name) for name, _ in wanted}
-            missing = [name for name, optional in wanted if not (found[name] or optional)]
-            if not missing:
-                return self._launch(pod, {name: body for name, body in found.items() if body})
-            if not self.node.waits_for_config_maps:
-                raise CannotStart(f'configmap "{missing[0]}" not found: nobody makes one here')
-            await self._report_waiting(f'configmap "{missing[0]}" not found')
-            await view.news(CONFIG_MAP_SECONDS)
-        return None
-
-    def _launch(self, pod: Body, config_maps: Mapping[str, Body]) -> Launch:
-        node = self.node
+    async def _prepare(self) -> Launch:
+        """Return what to start. Raises CannotStart."""
+        node, view = self.node, self.view
+        pod = without_archive(view.pod) if node.code else view.pod
+        found = {name: await view.config_map(name) for name in config_map_volumes(pod)}
+        config_maps = {name: body for name, body in found.items() if body}
         self.folders.clear()
         given = {names.SOURCE_VOLUME: node.code} if node.code else {}
-        found = launch(
+        made = launch(
             pod,
             place(pod, self.folders, config_maps, node.loopback, node.shares, given),
             inherited=node.inherited,
-            config_maps={name: body.get("data") or {} for name, body in config_maps.items()},
             python=node.python,
             cwd=node.cwd,
         )
-        if not shutil.which(found.argv[0], path=found.env["PATH"]):
-            raise CannotStart(f"{found.argv[0]}: no such program on this machine")
-        return found
+        if not shutil.which(made.argv[0], path=made.env["PATH"]):
+            raise CannotStart(f"{made.argv[0]}: no such program on this machine")
+        return made
 
     async def _watch_over(self, process: PodProcess, ended: asyncio.Task[int]) -> bool:
         """Until the end, which deletion and deadline bring about; whether it was the deadline."""
@@ -173,13 +152,6 @@ class PodRun:
         if deadline is None or up < deadline:
             return None, None if deadline is None else deadline - up
         return float(spec.get("terminationGracePeriodSeconds") or 0), None
-
-    async def _report_waiting(self, message: str) -> None:
-        container, now = main_container(self.view.pod), self.node.now()
-        reason = "CreateContainerConfigError"
-        await self.view.report(
-            lambda old: status.waiting(old, container, reason=reason, message=message, now=now)
-        )
 
     async def _report_running(self) -> None:
         pod, loopback, now = self.view.pod, self.node.loopback, self.node.now()

@@ -11,12 +11,6 @@ MESSAGE_BYTES = 4096
 LOST = 137
 
 
-def waiting(status: Body, container: Body, *, reason: str, message: str, now: datetime) -> Body:
-    """Return the status of a pod whose container cannot be created yet."""
-    state = {"waiting": {"reason": reason, "message": message}}
-    return _status(status, container, "Pending", state, now=now)
-
-
 def running(status: Body, container: Body, *, address: str, host: str, now: datetime) -> Body:
     """Return the status of a pod whose container has started and is ready."""
     state = {"running": {"startedAt": written(now)}}

@@ -55,10 +55,9 @@ class PodFolders:
         shutil.rmtree(self.own, ignore_errors=True)
 
 
-def config_map_volumes(pod: Body) -> list[tuple[str, bool]]:
-    """Return the ConfigMaps that are volumes of `pod`, and whether each may be missing."""
-    sources = [volume["configMap"] for volume in _volumes(pod).values() if "configMap" in volume]
-    return [(source["name"], bool(source.get("optional"))) for source in sources]
+def config_map_volumes(pod: Body) -> list[str]:
+    """Return the names of the ConfigMaps that are volumes of `pod`."""
+    return [each["configMap"]["name"] for each in _volumes(pod).values() if "configMap" in each]
 
 
 def mount(
@@ -102,7 +101,10 @@ def _folder(name: str, volume: Body, folders: PodFolders, config_maps: Mapping[s
             raise CannotStart(f"volumes[{name}]: {kind} volumes are not known here")
     if any(kind in volume for kind in OWN):
         if source := volume.get("configMap"):
-            _write_files(name, folder, source, config_maps.get(source["name"], {}))
+            found = config_maps.get(source["name"])
+            if found is None and not source.get("optional"):
+                raise CannotStart(f'configmap "{source["name"]}" not found: nobody makes one here')
+            _write_files(folder, found or {})
     else:
         claim = volume.get("persistentVolumeClaim") or {}
         folder = folders.shared / str(claim.get("claimName") or name)
@@ -110,24 +112,13 @@ def _folder(name: str, volume: Body, folders: PodFolders, config_maps: Mapping[s
     return folder
 
 
-def _write_files(name: str, folder: Path, source: Body, config_map: Body) -> None:
-    """The ConfigMap's keys as files: all, or the listed ones under the paths listed."""
-    texts: dict[str, bytes] = {
-        key: text.encode() for key, text in (config_map.get("data") or {}).items()
-    }
+def _write_files(folder: Path, config_map: Body) -> None:
+    """Write the ConfigMap's keys as files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for key, text in (config_map.get("data") or {}).items():
+        (folder / key).write_text(text)
     for key, text in (config_map.get("binaryData") or {}).items():
-        texts[key] = base64.b64decode(text)
-    items = source.get("items")
-    paths = {key: key for key in texts} if items is None else {i["key"]: i["path"] for i in items}
-    for key, path in paths.items():
-        target = folder / path
-        if ".." in Path(path).parts or Path(path).is_absolute():
-            raise CannotStart(f"volumes[{name}]: {path!r} leaves the volume")
-        if key in texts:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(texts[key])
-        elif not source.get("optional"):
-            raise CannotStart(f"volumes[{name}]: ConfigMap {source['name']} has no key {key}")
+        (folder / key).write_bytes(base64.b64decode(text))
 
 
 def _volumes(pod: Body) -> dict[str, Body]:
