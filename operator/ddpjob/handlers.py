@@ -1,8 +1,8 @@
 """The operator process: `python -m ddpjob.handlers`.
 
 It runs the controller, which makes the pods of DDPJobs. kopf starts and ends the process, logs in,
-and streams the events of DDPJobs. These events are triggers and never data. kopf stores nothing on
-any object (its storages are null), so it makes no write of its own.
+and streams the events of DDPJobs. These events are triggers and never data. kopf has no handlers
+but for events, so it makes no write of its own.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import logging
 import random
 import resource
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ MOST_DESCRIPTORS = 16384
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """A storage without diffs, so that kopf keeps no copy of an object and no annotation on it."""
+    """A storage without diffs: kopf has no handler of changes here."""
 
     def build(self, **_: Any) -> Any:
         """Return nothing to compare."""
@@ -52,28 +52,7 @@ class NoDiffs(kopf.DiffBaseStorage):
         """Nothing to store."""
 
 
-class NoProgress(kopf.ProgressStorage):
-    """A storage without progress, because an event handler has none."""
-
-    def fetch(self, **_: Any) -> Any:
-        """Nothing was stored."""
-        return None
-
-    def store(self, **_: Any) -> None:
-        """Nothing to store."""
-
-    def purge(self, **_: Any) -> None:
-        """Nothing to purge."""
-
-    def touch(self, **_: Any) -> None:
-        """Nothing to touch."""
-
-    def clear(self, *, essence: Any) -> Any:
-        """Nothing to clear."""
-        return essence
-
-
-class Backoffs(Collection[float]):
+class Backoffs(Iterable[float]):
     """Pauses between tries, without end: 0.2 s, doubling, at most 3 s.
 
     kopf's own pauses end after a minute, and kopf ends with them.
@@ -82,12 +61,6 @@ class Backoffs(Collection[float]):
     def __iter__(self) -> Iterator[float]:
         for n in itertools.count():
             yield min(0.2 * 2 ** min(n, 10), 3.0) * random.uniform(0.7, 1.0)
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __contains__(self, item: object) -> bool:
-        return isinstance(item, float)
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
@@ -99,7 +72,6 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.persistence.diffbase_storage = NoDiffs()
-    settings.persistence.progress_storage = NoProgress()
     settings.queueing.idle_timeout = 0.2
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
