@@ -26,6 +26,7 @@ from ddpjob.convert.trainjob import is_runtime
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from tests.foreign import train_job
+from tests.parts import with_part
 
 # A stand-in for a script that is in an image: the ranks meet, and say who they are.
 STAND_IN = """\
@@ -45,7 +46,6 @@ SCRIPTS = ("demo.py", "echo.py", "dist_sendrecv.py")
 # The script that an image of the examples has as its entry point.
 ENTRY_POINTS = {"kubeflow/pytorch-dist-sendrecv-test:latest": "dist_sendrecv.py"}
 SECONDS = 300
-PLACE = re.compile(r"(<!-- convert: examples -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,7 @@ def main() -> None:
     if not options.write:
         print(text)
         return
-    page, count = PLACE.subn(lambda m: m[1] + text + m[2], options.write.read_text())
-    if count != 1:
-        sys.exit(f"{options.write}: its comments must stand there once, not {count} times")
-    options.write.write_text(page)
+    options.write.write_text(with_part(options.write.read_text(), "convert: examples", text))
 
 
 if __name__ == "__main__":

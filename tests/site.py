@@ -2,9 +2,7 @@
 
 Writes `zensical.toml` and `pages/` into FOLDER. The pages are those that docs/README.md links to,
 in its order and under its headings; README.md is the home page. A link to another file of the
-repository leads to its host. `llms.txt` lists the pages for programs that read. `python -m
-tests.site --check FOLDER` reads the site that was built there, and exits with 1 if a link in it
-leads nowhere, or if it loads anything from elsewhere.
+repository leads to its host. `llms.txt` lists the pages for programs that read.
 """
 
 import argparse
@@ -12,9 +10,7 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -27,7 +23,6 @@ HOST = "https://github.com/ddpjob/ddpjob"
 INDEX = ROOT / "docs" / "README.md"
 DESCRIPTION = "Distributed PyTorch on Kubernetes, or on your laptop"
 _ENTRY = re.compile(r"- \[([^\]]+)\]\(([^)#]+)\)(?:: (.+)|\.)")
-_LINK = re.compile(r"\]\(([^)]+)\)")
 
 _CONFIG = """\
 [project]
@@ -164,62 +159,12 @@ def write(folder: Path) -> None:
     (folder / "zensical.toml").write_text(config())
 
 
-class _Links(HTMLParser):
-    """What a built page links to, what it loads, and what can be linked to in it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.links, self.loads, self.ids = list[str](), list[str](), set[str]()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        if found := values.get("id"):
-            self.ids.add(found)
-        if (found := values.get("href")) is not None:
-            loaded = tag == "link" and values.get("rel") in ("stylesheet", "icon", "preload")
-            (self.loads if loaded else self.links).append(found)
-        if found := values.get("src"):
-            self.loads.append(found)
-
-
-def broken(site: Path) -> Iterator[str]:
-    """A line for each link that leads nowhere, and for each thing that is loaded from elsewhere."""
-    listing = site / "llms.txt"
-    for link in _LINK.findall(listing.read_text()) if listing.is_file() else [listing.name]:
-        if not (site / link).is_file():
-            yield f"llms.txt: {link}: no such file"
-    read = {file: _Links(file.read_text()) for file in sorted(site.rglob("*.html"))}
-    for file, found in read.items():
-        name = file.relative_to(site)
-        for link in found.loads + found.links:
-            parts = urlsplit(link)
-            if parts.scheme or parts.netloc:
-                if link in found.loads and parts.scheme != "data":
-                    yield f"{name}: loads {link}"
-                continue
-            base = site if parts.path.startswith("/") else file.parent  # as in 404.html
-            target = Path(os.path.normpath(base / unquote(parts.path).lstrip("/")))
-            target = target if parts.path else file
-            if not target.is_file():
-                yield f"{name}: {link}: no such file"
-            elif parts.fragment and unquote(parts.fragment) not in read.get(target, found).ids:
-                yield f"{name}: {link}: no such heading"
-
-
-def main() -> int:
-    """Write the sources, or check what was built of them; the exit code."""
+def main() -> None:
+    """Write the sources."""
     parser = argparse.ArgumentParser(prog="python -m tests.site", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--check", action="store_true", help="check the site that was built there")
-    options = parser.parse_args()
-    if not options.check:
-        write(options.folder)
-        return 0
-    found = list(broken(options.folder / "site"))
-    print("".join(f"error: {line}\n" for line in found), end="", file=sys.stderr)
-    return bool(found)
+    write(parser.parse_args().folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

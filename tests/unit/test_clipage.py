@@ -13,14 +13,10 @@ from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import InvalidJob
 from tests.builders import NOW, job_object
-from tests.clipage import meanings, with_tables
+from tests.clipage import meanings
 from tests.cluster.tiers import ROOT
 
 PAGE = (ROOT / "docs" / "cli.md").read_text()
-
-
-def test_the_page_is_that_of_these_commands() -> None:
-    assert with_tables(PAGE) == PAGE, "make generate"
 
 
 def test_each_exit_code_has_a_meaning() -> None:

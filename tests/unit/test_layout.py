@@ -55,12 +55,3 @@ def test_a_long_file_of_the_operator_says_why() -> None:
         if len(text.splitlines()) > 400:
             reason = ast.get_docstring(ast.parse(text)) or ""
             assert "longer than 400 lines because" in " ".join(reason.split()), path
-
-
-def test_no_function_of_the_plan_takes_more_than_five_parameters() -> None:
-    for path in (PACKAGE / "plan").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                count = sum(argument.arg != "self" for argument in taken)
-                assert count <= 5, f"{path.name}: {node.name} takes {count}"

@@ -107,12 +107,3 @@ def test_the_first_request_needs_nothing_of_the_operator(
     found = imported(commands, KUBECONFIG=str(path))
     assert "kubernetes" in found, "it has made a request"
     assert not found & OPERATOR - allowed
-
-
-def test_the_sdk_is_imported_when_it_is_used() -> None:
-    program = "import sys, ddpjob; print(len(sys.modules)); ddpjob.Client; print(len(sys.modules))"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True
-    )
-    before, after = map(int, ended.stdout.split())
-    assert before < 70 < after, ended.stderr
