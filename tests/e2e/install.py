@@ -2,8 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +43,7 @@ def uninstall(cluster: KindCluster, namespace: str = SYSTEM) -> None:
 
 
 def scale_operator(cluster: KindCluster, replicas: int) -> None:
-    """Stop or start the operator, and wait until it has."""
+    """Start so many of the operator, and wait until they run."""
     where = ("-n", SYSTEM, "deployment/ddpjob-operator")
     cluster.kubectl("scale", *where, f"--replicas={replicas}")
     cluster.kubectl("rollout", "status", *where, "--timeout=120s", timeout_seconds=150)
@@ -201,13 +200,3 @@ def gone(cluster: KindCluster, *where: str, seconds: float = 120) -> None:
     wait_until(
         lambda: not left_over(cluster, *where), seconds, f"end of {left_over(cluster, *where)}"
     )
-
-
-@contextmanager
-def stopped_operator(cluster: KindCluster) -> Iterator[None]:
-    """A block in which no operator runs."""
-    scale_operator(cluster, 0)
-    try:
-        yield
-    finally:
-        scale_operator(cluster, 1)

@@ -15,7 +15,7 @@ from tests.e2e.install import (
     gone,
     install,
     left_over,
-    stopped_operator,
+    scale_operator,
     uninstall,
     wait_until,
 )
@@ -62,32 +62,24 @@ def test_uninstalling_leaves_a_running_job_running(
     gone(kind_cluster, "-n", namespace)
 
 
-@pytest.mark.parametrize("operator", ["up", "down"])
-def test_a_deleted_job_leaves_nothing(
-    kind_cluster: KindCluster, namespace: str, trainer_image: str, operator: str
+def test_without_an_operator_a_deleted_job_leaves_nothing_and_a_deleted_namespace_goes(
+    kind_cluster: KindCluster, namespace: str, trainer_image: str
 ) -> None:
     job = sleeper(kind_cluster, namespace, trainer_image)
-    if operator == "up":
-        job.delete()
-        gone(kind_cluster, "-n", namespace)
-    else:
-        with stopped_operator(kind_cluster):
-            job.delete()
-            gone(kind_cluster, "-n", namespace)
+    sleeper(kind_cluster, namespace, trainer_image, "other")
+    scale_operator(kind_cluster, 0)
+    job.delete()
+    wait_until(lambda: not job.pods(), 120, "end of the job's pods")
+    kind_cluster.delete_namespace(namespace)
+    namespace_gone(kind_cluster, namespace)
 
 
-@pytest.mark.parametrize("operator", ["up", "down"])
 def test_a_deleted_namespace_goes(
-    kind_cluster: KindCluster, namespace: str, trainer_image: str, operator: str
+    kind_cluster: KindCluster, namespace: str, trainer_image: str
 ) -> None:
     sleeper(kind_cluster, namespace, trainer_image)
-    if operator == "up":
-        kind_cluster.delete_namespace(namespace)
-        namespace_gone(kind_cluster, namespace)
-    else:
-        with stopped_operator(kind_cluster):
-            kind_cluster.delete_namespace(namespace)
-            namespace_gone(kind_cluster, namespace)
+    kind_cluster.delete_namespace(namespace)
+    namespace_gone(kind_cluster, namespace)
 
 
 @pytest.mark.parametrize("operator", ["up", "down"])
@@ -96,7 +88,7 @@ def test_the_operators_own_namespace_goes_with_a_job_in_it(
 ) -> None:
     sleeper(kind_cluster, SYSTEM, trainer_image)
     if operator == "down":
-        kind_cluster.kubectl("scale", "-n", SYSTEM, "deployment/ddpjob-operator", "--replicas=0")
+        scale_operator(kind_cluster, 0)
     kind_cluster.kubectl("delete", "namespace", SYSTEM, "--wait=false")
     namespace_gone(kind_cluster, SYSTEM)
     # What the release left outside its namespace; Helm has forgotten it with its secrets.

@@ -12,7 +12,6 @@ from tests.e2e.install import (
     Job,
     gone,
     install,
-    operator_pods,
     rank_processes,
     uninstall,
     wait_until,
@@ -84,20 +83,6 @@ def test_what_is_over_soon_costs_nothing(
             with cut_off(kind_cluster, node_of(job, f"{job.name}-0-{rank}"), *both_ways):
                 time.sleep(TIMEOUT / 3)  # and what cutting off takes, on a busy machine
             settled()
-        _goes_on(job)
-
-
-def test_an_operator_that_is_cut_off_blames_nobody(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
-) -> None:
-    with steady_job(kind_cluster, namespace, foreign_image) as job:
-        settled()
-        (operator,) = operator_pods(kind_cluster)
-        node, address = operator["spec"]["nodeName"], operator["status"]["podIP"]
-        # It reaches the API server on its own node, and no agent.
-        cut = ("-t", "mangle", "POSTROUTING", "-s", address, "-o", "eth0", "-j", "DROP")
-        with cut_off(kind_cluster, node, cut):
-            time.sleep(3 * TIMEOUT)
         _goes_on(job)
 
 

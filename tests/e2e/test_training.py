@@ -124,21 +124,3 @@ def test_a_foreign_image_shows_its_steps_without_a_line_of_code(
         "updatedAt": "",
     }
     assert "world 2" in job.logs("foreign-0-0")
-
-
-def test_the_first_cause_of_a_foreign_scripts_failure_is_named(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
-) -> None:
-    job = Job.from_spec(
-        kind_cluster,
-        namespace,
-        "raises",
-        image=foreign_image,
-        nnodes=3,
-        args=["/train.py", "--steps", "20", "--raise-on-rank", "1"],
-        failurePolicy={"maxRestarts": 0},
-    )
-    failure = job.in_state("Failed", 300)["failure"]
-    assert (failure["rank"], failure["exception"]) == (1, "ValueError")
-    assert "rank 1 has seen enough" in failure["message"]
-    assert failure["exitCode"] == 1 and failure["reason"] == "Exception"
