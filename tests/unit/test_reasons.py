@@ -4,6 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from ddpjob import api
 from ddpjob.api.failure_policy import REASONS
 from ddpjob.client import advice
