@@ -44,7 +44,7 @@ def test_the_config_maps_come_in_the_order_of_their_parts(
     job, *maps = objects(archive)
     found = read_job(written(tmp_path, maps[2], job, maps[0], maps[1]))
     assert (found.job, list(found.config_maps)) == (job, maps)
-    assert read_job(written(tmp_path, job)).config_maps == (), "they may be in the cluster"
+    assert read_job(written(tmp_path, job, maps[1])).config_maps == (maps[1],)
 
 
 def test_what_a_cluster_has_written_is_not_sent(archive: CodeArchive, tmp_path: Path) -> None:
@@ -58,22 +58,11 @@ def test_what_a_cluster_has_written_is_not_sent(archive: CodeArchive, tmp_path: 
 
 def test_what_does_not_belong_together_is_named(archive: CodeArchive, tmp_path: Path) -> None:
     job, *maps = objects(archive)
-    names = job["spec"]["code"]["configMaps"]
-
-    def edited(**changes: Any) -> Any:
-        return {**copy.deepcopy(maps[0]), **changes}
-
-    strange = edited(metadata={"name": "other\x1b[2J"})
-    empty: Any = edited(binaryData={})
-    another: Any = edited(binaryData=maps[1]["binaryData"])
+    strange = {**maps[0], "metadata": {"name": "other\x1b[2J"}}
     for bodies, text in (
         ([job, job, *maps], "must have exactly one job, and nothing beside it but the ConfigMaps"),
-        (maps, "with its code, got 0"),
+        (maps, "of its code, got 0"),
         ([job, *maps, strange], r"ConfigMap 'other\\x1b\[2J' is not in spec.code.configMaps"),
-        ([job_object(), maps[0]], rf"ConfigMap '{names[0]}' is not in spec.code.configMaps"),
-        ([job, *maps[:2]], rf": spec.code.configMaps\[2\]: ConfigMap {names[2]} is not in the"),
-        ([job, empty, *maps[1:]], rf": binaryData\[code.tar.gz\]: must be Base64 in .*{names[0]}"),
-        ([job, another, *maps[1:]], ": spec.code: the archive's sha256 is [0-9a-f]*, and"),
     ):
         with pytest.raises(InvalidJob, match=text):
             read_job(written(tmp_path, *bodies))

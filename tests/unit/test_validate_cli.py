@@ -261,8 +261,3 @@ def test_two_jobs_may_share_the_config_maps_of_a_file(dry_run: Callable[..., Pat
     name = config_map["metadata"]["name"]
     rule = f"ConfigMap '{name}' is not in spec.code.configMaps of a job here"
     assert ended.stderr == f"-: (file): {rule}\n"
-    config_map["binaryData"] = {"code.tar.gz": "AAAA"}
-    ended = judged(one, config_map, two)
-    assert ended.exit_code == 2
-    lines = ended.stderr.splitlines()
-    assert [line.split(": ")[1:3] for line in lines] == [["one", "spec.code"], ["two", "spec.code"]]

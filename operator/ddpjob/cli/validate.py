@@ -148,7 +148,6 @@ class Judge:
 
         problems = check(job, self.policy)
         try:
-            whole = with_code_of(job, config_maps)
             if self.archive and not problems:
                 digest = why.text(job, "spec", "code", "sha256")
                 verify(self.archive, digest, where="spec.code")
@@ -157,7 +156,7 @@ class Judge:
         for problem in problems:
             yield problem, Exit.USAGE
         if self.place and not problems:
-            yield from self._of_server(whole)
+            yield from self._of_server(with_code_of(job, config_maps))
 
     def _of_server(self, job: "JobFile") -> Iterator[tuple[InvalidJob, Exit]]:
         """Yield why the API server refuses to create the job. Raises DDPJobError.

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpjob import names
-from ddpjob.client import why
 from ddpjob.client.connection import Connection
+from ddpjob.client.jobfile import code_names
 from ddpjob.cluster import CONFIGMAPS
 from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound
 from ddpjob.json_depth import Body
@@ -20,17 +20,11 @@ STRATEGIC = "application/strategic-merge-patch+json"
 WAIT_SECONDS, PAUSE_SECONDS = 60.0, 0.5
 
 
-def names_of(job: Mapping[str, Any]) -> list[str]:
-    """Return the names of the ConfigMaps that the spec of a job names for its code."""
-    found = why.part(job, "spec", "code", "configMaps")
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
-
-
 def rehearse(connection: Connection, job: Mapping[str, Any], config_maps: Sequence[Body]) -> None:
     """Ask the API server whether `provide` would succeed, and store nothing. Raises as that."""
     namespace = job["metadata"]["namespace"]
     given = {each["metadata"]["name"]: each for each in config_maps}
-    for position, name in enumerate(names_of(job)):
+    for position, name in enumerate(code_names(job)):
         if name in given:
             _create(connection, namespace, given[name], dryRun="All")
         elif _read(connection, namespace, name) is None:
@@ -45,7 +39,7 @@ def provide(connection: Connection, job: Body, config_maps: Sequence[Body]) -> N
     """
     namespace = job["metadata"]["namespace"]
     given = {each["metadata"]["name"]: each for each in config_maps}
-    for position, name in enumerate(names_of(job)):
+    for position, name in enumerate(code_names(job)):
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             if name in given:

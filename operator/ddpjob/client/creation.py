@@ -20,7 +20,7 @@ from ddpjob.client import code_maps, why
 from ddpjob.client.answers import may_have_come
 from ddpjob.client.connection import MERGE, Connection
 from ddpjob.client.generated import named
-from ddpjob.client.jobfile import JobFile, read_job
+from ddpjob.client.jobfile import JobFile, code_names, read_job
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import Conflict, DDPJobError, InvalidJob, NotFound, Refused
 from ddpjob.json_depth import Body
@@ -114,7 +114,7 @@ def create(
         code_maps.rehearse(connection, body, config_maps)
         return _post(connection, body, dryRun="All")
     body = named(body)
-    has_code = bool(code_maps.names_of(body))
+    has_code = bool(code_names(body))
     waits = has_code and why.part(body, "spec", "suspend") is not True  # else its user wants it so
     sent = {**body, "spec": {**body["spec"], "suspend": True}} if waits else body
     # The field manager of the job that this creates, by which it is known without an answer.

@@ -1,11 +1,10 @@
 """A job file: one job, and beside it perhaps the ConfigMaps with its code.
 
-That is what `ddpjob submit --dry-run` prints. A file with some of the ConfigMaps is refused, and so
-is one with another ConfigMap than these: what is in a file is used, or named.
+That is what `ddpjob submit --dry-run` prints. A file with another ConfigMap than these is refused:
+what is in a file is used, or named.
 """
 
-import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +12,10 @@ from ddpjob.client import why
 from ddpjob.client.documents import documents
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-from ddpjob.names import ARCHIVE_KEY
 
 # The fields of a ConfigMap, and of its metadata, that are sent. A file may have what a cluster has
 # written, such as a resourceVersion, and that is refused in a new object.
-FIELDS = ("immutable", "data", "binaryData")
+FIELDS = ("apiVersion", "kind", "immutable", "data", "binaryData")
 METADATA = ("name", "labels", "annotations")
 
 
@@ -28,7 +26,7 @@ class JobFile:
     job: Any
     """The object, which nothing has checked: it need not even be a mapping."""
     config_maps: tuple[Body, ...] = ()
-    """The ConfigMaps with its code, without a namespace, in the order of its parts."""
+    """Those of its code's ConfigMaps that are in the file, in the order of their parts."""
 
 
 def read_job(path: str) -> JobFile:
@@ -37,19 +35,16 @@ def read_job(path: str) -> JobFile:
     Raises InvalidJob, whose path begins with that of the file.
     """
     try:
-        return _only_job(*parted(documents(path)))
+        jobs, config_maps = parted(documents(path))
+        if len(jobs) != 1:
+            rule = "must have exactly one job, and nothing beside it but the ConfigMaps of its code"
+            raise InvalidJob("(file)", f"{rule}, got {len(jobs)}")
+        if others := unnamed(jobs, config_maps):
+            raise others[0]
+        return with_code_of(jobs[0], config_maps)
     except InvalidJob as error:
         where = path if error.path == "(file)" else f"{path}: {error.path}"
         raise InvalidJob(where, error.rule, error.value) from None
-
-
-def _only_job(jobs: Sequence[Any], config_maps: Sequence[Body]) -> JobFile:
-    if len(jobs) != 1:
-        rule = "must have exactly one job, and nothing beside it but the ConfigMaps with its code"
-        raise InvalidJob("(file)", f"{rule}, got {len(jobs)}")
-    if others := unnamed(jobs, config_maps):
-        raise others[0]
-    return with_code_of(jobs[0], config_maps)
 
 
 def parted(objects: Iterable[Any]) -> tuple[list[Any], list[Body]]:
@@ -63,7 +58,7 @@ def parted(objects: Iterable[Any]) -> tuple[list[Any], list[Body]]:
 
 def unnamed(jobs: Sequence[Any], config_maps: Sequence[Body]) -> list[InvalidJob]:
     """Return an InvalidJob for each ConfigMap that is no part of the code of one of these jobs."""
-    used = {name for job in jobs for name in _parts(job)}
+    used = {name for job in jobs for name in code_names(job)}
     names = [str(why.part(each, "metadata", "name") or "") for each in config_maps]
     rule = "is not in spec.code.configMaps of a job here"
     return [
@@ -72,47 +67,20 @@ def unnamed(jobs: Sequence[Any], config_maps: Sequence[Body]) -> list[InvalidJob
 
 
 def with_code_of(job: Any, config_maps: Sequence[Body]) -> JobFile:
-    """Return a job with those of the ConfigMaps that have its code. Raises InvalidJob.
-
-    Of its ConfigMaps all are there or none is, and together they are the archive of `spec.code`.
-    """
-    from ddpjob.code.archive import verify  # few files have an archive
-
-    names = _parts(job)
-    named = {why.text(each, "metadata", "name"): each for each in config_maps}
-    found = {name: named[name] for name in names if name in named}
-    if not found:
-        return JobFile(job)
-    for position, name in enumerate(names):
-        if name not in found:
-            where = f"spec.code.configMaps[{position}]"
-            raise InvalidJob(where, f"ConfigMap {name} is not in the file, which has others")
-    parts = [_content(found[name], name) for name in names]
-    verify(parts, why.text(job, "spec", "code", "sha256"), where="spec.code")
-    return JobFile(job, tuple(_sent(found[name]) for name in names))
+    """Return a job with those of the ConfigMaps that have its code."""
+    given = {why.part(each, "metadata", "name"): each for each in config_maps}
+    return JobFile(job, tuple(_sent(given[name]) for name in code_names(job) if name in given))
 
 
-def _parts(job: Any) -> list[str]:
-    """Return the names of the ConfigMaps that a job names for its code."""
+def code_names(job: Any) -> list[str]:
+    """Return the names of the ConfigMaps that the spec of a job names for its code."""
     found = why.part(job, "spec", "code", "configMaps")
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
-def _content(config_map: Body, name: str) -> bytes:
-    """Return the part of the archive in a ConfigMap. Raises InvalidJob."""
-    try:
-        return base64.b64decode(why.part(config_map, "binaryData", ARCHIVE_KEY))
-    except (TypeError, ValueError):
-        where = f"binaryData[{ARCHIVE_KEY}]"
-        raise InvalidJob(where, f"must be Base64 in ConfigMap {name}") from None
-
-
 def _sent(config_map: Body) -> Body:
     """Return the ConfigMap as a new object, without what a cluster has written."""
-    metadata: Mapping[str, Any] = config_map["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {field: metadata[field] for field in METADATA if metadata.get(field)},
-        **{field: config_map[field] for field in FIELDS if field in config_map},
-    }
+    metadata = config_map["metadata"]
+    kept = {field: metadata[field] for field in METADATA if metadata.get(field)}
+    found = {field: config_map[field] for field in FIELDS if field in config_map}
+    return {**found, "metadata": kept}
