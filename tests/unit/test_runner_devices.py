@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob.cli.gpus import describe, shares
+from ddpjob.cli.session import listed_gpus, shares
 from ddpjob.errors import InvalidJob
 from ddpjob.runner.gpus import AMD, NVIDIA, deal, gpus, listed, variables
 from tests.builders import job
@@ -130,8 +130,8 @@ def test_every_node_gets_devices_of_its_own(tmp_path: Path) -> None:
     env = {"PATH": "", "CUDA_VISIBLE_DEVICES": "7,5,3,1"}
     dealt = shares(job(resources={"limits": {NVIDIA_GPU: 2}}), env, tmp_path)
     assert dealt == [{NVIDIA: ("7", "5")}, {NVIDIA: ("3", "1")}]
-    assert describe(dealt) == "GPUs: node 0 has 7,5, node 1 has 3,1"
-    assert describe(shares(job(), env, tmp_path)) == ""
+    assert listed_gpus(dealt) == "GPUs: node 0 has 7,5, node 1 has 3,1"
+    assert listed_gpus(shares(job(), env, tmp_path)) == ""
 
 
 def test_kinds_and_makers_are_dealt_apart(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import traceback
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -92,6 +93,16 @@ def report(error: DDPJobError) -> Exit:
     if advice:
         note(f"  next: {advice}")
     return exit_code(error)
+
+
+def end_with(problems: Sequence[InvalidJob]) -> None:
+    """Print what is wrong with a job, and end the command; go on if nothing is."""
+    for problem in problems:
+        note(f"error: {problem}")
+    if any(problem.path == "spec.image" for problem in problems):
+        note("  next: --image IMAGE, any with python3 and torch")
+    if problems:
+        raise typer.Exit(Exit.USAGE)
 
 
 def explain(error: DDPJobError) -> tuple[str, str]:

@@ -74,7 +74,7 @@ def run(
     SIGTERM. A second Ctrl-C kills all processes at once.
     """
     from ddpjob.cli.asked import Asked  # the controller takes longer to import than `--help` may
-    from ddpjob.cli.here import run_here
+    from ddpjob.cli.session import run_here
 
     if file is not None and not file.endswith(SCRIPT):
         if filename is not None:

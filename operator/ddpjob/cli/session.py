@@ -1,6 +1,6 @@
 """A run of a job on this machine: the operator's controller on an embedded cluster, with processes.
 
-`ddpjob run --local` is in run.py, which `--help` and completion import; this module is heavy.
+The verb is in run.py, which `--help` and completion import; this module is heavy.
 """
 
 import asyncio
@@ -9,20 +9,22 @@ import fcntl
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TextIO
+from typing import Any, NoReturn, ParamSpec
 
 import typer
 
 from ddpjob import api, names
-from ddpjob.cli.exits import Exit
-from ddpjob.cli.gpus import describe, shares
+from ddpjob.api.base import quantity_value
+from ddpjob.api.podtypes import Resources
+from ddpjob.cli.asked import Asked
+from ddpjob.cli.exits import end_with
 from ddpjob.cli.live import Display, Status, display, records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen
 from ddpjob.cli.validate import check
+from ddpjob.client import why
 from ddpjob.client.logs import LineMaker, local_pod
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
 from ddpjob.cluster.local import LocalCluster
@@ -30,6 +32,7 @@ from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.runner import Runner
+from ddpjob.runner.gpus import MAKERS, Maker, Share, deal, gpus
 from ddpjob.runner.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
 
@@ -46,73 +49,60 @@ NO_ARCHIVE = {"configMaps": ["none"], "sha256": "0" * 64}
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True)
-class Local:
-    """How a job runs on this machine."""
+def run_here(
+    asked: Asked,
+    *,
+    directory: Path = Path(".ddpjob"),
+    logs: bool = True,
+    grace: float = 10.0,
+    keep: bool = False,
+    as_json: bool = False,
+) -> NoReturn:
+    """Run the job on this machine, and end the command with its exit code. Raises InvalidJob.
 
-    directory: Path = Path(".ddpjob")
-    """For logs, and for the folders that stand in for volumes."""
-    logs: bool = True
-    """Whether the output of rank 0 is printed."""
-    grace: float = 10.0
-    """Seconds in which the ranks may save and exit."""
-    keep: bool = False
-    """Whether the pods' own folders are kept."""
-    code: Path | None = None
-    """The folder with the job's own code, which is used as it is."""
-    config_maps: tuple[Body, ...] = ()
-    """The ConfigMaps with the archive of its code, which each node unpacks as on a cluster."""
-    as_json: bool = False
-    """Whether the run is shown as objects of JSON."""
-    ignored: tuple[str, ...] = ()
-    """Options that were given and have no effect here."""
-
-
-def start(job: Any, title: str, local: Local) -> int:
-    """Run the job, and return the exit code of `ddpjob run`. Errors begin with `title`."""
-    with contextlib.ExitStack() as held:
-        try:
-            session = Session(_checked(job, title, local), local)
-            held.enter_context(_alone(session.folder))
-        except InvalidJob as error:
-            _refuse(title, error)
-        except OSError as error:
-            _refuse(title, InvalidJob("--directory", f"{error.filename}: {error.strerror}"))
+    The ranks may save and exit for `grace` seconds. `keep` keeps the pods' own folders.
+    """
+    session = Session(asked, directory, logs=logs, grace=grace, as_json=as_json)
+    with _alone(session.folder):
         _clear(session.folder, but={SHARED})
         code = asyncio.run(session.run())
-        if not local.keep:
+        if not keep:
             _clear(session.folder, but={SHARED, LOGS})
-    return code
+    raise typer.Exit(code)
 
 
-def _refuse(file: str, *problems: Exception) -> NoReturn:
-    for problem in problems:
-        say(f"{file}: {problem}", err=True)
-    raise typer.Exit(Exit.USAGE) from None
+def job_here(asked: Asked) -> Any:
+    """Return the job as it is run here. Its name is the script's, so that its volumes stay."""
+    job = asked.job(**({"image": NO_IMAGE} if asked.base is None else {}))
+    metadata = why.part(job, "metadata")
+    if isinstance(metadata, dict) and isinstance(metadata.get("generateName"), str):
+        metadata["name"] = metadata.pop("generateName").rstrip("-")
+    return job
 
 
 class Session:
     """One run of a job, from its creation to its end, on a cluster of its own."""
 
-    def __init__(self, job: Body, local: Local) -> None:
-        self._job, self._logs, self._code = job, local.logs, local.code
-        self._config_maps = local.config_maps
-        self._as_json, self._ignored = local.as_json, local.ignored
-        meta = job["metadata"]
+    def __init__(
+        self, asked: Asked, directory: Path, *, logs: bool, grace: float, as_json: bool
+    ) -> None:
+        self._asked, self._job = asked, _checked(asked)
+        self._logs, self._as_json = logs, as_json
+        meta = self._job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
-        self.folder = job_folder(local.directory, self.namespace, self.name)
-        parsed = api.DDPJob.parse(job)
+        self.folder = job_folder(directory, self.namespace, self.name)
+        parsed = api.DDPJob.parse(self._job)
         self._shares = shares(parsed, os.environ)
         self._processes = parsed.spec.processes_per_node
         self._makers: dict[str, LineMaker] = {}  # of node rank 0's lines, by attempt
         self._cluster = LocalCluster(admit=_admit)
         self._runner = Runner(
             self._cluster,
-            directory=local.directory,
+            directory=directory,
             shares=self._shares,
             on_line=self._line,
-            shutdown_seconds=local.grace,
-            code=local.code,
+            shutdown_seconds=grace,
+            code=asked.folder,
         )
         self._controller = Controller(self._cluster, settings=SETTINGS)
         self._signals: list[int] = []
@@ -143,7 +133,7 @@ class Session:
 
     async def _follow(self) -> None:
         """Create the job, and show its changes until it is finished or cannot go on."""
-        for config_map in self._config_maps:
+        for config_map in self._asked.config_maps:
             await self._cluster.create(CONFIGMAPS, self.namespace, config_map)
         # Nobody could resume it here: a queue's job is tried as it stands in its file.
         job = {**self._job, "spec": {**self._job["spec"], "suspend": False}}
@@ -177,19 +167,18 @@ class Session:
 
     def _introduction(self) -> str:
         lines = [f"logs in {self.folder / LOGS}"]
-        if self._code:
-            lines.append(f"code in {self._code}")
-        if self._config_maps:
+        if self._asked.folder:
+            lines.append(f"code in {self._asked.folder}")
+        if self._asked.config_maps:
             lines.append("code of the job file, unpacked for each node")
         spec = self._job["spec"]
         unset = (NO_IMAGE, False)
         fields = [name for name in IGNORED if spec.get(name, NO_IMAGE) not in unset]
-        if ignored := [*fields, *self._ignored]:
+        if ignored := [*fields, *self._asked.ignored]:
             lines.append(f"of no effect on this machine: {', '.join(ignored)}")
         if "resources" in self._job["spec"]:
             lines.append("resources set the number of threads, and are not enforced")
-        gpus = describe(self._shares)
-        return "; ".join([*lines, gpus] if gpus else lines)
+        return "; ".join(filter(None, [*lines, listed_gpus(self._shares)]))
 
     @contextlib.contextmanager
     def _signal_handlers(self) -> Iterator[asyncio.Event]:
@@ -274,16 +263,13 @@ class Session:
         return None
 
 
-def _checked(job: Any, title: str, local: Local) -> Body:
+def _checked(asked: Asked) -> Body:
     """Return the job as it is run here, checked."""
-    code = local.code
-    if code is not None and not code.is_dir():
-        raise InvalidJob("--code", f"there is no folder {str(code)!r}")
-    if code is not None and isinstance(job, dict) and isinstance(job.get("spec"), dict):
-        job = {**job, "spec": {**job["spec"], "code": job["spec"].get("code") or NO_ARCHIVE}}
-    if problems := check(job):
-        _refuse(title, *problems)
-    if code is None and job["spec"].get("code") and not local.config_maps:
+    job, spec = job_here(asked), None
+    if asked.folder is not None and isinstance(spec := why.part(job, "spec"), dict):
+        job = {**job, "spec": {**spec, "code": spec.get("code") or NO_ARCHIVE}}
+    end_with(check(job))
+    if asked.folder is None and job["spec"].get("code") and not asked.config_maps:
         rule = "is an archive that is not in the file: name the folder with the code, --code DIR"
         raise InvalidJob("spec.code", rule)
     kept = ("name", "namespace", "labels", "annotations")
@@ -309,21 +295,20 @@ def _alone(folder: Path) -> Iterator[None]:
     The folder is cleared later, so it must be empty, ddpjob's own, or have nothing but volumes.
     Volumes stay, because they may have the user's data.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidJob("--directory", f"{error.filename}: {error.strerror}") from None
     found = {path.name for path in folder.iterdir()}
     if not found <= {SHARED} and LOCK not in found:
         raise InvalidJob("--directory", f"{folder} has files that ddpjob did not create")
     with (folder / LOCK).open("w") as lock:
-        if not _lock(lock):
-            raise InvalidJob("metadata.name", f"a job of this name is running in {folder.parent}")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            rule = f"a job of this name is running in {folder.parent}"
+            raise InvalidJob("metadata.name", rule) from None
         yield
-
-
-def _lock(file: TextIO) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 def _clear(folder: Path, *, but: set[str]) -> None:
@@ -331,3 +316,58 @@ def _clear(folder: Path, *, but: set[str]) -> None:
     for path in folder.iterdir():
         if path.is_dir() and path.name not in but:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def shares(job: api.DDPJob, environment: Mapping[str, str], root: Path = Path("/")) -> list[Share]:
+    """Return the GPUs of each node, by its rank.
+
+    Raises InvalidJob if the nodes ask for more GPUs than this machine has.
+    """
+    spec = job.spec
+    first = spec.master and spec.master.resources or spec.resources
+    wanted = [_wanted(first), *[_wanted(spec.resources)] * (spec.nnodes - 1)]
+    kinds = [name for node in wanted for name in node]
+    dealt: dict[Maker, list[tuple[str, ...]]] = {}
+    for maker in MAKERS:
+        counts = [sum(node[name] for name in node if _is_of(maker, name)) for node in wanted]
+        if any(counts):
+            devices = gpus(maker, environment, root)
+            if sum(counts) > len(devices):
+                name = next(name for name in kinds if _is_of(maker, name))
+                rule = f"must be at most {len(devices)} for all nodes together on this machine"
+                if setting := environment.get(maker.variable):
+                    rule += f" ({maker.variable} is {setting!r})"
+                raise InvalidJob(_path(job, name), f"{rule}, got {sum(counts)} in all")
+            dealt[maker] = deal(devices, counts)
+    for name in kinds:
+        if not any(_is_of(maker, name) for maker in MAKERS):
+            rule = "GPUs of this kind cannot be given to the nodes of a local run"
+            raise InvalidJob(_path(job, name), rule)
+    return [{maker: parts[rank] for maker, parts in dealt.items()} for rank in range(spec.nnodes)]
+
+
+def listed_gpus(dealt: Sequence[Share]) -> str:
+    """Return the GPUs of each node as a line of text; empty if no node has a GPU."""
+    nodes = [
+        f"node {rank} has {','.join(devices)}"
+        for rank, share in enumerate(dealt)
+        for devices in share.values()
+        if devices
+    ]
+    return f"GPUs: {', '.join(nodes)}" if nodes else ""
+
+
+def _wanted(resources: Resources) -> dict[str, int]:
+    """Return the number of GPUs that a node asks for, by the name of the resource."""
+    limits = resources.limits or {}
+    counts = {name: int(quantity_value(limits[name])) for name in limits if names.is_gpu(name)}
+    return {name: count for name, count in counts.items() if count > 0}
+
+
+def _is_of(maker: Maker, resource: str) -> bool:
+    return resource.partition("/")[0] == maker.domain
+
+
+def _path(job: api.DDPJob, resource: str) -> str:
+    of_all = resource in (job.spec.resources.limits or {})
+    return f"spec.{'' if of_all else 'master.'}resources.limits[{resource}]"

@@ -13,7 +13,7 @@ from ddpjob import api
 from ddpjob.cli import objects
 from ddpjob.cli.asked import Asked, check_is_sent, in_namespace
 from ddpjob.cli.endings import detached
-from ddpjob.cli.exits import Exit
+from ddpjob.cli.exits import Exit, end_with
 from ddpjob.cli.logs import Shown, print_logs
 from ddpjob.cli.options import Form, Place
 from ddpjob.cli.say import note
@@ -26,7 +26,7 @@ from ddpjob.client.job import Job
 from ddpjob.client.jobfile import JobFile
 from ddpjob.client.selection import Query
 from ddpjob.code.archive import CodeArchive, in_bytes, pack
-from ddpjob.errors import InvalidJob, JobTimeout
+from ddpjob.errors import JobTimeout
 from ddpjob.json_depth import Body
 
 STDOUT = 1
@@ -52,10 +52,10 @@ class Submission:
 
     def print_here(self) -> None:
         """Print the job as `ddpjob run` would run it."""
-        from ddpjob.cli.here import job_here
+        from ddpjob.cli.session import job_here
 
         job = job_here(self._asked)
-        _end_with(problems(job))
+        end_with(problems(job))
         if self._asked.ignored:
             note(f"of no effect on this machine: {', '.join(self._asked.ignored)}")
         objects.show_new([*self._asked.config_maps, job], self._output)
@@ -105,7 +105,7 @@ class Submission:
     def _job(self) -> Body:
         """Return the object of the job, checked. Prints what is wrong with it, and ends then."""
         job = self._asked.job()
-        _end_with(problems(with_code(job, self._archive) if _has_spec(job) else job))
+        end_with(problems(with_code(job, self._archive) if _has_spec(job) else job))
         in_namespace(job, self._place.namespace)
         return dict(job)
 
@@ -143,16 +143,6 @@ class Submission:
 def _listed(config_maps: Sequence[Body]) -> str:
     first, more = config_maps[0]["metadata"]["name"], len(config_maps) - 1
     return f"ConfigMap {first}" + (f" and {more} more" if more else "")
-
-
-def _end_with(found: Sequence[InvalidJob]) -> None:
-    """Print what is wrong with the job, and end the command; go on if nothing is."""
-    for problem in found:
-        note(f"error: {problem}")
-    if any(problem.path == "spec.image" for problem in found):
-        note("  next: --image IMAGE, any with python3 and torch")
-    if found:
-        raise typer.Exit(Exit.USAGE)
 
 
 def _has_spec(job: Any) -> bool:

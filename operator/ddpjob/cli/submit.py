@@ -76,7 +76,7 @@ def submit(
     if local and dry_run is not None:
         submission.print_here()
     elif local:
-        from ddpjob.cli.here import run_here
+        from ddpjob.cli.session import run_here
 
         run_here(asked, as_json=output is Form.JSON)
     elif dry_run is DryRun.CLIENT:
