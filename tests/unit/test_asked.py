@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.cli.asked import Asked, check_is_sent, in_namespace, read_env_file
+from ddpjob.cli.asked import Asked, in_namespace, read_env_file
 from ddpjob.cli.program import split
 from ddpjob.client.creation import with_code
 from ddpjob.client.documents import to_yaml
@@ -152,14 +152,6 @@ def test_a_wrong_file_of_variables_is_named_without_its_values(
     with pytest.raises(InvalidJob, match=words) as refused:
         read_env_file(str(file))
     assert "secret-value" not in str(refused.value)
-
-
-def test_a_script_that_is_not_sent_is_named() -> None:
-    check_is_sent(["a.py"], "a.py")
-    check_is_sent(["a.py"], None)
-    with pytest.raises(InvalidJob, match="leaves it out") as refused:
-        check_is_sent(["a.py"], "b.py")
-    assert refused.value.advice == "--code-include b.py"
 
 
 def test_a_file_and_an_option_must_agree_on_the_namespace() -> None:

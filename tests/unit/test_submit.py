@@ -59,3 +59,11 @@ def test_a_dry_run_for_this_machine_prints_the_job_as_it_would_run() -> None:
     assert submit("--local", "--dry-run", "-o", "name").stdout == "ddpjob.ddpjob.dev/train\n"
     ended = submit("--local", "--dry-run", "--name", "UPPER")
     assert ended.exit_code == 2 and "error: metadata.name: must be" in ended.stderr
+
+
+def test_a_script_that_is_not_sent_is_named() -> None:
+    Path(".ddpjobignore").write_text("train.py\n")
+    Path("other.py").touch()
+    ended = submit("--image", "i", "--dry-run")
+    assert ended.exit_code == 2 and "'train.py' is not sent" in ended.stderr
+    assert "  next: --code-include train.py\n" in ended.stderr

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -208,15 +207,6 @@ def _is_here(module: str) -> bool:
     """Return whether the module, or its package, is in the current folder."""
     top = module.partition(".")[0]
     return bool(top) and (Path(top).is_dir() or Path(f"{top}.py").is_file())
-
-
-def check_is_sent(files: Sequence[str], script: str | None) -> None:
-    """Raise InvalidJob if the script is not among the files that are sent."""
-    if script is not None and script not in files:
-        rule = f"{script!r} is not sent: .gitignore or .ddpjobignore leaves it out"
-        error = InvalidJob("FILE.py", rule, script)
-        error.advice = f"--code-include {shlex.quote(script)}"
-        raise error
 
 
 def in_namespace(job: Body, namespace: str | None) -> None:

@@ -1,14 +1,39 @@
 """`ddpjob submit`: makes a job of a script, and creates it."""
 
-from typing import Annotated, Any
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddpjob.cli import program
+from ddpjob.cli import objects, program
+from ddpjob.cli.endings import detached
+from ddpjob.cli.exits import Exit, end_with
+from ddpjob.cli.logs import Shown, print_logs
 from ddpjob.cli.options import Context, Form, Kubeconfig, Namespace, Place
 from ddpjob.cli.program import DryRun
+from ddpjob.cli.say import note
 from ddpjob.cli.values import bad
+from ddpjob.client import why
+from ddpjob.client.creation import with_code
+from ddpjob.client.job import Job
+from ddpjob.client.selection import Query
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.errors import InvalidJob, JobTimeout
+from ddpjob.json_depth import Body
 
+if TYPE_CHECKING:
+    from ddpjob.cli.asked import Asked
+    from ddpjob.client.jobfile import JobFile
+    from ddpjob.code.archive import CodeArchive
+
+STDOUT = 1
+# Seconds without any status after which it is said that no operator has taken the job.
+TAKEN_SECONDS = 10.0
 # Files with these endings are no scripts.
 JOB_FILES = (".yaml", ".yml", ".json")
 
@@ -61,18 +86,16 @@ def submit(
     Ctrl-C detaches: the job runs on. With --watch the exit code is 0 if the job succeeds and 1 if
     it fails.
     """
-    from ddpjob.cli.asked import Asked
-    from ddpjob.cli.submission import Submission
-
     if file is not None and file.endswith(JOB_FILES):
         raise typer.BadParameter("a job file is named with -f", param_hint="FILE.py")
     if local:
         _refuse_here(ctx.params)
     elif dry_run and watch:
         raise bad("there is no job to watch with --dry-run", "--watch")
+    from ddpjob.cli.asked import Asked  # the models are slow to import
+
     asked = Asked.of(ctx)
-    place = Place(namespace, context, kubeconfig)
-    submission = Submission(asked, place, output)
+    submission = Submission(asked, Place(namespace, context, kubeconfig), output)
     if local and dry_run is not None:
         submission.print_here()
     elif local:
@@ -81,10 +104,8 @@ def submit(
         run_here(asked, as_json=output is Form.JSON)
     elif dry_run is DryRun.CLIENT:
         submission.print()
-    elif dry_run is DryRun.SERVER:
-        submission.rehearse()
     else:
-        submission.create(watch)
+        submission.create(watch, dry_run=dry_run is not None)
 
 
 def _refuse_here(params: dict[str, Any]) -> None:
@@ -93,3 +114,194 @@ def _refuse_here(params: dict[str, Any]) -> None:
         raise bad("there is no API server with --local", "--dry-run")
     if params["dry_run"] is None and params["output"] not in (None, Form.JSON):
         raise bad(f"must be json with --local, got {params['output']}", "--output")
+
+
+def step(label: str, text: str) -> None:
+    """Print how far a submission is: `job       team-a/train-k7x2p created: …`."""
+    note(f"{label:<9} {text}")
+
+
+class Submission:
+    """One job to create."""
+
+    def __init__(self, asked: "Asked", place: Place, output: Form | None) -> None:
+        self._asked, self._place, self._output = asked, place, output
+
+    def print(self) -> None:
+        """Print the objects that would be created."""
+        objects.show_new(self._objects(), self._output)
+        self._tell_code(created=False)
+
+    def print_here(self) -> None:
+        """Print the job as `ddpjob run` would run it."""
+        from ddpjob.cli.session import job_here
+        from ddpjob.client.build import problems
+
+        job = job_here(self._asked)
+        end_with(problems(job))
+        if self._asked.ignored:
+            note(f"of no effect on this machine: {', '.join(self._asked.ignored)}")
+        objects.show_new([*self._asked.config_maps, job], self._output)
+
+    def create(self, watch: bool | None, *, dry_run: bool) -> None:
+        """Create the job, and look on or not; or have the API server check the objects."""
+        client = self._place.client()
+        self._tell_code(created=not dry_run)
+        try:
+            job = submit(client.connection, self._file, code=self._archive, dry_run=dry_run)
+        except KeyboardInterrupt as stopped:
+            left = getattr(stopped, "__notes__", ("no job was created",))
+            note("", *(f"stopped: {words}" for words in left))
+            raise typer.Exit(Exit.DETACHED) from None
+        verb = "would be created" if dry_run else "created"
+        step("job", f"{job.namespace}/{job.name} {verb}: {_size(job)}")
+        if self._output is not None:
+            objects.show([job], self._output, single=True)
+        if dry_run:
+            return
+        place = self._place
+        if job.namespace != client.namespace:  # as a job file may have it
+            place = replace(place, namespace=job.namespace)
+        if watch is None:
+            watch = self._output is None and os.isatty(STDOUT)
+            if self._output is None and not watch:
+                note(f"  next: ddpjob logs -f {job.name}{place.flags}")
+        if watch:
+            raise typer.Exit(Onlooker(job, place).look_on())
+
+    @cached_property
+    def _archive(self) -> "CodeArchive | None":
+        """Return the archive of the folder to send, if there is one. Raises InvalidJob."""
+        from ddpjob.code.archive import pack
+
+        if self._asked.folder is None:
+            return None
+        script = self._asked.script  # if it is not there, that is said first
+        archive = pack(self._asked.folder, names=self._asked.given["code_include"] or ())
+        if archive.note:
+            note(archive.note)
+        if script is not None and script not in archive.files:
+            rule = f"{script!r} is not sent: .gitignore or .ddpjobignore leaves it out"
+            raise InvalidJob("FILE.py", rule, script, f"--code-include {quote(script)}")
+        return archive
+
+    @cached_property
+    def _job(self) -> Body:
+        """Return the object of the job, checked. Prints what is wrong with it, and ends then."""
+        from ddpjob.cli.asked import in_namespace
+        from ddpjob.client.build import problems
+
+        job = self._asked.job()
+        has_spec = isinstance(why.part(job, "spec"), dict)
+        end_with(problems(with_code(job, self._archive) if has_spec else job))
+        in_namespace(job, self._place.namespace)
+        return dict(job)
+
+    @property
+    def _file(self) -> "JobFile":
+        """Return the job, with the ConfigMaps of the job file that go with it."""
+        from ddpjob.client.jobfile import JobFile
+
+        return JobFile(self._job, self._asked.config_maps)
+
+    def _objects(self) -> list[Body]:
+        """Return the ConfigMaps and the job, in the namespace that was named.
+
+        A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
+        """
+        from ddpjob.client.generated import named
+
+        maps = self._archive.config_maps() if self._archive else self._asked.config_maps
+        job = named(with_code(self._job, self._archive))
+        namespace = why.text(job, "metadata", "namespace") or self._place.namespace
+        where = {"namespace": namespace} if namespace else {}
+        return [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]
+
+    def _tell_code(self, *, created: bool) -> None:
+        from ddpjob.code.archive import in_bytes
+
+        archive = self._archive
+        if archive is None:
+            if found := self._asked.config_maps:
+                step("code", f"that of the job file, {_listed(found)}")
+            elif created and self._asked.given["module"]:
+                step("code", f"none sent: {self._asked.given['module']} is not in this folder")
+            return
+        files = f"{len(archive.files)} file{'s' if len(archive.files) > 1 else ''}"
+        sizes = f"{in_bytes(archive.size)} -> {in_bytes(len(archive.data))}"
+        state = ", dirty" if archive.is_dirty else ""
+        commit = f" (git {archive.revision[:7]}{state})" if archive.revision else ""
+        step("code", f"{files}, {sizes}, {_listed(archive.config_maps())}{commit}")
+
+
+def _listed(config_maps: Sequence[Body]) -> str:
+    first, more = config_maps[0]["metadata"]["name"], len(config_maps) - 1
+    return f"ConfigMap {first}" + (f" and {more} more" if more else "")
+
+
+def _size(job: Snapshot) -> str:
+    """Return how large the job is: `2 nodes x 8 GPUs`."""
+    nodes = f"{job.nnodes} node{'s' if job.nnodes > 1 else ''}"
+    if gpus := job.gpus_per_node:
+        return f"{nodes} x {gpus} GPU{'s' if gpus > 1 else ''}"
+    processes = job.processes_per_node
+    return f"{nodes} x {processes} process{'es' if processes > 1 else ''}"
+
+
+class Onlooker:
+    """Shows one job that has just been created."""
+
+    def __init__(self, job: Job, place: Place) -> None:
+        self._job, self._place = job, place
+        self._began = time.monotonic()
+        self._shown: tuple[str, str] | None = None
+
+    def look_on(self) -> Exit:
+        """Show the job until it is finished, and return the exit code that stands for its end.
+
+        Raises JobRefused once its pods have been refused for some seconds.
+        """
+        name = self._job.name
+        try:
+            self._until_taken()
+            job = self._job.until(self._is_settled, refused_after=why.REFUSED_SECONDS)
+            if _stays_suspended(job):
+                note(f"it starts with: ddpjob resume {name}{self._place.flags}")
+                return Exit.OK
+            # Of a job that has finished meanwhile: all lines, or those of its first failure.
+            return print_logs(self._place, name, Shown(Query(follow=True)))
+        except KeyboardInterrupt:
+            return detached(self._job, self._place, f"logs -f {name}")
+
+    def _until_taken(self) -> None:
+        """Wait for the operator, and say so if it does not come."""
+        try:
+            self._job.until(lambda job: bool(job.body.get("status")), timeout=TAKEN_SECONDS)
+        except JobTimeout:
+            self._step("pending", "no operator has taken the job yet: see ddpjob doctor")
+
+    def _is_settled(self, job: Job) -> bool:
+        """Show the job's state, once for each change, and return whether it runs or never will."""
+        words = job.reason
+        if job.state == "Running":
+            words = f"attempt {job.attempt}"
+        elif nodes := why.text(job.body, "status", "summary", "nodes"):
+            words = f"{nodes} nodes" + (f": {words}" if words else "")
+        if job.state == "Suspended" and not _stays_suspended(job):
+            return False
+        if job.body.get("status") and self._shown != (job.state, words):
+            self._shown = job.state, words
+            self._step(job.state.lower(), words)
+        return job.is_finished or job.state in ("Running", "Suspended")
+
+    def _step(self, label: str, text: str) -> None:
+        seconds = int(time.monotonic() - self._began)
+        note(f"{label:<9} {seconds // 60}:{seconds % 60:02}  {text}".rstrip())
+
+
+def _stays_suspended(job: Job) -> bool:
+    """Return whether a suspended job waits for its user.
+
+    Until its code is there, a new job is suspended, and its status may still say so afterwards.
+    """
+    return job.state == "Suspended" and bool(job.body["spec"].get("suspend"))
