@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpjob.cli import exits
 from ddpjob.cli.exits import CODES, Exit
-from ddpjob.cli.program import ProgramCommand
+from ddpjob.cli.job_options import ProgramCommand
 from ddpjob.cli.verbs import VERBS, load
 from tests.parts import print_page, with_part
 

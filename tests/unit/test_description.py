@@ -105,8 +105,6 @@ COMMIT = "3f2a1b9" + "c" * 33
     [
         (COMMIT, "3f2a1b9"),
         (f"{COMMIT}-dirty", "3f2a1b9, dirty"),
-        ("v1.2-dirty", "v1.2-dirty"),
-        ("\x1b[2J", "\\x1b[2J"),
     ],
 )
 def test_a_commit_has_seven_digits_as_submit_says_it(revision: str, shown: str) -> None:

@@ -73,17 +73,12 @@ def _title(found: Found, now: float) -> str:
     ago = "" if began is None else duration(max(0.0, now - began))
     finished = found["state"] in ("Succeeded", "Failed")
     state = found["state"] + (f" {ago} ago" if finished else f" for {ago}") * bool(ago)
-    code = found["code"]
-    revision = f" (git {_commit(code['revision'])})" if code and code["revision"] else ""
     parts = [found["name"], found["namespace"], state, f"image {found['image'] or NONE}"]
-    return "  ".join([*parts, f"code {code['sha256'][:7]}{revision}"] if code else parts)
-
-
-def _commit(revision: str) -> str:
-    """Return a revision as `submit` says it: `3f2a1b9, dirty`. The annotation may be any text."""
-    commit, dirty, rest = revision.partition("-dirty")
-    is_commit = len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef") and not rest
-    return commit[:7] + (", dirty" if dirty else "") if is_commit else revision
+    if code := found["code"]:
+        commit, dirty, _ = (code["revision"] or "").partition("-dirty")
+        revision = f" (git {commit[:7]}{', dirty' if dirty else ''})" if commit else ""
+        parts.append(f"code {code['sha256'][:7]}{revision}")
+    return "  ".join(parts)
 
 
 def _numbers(found: Found) -> str:

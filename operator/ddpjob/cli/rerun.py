@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli import objects, program
+from ddpjob.cli import job_options, objects
 from ddpjob.cli.changing import Exclusions, Format, Settings, Target, tell
 from ddpjob.cli.endings import detaching
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
@@ -23,7 +23,7 @@ def rerun(
     ] = None,
     exclude_node: Exclusions = None,
     set_: Settings = None,
-    dry_run: program.Rehearsal = None,
+    dry_run: job_options.Rehearsal = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all its nodes run.")] = False,
     namespace: Namespace = None,
     output: Format = None,
@@ -44,12 +44,12 @@ def rerun(
     old = Place(namespace, context, kubeconfig).client().job(plain_name(name))
     spec = edits.with_settings(old.body["spec"], settings)
     spec = edits.without_nodes(spec, exclude_node or ())
-    if (words := ctx.meta.get(program.SCRIPT_ARGS)) is not None:
+    if (words := ctx.meta.get(job_options.SCRIPT_ARGS)) is not None:
         spec = edits.with_script_args(spec, words)
     new = old.rerun_with(spec, name=new_name, dry_run=dry_run is not None)
     if claim := _shared_claim(old, new):
         note(f"{old.name} is {old.state}, and both write to the checkpoints in claim {claim}")
-    if dry_run is program.DryRun.CLIENT:
+    if dry_run is job_options.DryRun.CLIENT:
         objects.show_new([edits.rerun(old.body, spec, new.name)], output)
         return
     if wait:

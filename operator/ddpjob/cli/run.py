@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli import program
+from ddpjob.cli import job_options
 from ddpjob.cli.options import Record
 
 # A file with another ending is a job file.
@@ -22,11 +22,11 @@ def run(
             metavar="FILE", help="Script to train with, or job file. - is standard input."
         ),
     ] = None,
-    module: program.Module = None,
-    filename: program.JobFile = None,
+    module: job_options.Module = None,
+    filename: job_options.JobFile = None,
     local: Annotated[bool, typer.Option("--local", help="The default: on this machine.")] = True,
-    name: program.Name = None,
-    label: program.Label = None,
+    name: job_options.Name = None,
+    label: job_options.Label = None,
     logs: Annotated[
         bool, typer.Option("--logs/--quiet", help="Print the output of rank 0, or do not.")
     ] = True,
@@ -46,21 +46,21 @@ def run(
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Print lines of text, or objects of JSON.")
     ] = Record.TEXT,
-    nnodes: program.Nnodes = None,
-    gpus: program.Gpus = None,
-    nproc_per_node: program.NprocPerNode = None,
-    image: program.Image = None,
-    image_pull_secret: program.PullSecret = None,
-    cpu: program.Cpu = None,
-    memory: program.Memory = None,
-    code: program.Code = None,
+    nnodes: job_options.Nnodes = None,
+    gpus: job_options.Gpus = None,
+    nproc_per_node: job_options.NprocPerNode = None,
+    image: job_options.Image = None,
+    image_pull_secret: job_options.PullSecret = None,
+    cpu: job_options.Cpu = None,
+    memory: job_options.Memory = None,
+    code: job_options.Code = None,
     code_include: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
-    checkpoint: program.Checkpoint = None,
-    env: program.Env = None,
-    env_file: program.EnvFile = None,
-    env_from_secret: program.EnvFromSecret = None,
-    hang_timeout: program.HangTimeout = None,
-    max_restarts: program.MaxRestarts = None,
+    checkpoint: job_options.Checkpoint = None,
+    env: job_options.Env = None,
+    env_file: job_options.EnvFile = None,
+    env_from_secret: job_options.EnvFromSecret = None,
+    hang_timeout: job_options.HangTimeout = None,
+    max_restarts: job_options.MaxRestarts = None,
     watch: Annotated[bool | None, typer.Option("--watch/--detach", hidden=True)] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", hidden=True)] = None,
     context: Unused = None,
@@ -73,15 +73,14 @@ def run(
     invalid, or asks for GPUs that this machine does not have. It is 130 after Ctrl-C, and 143 after
     SIGTERM. A second Ctrl-C kills all processes at once.
     """
-    from ddpjob.cli.asked import Asked  # the controller takes longer to import than `--help` may
-    from ddpjob.cli.session import run_here
+    from ddpjob.cli.session import run_here  # the controller is slow to import
 
     if file is not None and not file.endswith(SCRIPT):
         if filename is not None:
             raise typer.BadParameter("name one job file", param_hint="-f")
         ctx.params |= {"file": None, "filename": file}
     run_here(
-        Asked.of(ctx),
+        job_options.Asked.of(ctx),
         directory=directory,
         logs=logs,
         grace=grace,

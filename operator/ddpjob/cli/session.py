@@ -18,8 +18,8 @@ import typer
 from ddpjob import api, names
 from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
-from ddpjob.cli.asked import Asked
 from ddpjob.cli.exits import end_with
+from ddpjob.cli.job_options import Asked
 from ddpjob.cli.live import Display, Status, display, records
 from ddpjob.cli.say import close, say
 from ddpjob.cli.screen import Screen

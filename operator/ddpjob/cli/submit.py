@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddpjob.cli import objects, program
+from ddpjob.cli import job_options, objects
 from ddpjob.cli.endings import detached
 from ddpjob.cli.exits import Exit, end_with
+from ddpjob.cli.job_options import Asked, DryRun, in_namespace
 from ddpjob.cli.logs import Shown, print_logs
 from ddpjob.cli.options import Context, Form, Kubeconfig, Namespace, Place
-from ddpjob.cli.program import DryRun
 from ddpjob.cli.say import note
 from ddpjob.cli.values import bad
 from ddpjob.client import why
@@ -27,7 +27,6 @@ from ddpjob.errors import InvalidJob, JobTimeout
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
-    from ddpjob.cli.asked import Asked
     from ddpjob.client.jobfile import JobFile
     from ddpjob.code.archive import CodeArchive
 
@@ -40,30 +39,30 @@ JOB_FILES = (".yaml", ".yml", ".json")
 
 def submit(
     ctx: typer.Context,
-    file: program.File = None,
-    module: program.Module = None,
-    filename: program.JobFile = None,
-    name: program.Name = None,
-    label: program.Label = None,
-    nnodes: program.Nnodes = None,
-    gpus: program.Gpus = None,
-    nproc_per_node: program.NprocPerNode = None,
-    image: program.Image = None,
-    image_pull_secret: program.PullSecret = None,
-    cpu: program.Cpu = None,
-    memory: program.Memory = None,
-    code: program.Code = None,
-    code_include: program.CodeInclude = None,
-    checkpoint: program.Checkpoint = None,
-    env: program.Env = None,
-    env_file: program.EnvFile = None,
-    env_from_secret: program.EnvFromSecret = None,
-    hang_timeout: program.HangTimeout = None,
-    max_restarts: program.MaxRestarts = None,
+    file: job_options.File = None,
+    module: job_options.Module = None,
+    filename: job_options.JobFile = None,
+    name: job_options.Name = None,
+    label: job_options.Label = None,
+    nnodes: job_options.Nnodes = None,
+    gpus: job_options.Gpus = None,
+    nproc_per_node: job_options.NprocPerNode = None,
+    image: job_options.Image = None,
+    image_pull_secret: job_options.PullSecret = None,
+    cpu: job_options.Cpu = None,
+    memory: job_options.Memory = None,
+    code: job_options.Code = None,
+    code_include: job_options.CodeInclude = None,
+    checkpoint: job_options.Checkpoint = None,
+    env: job_options.Env = None,
+    env_file: job_options.EnvFile = None,
+    env_from_secret: job_options.EnvFromSecret = None,
+    hang_timeout: job_options.HangTimeout = None,
+    max_restarts: job_options.MaxRestarts = None,
     local: Annotated[
         bool, typer.Option("--local", help="Run it on this machine: see ddpjob run.")
     ] = False,
-    dry_run: program.Rehearsal = None,
+    dry_run: job_options.Rehearsal = None,
     watch: Annotated[
         bool | None,
         typer.Option(
@@ -92,8 +91,6 @@ def submit(
         _refuse_here(ctx.params)
     elif dry_run and watch:
         raise bad("there is no job to watch with --dry-run", "--watch")
-    from ddpjob.cli.asked import Asked  # the models are slow to import
-
     asked = Asked.of(ctx)
     submission = Submission(asked, Place(namespace, context, kubeconfig), output)
     if local and dry_run is not None:
@@ -124,7 +121,7 @@ def step(label: str, text: str) -> None:
 class Submission:
     """One job to create."""
 
-    def __init__(self, asked: "Asked", place: Place, output: Form | None) -> None:
+    def __init__(self, asked: Asked, place: Place, output: Form | None) -> None:
         self._asked, self._place, self._output = asked, place, output
 
     def print(self) -> None:
@@ -148,7 +145,7 @@ class Submission:
         client = self._place.client()
         self._tell_code(created=not dry_run)
         try:
-            job = submit(client.connection, self._file, code=self._archive, dry_run=dry_run)
+            job = client.submit(self._file, code=self._archive, dry_run=dry_run)
         except KeyboardInterrupt as stopped:
             left = getattr(stopped, "__notes__", ("no job was created",))
             note("", *(f"stopped: {words}" for words in left))
@@ -188,7 +185,6 @@ class Submission:
     @cached_property
     def _job(self) -> Body:
         """Return the object of the job, checked. Prints what is wrong with it, and ends then."""
-        from ddpjob.cli.asked import in_namespace
         from ddpjob.client.build import problems
 
         job = self._asked.job()

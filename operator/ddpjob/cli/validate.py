@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpjob.cli.exits import Exit, exit_code
+from ddpjob.cli.job_options import in_namespace
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
 from ddpjob.cli.say import document, note, say
 from ddpjob.cli.values import FileNames, bad, files_of
@@ -163,7 +164,6 @@ class Judge:
 
         What it would say of every job is raised, such as a missing right.
         """
-        from ddpjob.cli.asked import in_namespace
 
         assert self.place
         try:

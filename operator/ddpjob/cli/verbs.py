@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from ddpjob.cli.exits import Commands
-from ddpjob.cli.program import ProgramCommand
+from ddpjob.cli.job_options import ProgramCommand
 
 # For each verb the first sentence of its help. Its function has its name, and so has its module.
 VERBS = {

@@ -48,77 +48,57 @@ def wait(
     --for says. It is 1 if one has failed, 3 if one was deleted, 5 if the pods of one are refused,
     and 124 after --timeout. Ctrl-C ends the command (130), and the jobs run on.
     """
+    try:
+        wanted = parse_until(until)
+    except ValueError as error:
+        raise bad(str(error), "--for") from None
     place = Place(namespace, context, kubeconfig)
-    waiting = Wait(
-        place, until, output, until_any=any_, timeout=timeout, refused_after=refused_after
-    )
-    raise typer.Exit(waiting.run(names or []))
-
-
-class Wait:
-    """One wait. `until` is what `Job.wait` takes. Raises typer.BadParameter for another text."""
-
-    def __init__(
-        self,
-        place: Place,
-        until: str,
-        output: Record,
-        *,
-        until_any: bool,
-        timeout: float | None,
-        refused_after: float | None,
-    ) -> None:
-        try:
-            self._wanted = parse_until(until)
-        except ValueError as error:
-            raise bad(str(error), "--for") from None
-        self._place, self._until, self._output = place, until, output
-        self._until_any, self._timeout = until_any, timeout
-        self._refused_after = why.REFUSED_SECONDS if refused_after is None else refused_after
-        self._began = time.monotonic()
-        self._told: dict[str, str] = {}
-
-    def run(self, names: list[str]) -> Exit:
-        """Wait for these jobs, or for the newest one, and return the exit code.
-
-        Raises JobTimeout, JobRefused, NotFound, another ClusterError or LoginFailed.
-        """
-        client = self._place.client()
-        # The same job twice is one job.
-        found = [find(client, name) for name in names] or [find(client, None)]
-        jobs = {job.uid: job for job in found}
-        left = dict(jobs)
-        code = Exit.OK
-        try:
-            limits = {"timeout": self._timeout, "refused_after": self._refused_after}
-            for job in client.changes(list(jobs.values()), left=left, **limits):
-                if job.uid not in left:
-                    continue
-                left[job.uid] = job
-                if not job.is_at(self._wanted):
-                    self._tell(job)
-                    continue
-                self._print(job)
-                del left[job.uid]
-                code = Exit.JOB_FAILED if job.state == "Failed" else code
-                if self._until_any or not left:
-                    return code
-        except KeyboardInterrupt:
-            again = f"wait {' '.join(names)}{self._words()}"
-            return detached(next(iter(left.values())), self._place, again)
-        text = ", ".join(f"{job.name} is {job.state}" for job in left.values())
+    client = place.client()
+    found = [find(client, name) for name in names] if names else [find(client, None)]
+    # The same job twice is one job.
+    left = {job.uid: job for job in found}
+    limits = {
+        "timeout": timeout,
+        "refused_after": why.REFUSED_SECONDS if refused_after is None else refused_after,
+    }
+    shown = Shown(output)
+    code = Exit.OK
+    try:
+        for job in client.changes(list(left.values()), left=left, **limits):
+            if job.uid not in left:
+                continue
+            left[job.uid] = job
+            if not job.is_at(wanted):
+                shown.progress(job)
+                continue
+            shown.end(job)
+            del left[job.uid]
+            code = Exit.JOB_FAILED if job.state == "Failed" else code
+            if any_ or not left:
+                raise typer.Exit(code)
+    except KeyboardInterrupt:
+        again = ["wait", *(names or ())]
+        again += ["--for", until] if until != "finished" else []
+        again += ["--any"] if any_ else []
         job = next(iter(left.values()))
-        raise JobTimeout(job, f"{text} after {duration(self._timeout or 0)}, not {self._until}")
+        raise typer.Exit(detached(job, place, " ".join(again))) from None
+    text = ", ".join(f"{job.name} is {job.state}" for job in left.values())
+    job = next(iter(left.values()))
+    raise JobTimeout(job, f"{text} after {duration(timeout or 0)}, not {until}")
 
-    def _words(self) -> str:
-        """Return the options that wait for the same, with a space before each."""
-        until = "" if self._until == "finished" else f" --for {self._until}"
-        return until + " --any" * self._until_any
 
-    def _tell(self, job: Job) -> None:
+class Shown:
+    """Prints how jobs are that are waited for."""
+
+    def __init__(self, output: Record) -> None:
+        self._output = output
+        self._began = time.monotonic()
+        self._told: dict[str, tuple[str, ...]] = {}
+
+    def progress(self, job: Job) -> None:
         """Say how the job is if that has changed, but for its steps."""
-        nodes = why.text(job.body, "status", "summary", "nodes", limit=33)
-        told = f"{job.state} {nodes} {job.reason}"
+        nodes = why.text(job.body, "status", "summary", "nodes")
+        told = (job.state, nodes, job.reason)
         if self._told.get(job.uid) != told:
             self._told[job.uid] = told
             passed = duration(time.monotonic() - self._began)
@@ -126,7 +106,8 @@ class Wait:
             parts = [job.name, job.state, passed, f"{nodes} nodes" if nodes else "", because]
             note("  ".join(filter(None, parts)))
 
-    def _print(self, job: Job) -> None:
+    def end(self, job: Job) -> None:
+        """Print the job's result."""
         if self._output is Record.JSON:
             say(json.dumps(job.to_record()))
         else:

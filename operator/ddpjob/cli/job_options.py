@@ -1,20 +1,34 @@
-"""What the options of `submit` and `run` ask for: the object of a job, and the code to send."""
+"""The options that say what a job is to be, and what they ask for: the job, and the code to send.
+
+They are those of `submit` and of `run`; some are `rerun`'s.
+"""
 
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ddpjob.cli.program import SCRIPT_ARGS
-from ddpjob.client.build import JobOptions, build_job
-from ddpjob.client.jobfile import JobFile, read_job
+import typer
+from typer.core import TyperCommand
+
+from ddpjob.cli.values import seconds
 from ddpjob.errors import InvalidJob
-from ddpjob.json_depth import Body
 
+if TYPE_CHECKING:
+    from ddpjob.client.build import JobOptions
+    from ddpjob.client.jobfile import JobFile as Content
+    from ddpjob.json_depth import Body
+
+JOB, CODE = "Job", "Code"
+# Where the words after `--` are kept in the context; None without a `--`.
+SCRIPT_ARGS = "ddpjob.script_args"
+# An option that may stand without its value.
+DRY_RUN = "--dry-run"
 # Options of a cluster, which have no effect on this machine, by the names of their parameters.
 CLUSTERS = {
     "label": "--label",
@@ -26,7 +40,142 @@ CLUSTERS = {
 }
 # The value of --code that sends nothing.
 NO_CODE = "none"
-_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
+
+
+class DryRun(StrEnum):
+    """Who says what would be created."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class ProgramCommand(TyperCommand):
+    """A command whose words after `--` are the script's own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the words after `--` away, and give `--dry-run` the value that it stands for."""
+        end = args.index("--") if "--" in args else len(args)
+        script = ctx.meta[SCRIPT_ARGS] = args[end + 1 :] if end < len(args) else None
+        words = [f"{DRY_RUN}=client" if word == DRY_RUN else word for word in args[:end]]
+        try:
+            return super().parse_args(ctx, words)
+        except Exception as error:
+            # Its class is typer's own in one version, and click's in another.
+            if script is None and type(error).__name__ == "NoSuchOption":
+                error.message += " (the script's own arguments stand after --)"  # type: ignore[attr-defined]
+            raise
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """Write the usage line, with the words that this class takes away."""
+        pieces = [*self.collect_usage_pieces(ctx), "[-- ARGS...]"]
+        formatter.write_usage(ctx.command_path, " ".join(pieces))
+
+
+def _option(*names: str, help: str, panel: str = JOB, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+File = Annotated[
+    str | None,
+    typer.Argument(metavar="FILE.py", help="Script to train with. What follows -- is its own."),
+]
+Module = Annotated[
+    str | None, _option("--module", "-m", help="Module to train with, instead of a script.")
+]
+JobFile = Annotated[
+    str | None,
+    _option(
+        "--filename",
+        "-f",
+        help="Job file, YAML or JSON. The other options override it. - is standard input.",
+    ),
+]
+Name = Annotated[
+    str | None, _option("--name", help="Name of the job. By default it is made of the script's.")
+]
+Label = Annotated[
+    list[str] | None,
+    _option("--label", metavar="KEY=VALUE", help="Label of the job. May be repeated."),
+]
+Nnodes = Annotated[int | None, _option("--nnodes", min=1, help="Number of nodes, one pod each.")]
+NprocPerNode = Annotated[
+    str | None,
+    _option(
+        "--nproc-per-node",
+        help="Processes of each node: a number, auto, gpu or cpu. By default one for each GPU.",
+    ),
+]
+Gpus = Annotated[int | None, _option("--gpus", min=0, help="GPUs of each node.")]
+Cpu = Annotated[str | None, _option("--cpu", help="CPUs of each node, such as 4 or 500m.")]
+Memory = Annotated[str | None, _option("--memory", help="Memory of each node, such as 16Gi.")]
+Image = Annotated[str | None, _option("--image", help="Image with python3 and torch.")]
+PullSecret = Annotated[
+    list[str] | None,
+    _option(
+        "--image-pull-secret", metavar="SECRET", help="Secret to pull the image. May be repeated."
+    ),
+]
+Checkpoint = Annotated[
+    str | None,
+    _option(
+        "--checkpoint",
+        metavar="CLAIM[:PATH]",
+        help="Claim for checkpoints, mounted at PATH, by default /checkpoints.",
+    ),
+]
+Env = Annotated[
+    list[str] | None,
+    _option("--env", metavar="NAME=VALUE", help="Variable of the ranks. May be repeated."),
+]
+EnvFile = Annotated[
+    list[str] | None, _option("--env-file", metavar="FILE", help="File of lines NAME=VALUE.")
+]
+EnvFromSecret = Annotated[
+    list[str] | None,
+    _option(
+        "--env-from-secret",
+        metavar="SECRET",
+        help="Secret whose keys become variables. May be repeated.",
+    ),
+]
+HangTimeout = Annotated[
+    float | None,
+    _option(
+        "--hang-timeout",
+        parser=seconds,
+        metavar="TIME",
+        help="Restart if no step is made for so long, such as 30m. By default never.",
+    ),
+]
+MaxRestarts = Annotated[
+    int | None, _option("--max-restarts", min=0, help="Restarts before the job fails.")
+]
+Rehearsal = Annotated[
+    DryRun | None,
+    typer.Option(
+        DRY_RUN,
+        metavar="[=server]",
+        help="Print what would be created; with =server, once the API server has checked it.",
+    ),
+]
+Code = Annotated[
+    str | None,
+    _option(
+        "--code",
+        panel=CODE,
+        metavar="DIR|none",
+        help="Folder to send with the script. By default the current one; none sends nothing.",
+    ),
+]
+CodeInclude = Annotated[
+    list[str] | None,
+    _option(
+        "--code-include",
+        panel=CODE,
+        metavar="PATH",
+        help="Send this file of the folder though it is ignored, or may hold a secret.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -59,8 +208,10 @@ class Asked:
         return tuple(named[name] for name, value in given.items() if value not in (None, [], ()))
 
     @cached_property
-    def file(self) -> JobFile | None:
+    def file(self) -> "Content | None":
         """Return what is in the job file, or None without a file. Raises InvalidJob."""
+        from ddpjob.client.jobfile import read_job
+
         name = self.given["filename"]
         return None if name is None else read_job(name)
 
@@ -70,7 +221,7 @@ class Asked:
         return self.file.job if self.file else None
 
     @property
-    def config_maps(self) -> tuple[Body, ...]:
+    def config_maps(self) -> "tuple[Body, ...]":
         """Return the ConfigMaps of the job file that go with the job.
 
         None does if the code is to be that of a folder, or if nothing is to be sent.
@@ -120,9 +271,13 @@ class Asked:
         """
         if self.base is not None and not isinstance(self.base, dict):
             return self.base  # the check says what is wrong with it
+        from ddpjob.client.build import build_job  # the models are slow to import
+
         return build_job(self._options(more), self.base)
 
-    def _options(self, more: Mapping[str, Any]) -> JobOptions:
+    def _options(self, more: Mapping[str, Any]) -> "JobOptions":
+        from ddpjob.client.build import JobOptions
+
         given = self.given
         program = ["-m", given["module"]] if given["module"] else None
         if script := self.script:
@@ -190,9 +345,6 @@ def _variable(text: str, where: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InvalidJob(where, "must be NAME=VALUE, got a text without '='")
-    if not _NAME.fullmatch(name.strip()):
-        rule = "the name must be letters, digits, '_', '-' and '.', not beginning with a digit"
-        raise InvalidJob(where, f"{rule}, got {name[:80]!r}")
     return name.strip(), value
 
 
@@ -209,7 +361,7 @@ def _is_here(module: str) -> bool:
     return bool(top) and (Path(top).is_dir() or Path(f"{top}.py").is_file())
 
 
-def in_namespace(job: Body, namespace: str | None) -> None:
+def in_namespace(job: "Body", namespace: str | None) -> None:
     """Raise InvalidJob if the file has another namespace than the option."""
     metadata = job.get("metadata")
     own = metadata.get("namespace") if isinstance(metadata, dict) else None
