@@ -4,13 +4,10 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ddpjob.api import validate
 from ddpjob.client.documents import documents
-from ddpjob.errors import InvalidJob
 from tests.bad_input import definition
 from tests.bad_input.cases import Case, cases
 from tests.cluster.apiserver import ApiServer
@@ -88,82 +85,3 @@ async def test_a_scalar_means_offline_what_it_means_to_the_api_server(
         if ours != theirs:
             differences.append(f"{scalar}: {ours}, to the API server {theirs}")
     assert not differences
-
-
-JSON_JOB = json.dumps(
-    {
-        "apiVersion": "ddpjob.dev/v1alpha1",
-        "kind": "DDPJob",
-        "metadata": {"name": "digits"},
-        "spec": {"image": "trainer:1", "args": ["train.py"]},
-    }
-)
-# What stands in the overlay of a job, then whole files.
-JSON_VALUES = (
-    *("1", "-0", "0", "2.5", "-2.5e-3", "9223372036854775807", "-9223372036854775808", "true"),
-    *("null", "[]", "{}", "[1,{}]", '"\\ud83d\\ude00\\/"', '"é"', "\t1", "[1"),
-)
-JSON_FILES = (
-    JSON_JOB,
-    f"\ufeff{JSON_JOB}",
-    f"\n\n  {JSON_JOB}\n\n",
-    JSON_JOB + JSON_JOB,
-    f"{JSON_JOB}\n{JSON_JOB}\n{JSON_JOB}",
-    f"{JSON_JOB} nonsense",
-    f"{JSON_JOB},{JSON_JOB}",
-    f"[{JSON_JOB}]",
-    JSON_JOB[:-1],
-    f'{{"kind":"List","apiVersion":"v1","items":[{JSON_JOB},{JSON_JOB}]}}',
-    f'{{"kind":"DDPJobList","apiVersion":"ddpjob.dev/v1alpha1","items":[{JSON_JOB}]}}',
-    '{"kind":"List","apiVersion":"v1","items":[]}',
-    '{"kind":"List","apiVersion":"v1","items":[3]}',
-    '{"kind":"List","apiVersion":"v1","items":null}',
-    '{"kind":"List","apiVersion":"v1"}',
-    f'{{"kind":"List","apiVersion":"v1","items":[{{"kind":"List","apiVersion":"v1","items":[{JSON_JOB}]}}]}}',
-)
-
-
-def theirs(server: ApiServer, file: Path) -> list[Any] | None:
-    """The overlays of the jobs that kubectl would create; None if it refuses any."""
-    command = ("create", "--dry-run=server", "-o", "json", "-n", "default", "-f", str(file))
-    try:
-        said = server.kubectl(*command)
-    except AssertionError:
-        return None
-    found: list[Any] = []
-    end, decoder = 0, json.JSONDecoder()
-    while (start := end + len(said[end:]) - len(said[end:].lstrip())) < len(said):
-        job, end = decoder.raw_decode(said, start)
-        found += job["items"] if job["kind"] == "List" else [job]
-    return [job["spec"].get("template") for job in found]
-
-
-def ours(file: Path) -> list[Any] | None:
-    """The same by `documents` and `validate`."""
-    try:
-        found = list(documents(str(file)))
-    except InvalidJob:
-        return None
-    is_valid = found and not any(validate(document) for document in found)
-    return [document["spec"].get("template") for document in found] if is_valid else None
-
-
-@pytest.mark.usefixtures("kind")
-@pytest.mark.parametrize("kind_of_text", ["values", "files"])
-def test_json_means_offline_what_it_means_to_kubectl(
-    api_server: ApiServer, tmp_path: Path, kind_of_text: str
-) -> None:
-    texts = list(JSON_FILES)
-    if kind_of_text == "values":
-        head = JSON_JOB.removesuffix("}}")
-        texts = [f'{head},"template":{{"spec":{{"a":{value}}}}}}}}}' for value in JSON_VALUES]
-    file = tmp_path / "job.json"
-    differences, taken = [], 0
-    for text in texts:
-        file.write_text(text)
-        here, there = ours(file), theirs(api_server, file)
-        taken += there is not None
-        if json.dumps(here, sort_keys=True) != json.dumps(there, sort_keys=True):
-            differences.append(f"{text}: {here}, to kubectl {there}")
-    assert not differences
-    assert 0 < taken < len(texts)

@@ -64,11 +64,3 @@ async def test_costly_jobs_are_refused_in_their_status_and_others_run(
             await asyncio.sleep(0.05)
     assert names == ["honest-0-0", "honest-0-1"]
     assert "Traceback" not in operator.log.read_text()
-
-
-async def test_a_smaller_pattern_mends_the_job(operator: OperatorProcess, jobs: Jobs) -> None:
-    await jobs.create("pattern", **COSTLY["pattern"][0])
-    await jobs.until(accepted, "pattern")
-    await jobs.patch("pattern", failurePolicy={"rules": [{**LARGE[0], "onMessagePattern": "aL"}]})
-    job = await jobs.in_state("Starting", "pattern")
-    assert conditions(job)["Accepted"][0] == "True"

@@ -66,13 +66,6 @@ def test_the_structural_schema_is_sound(server: ApiServer) -> None:
     assert states.get("NonStructuralSchema", "False") == "False"
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_are_accepted(server: ApiServer, example: Path) -> None:
-    # The default service account and claims are missing here, and a DDPJob needs neither.
-    said = server.kubectl("apply", "--dry-run=server", "-f", str(example))
-    assert "ddpjob.ddpjob.dev/" in said
-
-
 DEFAULTED: Mapping[str, Body] = {
     "least": {},
     "nulls": {
@@ -124,24 +117,17 @@ def test_the_examples_are_stored_as_the_models_read_them(server: ApiServer, exam
             assert stored["spec"] == with_defaults(wanted)["spec"]
 
 
-def test_kubectl_get_shows_what_the_training_does(server: ApiServer) -> None:
-    stored = server.request("POST", JOBS, job("columns"))
-    summary = {"nodes": "2/2", "step": "1240/2260", "loss": "0.0831", "eta": "14s"}
-    status = {"state": "Running", "summary": summary, "restarts": 3}
-    server.request("PUT", f"{JOBS}/columns/status", {**stored, "status": status})
-    head, row = server.kubectl("get", "ddp", "columns").splitlines()
-    titles = ["NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE", "REASON"]
-    assert head.split() == titles == ["NAME", *(name.upper() for name, *_ in COLUMNS)]
-    assert row.split()[:-1] == ["columns", "Running", "2/2", "1240/2260", "0.0831", "14s", "3"]
-
-
-def test_kubectl_get_shows_why_a_job_does_not_run_and_where(server: ApiServer) -> None:
+def test_kubectl_get_shows_what_a_job_does_why_and_where(server: ApiServer) -> None:
     stored = server.request("POST", JOBS, job("why"))
     why = "Signal r1 (why-0-1 on gpu-17): killed by SIGKILL"
-    summary = {"nodes": "1/2", "reason": why, "pod": "why-0-1", "node": "gpu-17", "attempt": "0.1"}
+    summary = {"nodes": "1/2", "step": "1240/2260", "loss": "0.0831", "eta": "14s", "reason": why}
+    summary |= {"pod": "why-0-1", "node": "gpu-17", "attempt": "0.1"}
     status = {"state": "Restarting", "summary": summary, "restarts": 1}
     server.request("PUT", f"{JOBS}/why/status", {**stored, "status": status})
-    row = server.kubectl("get", "ddp", "why").splitlines()[1]
+    head, row = server.kubectl("get", "ddp", "why").splitlines()
+    titles = ["NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE", "REASON"]
+    assert head.split() == titles == ["NAME", *(name.upper() for name, *_ in COLUMNS)]
+    assert row.split()[:7] == ["why", "Restarting", "1/2", "1240/2260", "0.0831", "14s", "1"]
     assert row.endswith(why) and "gpu-17 " not in row
     head, row = server.kubectl("get", "ddp", "why", "-o", "wide").splitlines()
     assert head.split()[-5:] == ["REASON", "ATTEMPT", "POD", "NODE", "IMAGE"]
@@ -171,21 +157,9 @@ def test_a_curve_of_another_kind_is_refused(server: ApiServer, wrong: list[Any])
         server.request("PUT", path, {**stored, "status": {"curve": wrong}})
 
 
-@pytest.mark.parametrize("name", ["ddpjob", "ddpjobs", "ddp", "ddpjobs.ddpjob.dev"])
-def test_the_kind_has_its_names(server: ApiServer, name: str) -> None:
-    server.kubectl("get", name)
-
-
 @pytest.mark.parametrize("field", ["spec", "spec.nnodes", "spec.checkpoint.volume", "status.state"])
 def test_kubectl_explain_describes_the_fields(server: ApiServer, field: str) -> None:
     assert "DESCRIPTION:" in server.kubectl("explain", f"ddpjob.{field}")
-
-
-def test_every_field_of_the_spec_is_explained(server: ApiServer) -> None:
-    assert "Each node is one pod." in server.kubectl("explain", "ddpjob.spec.nnodes")
-    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    fields = schema["properties"]["spec"]["properties"]
-    assert [name for name, field in fields.items() if not field.get("description")] == []
 
 
 def test_the_metadata_are_still_explained_as_in_any_object(server: ApiServer) -> None:
@@ -196,7 +170,6 @@ def test_the_metadata_are_still_explained_as_in_any_object(server: ApiServer) ->
     ("spec", "field"),
     [
         ({"replicas": 2}, "spec.replicas"),
-        ({"shm": {"size": "1Gi"}}, "spec.shm.size"),
         (
             {"volumes": [{"name": "a", "emptyDir": {"sizelimit": "1Gi"}}]},
             "spec.volumes[0].emptyDir.sizelimit",

@@ -106,20 +106,6 @@ def test_images_run_as_a_user_with_signals_arriving(image: str, target: str) -> 
     assert any('\nENTRYPOINT ["' in part for part in lines), "in exec form"
 
 
-def test_the_native_image_is_the_one_without_a_target() -> None:
-    assert list(stages("trainer"))[-1] == "native"
-
-
-@pytest.mark.parametrize("target", ["native", "accelerate", "hf"])
-def test_packages_lie_below_our_code(target: str) -> None:
-    own, *packages = below("trainer", target)
-    assert "COPY --from=code" in own and "pip" not in own
-    assert "torch.txt" in packages[-1]
-    assert not any("images/trainer" in part for part in packages), (
-        "a change of our code would install the packages again"
-    )
-
-
 def test_the_build_context_is_an_allow_list() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#")][0] == "*"

@@ -63,14 +63,6 @@ def test_two_replicas_get_one_lease_and_no_more(helm: Helm) -> None:
     ]
 
 
-def test_the_lease_s_role_is_beside_that_of_a_watched_namespace_of_the_same_name(
-    helm: Helm,
-) -> None:
-    objects = helm.objects(TWO, "--set=watchNamespaces={ops}", namespace="ops")
-    names = {role["metadata"]["name"] for role in of_kind(objects, "Role")}
-    assert names == {"ddpjob-operator", "ddpjob-operator-lease"}
-
-
 def test_a_namespaced_operator_has_no_cluster_role(helm: Helm) -> None:
     objects = helm.objects(NAMESPACED)
     assert not list(of_kind(objects, "ClusterRoleBinding"))

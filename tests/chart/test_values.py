@@ -13,20 +13,13 @@ from tests.chart.rendering import CHART, Helm, documents
     ("argument", "named"),
     [
         ("--set=watchNamespace=team-a", "watchNamespace"),
-        ("--set=watchNamespaces=team-a", "watchNamespaces"),
         ("--set=watchNamespaces={Team_A}", "watchNamespaces"),
         ("--set=watchNamespaces={a,a}", "watchNamespaces"),
         ("--set=replicas=3", "replicas"),
-        ("--set=replicas=0", "replicas"),
-        ("--set-string=replicas=2", "replicas"),
         ("--set=image.digest=latest", "digest"),
-        ("--set=image.repository=", "repository"),
-        ("--set=image.pullPolicy=Sometimes", "pullPolicy"),
         ("--set=policy.hostnetwork=true", "hostnetwork"),
         ("--set-string=policy.hostNetwork=false", "hostNetwork"),
         ("--set=policy.volumeTypes=hostPath", "volumeTypes"),
-        ("--set-string=crds.install=no", "install"),
-        ("--set-string=verbose=true", "verbose"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm: Helm, argument: str, named: str) -> None:

@@ -226,19 +226,6 @@ def test_what_restricted_pods_may_have_needs_no_setting() -> None:
         assert render.pods(job(**asked), AGENT, Policy())
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        {"metadata": {"annotations": {
-            "container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}}},
-        {"spec": {"securityContext": {"windowsOptions": {"hostProcess": True}}}},
-    ],
-)  # fmt: skip
-def test_other_spellings_of_unconfined_are_refused_too(template: Body) -> None:
-    with pytest.raises(InvalidJob):
-        render.pods(job(template=template), load_agent(), Policy())
-
-
 def test_misshapen_options_for_windows_are_refused() -> None:
     with pytest.raises(InvalidJob, match="windowsOptions: must be an object"):
         template = {"spec": {"securityContext": {"windowsOptions": "x"}}}

@@ -30,45 +30,12 @@ def trainer(body: Body) -> Body:
     return found
 
 
-def env(body: Body) -> dict[str, str]:
-    return {v["name"]: v["value"] for v in trainer(body)["env"] if "CODE" in v["name"]}
-
-
 def mounts(body: Body) -> dict[str, Body]:
     return {mount["mountPath"]: mount for mount in trainer(body)["volumeMounts"]}
 
 
 def volumes(body: Body) -> dict[str, Body]:
     return {volume.pop("name"): volume for volume in body["spec"]["volumes"]}
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_every_pod_has_the_parts_and_a_folder(rank: int) -> None:
-    body = pod(rank, code={**PARTS, "mountPath": "/work"})
-    first, second = (f"/ddpjob/code/{name}" for name in PARTS["configMaps"])
-    assert env(body) == {
-        "DDPJOB_CODE_DIR": "/work",
-        "DDPJOB_CODE_PARTS": f"{first}/code.tar.gz:{second}/code.tar.gz",
-        "DDPJOB_CODE_SHA256": SUM,
-    }
-    found = mounts(body)
-    assert found["/work"] == {"name": "ddpjob-src", "mountPath": "/work"}
-    assert found[first] == {"name": "ddpjob-code-0", "mountPath": first, "readOnly": True}
-    assert found[second] == {"name": "ddpjob-code-1", "mountPath": second, "readOnly": True}
-    made = volumes(body)
-    assert made["ddpjob-src"] == {"emptyDir": {}}
-    # A kubelet would wait for ever for one that is missing.
-    for number, name in enumerate(PARTS["configMaps"]):
-        assert made[f"ddpjob-code-{number}"] == {"configMap": {"name": name, "optional": True}}
-
-
-def test_a_volume_has_the_archive() -> None:
-    body = pod(code=FILE)
-    assert env(body)["DDPJOB_CODE_PARTS"] == "/ddpjob/code/code/3fa9.tar.gz"
-    mount = {"name": "ddpjob-code", "mountPath": "/ddpjob/code", "readOnly": True}
-    assert mounts(body)["/ddpjob/code"] == mount
-    assert mounts(body)["/src"] == {"name": "ddpjob-src", "mountPath": "/src"}
-    assert volumes(body)["ddpjob-code"] == CLAIM
 
 
 @pytest.mark.parametrize(
@@ -100,12 +67,6 @@ def test_another_claim_and_another_kind_are_volumes_of_their_own() -> None:
     for source in sources:
         body = pod(code={**FILE, "volume": source}, checkpoint={"volume": CLAIM})
         assert volumes(body)["ddpjob-code"] == source
-
-
-def test_a_job_without_code_has_nothing_of_it() -> None:
-    body = pod()
-    assert env(body) == {}
-    assert "code" not in json.dumps(body) and "ddpjob-src" not in json.dumps(body)
 
 
 def test_the_allow_list_names_the_field() -> None:
