@@ -112,13 +112,8 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         {"volumeMounts": [SHM], "pod_volumes": [MEMORY]},
-        {"shm": {"sizeLimit": "8Gi"}},
-        "is shm.sizeLimit",
-    ),
-    (
-        {"volumeMounts": [SHM], "pod_volumes": [MEMORY | {"emptyDir": {"medium": "Memory"}}]},
-        {},
-        "is shm, which every DDPJob has",
+        {"volumeMounts": [SHM], "volumes": [MEMORY], "shm": {"enabled": False}},
+        "",
     ),
     (
         {"volumeMounts": [PROPAGATED], "pod_volumes": [OLD, {"name": "none"}]},
@@ -150,23 +145,6 @@ def test_what_becomes_of_the_fields_of_a_pod(fields: Any, expected: Any, said: s
     body = job(**fields)
     assert spec_of(body) == PYTORCH_SPEC | expected
     assert said in "\n".join(notes_of(body))
-
-
-@pytest.mark.parametrize(
-    ("mount", "volume", "others"),
-    [
-        (SHM, PVC | {"name": "dshm"}, []),
-        (SHM, {"name": "dshm", "emptyDir": {}}, []),
-        (SHM | {"subPath": "a"}, MEMORY, []),
-        (SHM | {"mountPath": "/dev/shm/"}, MEMORY, [{"name": "s", "volumeMounts": [SHM]}]),
-    ],
-)
-def test_anything_else_at_dev_shm_stays_and_takes_the_place_of_shm(
-    mount: Any, volume: Any, others: Any
-) -> None:
-    spec = spec_of(job(volumeMounts=[mount], pod_volumes=[volume], pod_containers=others))
-    assert (spec["shm"], spec["volumes"]) == ({"enabled": False}, [volume])
-    assert spec["volumeMounts"] == [mount | {"mountPath": "/dev/shm"}]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.pods import overlay
 
-SHM = "/dev/shm"
 _GRACE = "terminationGracePeriodSeconds"
 # Parts that are as good as absent if they are empty.
 _PARTS = ("initContainers", "volumes", "env", "ports", "volumeMounts", "resources")
@@ -43,7 +42,6 @@ class Pod:
     trainer_path: str
     template: Body
     program: Program
-    shm: Body
     port: int | None
     grace: int | None
 
@@ -90,7 +88,7 @@ def read_pod(template: Fields, main: str, port_name: str = "") -> Pod:
         _read_env(container, place, notes, is_trainer=container is trainer)
     port = _read_ports(trainer, port_name, where, notes)
     _read_volumes(pod, trainer)
-    shm, grace = _take_shm(pod, trainer, where, notes), pod.pop(_GRACE, None)
+    grace = pod.pop(_GRACE, None)
     if grace == 0:
         notes.changed(f"{path}.{_GRACE}", "0: is 1, the least that a DDPJob can have")
         grace = 1
@@ -99,7 +97,7 @@ def read_pod(template: Fields, main: str, port_name: str = "") -> Pod:
     _drop_empty_parts(pod)
     trainer["name"] = names.TRAINER_CONTAINER
     body = ({"metadata": labels} if labels else {}) | {"spec": _renamed(pod, path, notes)}
-    return Pod(template.path, where, body, program, shm, port, grace)
+    return Pod(template.path, where, body, program, port, grace)
 
 
 def _checked(spec: Fields) -> Body:
@@ -195,29 +193,6 @@ def _read_volumes(pod: Body, trainer: Body) -> None:
     trainer["volumeMounts"] = [
         {**mount, "mountPath": mount["mountPath"].rstrip("/") or "/"} for mount in mounts
     ]
-
-
-def _take_shm(pod: Body, trainer: Body, path: str, notes: Notes) -> Body:
-    """Return what `spec.shm` must say of the trainer's /dev/shm; empty if the default fits.
-
-    A memory-backed emptyDir that only the trainer mounts there is taken out of the pod.
-    """
-    mounts, volumes = trainer["volumeMounts"], pod["volumes"]
-    mount = next((mount for mount in mounts if mount["mountPath"] == SHM), None)
-    if mount is None:
-        return {}
-    volume = next((each for each in volumes if each["name"] == mount.get("name")), Body())
-    source: Any = volume.get("emptyDir")
-    mounted = [each for _, part in _containers(pod) for each in part.get("volumeMounts", [])]
-    users = [each for each in mounted if each.get("name") == mount.get("name")]
-    is_memory = isinstance(source, dict) and source.get("medium") == "Memory"
-    if not is_memory or len(users) > 1 or set(mount) - {"name", "mountPath"}:
-        return {"enabled": False}
-    mounts.remove(mount)
-    volumes.remove(volume)
-    limit, where = source.get("sizeLimit"), f"{path}.volumeMounts[{SHM}]"
-    notes.changed(where, "is shm, which every DDPJob has" if limit is None else "is shm.sizeLimit")
-    return {} if limit is None else {"sizeLimit": limit}
 
 
 def _explain(pod: Body, path: str, notes: Notes) -> None:

@@ -15,16 +15,12 @@ from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import NOT_ALLOWED, Policy
-from ddpjob.pods.overlay import MERGE_KEYS, is_keyed
 
 MOST_RESTARTS = 1000
 # The fields of the trainer's container that a DDPJob's spec has itself.
 _OF_TRAINER = ("image", "imagePullPolicy", "env", "envFrom", "resources")
 _SOURCES = frozenset({"name", *VOLUME_SOURCES})
 _MOUNT = frozenset({"name", "mountPath", "subPath", "subPathExpr", "readOnly"})
-# Where rank 0 may have more than it asked for, because an overlay can remove nothing.
-_OPEN = ("", "metadata", "labels", "annotations", "spec", "nodeSelector")
-_CONTAINERS = ("containers", "initContainers")
 # The order of the fields of a spec.
 _ORDER = [str(field.alias) for field in Spec.model_fields.values()]
 
@@ -41,13 +37,17 @@ def spec_of(pod: Pod) -> Body:
     if pod.program.args:
         spec["args"] = list(pod.program.args)
     spec |= {name: trainer.pop(name) for name in _OF_TRAINER if name in trainer}
+    if any(mount["mountPath"] == "/dev/shm" for mount in trainer.get("volumeMounts", [])):
+        spec["shm"] = {"enabled": False}
     _move(parts, "imagePullSecrets", spec, frozenset({"name"}))
     _move(parts, "volumes", spec, _SOURCES)
     _move(trainer, "volumeMounts", spec, _MOUNT)
     fields = {"masterPort": pod.port, "terminationGracePeriodSeconds": pod.grace}
     spec |= {name: value for name, value in fields.items() if value is not None}
-    spec |= {"shm": pod.shm} if pod.shm else {}
-    overlay = _without_bare_trainer(template)
+    bare = {"name": names.TRAINER_CONTAINER}
+    containers = [container for container in parts.pop("containers") if container != bare]
+    parts |= {"containers": containers} if containers else {}
+    overlay = {name: part for name, part in template.items() if part}
     return spec | ({"template": overlay} if overlay else {})
 
 
@@ -59,86 +59,35 @@ def _move(source: Body, name: str, spec: Body, known: frozenset[str]) -> None:
             place[name] = found
 
 
-def _without_bare_trainer(overlay: Body) -> Body:
-    """Return the overlay without empty parts, and without a trainer that has nothing but a name."""
-    bare = {"name": names.TRAINER_CONTAINER}
-    spec = dict(overlay.get("spec") or {})
-    containers = [item for item in spec.pop("containers", []) if item != bare]
-    spec |= {"containers": containers} if containers else {}
-    found = {**overlay, "spec": spec}
-    return {name: part for name, part in found.items() if part}
-
-
 def as_rank_0(master: Pod, others: Pod, notes: Notes) -> Body:
-    """Return the fields of the spec that make the pod of rank 0 like `master`, if it differs."""
+    """Return the fields of the spec that make the pod of rank 0 like `master`.
+
+    These are its image, its resources and its port. All other differences are noted.
+    """
     if others.program != master.program:
         rule = "must be as in the Master, because all nodes of a DDPJob run the same program"
         raise InvalidJob(f"{others.trainer_path}.command", rule)
-    reason = "the Worker has another, and all pods get that"
-    if others.shm != master.shm:
-        notes.changed(f"{master.trainer_path}.volumeMounts[/dev/shm]", reason)
-    if others.grace != master.grace:
-        notes.changed(f"{master.path}.spec.terminationGracePeriodSeconds", reason)
-    bodies = deepcopy((others.template, master.template))
-    resources = [body["spec"]["containers"][0].pop("resources", {}) for body in bodies]
-    overlay = _Difference(others, notes).of(*bodies, others.path, "") or {}
-    found: Body = {} if resources[0] == resources[1] else {"resources": resources[1]}
-    for container in overlay.get("spec", {}).get("containers", []):
-        if container["name"] == names.TRAINER_CONTAINER and "image" in container:
-            found["image"] = container.pop("image")
-    overlay = _without_bare_trainer(overlay)
-    found |= {"template": overlay} if overlay else {}
-    fields = {"master": found, "masterPort": master.port}
+    own, mine, theirs = Body(), _fields(master, master), _fields(others, master)
+    for path in {**mine, **theirs}:
+        name = path.removeprefix(f"{master.trainer_path}.")
+        if mine.get(path) == theirs.get(path):
+            continue
+        if name in ("image", "resources"):
+            own[name] = mine.get(path, {})
+        else:
+            notes.lost(path, "rank 0 gets what the Worker has; see spec.master.template")
+    fields = {"master": own, "masterPort": master.port}
     return {name: value for name, value in fields.items() if value}
 
 
-class _Difference:
-    """Makes overlays, and notes what they cannot remove."""
-
-    def __init__(self, others: Pod, notes: Notes) -> None:
-        self._others, self._notes = others, notes
-
-    def of(self, base: Any, wanted: Any, path: str, field: str) -> Any:
-        """Return the part of an overlay that makes `wanted` of `base`; None if they are equal.
-
-        `field` is the name of the part in the pod.
-        """
-        key = MERGE_KEYS.get(field, "")
-        if base == wanted:
-            return None
-        if isinstance(base, dict) and isinstance(wanted, dict):
-            return self._of_parts(base, wanted, path, field) or None
-        if not (key and is_keyed(base, key) and is_keyed(wanted, key)):
-            return wanted
-        known, asked = ({item[key]: item for item in items} for items in (base, wanted))
-        if (len(known), len(asked)) != (len(base), len(wanted)):
-            raise InvalidJob(path, f"must be as in the Master, or have each {key} once")
-        found = self._of_parts(known, asked, path, field, is_list=True)
-        return [{key: name, **part} for name, part in found.items()] or None
-
-    def _of_parts(
-        self, base: Body, wanted: Body, path: str, field: str, *, is_list: bool = False
-    ) -> Body:
-        is_open, found = is_list or field in (*_OPEN, *_CONTAINERS), Body()
-        for name in [*base, *(name for name in wanted if name not in base)]:
-            where = f"{path}[{name}]" if is_list else f"{path}.{name}"
-            within = field if is_list else name
-            if name not in wanted:
-                self._keep(where, is_open=is_open)
-            elif name not in base:
-                found[name] = wanted[name]
-            elif (part := self.of(base[name], wanted[name], where, within)) is not None:
-                found[name] = part
-        return {name: found[name] for name in wanted if name in found}
-
-    def _keep(self, path: str, *, is_open: bool) -> None:
-        """Note what only the others have."""
-        trainer = f"{self._others.path}.spec.containers[{names.TRAINER_CONTAINER}]"
-        path = path.replace(trainer, self._others.trainer_path, 1)
-        if not is_open:
-            rule = "must be in the Master too, because an overlay for rank 0 can remove nothing"
-            raise InvalidJob(path, rule)
-        self._notes.changed(path, "is not in the Master, but rank 0 gets it too")
+def _fields(pod: Pod, master: Pod) -> Body:
+    """Return the fields of a pod by their paths in the Master."""
+    spec = dict(pod.template["spec"])
+    trainer, *spec["containers"] = spec["containers"]
+    spec["terminationGracePeriodSeconds"] = pod.grace
+    found: Body = {f"{master.path}.metadata": pod.template.get("metadata")}
+    found |= {f"{master.path}.spec.{name}": part for name, part in spec.items()}
+    return found | {f"{master.trainer_path}.{name}": part for name, part in trainer.items()}
 
 
 def resources_of(resources: Any) -> Resources:
