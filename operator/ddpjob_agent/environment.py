@@ -29,7 +29,7 @@ HOOKS = os.path.join(HERE, "hooks")
 # The module that `accelerate launch` is.
 ACCELERATE = "accelerate.commands.launch"
 HOOK_FILES = ("sitecustomize.py", "ddpjob_ends.py", "ddpjob_counts.py")
-# What turns on transformers' KubeflowCallback, and where it reports to the agent (callback.py).
+# What turns on transformers' KubeflowCallback, and where it reports to the agent (report.py).
 CALLBACK_URL, CALLBACK_TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 CALLBACK_PATH = "/trainer-status"
 CACHES = ("HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
@@ -78,14 +78,13 @@ def launcher_env(
 ) -> dict[str, str]:
     """The launcher's environment: absolute master, our hooks, the job's code, torchrun's time-outs.
 
-    `hooks` is the folder with the compiled ones. HOOKS follows, as the script may empty that.
+    `hooks` is the folder with the compiled ones, if there is one.
     """
     result = dict(env)
     result["MASTER_ADDR"] = absolute_name(config.master_addr, config.namespace, resolv_conf)
     if "PET_MASTER_ADDR" in env:
         result["PET_MASTER_ADDR"] = result["MASTER_ADDR"]
-    paths = [hooks, HOOKS, config.code_dir, env.get("PYTHONPATH", "")]
-    result["DDPJOB_HOOKS"] = HOOKS
+    paths = [hooks or HOOKS, config.code_dir, env.get("PYTHONPATH", "")]
     result["DDPJOB_RESULT_FILE"] = config.result_file
     result["DDPJOB_STACK_SIGNAL"] = str(STACK_SIGNAL)
     result["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

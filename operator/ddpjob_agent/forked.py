@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import importlib
 import os
@@ -17,17 +16,14 @@ from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 from zipimport import zipimporter
 
 from ddpjob_agent.config import say
-from ddpjob_agent.environment import HOOKS, PROGRAM
+from ddpjob_agent.environment import PROGRAM
 from ddpjob_agent.forkserver import Forked, serve, serve_beside
 from ddpjob_agent.launch import launch_torchrun
 from ddpjob_agent.popen import Popen, replace_popen, use_server
 from ddpjob_agent.processes import end_with
-from ddpjob_agent.records import read_text
 from ddpjob_agent.title import show_words
 from ddpjob_agent.warm import python_words
 
-# The kernel may end a rank for want of memory, but rather not what makes the next ones.
-OOM_SCORE = 20
 # torch's seed in each process, unless it takes one from the system: 2.15 does (c10's Generator.h).
 TORCH_SEED = 67280421310721
 
@@ -147,7 +143,6 @@ def become(forked: Forked) -> None:
     if hasattr(sys, "orig_argv"):  # Python 3.10
         sys.orig_argv = list(wish["command"])
     threading.current_thread()._set_native_id()  # type: ignore[attr-defined]  # 3.11 leaves it
-    be_killed_first()
     forget_own()
     atexit.register(thaw)
     importlib.invalidate_caches()  # a file may be newer than the last look at its folder
@@ -174,23 +169,14 @@ def install_hooks(env: Mapping[str, str]) -> None:
     """Run the hooks that a fresh process finds as `sitecustomize`."""
     folder = env.get("PYTHONPATH", "").split(os.pathsep)[0]
     path = os.path.join(folder, "sitecustomize.py")
-    loader: Any = SourceFileLoader("sitecustomize", path)
-    if not os.path.exists(path):
-        path, loader = os.path.join(HOOKS, "sitecustomize.py"), zipimporter(HOOKS)
+    is_file = os.path.exists(path)  # else they are in the agent's zip
+    loader: Any = SourceFileLoader("sitecustomize", path) if is_file else zipimporter(folder)
     names = {"__name__": "ddpjob_hooks", "__file__": path}
     try:
         exec(loader.get_code("sitecustomize"), names)
         names["install"]()  # type: ignore[operator]
     except Exception as problem:  # as there: they never keep a script from its work
         say(f"no hooks: {problem!r}")
-
-
-def be_killed_first() -> None:
-    """Where memory runs out, let the kernel end this process before the fork server."""
-    with contextlib.suppress(OSError, ValueError):
-        score = min(1000, int(read_text("/proc/self/oom_score_adj")) + OOM_SCORE)
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(str(score))
 
 
 def forget_own() -> None:

@@ -198,23 +198,19 @@ def descendants(root: int) -> list[int]:
 
 
 def memory_file(pid: int) -> str | None:
-    """Path of the file into which `pid` writes its stacks; None where it has none.
-
-    Its name has its number. A copy of it at another number does not count: at its own may be a file
-    of the script, into which the stacks would go.
-    """
+    """Path of the file into which `pid` writes its stacks; None where it has none."""
     folder = f"/proc/{pid}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                if os.readlink(f"{folder}/{name}").startswith(f"/memfd:{MEMORY_FILE}-{name} "):
+                if is_ours(f"{folder}/{name}"):
                     return f"{folder}/{name}"
     return None
 
 
-def is_ours(file: int) -> bool:
-    """Whether an open file is one into which a process writes its stacks."""
-    return os.readlink(f"/proc/self/fd/{file}").startswith(f"/memfd:{MEMORY_FILE}-")
+def is_ours(path: str) -> bool:
+    """Whether an open file is one into which a process writes its stacks. Raises OSError."""
+    return os.readlink(path).startswith(f"/memfd:{MEMORY_FILE} ")
 
 
 def read_from(path: str, start: int) -> str:
@@ -224,7 +220,7 @@ def read_from(path: str, start: int) -> str:
     """
     file = os.open(path, os.O_RDWR)
     try:
-        if not is_ours(file):
+        if not is_ours(f"/proc/self/fd/{file}"):
             return ""
         text = os.pread(file, STACK_BYTES, start)
         os.ftruncate(file, 0)

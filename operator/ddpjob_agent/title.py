@@ -21,7 +21,7 @@ def show_words(command: Sequence[str], env: Mapping[str, str]) -> None:
     """Have `ps` and /proc show this command and this environment, not the fork server's."""
     words = b"".join(os.fsencode(word) + b"\0" for word in command)
     text = words + b"".join(os.fsencode(f"{name}={env[name]}") + b"\0" for name in env)
-    if not move_words(words, text) and not overwrite_words(words):
+    if not move_words(words, text):
         say("ps shows the fork server's command for its processes")
 
 
@@ -37,7 +37,7 @@ def move_words(words: bytes, text: bytes) -> bool:
     Linux allows it without any right where it has CONFIG_CHECKPOINT_RESTORE, as distributions do.
     """
     stat = process_fields()
-    if LIBC is None or len(stat) < 52:
+    if LIBC is None:
         return False
     LIBC.sbrk.restype = ctypes.c_void_p
     KEPT.append(ctypes.create_string_buffer(text, len(text)))
@@ -49,17 +49,3 @@ def move_words(words: bytes, text: bytes) -> bool:
     size = ctypes.c_ulong(len(content))
     failed: int = LIBC.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.c_char_p(content), size, 0)
     return failed == 0
-
-
-def overwrite_words(words: bytes) -> bool:
-    """Write the words over the fork server's own, parted by spaces, as many as there is room for.
-
-    Where the last byte is no zero, Linux shows one text up to the first zero.
-    """
-    begin, end = [*process_fields(), *[0] * 50][48:50]
-    room = end - begin - 2
-    if room < 1:
-        return False
-    text = words[:-1].replace(b"\0", b" ")[:room]
-    ctypes.memmove(begin, text.ljust(room + 1, b"\0") + b"\1", room + 2)
-    return True

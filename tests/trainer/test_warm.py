@@ -12,7 +12,6 @@ cannot be avoided, and no case shows them:
   names the agent.
 - Ranks of a pod share the seed of `hash(str)`.
 - The collector does not look at what was there before the script (`gc.freeze`).
-- The kernel's score for running out of memory is 20 higher.
 """
 
 import json
@@ -75,12 +74,10 @@ def test_a_script_prints_and_ends_as_if_it_had_started_cold(bench: Bench, name: 
 def test_a_process_looks_as_if_it_had_started_cold(bench: Bench, name: str) -> None:
     warm, cold = map(observed, both(bench, name))
     assert (warm.pop("modules"), cold.pop("modules")) == (True, False)
-    oom = [seen.pop("oom") for seen in (warm, cold)]
     assert len(cold) > 45
     for key in cold:
         assert warm[key] == cold[key], key
     assert warm.keys() == cold.keys()
-    assert isinstance(oom[1], int) and oom[0] == min(1000, oom[1] + 20)
 
 
 def test_no_two_ranks_draw_the_same_numbers_by_themselves(bench: Bench) -> None:

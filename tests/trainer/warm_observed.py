@@ -4,13 +4,11 @@ import sys
 
 SEEN = [("modules", "torch" in sys.modules)]
 
-import atexit  # noqa: E402 - what is there first is looked at first
 import builtins  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402
 import locale  # noqa: E402
 import os  # noqa: E402
-import resource  # noqa: E402
 import signal  # noqa: E402
 import threading  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -54,12 +52,6 @@ def files() -> dict[str, str]:
     return found
 
 
-def limits() -> dict[str, tuple[int, int]]:
-    """All resource limits."""
-    names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
-    return {name: resource.getrlimit(getattr(resource, name)) for name in names}
-
-
 def see(name: str, value: Any) -> None:
     """Keep an observation."""
     SEEN.append((name, value))
@@ -94,32 +86,21 @@ def look() -> None:
     see("handlers", {n: handler(n) for n in sorted(signal.valid_signals())})
     see("mask", sorted(map(str, signal.pthread_sigmask(signal.SIG_BLOCK, []))))
     see("status", status("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd", "Threads", "Umask"))
-    see("rights", status("Uid", "Gid", "Groups", "CapEff", "NoNewPrivs", "Seccomp"))
     see("name", status("Name"))
     see("leader", [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()])
     see("parent", Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0"))
-    see("wakeup", signal.set_wakeup_fd(-1))
-    see("timers", [signal.getitimer(n) for n in (0, 1, 2)])
-    see("nice", [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))])
-    see("limits", limits())
     see("oom", int(Path("/proc/self/oom_score_adj").read_text()))
-    see("dumpable", Path("/proc/self/coredump_filter").read_text())
     see("collector", [gc.isenabled(), gc.get_threshold(), gc.get_debug(), len(gc.callbacks)])
     see("streams", [stream(sys.stdout), stream(sys.stderr), stream(sys.stdin)])
     see("streams kept", [sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__])
     hooks = [sys.excepthook, sys.exit, os._exit, sys.displayhook, sys.unraisablehook]
     see("hooks", [[getattr(h, "__qualname__", ""), getattr(h, "__module__", "")] for h in hooks])
     see("handlers of exits", [sys.__excepthook__.__name__, hasattr(sys, "last_value")])
-    see("tracing", [sys.gettrace(), sys.getprofile(), threading.gettrace()])
-    see("recursion", [sys.getrecursionlimit(), sys.getswitchinterval()])
     see("thread", [threading.current_thread() is threading.main_thread(), threading.active_count()])
     see("thread name", [threading.main_thread().name, threading.main_thread().daemon])
     see("thread id", threading.main_thread().native_id == os.getpid() == threading.get_native_id())
     see("locale", [locale.setlocale(locale.LC_ALL, None), locale.getpreferredencoding(False)])
     see("encodings", [sys.getfilesystemencoding(), sys.getdefaultencoding()])
-    see("asyncgen", list(sys.get_asyncgen_hooks()))
-    see("handle of exits", callable(atexit.register))
-    see("int digits", sys.get_int_max_str_digits())
     see("last", [vars(builtins).get("_", "none"), sys.is_finalizing(), hasattr(sys, "ps1")])
 
 

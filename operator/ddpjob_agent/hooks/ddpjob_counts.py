@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 from typing import Any
 
@@ -16,7 +17,6 @@ from typing import Any
 MAGIC = 0x31424F4A504444
 STEP, RANK, LOCAL_RANK, STARTED, OTHERS = 1, 2, 3, 4, 5
 PAGE_BYTES = 4096
-PROT_READ_WRITE, MAP_SHARED = 3, 1
 
 
 class StepCounter:
@@ -57,51 +57,35 @@ class StepCounter:
         """Begin this process's page; in memory of its own where no file can be made."""
         path = os.path.join(self.folder, f"steps-{os.getpid()}.page")
         try:
-            memory: Any = (ctypes.c_char * PAGE_BYTES).from_address(shared_page(path))
+            memory: Any = shared_page(path)
         except Exception:
             memory = bytearray(PAGE_BYTES)
-        self.page = memoryview(memory).cast("B").cast("q")
+        self.page = memoryview(memory).cast("q")
         self.page[RANK], self.page[LOCAL_RANK] = self.ranks["rank"], self.ranks["local_rank"]
         self.page[STARTED] = started_ticks()
         self.page[0] = MAGIC
 
 
-def shared_page(path: str) -> int:
-    """Address of a new file's bytes. Raises OSError and leaves no file where that fails.
+def shared_page(path: str) -> Any:
+    """A new file's bytes in memory. Raises OSError and leaves no file where that fails.
 
     The bytes are written before they are mapped: a store to a hole would end the script with SIGBUS
-    on a full disk. No descriptor stays open, as Python's own mmap keeps one: the script may close
-    its number and use it again.
+    on a full disk.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     if os.path.lexists(path):
         os.unlink(path)  # of an earlier process with this pid
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
-    try:
-        allocate(descriptor)
-        address = libc.mmap(None, PAGE_BYTES, PROT_READ_WRITE, MAP_SHARED, descriptor, 0)
-        if address is None or address == ctypes.c_void_p(-1).value:
-            raise OSError(ctypes.get_errno(), "mmap")
-    except BaseException:
-        os.unlink(path)
-        raise
-    finally:
-        os.close(descriptor)
-    return int(address)
-
-
-def allocate(descriptor: int) -> None:
-    """Give a file its bytes on the disk. Raises OSError where there is no room."""
-    try:
-        os.posix_fallocate(descriptor, 0, PAGE_BYTES)
-    except (AttributeError, OSError) as problem:  # macOS, and file systems that cannot
-        if getattr(problem, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    with open(path, "xb+", buffering=0) as file:
+        try:
+            if file.write(bytes(PAGE_BYTES)) != PAGE_BYTES:
+                raise OSError(errno.ENOSPC, "no room for a page")
+            page = mmap.mmap(file.fileno(), PAGE_BYTES)
+        except BaseException:
+            os.unlink(path)
             raise
-    if os.write(descriptor, bytes(PAGE_BYTES)) != PAGE_BYTES:
-        raise OSError(errno.ENOSPC, "no room for a page")
+    # It is never taken apart, which would close its descriptor: the script may have done that, and
+    # used the number again.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(page))
+    return page
 
 
 def started_ticks() -> int:

@@ -152,7 +152,7 @@ class ErrorRecorder:
         self.forget()
         # For the record of a script that has used up what it may: a descriptor, and memory, which
         # is only address space until it is touched.
-        self.spare, self.spare_id = reserve_descriptor()
+        self.spare = os.open(os.devnull, os.O_RDONLY)
         self.reserve = bytes(RESERVE_BYTES)
         script = missing_script()
         if script is not None:
@@ -292,15 +292,22 @@ class ErrorRecorder:
             return
         self.done = True
         try:
-            if identity(self.spare) == self.spare_id:  # else the script's own by now
-                os.close(self.spare)
-            self.reserve = b""
+            self.make_room()
             try:
                 self.write(error)
             except Exception as problem:  # torch's handler of SIGCHLD raises wherever it comes
                 self.write(error, then=problem)
         except Exception as problem:
             print(f"ddpjob: exception not recorded: {problem!r}", file=sys.stderr)
+
+    def make_room(self) -> None:
+        """Give back what was kept for the record: memory, and a descriptor that is still ours."""
+        self.reserve = b""
+        try:
+            if os.path.samestat(os.fstat(self.spare), os.stat(os.devnull)):
+                os.close(self.spare)
+        except OSError:
+            pass  # the script has closed it
 
     def write(self, error: BaseException, then: Exception | None = None) -> None:
         """Write the record; `then`: what came up while it was written before."""
@@ -337,22 +344,3 @@ def module_of(frame: FrameType | None) -> str:
         return ""
     name = frame.f_globals.get("__name__")
     return str(getattr(frame.f_globals.get("__spec__"), "name", None) or name)
-
-
-def reserve_descriptor() -> tuple[int, tuple[int, int] | None]:
-    """A descriptor to spare, and the file behind it, which is nobody else's."""
-    try:
-        descriptor = os.memfd_create("ddpjob-spare")
-    except (AttributeError, OSError):  # a seccomp profile may refuse it
-        descriptor, other = os.pipe()
-        os.close(other)
-    return descriptor, identity(descriptor)
-
-
-def identity(descriptor: int) -> tuple[int, int] | None:
-    """Which file a descriptor stands for; None where it is closed."""
-    try:
-        info = os.fstat(descriptor)
-    except OSError:
-        return None
-    return info.st_dev, info.st_ino

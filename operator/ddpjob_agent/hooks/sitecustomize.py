@@ -24,19 +24,17 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 OPTIMIZER_MODULE = "torch.optim.optimizer"
-IN_ZIP = os.path.join("ddpjob_agent", "hooks")
 # The same as in stacks.py.
 MEMORY_FILE = "ddpjob-stacks"
 # The names that ddpjob_ends.py defines.
 ENDS: dict[str, Any] = {}
-MOUNTED = os.environ.get("DDPJOB_HOOKS", "")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def beside(name: str) -> dict[str, Any]:
     """The names that module `name` beside this one defines. `sys.path` is the script's."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-    # The script may have emptied the folder of the compiled ones: then it is the zip's.
-    loader: Any = SourceFileLoader(name, path) if os.path.exists(path) else zipimporter(MOUNTED)
+    path = os.path.join(FOLDER, f"{name}.py")
+    loader: Any = SourceFileLoader(name, path) if os.path.exists(path) else zipimporter(FOLDER)
     content: dict[str, Any] = {"__name__": name, "__file__": path}
     exec(loader.get_code(name), content)
     return content
@@ -106,50 +104,41 @@ def write_to_own_pipes(folder: str) -> None:
         os.close(pipe)
 
 
-def put_memory_file_at(number: int) -> None:
-    """Have a new memory file at this open descriptor, whose name has the number.
+def new_memory_file() -> int:
+    """A new memory file. It is appended to, so that its reader may empty it between two answers.
 
-    It is appended to, so that what is written next is at its beginning once its reader has emptied
-    it. By opening it again, because to import `fcntl` costs more.
+    By opening it again, because to import `fcntl` costs more.
     """
-    file = os.memfd_create(f"{MEMORY_FILE}-{number}")
-    own = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_APPEND)
-    os.dup2(own, number, inheritable=False)
-    os.close(own)
-    os.close(file)
+    file = os.memfd_create(MEMORY_FILE)
+    try:
+        return os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_APPEND)
+    finally:
+        os.close(file)
 
 
 def answer_with_stacks(signal_number: int) -> None:
     """Write the stacks of all threads to a memory file whenever this signal comes.
 
     It goes with the process, so nothing is left of thousands of short ones. A forked child gets a
-    file of its own in the place of its parent's, unless the script has closed that: its number may
-    be of a file of the script by now. So the file's name has the number, and the agent asks
-    no process whose number stands for another file.
+    file of its own in the place of its parent's. Where the script has closed it the agent finds
+    none and asks no more: its number may be of a file of the script by now.
     """
     import faulthandler
 
     try:
-        descriptor = os.memfd_create(MEMORY_FILE)
+        descriptor = new_memory_file()
     except OSError:  # a seccomp profile refuses it
         return
-    try:
-        put_memory_file_at(descriptor)
-    except OSError:  # the agent cannot look into such a process either
-        os.close(descriptor)
-        return
     faulthandler.register(signal_number, file=descriptor, all_threads=True)
-    ours = [os.fstat(descriptor).st_ino, os.fstat(descriptor).st_dev]
 
     def renew() -> None:
         try:
-            info = os.fstat(descriptor)
+            if MEMORY_FILE in os.readlink(f"/proc/self/fd/{descriptor}"):
+                own = new_memory_file()
+                os.dup2(own, descriptor, inheritable=False)
+                os.close(own)
         except OSError:
-            return
-        if [info.st_ino, info.st_dev] == ours:
-            put_memory_file_at(descriptor)
-            info = os.fstat(descriptor)
-            ours[:] = info.st_ino, info.st_dev
+            pass
 
     os.register_at_fork(after_in_child=renew)
 
@@ -170,17 +159,10 @@ def count_steps(folder: str, recorder: Any) -> None:
     when_imported(OPTIMIZER_MODULE, register)
 
 
-def is_ours(entry: str) -> bool:
-    """Whether an entry of `sys.path` has these hooks.
-
-    The zip is known by its name, since it would compile a module that it is asked for.
-    """
-    return entry.endswith(IN_ZIP) or os.path.exists(os.path.join(entry, "ddpjob_ends.py"))
-
-
 def run_next_sitecustomize() -> None:
     """Run the `sitecustomize` that this one hides: Debian, conda and some images ship theirs."""
-    spec = PathFinder.find_spec("sitecustomize", [e for e in sys.path if not is_ours(e)])
+    others = [entry for entry in sys.path if os.path.abspath(entry) != FOLDER]
+    spec = PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return
     from importlib.util import module_from_spec

@@ -94,14 +94,6 @@ assert told == [1, 1, 2, 2, 3, 4, 4, 4, 4, 5, 6, 6], told
     assert pod.summary["progress"]["step"] == 6
 
 
-def test_counting_keeps_no_descriptor(pods: Pods) -> None:
-    """Its number would be the script's once the script has closed it."""
-    text = "before = os.listdir('/proc/self/fd')\nstep(2)\n"
-    text += "assert os.listdir('/proc/self/fd') == before"
-    pod = stepping(pods, text)
-    assert pod.wait() == 0, pod.log
-
-
 def test_who_makes_no_step_leaves_no_page(pods: Pods) -> None:
     pod = stepping(pods, "os.fork() or os._exit(0)\nos.wait()")
     assert pod.wait() == 0 and kept(pod) == []

@@ -143,21 +143,6 @@ def test_what_stderr_is_stays_what_it_is(pods: Pods) -> None:
     assert pod.log_path.stat().st_size > 10**7
 
 
-def test_the_sentence_of_a_command_line_library_is_kept(pods: Pods) -> None:
-    """Of typer, which is made of click."""
-    text = """
-        import typer
-        def train(epochs: int):
-            pass
-        sys.argv[1:] = ["ten"]
-        typer.run(train)
-    """
-    summary = crowd(pods, text)
-    assert (summary["reason"], summary["exit_code"], summary["peer"]) == ("ExitCode", 2, False)
-    assert "Invalid value for" in summary["message"], summary["message"]
-    assert "valid integer" in summary["message"], summary["message"]
-
-
 # ---- Whose end it was
 
 PROBE = 'subprocess.call([sys.executable, "-c", "import nothing_of_that_name"])\n'
@@ -220,70 +205,6 @@ def fake_launcher(pods: Pods, text: str) -> str:
         (package / "__init__.py").touch()
     (folder / "run.py").write_text(textwrap.dedent(text))
     return str(folder.parents[1])
-
-
-OPTIONS = """
-    import argparse
-    def main():
-        parser = argparse.ArgumentParser("torchrun")
-        parser.add_argument("script")
-        parser.parse_args()
-    if __name__ == "__main__":
-        main()
-"""
-
-
-def test_an_option_that_the_launcher_refuses_is_no_failure_of_the_script(pods: Pods) -> None:
-    path = fake_launcher(pods, OPTIONS)
-    (pods.root / "torchrun").write_text("from torch.distributed.run import main\nmain()")
-    wrong = ["--no-such-option", "train.py"]
-    module = [sys.executable, "-m", "torch.distributed.run", *wrong]
-    entry = " ".join([sys.executable, str(pods.root / "torchrun"), *wrong])
-    for command in (module, ["sh", "-c", f"{entry}; exit $?"]):
-        pod = pods.start("command", "--", *command, changes={"PYTHONPATH": path})
-        assert pod.wait() == 1
-        assert pod.summary["reason"] == "LaunchFailed", pod.summary
-        assert "unrecognized arguments: --no-such-option" in pod.summary["message"]
-
-
-def test_an_option_that_the_script_refuses_is_the_scripts(pods: Pods) -> None:
-    pod = start(pods, textwrap.dedent(OPTIONS))
-    assert pod.wait() == 1
-    assert (pod.summary["reason"], pod.summary["exit_code"]) == ("ExitCode", 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["no/such.py"], "no script "),
-        (["-m", "no_such_module"], "No module named no_such_module"),
-    ],
-)
-def test_what_a_launcher_cannot_find_is_no_failure_of_the_script(
-    pods: Pods, arguments: list[str], words: str
-) -> None:
-    shell = " ".join([sys.executable, *arguments])
-    for command in ([sys.executable, *arguments], ["sh", "-c", f"{shell}; exit $?"]):
-        pod = pods.start("command", "--", *command)
-        assert pod.wait() == 1
-        assert pod.summary["reason"] == "LaunchFailed", pod.summary
-        assert words in pod.summary["message"] or arguments[-1] in pod.summary["message"]
-
-
-@pytest.mark.deep
-def test_a_module_that_the_script_misses_is_its_own_exception(pods: Pods) -> None:
-    package = pods.root / "mine" / "trainer"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("import apexx")
-    (package / "train.py").touch()
-    python = [sys.executable, "-m", "trainer.train"]
-    own = [start(pods, "import apexx"), start(pods, "import torch.no_such_part")]
-    path = {"PYTHONPATH": str(package.parent)}
-    own.append(pods.start("command", "--", *python, changes=path))
-    for pod in own:
-        assert pod.wait() == 1
-        told = pod.summary["reason"], pod.summary["exception"]
-        assert told == ("Exception", "ModuleNotFoundError"), pod.summary
 
 
 def test_a_launcher_without_torch_is_no_failure_of_the_script(pods: Pods) -> None:
@@ -358,23 +279,3 @@ def test_whoever_ends_well_leaves_nothing_behind(pods: Pods) -> None:
     text = "print('a warning', file=sys.stderr)\nos.fork() or os._exit(0)\nos.wait()"
     pod = start(pods, text)
     assert pod.wait() == 0 and kept(pod) == []
-
-
-# As a seccomp profile does: memfd_create, 319 on x86-64 and 279 on arm64, fails with EPERM.
-REFUSES_MEMORY_FILES = """
-    import ctypes, platform, struct
-    number = {"x86_64": 319, "aarch64": 279}[platform.machine()]
-    words = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
-    rules = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *word) for word in words))
-    program = struct.pack("HxxxxxxP", len(words), ctypes.addressof(rules))
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(38, 1, 0, 0, 0) == libc.prctl(22, 2, program, 0, 0) == 0
-    os.execv(sys.executable, [sys.executable, "-c", "raise ValueError('boom')"])
-"""
-
-
-def test_a_cause_is_known_where_no_memory_file_can_be_made(pods: Pods) -> None:
-    pod = start(pods, REFUSES_MEMORY_FILES)
-    assert pod.wait() == 1, pod.log
-    assert (pod.summary["exception"], pod.summary["message"]) == ("ValueError", "ValueError: boom")
-    assert "ddpjob: install" not in pod.log

@@ -69,11 +69,6 @@ def test_before_the_first_step_and_after_the_last_nothing_is_judged(pods: Pods) 
     assert (code, pod.summary["reason"]) == (0, "Completed")
 
 
-def test_a_report_without_a_new_step_is_no_progress(pods: Pods) -> None:
-    text = "while True:\n    report(step=3, loss=time.time())\n    time.sleep(0.1)"
-    assert hang(pods, text)[0] == 76
-
-
 def test_during_the_grace_period_nothing_is_judged(pods: Pods) -> None:
     text = """
     def save(*_):
@@ -149,7 +144,7 @@ def test_whoever_asks_sees_the_stacks_and_the_training_goes_on(pods: Pods) -> No
         train()
         """,
     )
-    texts = [ask(pod)]
+    texts = [ask(pod), pod.get("/stacks")]  # soon enough for the same answer, or a new one
     time.sleep(1.1)
     texts.append(ask(pod))
     assert all(text.count("in train") == 1 for text in texts), "of this moment alone"
@@ -159,31 +154,6 @@ def test_whoever_asks_sees_the_stacks_and_the_training_goes_on(pods: Pods) -> No
     assert path and os.stat(path).st_size == os.stat(path).st_blocks == 0
     (pod.folder / "enough").touch()
     assert pod.wait() == 0
-
-
-def test_who_asks_at_once_again_gets_the_same_answer(pods: Pods) -> None:
-    pod = start(
-        pods,
-        """
-        def deep(n):
-            deep(n - 1) if n else time.sleep(0.01)
-        print("ready", flush=True)
-        for n in range(10**9):
-            deep(n % 50)
-        """,
-    )
-    texts: list[str] = []
-
-    def are_asked_within_a_second() -> bool:
-        time.sleep(1.1)  # the last answer is too old to be given again
-        began = time.monotonic()
-        texts[:] = [ask(pod) for _ in range(4)]
-        return time.monotonic() - began < 1.0
-
-    pod.until(are_asked_within_a_second)
-    assert len(set(texts)) == 1
-    time.sleep(1.1)
-    pod.until(lambda: ask(pod) != texts[0])
 
 
 def test_a_file_of_the_script_is_not_emptied(tmp_path: Path) -> None:
@@ -381,8 +351,9 @@ def test_only_a_handled_signal_is_sent() -> None:
 # A process with a handler and a memory file, and a child that has both from it.
 SHARING = """
 import os, signal, sys
-file = os.memfd_create(sys.argv[1] + "-64")
+file = os.memfd_create(sys.argv[1])
 os.dup2(file, 64)
+os.close(file)
 signal.signal(signal.SIGUSR1, lambda *_: None)
 child = os.fork()
 if child:
