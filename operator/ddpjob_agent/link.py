@@ -8,6 +8,7 @@ import math
 import socket
 import threading
 import time
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
@@ -77,7 +78,7 @@ class RemoteLink(threading.Thread):
         while True:
             self.news.clear()
             pause = AGAIN_SECONDS
-            with contextlib.suppress(OSError, ValueError, RecursionError):
+            with contextlib.suppress(OSError, ValueError, HTTPException):
                 order, pause = self.ask()
                 if order != self.order:
                     self.order = order
@@ -86,7 +87,7 @@ class RemoteLink(threading.Thread):
                 self.news.wait(pause)
 
     def ask(self) -> tuple[Order, float]:
-        """One request, and its answer. Raises OSError, ValueError or RecursionError."""
+        """One request, and its answer. Raises OSError, HTTPException or ValueError."""
         with self.lock:
             node = self.node
         body = {
@@ -97,9 +98,10 @@ class RemoteLink(threading.Thread):
             "failure": node.failure,
             "known": self.order.to_json(),
         }
-        content = compact(body)
         address = self.host, self.config.agent_port
-        with socket.create_connection(address, GONE_SECONDS) as connection:
+        with contextlib.closing(HTTPConnection(*address, timeout=GONE_SECONDS)) as asks:
+            asks.connect()
+            connection = asks.sock
             with self.lock:
                 if self.node != node:
                     return self.order, 0.0  # and ask again, with the news
@@ -107,13 +109,12 @@ class RemoteLink(threading.Thread):
             is_there = True
             try:
                 connection.settimeout(HOLD_SECONDS + GONE_SECONDS)
-                head = (
-                    f"POST /member HTTP/1.0\r\nHost: {self.host}\r\n"
-                    f"Authorization: Bearer {self.token}\r\nContent-Length: {len(content)}\r\n\r\n"
-                )
-                connection.sendall(head.encode() + content)
-                return read_order(json.loads(read_answer(connection)))
-            except (ValueError, RecursionError, socket.timeout):  # noqa: UP041 - Python 3.8
+                token = {"Authorization": f"Bearer {self.token}"}
+                asks.request("POST", "/member", compact(body), token)
+                return read_order(read_answer(asks.getresponse()))
+            except ConnectionError:  # taken back, or lost
+                raise
+            except (ValueError, HTTPException, socket.timeout):  # noqa: UP041 - Python 3.8
                 is_there = False  # it refuses the request, or is silent
                 raise
             finally:
@@ -123,20 +124,11 @@ class RemoteLink(threading.Thread):
                         self.heard_at = time.monotonic()
 
 
-def read_answer(connection: socket.socket) -> bytes:
-    """The body of an answer of at most 4 KiB that ends with its connection.
-
-    Raises OSError where there is no answer, ValueError where it is another one.
-    """
-    answer = b""
-    while len(answer) <= 4096:
-        part = connection.recv(4096)
-        if not part:
-            break
-        answer += part
-    if not answer:
-        raise ConnectionError("taken back, or lost")
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if head.split(b" ")[1:2] != [b"200"]:
+def read_answer(answer: HTTPResponse) -> Any:
+    """The JSON of an answer of at most 4 KiB. Raises OSError, HTTPException or ValueError."""
+    if answer.status != 200:
         raise ValueError("no answer")
-    return body
+    try:
+        return json.loads(answer.read(4096))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
