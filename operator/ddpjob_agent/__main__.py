@@ -55,12 +55,8 @@ def main(arguments: list[str]) -> int | Program:
         launch_torchrun(arguments[2:])
     from ddpjob_agent.config import Config, ConfigError
 
-    mode, command = arguments[:1], arguments[2:]
+    mode, command = arguments[0], arguments[2:]
     try:
-        known = ["torchrun"], ["python"], ["command"]
-        if mode not in known or arguments[1:2] != ["--"] or not command:
-            usage = "usage: agent.pyz torchrun|python|command -- ARGS…"
-            raise ConfigError(f"{usage}, got {arguments}")
         config = Config(os.environ)
         os.environ.pop("DDPJOB_TOKEN", None)  # no rank needs it
     except ConfigError as problem:
@@ -68,7 +64,7 @@ def main(arguments: list[str]) -> int | Program:
 
         path = os.environ.get("DDPJOB_TERMINATION_LOG") or "/dev/termination-log"
         return verdict.conclude(verdict.refused(str(problem)), {}, path)
-    return run(config, mode[0], command)
+    return run(config, mode, command)
 
 
 def run(config: Config, mode: str, arguments: list[str]) -> int:

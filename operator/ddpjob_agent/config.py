@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import fcntl
 import os
 import re
 import sys
-import termios
-import time
 from itertools import chain, islice
 from typing import Mapping  # noqa: UP035 - Python 3.8
 
@@ -19,8 +16,6 @@ OUT_OF_MEMORY, TERMINATED = 137, 143
 # torchrun's own limit for a static rendezvous.
 RENDEZVOUS_SECONDS = 900
 LOOPBACK = "127.0.0.1"
-# The log is waited for so long, between two rounds.
-TAKE_SECONDS = 1.0
 # So many rounds in a row have ports of their own.
 PORTS = 16
 
@@ -31,29 +26,14 @@ def say(text: str) -> None:
 
 
 def end_lines() -> None:
-    """End what a killed process may have left without its end, and let the log take all of it.
-
-    A container's runtime reads the two streams apart, so what is written to one next could be in
-    the log before the last lines of the other.
-    """
-    streams = (1,) if os.path.sameopenfile(1, 2) else (1, 2)
+    """End what a killed process may have left without its end."""
     with contextlib.suppress(OSError):
-        for number in streams:
+        for number in (1,) if os.path.sameopenfile(1, 2) else (1, 2):
             os.write(number, b"\n")
-    until = time.monotonic() + TAKE_SECONDS
-    while any(unread(number) for number in streams) and time.monotonic() < until:
-        time.sleep(0.005)
-
-
-def unread(number: int) -> int:
-    """Bytes in a pipe, seen from its writing end; 0 of what is no pipe."""
-    with contextlib.suppress(OSError):
-        return int.from_bytes(fcntl.ioctl(number, termios.FIONREAD, bytes(4)), sys.byteorder)
-    return 0
 
 
 class ConfigError(ValueError):
-    """Every rule that the environment or the command line breaks."""
+    """The rule that the environment or the command line breaks."""
 
 
 class Config:
@@ -61,21 +41,18 @@ class Config:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """Read and check `env`. Raises ConfigError."""
-        problems: list[str] = []
 
         def text(name: str, default: str = "") -> str:
             if not (env.get(name) or default):
-                problems.append(f"{name} is not set")
+                raise ConfigError(f"{name} is not set")
             return env.get(name) or default
 
         def whole(name: str, least: int, default: object = "", most: int = 2**31 - 1) -> int:
             value = text(name, str(default))
             if re.match(r"[0-9]{1,10}\Z", value) and least <= int(value) <= most:
                 return int(value)
-            if value:
-                rule = f"must be an integer from {least} to {most}"
-                problems.append(f"{name} {rule}, got {value[:80]!r}")
-            return least
+            rule = f"must be an integer from {least} to {most}"
+            raise ConfigError(f"{name} {rule}, got {value[:80]!r}")
 
         self.nnodes = whole("DDPJOB_NNODES", 1)
         self.nproc_per_node = whole("DDPJOB_NPROC_PER_NODE", 1)
@@ -112,8 +89,6 @@ class Config:
         self.code_sha256 = env.get("DDPJOB_CODE_SHA256", "")
         # After a failure the processes may be started again in this pod.
         self.in_place = env.get("DDPJOB_RESTART") == "InPlace"
-        if problems:
-            raise ConfigError("; ".join(problems))
 
     @property
     def addresses(self) -> list[str]:

@@ -14,12 +14,17 @@ import importlib.util
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from typing import Any, NoReturn
 
 from ddpjob_agent.popen import Popen, replace_popen
-from ddpjob_agent.store import wait_for_store
+
+# Longer than nodes that begin together are apart. Who is later is waited for by torchrun.
+STORE_SECONDS = 3.0
+# Between two connections of one node; those of all nodes together are so many a second at most.
+PAUSE_SECONDS, MOST_PER_SECOND = 0.01, 5000
 
 
 class Launch:
@@ -157,16 +162,8 @@ def describe(rank: int, failure: Any) -> dict[str, Any]:
         "local_rank": failure.local_rank,
         "pid": failure.pid,
         "exitcode": failure.exitcode,
-        "error": shortened(failure.message) if isinstance(failure.message, dict) else None,
+        "error": failure.message if isinstance(failure.message, dict) else None,
     }
-
-
-def shortened(error: dict[str, Any]) -> dict[str, Any]:
-    """What `@record` has written, cut: the record of all ranks must not outgrow what is read."""
-    info = error.get("extraInfo")
-    info = dict(info) if isinstance(info, dict) else {}
-    stack = str(info.get("py_callstack", ""))[-4000:]
-    return {"message": str(error.get("message"))[:4000], "extraInfo": {"py_callstack": stack}}
 
 
 def leave_first() -> None:
@@ -188,6 +185,33 @@ def check_script(options: Any) -> None:
             raise FileNotFoundError(f"no module {script!r} for {sys.executable}")
     elif not options.no_python and not os.path.exists(script):
         raise FileNotFoundError(f"no script {os.path.abspath(script)!r}")
+
+
+def wait_for_store(options: Any) -> None:
+    """Wait until node rank 0 has opened the group's store. `options`: torchrun's, parsed.
+
+    torch's TCPStore tries again 0.25 to 0.75 s after its first connection was refused. Where all
+    nodes begin a round in the same moment, the first one is refused as often as not, and the whole
+    group would wait for it.
+    """
+    try:
+        rank, nodes, port = int(options.node_rank), int(options.nnodes), int(options.master_port)
+    except ValueError:  # a range of nodes, whose rendezvous is another
+        return
+    if options.rdzv_backend == "static" and rank > 0:
+        wait_until_open(options.master_addr, port, max(PAUSE_SECONDS, nodes / MOST_PER_SECOND))
+
+
+def wait_until_open(host: str, port: int, pause: float, seconds: float = STORE_SECONDS) -> None:
+    """Connect until nobody refuses. Any other problem is torchrun's to tell."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            return socket.create_connection((host, port), timeout=seconds).close()
+        except ConnectionRefusedError:
+            time.sleep(pause)
+        except (OSError, UnicodeError):
+            return
 
 
 def launch_torchrun(arguments: list[str], unimportable: Exception | None = None) -> NoReturn:

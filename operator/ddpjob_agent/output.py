@@ -207,10 +207,6 @@ def write(number: int, text: bytes) -> None:
         while left:
             try:
                 left = left[os.write(number, left) :]
-            except BlockingIOError:  # another process has made it so
-                files = select.poll()
-                files.register(number, select.POLLOUT)
-                files.poll(1000)
             except OSError:
                 return
 

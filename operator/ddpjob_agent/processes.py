@@ -29,8 +29,6 @@ LAST_SECONDS = 3.0
 # A killed process may take so long to give its memory back, on a GPU above all: before another
 # round, and at the end, where the kernel goes on without us.
 NEXT_SECONDS, END_SECONDS = 20.0, 2.0
-# A fork server that has torch imported answers within milliseconds.
-ANSWER_SECONDS = 10.0
 LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # Why nothing can be started at this moment, or on this node. Another try may go well.
@@ -138,7 +136,7 @@ class Launcher:
         self.command: list[str] = []
         self.env: Mapping[str, str] = {}
         self.brings_server = False
-        self.is_asked, self.asked_at = False, 0.0
+        self.is_asked = False
         # Codes of children that ended while the launcher's pid was not known.
         self.early: dict[int, int] = {}
         # Why no launcher could be started.
@@ -261,23 +259,15 @@ class Launcher:
         else:
             self.close_server()
 
-    def is_stuck(self) -> bool:
-        """Whether the fork server will not answer. A rank may have stopped it, by SIGSTOP."""
-        late = self.is_asked and time.monotonic() - self.asked_at > ANSWER_SECONDS
-        return late or stat_words(self.server_pid)[:1] == ["T"]
-
     def ask(self) -> None:
         """Ask the fork server for it."""
         assert self.server is not None
         try:
             wish = request(self.command, self.env, os.getcwd(), new_session=True)
-        except OSError as problem:  # the script has removed it
-            return self.start_cold(f"the working folder is gone: {problem}")
-        try:
             send(self.server, wish, (0, 1, 2))
-            self.is_asked, self.asked_at = True, time.monotonic()
-        except OSError:
-            self.start_cold("the fork server has ended")
+            self.is_asked = True
+        except OSError as problem:  # it has ended, or the script has removed the working folder
+            self.start_cold(f"the fork server cannot be asked: {problem}")
 
     def pause(self, seconds: float) -> None:
         """Wait for a signal, for so long at most; then collect every child that has ended."""
@@ -289,9 +279,6 @@ class Launcher:
             os.read(self.wake, 4096)
         if server is not None and server.fileno() in ready:
             self.hear(server)
-        elif self.pid == 0 and self.command and self.is_stuck():
-            kill(self.server_pid, signal.SIGKILL)
-            self.start_cold("the fork server is stopped, or does not answer")
         if self.pid == 0 and self.terminated_at is not None and not self.is_asked:
             self.code = -signal.SIGTERM  # as if it had been there already
         self.reap()

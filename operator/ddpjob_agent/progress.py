@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.callback import Reports
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.processes import started_ticks
 from ddpjob_agent.records import (
@@ -25,7 +24,7 @@ from ddpjob_agent.records import (
     read_json,
     read_records,
 )
-from ddpjob_agent.report import STEPS, parse_progress
+from ddpjob_agent.report import STEPS, Reports, parse_progress
 
 PROGRESS_BYTES = 16 * 1024
 POLL_SECONDS = 0.5

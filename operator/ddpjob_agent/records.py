@@ -10,8 +10,8 @@ import re
 import stat
 from typing import Any, Iterator  # noqa: UP035 - Python 3.8
 
-# A hook's record has two texts of 4000 characters, and some shorter ones.
-RECORD_BYTES = 128 * 1024
+# A hook's record has two texts of 4000 characters; torchrun's has whole tracebacks of all ranks.
+RECORD_BYTES = 4 * 2**20
 # So many files of the run folder are read, which is the script's too.
 FILES = 200_000
 

@@ -28,7 +28,6 @@ def read_result(config: Config) -> dict[str, Any] | None:
         size = os.stat(config.result_file).st_size
     except OSError:
         return None
-    problem = f"has {size} bytes, and {RESULT_BYTES} are the limit"
     try:
         if size <= FILE_BYTES:
             value = read_json(config.result_file, FILE_BYTES)
@@ -37,7 +36,7 @@ def read_result(config: Config) -> dict[str, Any] | None:
             size = len(json.dumps(value, separators=(",", ":")))
             if size <= RESULT_BYTES:
                 return {"value": value, "size": size}
-            problem = f"has {size} bytes of JSON, and {RESULT_BYTES} are the limit"
+        problem = f"has {size} bytes, and {RESULT_BYTES} are the limit"
     except (OSError, ValueError) as error:
         # A size within the limit, and no value: it is no JSON.
         size, problem = min(size, RESULT_BYTES), f"is no JSON: {error}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
+import socket
+import threading
 import time
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
@@ -14,7 +17,6 @@ from ddpjob_agent.environment import is_ip
 from ddpjob_agent.evidence import find_failures, gather
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.hangs import Hangs
-from ddpjob_agent.network import LOOK_SECONDS, SAY_SECONDS, MasterWatch, say_seconds
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import POLL_SECONDS, Progress
 from ddpjob_agent.records import objects, past, read_records
@@ -34,6 +36,33 @@ from ddpjob_agent.verdict import (
 
 # Until the launcher has made its workers, that is asked so often.
 START_SECONDS = 0.1
+# Each look for the master's name waits so long, the first one too; see MasterWatch.
+LOOK_SECONDS = 5.0
+# Until it is said again that something is waited for, at first.
+SAY_SECONDS = 15.0
+
+
+class MasterWatch(threading.Thread):
+    """Looks for the master's name beside the launcher, to say what is missing.
+
+    CoreDNS remembers for 5 to 30 s, for all pods, that a name was asked for before it existed. So
+    the launcher, whose imports take seconds, asks first and this thread never does; asking again
+    while the absence is remembered neither helps nor prolongs it.
+    """
+
+    def __init__(self, host: str, look_seconds: float) -> None:
+        super().__init__(daemon=True, name="master-watch")
+        self.host, self.look_seconds = host, look_seconds
+        self.found = threading.Event()
+
+    def run(self) -> None:
+        """Look until the name is found, less and less often. The resolver may block for long."""
+        begin = time.monotonic()
+        while not self.found.is_set():
+            time.sleep(max(self.look_seconds, min(60.0, (time.monotonic() - begin) / 20)))
+            with contextlib.suppress(OSError, UnicodeError):
+                socket.getaddrinfo(self.host, None)
+                self.found.set()
 
 
 class Round:
@@ -119,7 +148,7 @@ class Round:
                 if now >= speaks_at:
                     of = f" of {limit:.0f} s" if limit < math.inf else "; the training goes on"
                     say(f"waiting for {missing} ({now - begin:.0f} s{of})")
-                    speaks_at = now + say_seconds(now - begin, limit)
+                    speaks_at = now + max(SAY_SECONDS, now - begin)
                 if now - begin > limit:
                     self.expired = f"{missing} is not there after {now - begin:.0f} s"
                     return

@@ -175,7 +175,8 @@ class Rounds:
         else:
             self.tell_failure(verdict)
         if not self.launcher.kill_rest(spares_server=True):
-            return verdict or stuck(self.round.config)
+            words = f"a process of round {self.round.config.round} cannot be killed"
+            return verdict or unready(words)
         if verdict is not None and not self.is_asked_on():
             return verdict
         return self.wait_for_others(verdict)
@@ -230,8 +231,9 @@ class Rounds:
         self.round.progress = Progress(self.first.of_round(number))
         if words:
             return silent(words)
-        words = f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
-        return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))
+        return unready(
+            f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
+        )
 
     def lay_code_down(self) -> Verdict | None:
         """Unpack the job's own code, if it has some, for a round; the verdict where that fails."""
@@ -285,20 +287,14 @@ def remove_left(folder: str) -> None:
         for entry in os.scandir(folder):
             with contextlib.suppress(OSError):
                 is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-                if LEFT.match(entry.name) and is_ours:
-                    remove(entry)
+                if not (LEFT.match(entry.name) and is_ours):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
 
 
-def remove(entry: os.DirEntry[str]) -> None:
-    """Remove a file or a folder."""
-    if entry.is_dir(follow_symlinks=False):
-        shutil.rmtree(entry.path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            os.unlink(entry.path)
-
-
-def stuck(config: Config) -> Verdict:
-    """The verdict on a pod with a process that cannot be killed."""
-    words = f"a process of round {config.round} cannot be killed"
+def unready(words: str) -> Verdict:
+    """The verdict on a pod that cannot begin another round."""
     return Verdict("Rendezvous", NO_RENDEZVOUS, Failure(words, time.time()))

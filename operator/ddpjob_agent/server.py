@@ -11,7 +11,6 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.callback import Limit
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
 from ddpjob_agent.group import Group, Node, Order, read_node, read_order
@@ -49,7 +48,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     timeout = 5
     config: Config
     pages: Pages
-    limit: Limit
     server: Server
 
     def setup(self) -> None:
@@ -90,8 +88,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Take a report of transformers' callback."""
         if not self.is_allowed(self.pages.hear_token):
             return
-        if not self.limit.allows():
-            return self.send_error(429)
         content = self.content(PROGRESS_BYTES)
         try:
             if content is not None:
@@ -177,7 +173,7 @@ def serve(config: Config, pages: Pages) -> None:
     """Serve `pages` in threads. A taken port costs progress, not the training."""
 
     class OfPod(Handler):
-        limit = Limit()
+        """Those of this pod."""
 
     OfPod.config, OfPod.pages = config, pages
     for address in config.addresses:

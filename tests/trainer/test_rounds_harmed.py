@@ -1,28 +1,13 @@
 """Restarts in place beside ranks that harm what the agent rests on: its fork server, its folder."""
 
-import signal
-
 import pytest
 
 pytest.importorskip("torch")
 
 from tests.agentpod import Pods
-from tests.trainer.rounds import act, all_step, train
-from tests.trainer.warm_pods import fork_servers
+from tests.trainer.rounds import act, train
 
 pytestmark = pytest.mark.deep
-
-
-def test_a_stopped_fork_server_is_killed_and_the_next_round_starts_cold(pods: Pods) -> None:
-    operator = train(pods, nnodes=1)
-    (pod,) = pods.started
-    for server in fork_servers(pod):
-        server.send_signal(signal.SIGSTOP)
-    act(pods, 0, 0, "raise ValueError('boom')")
-    operator.until_failed()
-    operator.go_on()
-    all_step(pods, 1, 1)
-    assert "cold start: the fork server is stopped, or does not answer" in pod.log
 
 
 REMOVED = "import shutil; shutil.rmtree(os.environ['DDPJOB_RUN_DIR'])"

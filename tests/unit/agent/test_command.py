@@ -1,6 +1,5 @@
 """The agent as a process, around small Python scripts; no torch."""
 
-import math
 import signal
 import struct
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.hooks import ddpjob_counts
-from ddpjob_agent.network import say_seconds
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 from tests.unit.agent.scripts import script, start
@@ -91,14 +89,6 @@ def test_an_isolated_python_has_no_hooks_and_works(pods: Pods) -> None:
     pod = pods.start("command", "--", sys.executable, "-I", path)
     assert pod.wait() == 1
     assert (pod.summary["reason"], pod.summary["exit_code"]) == ("ExitCode", 1)
-
-
-def test_a_command_that_does_not_exist_is_named(pods: Pods) -> None:
-    pod = pods.start("command", "--", "/no/such/command")
-    assert pod.wait() == 1
-    assert pod.summary["reason"] == "LaunchFailed"
-    assert "/no/such/command" in pod.summary["message"]
-    assert "/no/such/command" in pod.log
 
 
 def test_an_image_without_torch_says_so(pods: Pods) -> None:
@@ -306,12 +296,6 @@ def test_a_command_may_do_without_a_master(pods: Pods) -> None:
     (pod.folder / "enough").touch()
     assert pod.wait() == 0
     assert pod.log.count("waiting for") == 1
-
-
-def test_what_ends_no_wait_is_said_less_and_less_often() -> None:
-    pauses = [say_seconds(waited, math.inf) for waited in (0, 10, 100, 10**6)]
-    assert pauses == [15, 15, 100, 1800]
-    assert say_seconds(10**6, 900) == 15
 
 
 def test_a_master_that_is_found_ends_the_waiting_state(pods: Pods) -> None:

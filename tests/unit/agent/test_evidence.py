@@ -157,3 +157,13 @@ def test_garbage_in_the_records_is_survived(tmp_path: Path) -> None:
     spoilt = {"pid": [1], "rank": {}, "type": "KeyError", "message": 7, "workers": [{"pid": {}}]}
     found = verdict(tmp_path, [worker(1, 1, 12.0)], [spoilt, error(1, "ValueError", "boom", 12.0)])
     assert (found.failure.rank, found.failure.exception) == (1, "ValueError")
+
+
+def test_a_launcher_that_takes_long_to_end_has_named_its_child() -> None:
+    words = {"code": 2, "by": "python", "message": "no script '/app/train.py'"}
+    exits = [{"pid": 2, "time": 100.0, "program": "/app/train.py", **words}]
+    told = {"type": "CalledProcessError", "message": "Command returned 2", "traceback": ""}
+    errors = [{"pid": 1, "time": 101.0, "program": "accelerate.commands.launch", **told}]
+    launcher = {"pid": 1, "exitcode": 1, "ended_at": 130.0}
+    (failure,) = gather(errors, exits, {}, 131.0).judge(1, launcher, crowd=False)
+    assert failure.message == "exited with code 2: no script '/app/train.py'"

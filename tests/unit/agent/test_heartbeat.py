@@ -204,18 +204,6 @@ def test_a_node_sends_back_what_it_has_got(tmp_path: Path, made: Made) -> None:
     assert 0 <= beats.page()["unheard_seconds"] < 60 and not lost
 
 
-def test_nothing_that_comes_ends_a_node(tmp_path: Path, made: Made) -> None:
-    beats, side, lost = member(tmp_path, made)
-    first = side.take()
-    for content in HOSTILE:
-        side.socket.sendto(content, side.peer)
-    side.send(Beat(0, 9.5, first.stamp + 1000))
-    side.send(Beat(2, 9.5, first.stamp))
-    side.send(Beat(0, 8.5, first.stamp))
-    assert side.take().echo == 8.5
-    assert beats.is_alive() and beats.lease.at == first.stamp and not lost
-
-
 def test_a_node_whose_rank_0_is_not_heard_any_more_ends_its_ranks_once(
     tmp_path: Path, made: Made
 ) -> None:

@@ -1,67 +1,78 @@
-"""What torchrun's failures become in launch.json, and that the record costs no training."""
+"""torchrun as a function: when it asks for the group's store, and what its record costs."""
 
-import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 import ddpjob_agent
-from ddpjob_agent.launch import Launch, describe
-from ddpjob_agent.records import RECORD_BYTES, read_records
+from ddpjob_agent import launch
+from ddpjob_agent.launch import wait_for_store, wait_until_open
 
-MISSING = (
-    "RuntimeError: Missing key(s) in state_dict: " + '"layers.self_attn.q_proj.weight", ' * 400
-)
+HOST = "127.0.0.1"
 
 
-def failure(rank: int, message: Any) -> SimpleNamespace:
-    """One of torchrun's, as far as it is read."""
-    return SimpleNamespace(local_rank=rank, pid=100 + rank, exitcode=1, message=message)
+def options(**fields: object) -> SimpleNamespace:
+    """Torchrun's, of node rank 1."""
+    given = {"nnodes": "2", "node_rank": 1, "rdzv_backend": "static", "master_addr": HOST}
+    return SimpleNamespace(**{**given, "master_port": 29500, **fields})
 
 
-def test_long_errors_of_all_ranks_leave_a_record_that_is_read(tmp_path: Path) -> None:
-    """`@record` writes the whole message, and once more in the traceback."""
-    stack = f"Traceback (most recent call last):\n{MISSING}\n"
-    message = {"message": MISSING, "extraInfo": {"py_callstack": stack, "timestamp": "9"}}
-    launch = Launch(str(tmp_path))
-    launch.failures = [describe(rank, failure(rank, message)) for rank in range(8)]
-    launch.write()
-    assert 8 * len(MISSING) < RECORD_BYTES < len(json.dumps([message] * 8))
-    (record,) = read_records(str(tmp_path), "launch")
-    assert [found["rank"] for found in record["failures"]] == list(range(8))
-    error = record["failures"][7]["error"]
-    assert error["message"] == MISSING[:4000]
-    assert error["extraInfo"]["py_callstack"] == stack[-4000:]
+@pytest.fixture
+def closed() -> socket.socket:
+    """A socket whose port is taken, and refuses until it listens."""
+    found = socket.socket()
+    found.bind((HOST, 0))
+    return found
 
 
-@pytest.mark.parametrize("message", ["<NONE>", ["boom"]])
-def test_what_no_record_has_written_is_no_error(message: Any) -> None:
-    assert describe(3, failure(3, message)) == {
-        "rank": 3,
-        "local_rank": 3,
-        "pid": 103,
-        "exitcode": 1,
-        "error": None,
-    }
+def test_a_store_that_opens_later_is_asked_at_once(closed: socket.socket) -> None:
+    opened: list[float] = []
+
+    def open_it() -> None:
+        opened.append(time.monotonic())
+        closed.listen()
+
+    with closed:
+        timer = threading.Timer(0.2, open_it)
+        timer.start()
+        wait_for_store(options(master_port=closed.getsockname()[1]))
+        asked = time.monotonic()
+        timer.join()
+    assert opened[0] < asked
+
+
+@pytest.mark.parametrize("host", ["nobody.invalid", "a" * 70 + ".invalid"])
+def test_what_is_no_refusal_is_left_to_torchrun(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(_seconds: float) -> None:
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    wait_until_open(host, 1, pause=0.01)
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        {"message": "boom", "extraInfo": {"py_callstack": None}},
-        {},
-    ],
+    "given",
+    [{"node_rank": 0}, {"rdzv_backend": "c10d"}, {"nnodes": "1:4"}],
+    ids=["rank 0", "another rendezvous", "a range of nodes"],
 )
-def test_an_error_of_another_shape_is_text(message: dict[str, Any]) -> None:
-    error = describe(0, failure(0, message))["error"]
-    assert isinstance(error["message"], str) and ("boom" in error["message"]) == bool(message)
-    assert isinstance(error["extraInfo"]["py_callstack"], str)
+def test_only_members_of_a_static_rendezvous_wait(
+    given: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*_: object) -> None:
+        raise AssertionError("waited")
 
+    monkeypatch.setattr(launch, "wait_until_open", wait)
+    wait_for_store(options(**given))
+
+
+# ---- The record
 
 # torchrun, whose workers have all ended well; on a disk that is full by then.
 TORCHRUN = """

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import select
 import subprocess
 import sys
@@ -275,28 +274,3 @@ def test_a_log_that_nobody_takes_holds_the_ranks_up_and_not_the_agents_memory(po
         os.close(read)
         process.kill()
         process.wait()
-
-
-def test_a_log_that_is_closed_holds_nobody_up(pods: Pods) -> None:
-    text = "for n in range(5000): os.write(1, b'x' * 99)"
-    read, written = os.pipe()
-    process = start_apart(pods, text, written, written).process
-    os.close(written)
-    os.close(read)
-    process.wait(agentpod.DEADLINE)
-
-
-def test_a_log_that_does_not_wait_loses_nothing(pods: Pods) -> None:
-    """Whoever shares the pod's streams may have set them so, for all."""
-    text = "for n in range(20000): print('line', n)"
-    read, written = os.pipe()
-    os.set_blocking(written, False)
-    process = start_apart(pods, text, written, written).process
-    os.close(written)
-    time.sleep(1)  # it is full now
-    told = b""
-    while data := os.read(read, 4096):
-        told += data
-    process.wait(agentpod.DEADLINE)
-    os.close(read)
-    assert len(re.findall(rb"^\[rank [01]\] line \d+$", told, re.M)) == 40000

@@ -99,18 +99,6 @@ def test_a_server_that_hangs_up_or_never_answers_is_asked_no_more(
     assert capfd.readouterr().err.count("has ended, or does not answer") == 1
 
 
-def test_what_is_raised_while_it_is_asked_leaves_no_answer_for_another(
-    server: socket.socket, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(connection: socket.socket) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(popen, "receive", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        ended(tmp_path)
-    assert Popen.server is None and ended(tmp_path) == 3
-
-
 def test_a_launchers_own_child_does_not_ask(server: socket.socket, tmp_path: Any) -> None:
     pid = os.fork()
     if pid == 0:

@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -113,22 +112,3 @@ def test_a_command_that_is_not_there_is_not(tmp_path: Path) -> None:
     launcher.start([str(tmp_path / "none")], os.environ)
     assert "No such file" in launcher.refusal and launcher.refusal_by == ""
     assert refused(launcher.refusal).failure.exception is None
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use can be removed on Linux")
-def test_in_a_folder_that_is_gone_no_fork_server_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It would be told the folder's name."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    launcher = Launcher(60, keeps_server=True)
-    launcher.server, theirs = socket.socketpair()
-    launcher.is_ready = True
-    with theirs:
-        launcher.start(["sh", "-c", "exit 3"], os.environ)
-        assert theirs.recv(1) == b""
-    assert "cold start: the working folder is gone: " in capfd.readouterr().err
-    assert launcher.refusal == "" and os.WEXITSTATUS(os.waitpid(launcher.pid, 0)[1]) == 3

@@ -3,19 +3,16 @@
 import http.client
 import json
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from ddpjob_agent import callback
-from ddpjob_agent.callback import BURST, Limit, Reports, parse_status
 from ddpjob_agent.config import Config
 from ddpjob_agent.environment import CALLBACK_PATH, CALLBACK_TOKEN, CALLBACK_URL, offer_callback
 from ddpjob_agent.progress import PROGRESS_BYTES, Progress
-from ddpjob_agent.report import STEPS
+from ddpjob_agent.report import STEPS, Reports, parse_status
 from ddpjob_agent.server import Pages, serve
 from tests.agentpod import Pods
 from tests.cluster.processes import free_ports
@@ -79,12 +76,6 @@ def test_what_is_no_figure_is_left_out(metrics: Any) -> None:
     assert found == ({"metrics": {}}, None, False)
 
 
-def test_there_are_no_more_figures_than_a_progress_file_may_have() -> None:
-    figures = {f"m{n}": n for n in range(1000)}
-    report, _, _ = parse_status(status(40, **figures))
-    assert len(report["metrics"]) == 32
-
-
 # ---- What becomes of it
 
 
@@ -103,14 +94,6 @@ def test_steps_go_on_from_the_report_as_they_are_counted() -> None:
     silent.take(status(0, total_steps=12), 0)
     silent.take(status(100, train_loss=0.5), 12)
     assert silent.newest(12)["step"] == 12, "it ended before it told a step"
-
-
-def test_steps_stay_in_their_bounds() -> None:
-    reports = Reports()
-    reports.take(status(current_step=STEPS), 0)
-    assert reports.newest(9)["step"] == STEPS
-    reports.take(status(current_step=0), 9)
-    assert reports.newest(3)["step"] == 0, "another process counts now"
 
 
 def progress_of(folder: Path, **changes: str) -> Progress:
@@ -259,29 +242,6 @@ def test_no_other_report_is_taken(tmp_path: Path, body: bytes, token: str, answe
     assert agent.progress.reports.newest(9) == {}
 
 
-def test_reports_are_taken_but_not_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callback, "PER_SECOND", 0.0)
-    agent = Agent(tmp_path)
-    answers = [agent.post(GOOD) for _ in range(int(BURST) + 3)]
-    assert answers == [200] * int(BURST) + [429] * 3
-    assert agent.progress.reports.newest(0)["step"] == 7
-
-
-def test_the_limit_gives_back_what_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    limit = Limit()
-    assert [limit.allows() for _ in range(11)] == [True] * 10 + [False]
-    now += 0.4
-    assert not limit.allows()
-    now += 0.2
-    assert [limit.allows() for _ in range(2)] == [True, False]
-    now += 1000
-    assert [limit.allows() for _ in range(11)] == [True] * 10 + [False]
-
-
 # ---- The loopback address
 
 
@@ -302,18 +262,6 @@ def test_the_agent_is_on_the_loopback_address_too_but_not_on_the_nodes(tmp_path:
     assert agent.post(GOOD, host=address) == 200
     with pytest.raises(ConnectionRefusedError):
         agent.post(GOOD, host="127.0.0.1")
-
-
-def test_a_taken_loopback_address_costs_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    address = outer_address()
-    first = Agent(tmp_path, DDPJOB_POD_IP="127.0.0.1")
-    changes = {"DDPJOB_POD_IP": address, "DDPJOB_HOST_IP": "192.0.2.1"}
-    second = config(tmp_path, DDPJOB_AGENT_PORT=str(first.config.agent_port), **changes)
-    serve(second, Pages(lambda: {"step": 4}, lambda: ""))
-    assert f"no /progress on 127.0.0.1:{second.agent_port}" in capsys.readouterr().err
-    assert json.loads(ask(second, "GET", "/progress", host=address)[1]) == {"step": 4}
 
 
 # ---- In a pod
