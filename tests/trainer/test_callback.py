@@ -80,10 +80,3 @@ def test_a_training_that_goes_on_shows_the_steps_of_the_whole(pods: Pods) -> Non
     assert second.progress()["step"] > 30
     assert second.wait() == 0, second.log
     assert (page_of(second)["step"], page_of(second)["total_steps"]) == (100, 100)
-
-
-@pytest.mark.deep
-def test_a_job_may_turn_it_off(pods: Pods) -> None:
-    pod = train(pods, "20", "0", str(pods.root / "out"), DISABLE_KUBEFLOW_INTEGRATION="TRUE")
-    assert pod.wait() == 0, pod.log
-    assert (page_of(pod)["source"], page_of(pod)["step"]) == ("counted", 20)

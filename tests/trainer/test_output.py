@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
-from tests.trainer.rounds import Operator, accelerate, act, all_step, pid_of, python, train
+from tests.trainer.rounds import accelerate, act, all_step, pid_of, python, train
 from tests.trainer.warm_pods import script
 
 LINES = 500
@@ -51,14 +51,6 @@ def test_ranks_of_torchrun_are_told_apart_warm(pods: Pods) -> None:
     assert pod.wait() == 0
     for rank in (0, 1):
         assert said(pod, rank) == ["is warm: True", *all_lines(rank)]
-
-
-@pytest.mark.deep
-def test_ranks_of_torchrun_are_told_apart_cold(pods: Pods) -> None:
-    pod = speak(pods, DDPJOB_WARM_START="0")
-    assert pod.wait() == 0
-    for rank in (0, 1):
-        assert said(pod, rank) == ["is warm: False", *all_lines(rank)]
 
 
 @pytest.mark.deep
@@ -137,43 +129,3 @@ def test_a_line_of_the_agents_parts_the_rounds_of_a_log(
             words = [line.rpartition("] ")[2].split() for line in lines]
             told = {(w[0], w[1]) for w in words if w[:1] in (["step"], ["begins"]) and len(w) > 1}
             assert told == {("step", str(number)), ("begins", str(number))}
-
-
-LEAVES = f"""
-import os, time
-number = os.environ["DDPJOB_ROUND"]
-for n in range({LINES}):
-    os.write(1, b"line %s %d\\n" % (number.encode(), n))
-os.write(1, b"last of " + number.encode())
-if number == "0":
-    os.kill(os.getpid(), 9)
-time.sleep(1000)
-"""
-
-
-@pytest.mark.deep
-def test_all_lines_of_a_round_are_there_before_the_next_begins(pods: Pods) -> None:
-    words = ["torchrun", "--", script(pods, LEAVES)]
-    pod = pods.start(*words, nproc=2, port=free_ports(1)[0], changes={"DDPJOB_RESTART": "InPlace"})
-    pod.until(lambda: pod.progress().get("state") == "failed")
-    operator = Operator(pod)
-    killed = operator.until_failed()[0]["message"]["rank"]
-    operator.go_on()
-    pod.until(lambda: pod.log.count("last of 1") == 2)
-    first, second = rounds_of(pod)
-    end = next(n for n, line in enumerate(first) if line.startswith("ddpjob-agent: Signal: "))
-    assert lines_of(killed, first[:end]) == lines_of(killed, first) == all_of(killed, 0)
-    # torchrun may have stopped the other one on its way.
-    other = lines_of(1 - killed, first)
-    assert other == all_of(1 - killed, 0)[: len(other)]
-    for rank in (0, 1):
-        assert lines_of(rank, second) == all_of(rank, 1)
-
-
-def lines_of(rank: int, lines: list[str]) -> list[str]:
-    return [line for line in lines if line.startswith(f"[rank {rank}]")]
-
-
-def all_of(rank: int, number: int) -> list[str]:
-    words = [*(f"line {number} {n}" for n in range(LINES)), f"last of {number}"]
-    return [f"[rank {rank}] {word}" for word in words]

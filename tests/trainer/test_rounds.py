@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 
 pytest.importorskip("torch")
@@ -80,17 +79,6 @@ def test_both_nodes_fail_and_the_first_cause_is_told_first(
 
 
 @pytest.mark.deep
-def test_ranks_that_hang_train_again(pods: Pods) -> None:
-    operator = train(pods, nproc=2, DDPJOB_HANG_SECONDS="4")
-    os.kill(pid_of(pods.started[0], 0, 1), signal.SIGSTOP)
-    (told,) = operator.until_failed()
-    assert (told["exit_code"], told["message"]["reason"]) == (76, "Hang")
-    assert (told["message"]["rank"], told["message"]["peer"]) == (1, False)
-    operator.go_on()
-    all_step(pods, 1, 2)
-
-
-@pytest.mark.deep
 @pytest.mark.parametrize(
     ("command", "nnodes", "nproc"), [(python, 2, 1), (shell, 1, 1), (accelerate, 1, 2)]
 )
@@ -112,18 +100,6 @@ def test_other_launchers_go_on_too(
         operator.until(lambda page: page["running"])
     assert len(ports) == 2 * nnodes and all(len(found) == 1 for found in ports)
     assert len(set.union(*ports)) == 2, "each round has a port of its own"
-
-
-@pytest.mark.deep
-def test_a_torchrun_that_is_killed_is_a_failure_of_its_round(pods: Pods) -> None:
-    operator = train(pods)
-    launcher = psutil.Process(pid_of(pods.started[0], 0, 0)).parent()
-    assert launcher is not None
-    launcher.kill()
-    (told,) = operator.until_failed()
-    assert told["message"]["reason"] == "Signal" and "torchrun" in told["message"]["message"]
-    operator.go_on()
-    all_step(pods, 1, 1)
 
 
 @pytest.mark.deep

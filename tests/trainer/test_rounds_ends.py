@@ -76,14 +76,6 @@ def test_a_node_that_is_told_to_end_does_so_at_once(pods: Pods) -> None:
     assert (told["reason"], told["exit_code"], told["rank"]) == ("ExitCode", 3, 1)
 
 
-def test_a_node_that_knows_that_it_is_to_end_does_not_wait(pods: Pods) -> None:
-    operator = train(pods, archive=archive_with({WAIT: PATIENT}))
-    operator.ask(0, ends=True)
-    act(pods, 0, 0, "raise ValueError('boom')")
-    (pod,) = pods.started
-    assert pod.wait() == 1 and pod.summary["message"] == "ValueError: boom"
-
-
 def test_sigterm_ends_a_node_that_waits_with_its_verdict(pods: Pods) -> None:
     train(pods, archive=archive_with({WAIT: PATIENT}))
     (pod,) = pods.started

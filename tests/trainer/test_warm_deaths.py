@@ -107,22 +107,6 @@ def test_nothing_outlives_a_killed_agent(pods: Pods, mode: str) -> None:
     assert_warm(pod)
 
 
-def test_nothing_outlives_an_agent_that_is_killed_early(pods: Pods) -> None:
-    pod = pods.start("torchrun", "--", script(pods, EVIDENCE), changes=UNBUFFERED)
-    wait_for(lambda: fork_servers(pod))
-    pod.process.kill()
-    assert_nothing_is_left(pod)
-
-
-def test_what_a_script_leaves_behind_ends_with_its_pod(pods: Pods) -> None:
-    pod = pods.start("torchrun", "--", script(pods, WAIT), "stay", changes=UNBUFFERED)
-    pod.until(lambda: begun(pod))
-    (pod.folder / "end").touch()
-    assert pod.wait() == 0, pod.log
-    assert not pod.processes(), "at once: the agent has seen to it"
-    assert_warm(pod)
-
-
 # ---- Modules of the job's own
 
 
@@ -164,10 +148,3 @@ def test_modules_of_the_job_are_imported_beforehand(pods: Pods) -> None:
     changes = {**UNBUFFERED, "DDPJOB_WARM_MODULES": "extra,json", "PYTHONPATH": str(lib)}
     pod = pods.start("python", "--", "python3", path, changes=changes)
     assert pod.wait() == 0 and pod.log == "is warm: True\nTrue\nTrue\n", pod.log
-
-
-def test_a_command_that_keeps_its_output_back_starts_cold(pods: Pods) -> None:
-    text = EVIDENCE + "import os\nprint('told', file=sys.stderr)\nos._exit(0)\n"
-    changes = {**UNBUFFERED, "PYTHONUNBUFFERED": None}
-    pod = pods.start("python", "--", "python3", script(pods, text), changes=changes)
-    assert pod.wait() == 0 and pod.log == "told\n", pod.log

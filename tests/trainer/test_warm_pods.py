@@ -14,7 +14,6 @@ pytest.importorskip("torch")
 from tests import agentpod
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
-from tests.cluster.tiers import ROOT
 from tests.trainer.warm_pods import EVIDENCE, assert_cold, assert_warm, script
 
 COLD = {"DDPJOB_WARM_START": "0"}
@@ -110,14 +109,6 @@ def start_both(
     return warm, cold
 
 
-def plain(pod: Pod) -> list[str]:
-    """The lines of a log, sorted since ranks print as they can, without those that must differ."""
-    text = pod.log.replace(str(pod.folder), "POD").replace(pod.address, "ADDRESS")
-    return sorted(
-        line for line in text.splitlines() if "is warm:" not in line and "ddpjob-agent" not in line
-    )
-
-
 def summary(pod: Pod) -> dict[str, Any]:
     """The termination message without what no two pods have in common."""
     text = json.dumps(pod.summary).replace(str(pod.folder), "POD")
@@ -140,27 +131,6 @@ if kind == "words":
 if kind == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    ("kind", "code", "reason"),
-    [
-        ("end", 0, "Completed"),
-        ("exception", 1, "Exception"),
-        ("words", 1, "ExitCode"),
-        ("kill", 137, "Signal"),
-    ],
-)
-def test_a_pod_of_python_ends_the_same(pods: Pods, kind: str, code: int, reason: str) -> None:
-    path = script(pods, EVIDENCE + ENDINGS)
-    warm, cold = start_both(pods, "python", "--", "python3", path, kind)
-    assert (warm.wait(), cold.wait()) == (code, code), warm.log + cold.log
-    assert_warm(warm)
-    assert_cold(cold)
-    assert plain(warm) == plain(cold)
-    assert summary(warm) == summary(cold)
-    assert cold.summary["reason"] == reason
 
 
 @pytest.mark.deep
@@ -191,21 +161,6 @@ def test_a_ddp_training_is_the_same_to_the_last_bit(pods: Pods) -> None:
     assert_warm(warm, 2)
     assert_cold(cold, 2)
     assert losses(warm) == losses(cold) and len(losses(cold)) == 8
-
-
-@pytest.mark.deep
-def test_a_module_of_torchrun_is_found_in_the_folder(pods: Pods) -> None:
-    for number in (0, 1):
-        (pods.root / f"pod-{number}/pack").mkdir(parents=True)
-        (pods.root / f"pod-{number}/pack/train.py").write_text(
-            EVIDENCE + "print(__name__, __spec__.name, sys.argv, sys.path[0], sys.orig_argv[1:])\n"
-        )
-    warm, cold = start_both(pods, "torchrun", "--", "-m", "pack.train", "--lr", "1")
-    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
-    assert_warm(warm)
-    assert_cold(cold)
-    assert plain(warm) == plain(cold)
-    assert "__main__ pack.train" in cold.log
 
 
 @pytest.mark.deep
@@ -243,20 +198,3 @@ def test_accelerate_launch_trains_the_same(pods: Pods) -> None:
     assert_warm(warm, 2)
     assert_cold(cold, 2)
     assert losses(warm) == losses(cold) and len(losses(cold)) == 4
-
-
-@pytest.mark.deep
-def test_a_trainer_of_hugging_face_trains_the_same(pods: Pods) -> None:
-    pytest.importorskip("transformers")
-    text = (ROOT / "examples/scripts/hf_trainer.py").read_text()
-    text = text.replace("num_train_epochs=5", "num_train_epochs=1")
-    # Else each process has a model of its own.
-    path = script(pods, EVIDENCE + "import torch\ntorch.manual_seed(1)\n" + text)
-    warm, cold = start_both(
-        pods, "python", "--", "python3", path, LOCAL_RANK=None, RANK=None, WORLD_SIZE=None
-    )
-    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
-    assert_warm(warm)
-    assert_cold(cold)
-    found = [re.findall(r"test accuracy .*|'loss': [^,]*", pod.log) for pod in (warm, cold)]
-    assert found[0] == found[1] and len(found[0]) > 3
