@@ -25,8 +25,8 @@ from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import IN_FLIGHT
 from ddpjob.controller.controller import load_agent
 from ddpjob.plan.decide import decide
-from ddpjob.plan.observed import Observed
-from ddpjob.plan.proof import proofs
+from ddpjob.plan.model import Observed
+from ddpjob.plan.own import proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 

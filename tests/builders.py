@@ -7,10 +7,10 @@ from typing import Any
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Failure, FailurePolicy, Status
 from ddpjob.plan import decide as core
-from ddpjob.plan import decision
-from ddpjob.plan.observed import GroupReport, NodeReport, Observed, PodRecord, Report
+from ddpjob.plan import model
+from ddpjob.plan.model import GroupReport, NodeReport, Observed, PodRecord, Report
+from ddpjob.plan.own import print_of, proofs
 from ddpjob.plan.podrecord import pod_record
-from ddpjob.plan.proof import print_of, proofs
 from ddpjob.times import timestamp
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
@@ -83,7 +83,7 @@ STRANGERS = "of somebody else's"
 """`root` of a pod that the operator has not made."""
 
 
-def decide(job: DDPJob, observed: Observed, now: float) -> decision.Decision:
+def decide(job: DDPJob, observed: Observed, now: float) -> model.Decision:
     """The decision about `job`. The operator has made its pods, but for those with a `root`."""
 
     def prove(pod: PodRecord) -> PodRecord:
@@ -141,7 +141,7 @@ def in_attempt(attempt: int, **status: Any) -> DDPJob:
     return job(status={"state": "Running", "attempt": attempt, "nodes": nodes, **status})
 
 
-def deleted(decision: decision.Decision) -> set[str]:
+def deleted(decision: model.Decision) -> set[str]:
     """The names of the pods that the decision deletes."""
     return {deletion.pod.name for deletion in decision.delete}
 

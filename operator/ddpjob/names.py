@@ -33,7 +33,7 @@ TOKEN_ANNOTATION = f"{GROUP}/token"
 # The same in the environment of the job's trainers.
 TOKEN_VARIABLE = "DDPJOB_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
-# The proof that the operator has created the pod; see plan/proof.py.
+# The proof that the operator has created the pod; see plan/own.py.
 PROOF_ANNOTATION = f"{GROUP}/proof"
 # The hash of the pods of an attempt. All pods of the attempt have the same one.
 SPEC_HASH_ANNOTATION = f"{GROUP}/spec-hash"

@@ -81,7 +81,7 @@ MUTANTS = (
         "            # Then the API",
         "                if decision.status.attempt > job.status.attempt:\n"
         "                    for pod in list(self.caches.pods(job)):\n"
-        "                        deletion = __import__('ddpjob').plan.decision.Deletion(pod)\n"
+        "                        deletion = __import__('ddpjob').plan.model.Deletion(pod)\n"
         "                        await self.children._delete_pod(deletion)\n"
         "                await self._write_status(job, decision, memory)\n"
         "            # Then the API",
@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         "ranks by their place in a list",
-        "plan/startup.py",
+        "plan/running.py",
         "missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)",
         "missing = tuple(range(len(present), job.spec.nnodes))",
         tests=(
@@ -195,7 +195,7 @@ MUTANTS = (
     ),
     Mutant(
         "a failure charged in two rounds",
-        "plan/answer.py",
+        "plan/failure.py",
         "    if found.round < status.round:\n",
         "    if found.attempt < status.attempt:\n",
         tests=(

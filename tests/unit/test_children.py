@@ -65,7 +65,7 @@ async def test_a_stray_whose_deletion_is_refused_holds_nothing_up(
 ) -> None:
     """It is there before the job's own pods, whose creation is the same step as its deletion."""
     caplog.set_level(logging.INFO, "ddpjob")
-    monkeypatch.setattr("ddpjob.plan.strays.STRAY_SECONDS", 0.0)
+    monkeypatch.setattr("ddpjob.plan.cleanup.STRAY_SECONDS", 0.0)
     cluster = Protected()
     job = DDPJob.parse(await submit(cluster))
     ours = orjson.loads(render.pods(job, load_agent(), Policy()).body(1))

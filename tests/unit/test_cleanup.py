@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob.plan.cleanup import FENCE_SECONDS, SIDECAR_SECONDS, SURVIVOR_GRACE
-from ddpjob.plan.observed import OVERDUE_SECONDS, PodRecord
+from ddpjob.plan.model import OVERDUE_SECONDS, PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,

@@ -8,7 +8,7 @@ import pytest
 from ddpjob.api import DDPJob, Status, Summary
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
 from ddpjob.plan.columns import with_columns, words_of_failure
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.model import PodRecord
 from ddpjob.plan.reasons import UNSCHEDULABLE
 from ddpjob.plan.status import with_condition
 from ddpjob.times import timestamp

@@ -30,7 +30,7 @@ from ddpjob.json_depth import LARGE, aside, read_json
 from ddpjob.plan.budget import judge
 from ddpjob.plan.decide import decide
 from ddpjob.plan.failure import MAX_SEARCHED
-from ddpjob.plan.observed import Observed
+from ddpjob.plan.model import Observed
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.termination import (
     MAX_MESSAGE,

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from ddpjob.api import MAX_POINTS, Point, Progress, Status
 from ddpjob.api.values import NUMBER
-from ddpjob.plan.curve import MAX_BYTES, with_point
-from ddpjob.plan.observed import Report
-from ddpjob.plan.reports import with_report
-from ddpjob.plan.status import with_progress
+from ddpjob.plan.model import Report
+from ddpjob.plan.running import with_report
+from ddpjob.plan.status import MAX_BYTES, with_point, with_progress
 from tests.builders import NOW, decide, reports, running, see, started, write
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob.api import Summary
-from ddpjob.plan.decision import Decision
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.model import Decision, PodRecord
 from tests.builders import (
     NOW,
     decide,

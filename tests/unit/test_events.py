@@ -5,7 +5,7 @@ from ddpjob.cluster import (
     EVENTS,
 )
 from ddpjob.controller.events import record_event
-from ddpjob.plan.decision import Event
+from ddpjob.plan.model import Event
 from tests.builders import with_status
 from tests.localplay import NAMESPACE, Watched, submit
 

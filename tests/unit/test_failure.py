@@ -7,7 +7,7 @@ import pytest
 
 from ddpjob.api import Status
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.observed import Observed, PodRecord
+from ddpjob.plan.model import Observed, PodRecord
 from tests.builders import (
     NOW,
     condition,

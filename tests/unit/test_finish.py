@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpjob.plan.goodput import active_seconds
+from ddpjob.plan.budget import active_seconds
 from tests.builders import (
     NOW,
     condition,

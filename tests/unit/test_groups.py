@@ -19,7 +19,7 @@ from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.controller.memory import Head, Order
 from ddpjob.controller.silence import Silence
 from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
-from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord, Report
+from ddpjob.plan.model import GroupReport, NodeReport, PodRecord, Report
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports

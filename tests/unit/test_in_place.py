@@ -8,10 +8,9 @@ import pytest
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.group import Group
 from ddpjob.plan.in_place import after_reports
-from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord
-from ddpjob.plan.own import sort_pods
+from ddpjob.plan.model import GroupReport, NodeReport, PodRecord
+from ddpjob.plan.own import Group, sort_pods
 from tests.builders import (
     NOW,
     condition,

@@ -13,7 +13,7 @@ from ddpjob.cluster.kube import KubeCluster
 from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.errors import cluster_error
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.model import PodRecord
 from ddpjob.plan.podrecord import pod_record
 from tests.builders import IDENTITY, job_object
 from tests.garbled import EVENT, LIST, NO_EVENTS, NO_LISTS, answering

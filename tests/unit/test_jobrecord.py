@@ -7,7 +7,7 @@ import pytest
 from ddpjob.api import DDPJob
 from ddpjob.controller.jobrecord import job_record
 from ddpjob.plan.decide import decide
-from ddpjob.plan.observed import Observed
+from ddpjob.plan.model import Observed
 from tests.builders import NOW, UID, job_object
 
 FINISHED = {

@@ -6,8 +6,7 @@ from typing import Any
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import Refused
-from ddpjob.plan.decision import Event
-from ddpjob.plan.observed import PodRecord, Report
+from ddpjob.plan.model import Event, PodRecord, Report
 from tests.builders import (
     NOW,
     decide,

@@ -5,9 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import names
-from ddpjob.plan.own import MAX_ROOTS, is_own, sort_pods, with_own, with_root
+from ddpjob.plan.own import (
+    MAX_ROOTS,
+    Proofs,
+    is_own,
+    print_of,
+    root_of,
+    sort_pods,
+    with_own,
+    with_root,
+)
 from ddpjob.plan.podrecord import pod_record
-from ddpjob.plan.proof import Proofs, print_of, root_of
 from tests.builders import IDENTITY, STRANGERS, UID, job, pod, running
 
 

@@ -21,7 +21,7 @@ from ddpjob.controller.jobrecord import job_record
 from ddpjob.controller.memory import Memory
 from ddpjob.errors import Refused
 from ddpjob.json_depth import Body
-from ddpjob.plan.proof import Proofs
+from ddpjob.plan.own import Proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings

@@ -2,7 +2,7 @@
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import Refused
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.model import PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,

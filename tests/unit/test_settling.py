@@ -15,9 +15,8 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
 from ddpjob.controller.transition import is_transition
 from ddpjob.errors import DDPJobError, Refused
-from ddpjob.plan.decision import Decision
-from ddpjob.plan.observed import Observed, PodRecord, Report
-from ddpjob.plan.proof import print_of
+from ddpjob.plan.model import Decision, Observed, PodRecord, Report
+from ddpjob.plan.own import print_of
 from ddpjob.times import timestamp
 from tests.builders import NOW, decide, job, summary
 

@@ -15,7 +15,7 @@ from ddpjob.controller.agenthttp import session
 from ddpjob.controller.jobrecord import JobRecord, job_record
 from ddpjob.controller.memory import Head, Order
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
-from ddpjob.plan.observed import GroupReport, PodRecord, Report
+from ddpjob.plan.model import GroupReport, PodRecord, Report
 from ddpjob_agent.lease import LEASE
 from tests.builders import failed, job, running, summary
 from tests.cluster.processes import free_ports

@@ -7,8 +7,8 @@ import pytest
 
 from ddpjob.api import DDPJob, SilentNode
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.observed import GroupReport, PodRecord
-from ddpjob.plan.silent import AVOID_SECONDS, MAX_SILENT_NODES
+from ddpjob.plan.model import GroupReport, PodRecord
+from ddpjob.plan.restart import AVOID_SECONDS, MAX_SILENT_NODES
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,

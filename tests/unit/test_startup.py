@@ -6,7 +6,7 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.errors import AlreadyExists, InvalidJob, Refused
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.model import PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,

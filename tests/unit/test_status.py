@@ -4,7 +4,7 @@ import pytest
 
 from ddpjob import api
 from ddpjob.plan.columns import with_columns
-from ddpjob.plan.observed import Report
+from ddpjob.plan.model import Report
 from ddpjob.plan.reasons import ALL_NODES_RUNNING, STARTING, Reason, because
 from ddpjob.plan.restart import next_attempt
 from ddpjob.plan.status import with_condition, with_history, with_progress

@@ -10,9 +10,9 @@ import pytest
 
 from ddpjob import names
 from ddpjob.api import DDPJob, Status, read_status
+from ddpjob.plan.cleanup import UNBEGUN_SECONDS
 from ddpjob.plan.decide import decide
-from ddpjob.plan.observed import Report
-from ddpjob.plan.strays import UNBEGUN_SECONDS
+from ddpjob.plan.model import Report
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ddpjob.plan.strays import SPARED_SECONDS, UNBEGUN_SECONDS
+from ddpjob.plan.cleanup import SPARED_SECONDS, UNBEGUN_SECONDS
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ddpjob.api import MAX_TRACEBACK, Status
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.model import PodRecord
 from ddpjob.plan.termination import (
     AgentReport,
     failure,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ddpjob.api import DDPJob, Status
 from ddpjob.controller.transition import is_pruned, is_transition
 from ddpjob.errors import Refused
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.model import PodRecord
 from ddpjob.times import timestamp
 from tests.builders import NOW, decide, job, pod, reports, running, see, started, whole, write
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddpjob.plan.observed import PodRecord
-from ddpjob.plan.waiting import SLOW_SECONDS, first_stuck, seconds_to_slow, slowest
+from ddpjob.plan.model import PodRecord
+from ddpjob.plan.podrecord import SLOW_SECONDS, first_stuck, seconds_to_slow, slowest
 from ddpjob.times import timestamp
 from tests.builders import NOW, pod, running, succeeded
 

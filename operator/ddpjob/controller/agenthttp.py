@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from ddpjob import names
 from ddpjob.controller.shares import Shares
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.model import PodRecord
 
 log = logging.getLogger(__name__)
 

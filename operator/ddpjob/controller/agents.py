@@ -6,7 +6,7 @@ from ddpjob.controller.agenthttp import AgentHttp, session
 from ddpjob.controller.groups import Groups, knows_all
 from ddpjob.controller.memory import Desk, Head, Order
 from ddpjob.controller.silence import Silence
-from ddpjob.plan.observed import PodRecord, Report
+from ddpjob.plan.model import PodRecord, Report
 from ddpjob.plan.termination import AgentReport
 from ddpjob.settings import Settings
 

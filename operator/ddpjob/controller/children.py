@@ -25,11 +25,10 @@ from ddpjob.cluster import (
 from ddpjob.controller.memory import Caches, Memory, Rendered
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
-from ddpjob.plan.decision import Decision, Deletion
-from ddpjob.plan.observed import PodRecord
+from ddpjob.plan.cleanup import SPARED_SECONDS
+from ddpjob.plan.model import Decision, Deletion, PodRecord
+from ddpjob.plan.own import proofs
 from ddpjob.plan.podrecord import pod_record
-from ddpjob.plan.proof import proofs
-from ddpjob.plan.strays import SPARED_SECONDS
 from ddpjob.pods import render
 from ddpjob.settings import Settings
 

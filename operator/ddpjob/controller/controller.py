@@ -20,7 +20,7 @@ from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.errors import ClusterError, Refused
 from ddpjob.leader.lease import Elector
-from ddpjob.plan.observed import GroupReport, PodRecord, Report
+from ddpjob.plan.model import GroupReport, PodRecord, Report
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import agent_zip
 from ddpjob.pods.render import Agent

@@ -10,7 +10,7 @@ from ddpjob.cluster import EVENTS, Cluster
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.errors import AlreadyExists, ClusterError
 from ddpjob.json_depth import Body
-from ddpjob.plan.decision import Event
+from ddpjob.plan.model import Event
 from ddpjob.times import timestamp
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from ddpjob.controller.agenthttp import AgentHttp
 from ddpjob.controller.memory import Desk, Head, Order
 from ddpjob.controller.silence import LOOK_SECONDS, Silence, pause_after
-from ddpjob.plan.observed import GroupReport, NodeReport, PodRecord, Report
+from ddpjob.plan.model import GroupReport, NodeReport, PodRecord, Report
 from ddpjob.plan.termination import AgentReport, TerminationMessage
 from ddpjob.settings import Settings
 

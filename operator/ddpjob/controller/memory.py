@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from ddpjob.api import DDPJob
 from ddpjob.controller.jobrecord import JobRecord
 from ddpjob.errors import DDPJobError, InvalidJob
-from ddpjob.plan.observed import GroupReport, PodRecord, Report
+from ddpjob.plan.model import GroupReport, PodRecord, Report
 from ddpjob.pods.render import PodTemplate
 
 

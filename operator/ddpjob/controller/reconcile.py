@@ -25,8 +25,7 @@ from ddpjob.errors import (
 from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
-from ddpjob.plan.decision import Decision, Event
-from ddpjob.plan.observed import Observed, PodRecord
+from ddpjob.plan.model import Decision, Event, Observed, PodRecord
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.status import with_condition

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from ddpjob.controller.agenthttp import AgentHttp
 from ddpjob.controller.memory import Desk, Head
-from ddpjob.plan.observed import PodRecord
-from ddpjob.plan.silent import heard_nobody
+from ddpjob.plan.model import PodRecord
+from ddpjob.plan.restart import heard_nobody
 from ddpjob.plan.termination import AgentReport
 
 # So many requests in a row must have had no answer, and for this part of the time-out.

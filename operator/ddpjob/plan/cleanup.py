@@ -1,12 +1,20 @@
-"""Decides which pods are ended or deleted, and with how much grace. Pure."""
+"""Which pods are ended or deleted, and with how much grace: the job's own, and strays. Pure."""
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from ddpjob.api import DDPJob, Status
-from ddpjob.plan.decision import Decision, Deletion, requeue
-from ddpjob.plan.observed import OVERDUE_SECONDS, PodRecord
-from ddpjob.plan.reasons import DEADLINE_EXCEEDED, EVICTED, NODE_LOST, POD_DELETED, PREEMPTED
+from ddpjob.plan.model import OVERDUE_SECONDS, Decision, Deletion, Observed, PodRecord, requeue
+from ddpjob.plan.own import Pods
+from ddpjob.plan.reasons import (
+    DEADLINE_EXCEEDED,
+    EVICTED,
+    NAME_TAKEN,
+    NODE_LOST,
+    POD_DELETED,
+    PREEMPTED,
+)
+from ddpjob.plan.status import with_condition
 from ddpjob.times import seconds_since
 
 # From the loss of a node to the forced deletion of its pods.
@@ -153,3 +161,40 @@ def grace_of(status: Status, older: Sequence[PodRecord]) -> int | None:
     orderly = status.failure is not None and status.failure.reason in _ORDERLY
     saving = any(pod.deleting and pod.live and pod.disruption != NODE_LOST for pod in older)
     return None if orderly and saving else SURVIVOR_GRACE
+
+
+# Until a stray whose deletion was refused is deleted again.
+SPARED_SECONDS = 60.0
+# Until a pod of an attempt that has not begun is deleted: beyond any delay of a watch, and of
+# clocks.
+UNBEGUN_SECONDS = 60.0
+# Until another stray is deleted: another operator's write may take so long to arrive here.
+STRAY_SECONDS = 5.0
+
+
+def delete_strays(status: Status, pods: Pods, observed: Observed, now: float) -> Decision:
+    """Return the deletion of pods that are not the job's own and would be in its way.
+
+    A pod of an attempt that has not begun is somebody else's, or the job's status has been put
+    back, from a backup for example. New pods stay for now, since another operator may have just
+    made them.
+    """
+    decision, ripe = Decision(status), list[PodRecord]()
+    for pods_of, seconds in ((pods.ahead, UNBEGUN_SECONDS), (pods.strays, STRAY_SECONDS)):
+        for pod in pods_of:
+            wait = seconds - seconds_since(pod.created_at, now) if pod.created_at else 0.0
+            if wait > 0 and not pod.deleting:
+                decision = requeue(decision, wait)
+            elif pod.uid in observed.spared:
+                decision = requeue(decision, SPARED_SECONDS)
+            else:
+                ripe.append(pod)
+    return delete(decision, ripe, SURVIVOR_GRACE, now)
+
+
+def name_taken(status: Status, stray: PodRecord, words: str, now: float) -> Status:
+    """Return `status`, not accepted because of a stray; `words` describe the stray."""
+    words = f"pod {stray.name} {words}"
+    if stray.forced:
+        words += "; a finalizer of somebody else's keeps it"
+    return with_condition(status, NAME_TAKEN, words, now=now)

@@ -10,28 +10,26 @@ from dataclasses import replace
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
-from ddpjob.plan.answer import restart_or_fail
-from ddpjob.plan.cleanup import clean_up
-from ddpjob.plan.columns import with_columns
-from ddpjob.plan.decision import Decision, requeue
-from ddpjob.plan.failure import after_failure
-from ddpjob.plan.finish import complete, seconds_left, time_is_up
-from ddpjob.plan.goodput import with_time_booked
-from ddpjob.plan.group import Group
+from ddpjob.plan.budget import with_time_booked
+from ddpjob.plan.cleanup import clean_up, delete_strays
+from ddpjob.plan.columns import news, with_columns
+from ddpjob.plan.failure import after_failure, restart_or_fail
+from ddpjob.plan.finish import complete, is_suspending, seconds_left, suspend, time_is_up
 from ddpjob.plan.in_place import after_reports, is_waiting, with_ends, with_wait
-from ddpjob.plan.news import news
-from ddpjob.plan.observed import Observed, PodRecord
-from ddpjob.plan.own import BEGUN, Pods, is_own, sort_pods, with_own
+from ddpjob.plan.model import Decision, Observed, PodRecord, requeue
+from ddpjob.plan.own import BEGUN, Group, Pods, is_own, sort_pods, with_own
+from ddpjob.plan.podrecord import seconds_to_slow
 from ddpjob.plan.reasons import COMPLETED
-from ddpjob.plan.reports import with_last_report, with_report
-from ddpjob.plan.restart import with_own_root
-from ddpjob.plan.running import with_counts
-from ddpjob.plan.silent import return_to_nodes
-from ddpjob.plan.startup import create_missing, not_started, seconds_to_start
-from ddpjob.plan.strays import delete_strays
-from ddpjob.plan.suspend import is_suspending, suspend
+from ddpjob.plan.restart import return_to_nodes, with_own_root
+from ddpjob.plan.running import (
+    create_missing,
+    not_started,
+    seconds_to_start,
+    with_counts,
+    with_last_report,
+    with_report,
+)
 from ddpjob.plan.termination import final_report, final_result, termination_of
-from ddpjob.plan.waiting import seconds_to_slow
 from ddpjob.ranks import format_ranks, parse_ranks
 
 

@@ -9,11 +9,9 @@ from dataclasses import replace
 
 from ddpjob import api, names
 from ddpjob.api import Status
-from ddpjob.plan.answer import judge_failure, restart_or_fail
-from ddpjob.plan.decision import Decision, Event, requeue
-from ddpjob.plan.failure import after_failure
-from ddpjob.plan.group import Group
-from ddpjob.plan.observed import MAX_TEXT, PodRecord
+from ddpjob.plan.failure import after_failure, judge_failure, restart_or_fail
+from ddpjob.plan.model import MAX_TEXT, Decision, Event, PodRecord, requeue
+from ddpjob.plan.own import Group
 from ddpjob.plan.reasons import (
     EXCEPTION,
     EXIT_CODE,
@@ -23,8 +21,8 @@ from ddpjob.plan.reasons import (
     PEER_ENDED,
     SIGNAL,
 )
-from ddpjob.plan.reports import with_report
 from ddpjob.plan.restart import restart_in_place
+from ddpjob.plan.running import with_report
 from ddpjob.plan.termination import final_report, termination_of
 from ddpjob.times import timestamp
 

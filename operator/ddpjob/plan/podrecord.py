@@ -1,10 +1,11 @@
-"""Reads a decision's records of pods from the API server's objects. Pure."""
+"""Reads a decision's records of pods from the API server's objects; which of them wait. Pure."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddpjob import names
-from ddpjob.plan.observed import (
+from ddpjob.plan.model import (
     IN_TURN,
     MAX_TEXT,
     MAX_UID,
@@ -12,7 +13,7 @@ from ddpjob.plan.observed import (
     UNREMARKABLE,
     PodRecord,
 )
-from ddpjob.plan.proof import print_of, root_of
+from ddpjob.plan.own import print_of, root_of
 from ddpjob.plan.reasons import (
     CONTAINER_CREATING,
     EVICTED,
@@ -23,7 +24,7 @@ from ddpjob.plan.reasons import (
     PREEMPTED,
     PULLING,
 )
-from ddpjob.times import timestamp, unix_seconds
+from ddpjob.times import seconds_since, timestamp, unix_seconds
 
 
 def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
@@ -270,3 +271,48 @@ def _unschedulable(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the scheduler's reason and message while it has no node for the pod."""
     scheduled = _condition(status, "PodScheduled")
     return scheduled if scheduled.get("status") == "False" else {}
+
+
+# A pod whose image is there starts within some seconds after the kubelet has taken the pod.
+SLOW_SECONDS = 10.0
+
+
+def first_stuck(current: Sequence[PodRecord]) -> PodRecord | None:
+    """Return the pod of lowest rank that cannot start. One that is pulling its image can."""
+    stuck = [
+        pod for pod in current if pod.live and not pod.running and pod.reason not in UNREMARKABLE
+    ]
+    return min(stuck, key=lambda pod: pod.rank, default=None)
+
+
+def slowest(current: Sequence[PodRecord], now: float) -> PodRecord | None:
+    """Return the pod that is furthest from its start, of those that are slow to start.
+
+    By this order the reason for which a group waits changes a few times at most.
+    """
+    begun = timestamp(now - SLOW_SECONDS)
+    slow = ((since, pod) for since, pod in _in_turn(current) if since <= begun)
+    found = min(slow, key=lambda each: (IN_TURN.index(each[1].reason), each[0]), default=None)
+    return found[1] if found else None
+
+
+def seconds_to_slow(current: Sequence[PodRecord], now: float) -> float:
+    """Return the seconds until the next pod counts as slow to start; infinity without one.
+
+    If the clock of its kubelet is ahead, it counts later.
+    """
+    begun = timestamp(now - SLOW_SECONDS)
+    first = min((since for since, _ in _in_turn(current) if since > begun), default=None)
+    return (
+        math.inf if first is None else min(SLOW_SECONDS, SLOW_SECONDS - seconds_since(first, now))
+    )
+
+
+def _in_turn(current: Sequence[PodRecord]) -> Iterator[tuple[str, PodRecord]]:
+    """Yield the pods whose containers are about to start, and since when their kubelets have them.
+
+    There may be thousands, so these times are compared as texts.
+    """
+    for pod in current:
+        if pod.started_at and not pod.running and pod.live and pod.reason in IN_TURN:
+            yield pod.started_at, pod

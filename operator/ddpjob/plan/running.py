@@ -1,14 +1,39 @@
-"""The status of pods that start and run. Pure."""
+"""How an attempt's pods come to be and run: what is created when, counts and reports. Pure."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from ddpjob.api import DDPJob, Status
-from ddpjob.plan.group import Group
-from ddpjob.plan.observed import PodRecord
-from ddpjob.plan.reasons import ALL_NODES_RUNNING, NO_STEP, NOT_WATCHED, PROGRESS, STARTING, because
-from ddpjob.plan.status import CREATING, count_nodes, with_condition
-from ddpjob.plan.termination import termination_of
-from ddpjob.plan.waiting import first_stuck, slowest
+from ddpjob import api, names
+from ddpjob.api import Attempt, DDPJob, Progress, Status
+from ddpjob.errors import AlreadyExists, InvalidJob
+from ddpjob.plan.budget import reported_step, with_highest_step, with_lost_time, with_refill
+from ddpjob.plan.cleanup import UNBEGUN_SECONDS, end_older, name_taken
+from ddpjob.plan.model import Decision, Event, Observed, PodRecord, Report, requeue
+from ddpjob.plan.own import Group
+from ddpjob.plan.podrecord import first_stuck, slowest
+from ddpjob.plan.reasons import (
+    ACCEPTED,
+    AGENT_RUNS,
+    ALL_NODES_RUNNING,
+    CREATE_REFUSED,
+    INVALID,
+    LAUNCHER_NONE,
+    NAME_TAKEN,
+    NO_STEP,
+    NOT_STARTED,
+    NOT_WATCHED,
+    PROGRESS,
+    RESUMED,
+    SPEC_CHANGED,
+    STARTING,
+    because,
+)
+from ddpjob.plan.restart import restart, silent_nodes, with_own_root
+from ddpjob.plan.status import CREATING, count_nodes, with_condition, with_history, with_progress
+from ddpjob.plan.termination import termination_of, with_rank
+from ddpjob.times import seconds_since, timestamp
 
 
 def with_counts(group: Group, status: Status) -> Status:
@@ -69,3 +94,186 @@ def _watched(job: DDPJob, status: Status, now: float) -> Status:
         return with_condition(status, NO_STEP, message, now=now)
     message = f"steps are made; without one for {limit} s the attempt ends"
     return with_condition(status, PROGRESS, message, now=now)
+
+
+def with_report(status: Status, report: Report | None) -> Status:
+    """Return `status` with rank 0's report; a new highest step gives the budget back."""
+    is_first, before = status.current_progress is None, reported_step(status)
+    status = with_progress(status, report)
+    if is_first:
+        status = with_lost_time(status)
+    budget, step = status.budget, reported_step(status)
+    if before is not None and step is not None and step < before:  # the script went back
+        budget = with_highest_step(budget, before)
+    return status.model_copy(update={"budget": with_refill(budget, step)})
+
+
+def with_last_report(status: Status, report: Report | None) -> Status:
+    """Return `status` with the step at which rank 0 left the attempt before this one.
+
+    Rank 0 reports it when it ends. By then the next attempt has begun with an older step.
+    """
+    if report is None or report.source == "counted" or report.attempt != status.attempt - 1:
+        return status
+    update: dict[str, Any] = {"budget": with_highest_step(status.budget, report.step)}
+    ended = status.history[-1:]
+    if ended and _is_of(report, ended[0]) and (ended[0].step or -1) < report.step:
+        last = ended[0].model_copy(update={"step": report.step})
+        update["history"] = [*status.history[:-1], last]
+    progress = None if status.current_progress else status.progress
+    if progress and progress.source != "counted" and _is_of(report, progress):
+        update["progress"] = progress.model_copy(update={"step": max(progress.step, report.step)})
+    return status.model_copy(update=update)
+
+
+def _is_of(report: Report, part: Attempt | Progress) -> bool:
+    """Whether this part of the status is about the round that the report is of."""
+    return part.attempt in (None, report.attempt) and part.round == report.round
+
+
+def seconds_to_start(group: Group, status: Status) -> float:
+    """Return the seconds until `startupDeadlineSeconds`, or infinity if nothing is to start.
+
+    The deadline counts from the last pod's creation, and from the first refusal of one.
+    """
+    observed, current, now = group.observed, group.current, group.now
+    limit = group.job.spec.startup_deadline_seconds
+    # A restart in place waits for no pods.
+    starting = status.state in ("Starting", "Restarting") and status.round == 0
+    starting = starting and not any(pod.live for pod in group.pods.older)
+    if limit is None or not starting:
+        return math.inf
+    created = [pod.created_at for pod in current if pod.created_at]
+    if not current and observed.create_error is None:
+        return math.inf  # nothing has been tried yet: old pods, a pause, no operator
+    begun = [status.goodput.since, status.budget.next_restart_time, *sorted(created)[-1:]]
+    waited = [seconds_since(time, now) for time in begun if time]
+    if observed.create_error is not None:
+        waited.append(observed.refused_seconds)
+    return limit - min(waited, default=0.0)
+
+
+def not_started(group: Group, status: Status) -> api.Failure | None:
+    """Return the failure that a part of the group could not be started, if there is one.
+
+    A pod that pulls its image, or has it, counts as started where its kubelet shows that: before
+    Kubernetes 1.36 a pod without its first image looks like one without volumes or network.
+    """
+    job, observed, current = group.job, group.observed, group.current
+    missing = set(range(job.spec.nnodes)) - {pod.rank for pod in current} - group.succeeded
+    early = [pod for pod in current if pod.live and (not pod.node or pod.without_sandbox)]
+    pod = first_stuck(current) or min(early, key=lambda pod: pod.rank, default=None)
+    if pod is None and not missing:
+        return None
+    rank = pod.rank if pod else min(missing)
+    name = pod.name if pod else names.pod_name(job.name, status.attempt, rank)
+    words = (
+        pod.message or pod.reason if pod else str(observed.create_error or "it was never created")
+    )
+    if pod and not pod.node and not words:
+        words = "no scheduler has reported on it"
+    if pod and pod.without_sandbox:
+        words = "its volumes or its network are not there, or, before Kubernetes 1.36, its image"
+        words += "; kubectl describe pod says which"
+    found = api.Failure(
+        attempt=status.attempt,
+        pod=name,
+        node=pod.node or None if pod else None,
+        reason=NOT_STARTED,
+        message=f"not started within {job.spec.startup_deadline_seconds} s: {words}"[:4096],
+        time=timestamp(group.now),
+    )
+    return with_rank(found, job.spec.processes_per_node)
+
+
+def create_missing(group: Group, status: Status) -> Decision:
+    """Return the next decision on the way to the missing pods.
+
+    Pods of older attempts are deleted and waited for, then the pause; then the job is prepared, is
+    Starting, and its pods are created.
+    """
+    job, pods, observed, now = group.job, group.pods, group.observed, group.now
+    current, older = pods.current, pods.older
+    silent = silent_nodes(status, now)
+    decision = end_older(status, older, now, silent)
+    present = {pod.rank for pod in current} | group.succeeded
+    missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
+    if not missing:
+        if observed.edit_error is not None:
+            words = f"{observed.edit_error}; the pods were made before this edit"
+            status = with_condition(status, INVALID, words, now=now)
+            return replace(decision, status=status)
+        return replace(decision, status=_accepted(job, status, now))
+    if any(pod.live for pod in older):
+        return decision
+    if early := [pod for pod in pods.ahead if pod.live]:
+        words = "is of an attempt that this job has not begun, and is deleted once it is "
+        words += f"{UNBEGUN_SECONDS:.0f} s old"
+        return replace(decision, status=name_taken(status, early[0], words, now))
+    if taken := [pod for pod in pods.strays if pod.rank in missing]:
+        words = "is not this job's own, and is deleted"
+        return replace(decision, status=name_taken(status, taken[0], words, now))
+    wait = -seconds_since(status.budget.next_restart_time, now)
+    backoff = job.spec.failure_policy.backoff_seconds
+    if 0 < wait <= max(backoff.cap, backoff.first) + 1:  # only a wrong clock wrote a longer one
+        return requeue(decision, wait)
+    if observed.create_error is not None:
+        status = _refused(status, observed, now)
+    if not observed.children_ready:
+        return replace(decision, status=status, prepare=True)
+    if any(pod.spec_hash != observed.spec_hash for pod in current):
+        message = "the job was edited while its pods were being created"
+        event = Event("Restarting", message)
+        status = with_history(status, SPEC_CHANGED, now)
+        return replace(restart(group, status, SPEC_CHANGED, message), events=(event,))
+    # Another operator may have begun this attempt. Then this one's root is written first.
+    known = with_own_root(job, status, observed)
+    if status.state not in ("Starting", "Restarting"):
+        return replace(decision, status=_starting(job, known, now))
+    return replace(decision, status=known, create=missing if known == status else ())
+
+
+def _starting(job: DDPJob, status: Status, now: float) -> Status:
+    """Return `status` as Starting.
+
+    From here on the spec cannot change, so all pods of the attempt are made from one spec.
+    """
+    status = status.model_copy(
+        update={
+            "state": "Starting",
+            "world_size": job.spec.world_size,
+            "start_time": status.start_time or timestamp(now),
+            "nodes": status.nodes.model_copy(update={"desired": job.spec.nnodes}),
+        }
+    )
+    status = _accepted(job, status, now)
+    if status.condition("Suspended"):
+        message = "spec.suspend is false"
+        status = with_condition(status, RESUMED, message, now=now)
+    status = with_condition(status, STARTING, CREATING, now=now)
+    return status
+
+
+def _accepted(job: DDPJob, status: Status, now: float) -> Status:
+    message = "the job can be rendered and its names are free"
+    status = with_condition(status, ACCEPTED, message, now=now)
+    if job.spec.has_agent:
+        if status.condition("AgentAbsent"):
+            message = "ddpjob's agent runs what the pods run"
+            status = with_condition(status, AGENT_RUNS, message, now=now)
+        return status
+    message = (
+        "launcher none without command runs the image's own entry point, without ddpjob's agent: "
+        "no progress, no first cause of a failure"
+    )
+    return with_condition(status, LAUNCHER_NONE, message, now=now)
+
+
+def _refused(status: Status, observed: Observed, now: float) -> Status:
+    """Return `status` with the error that stopped the last creation."""
+    error = observed.create_error
+    if isinstance(error, InvalidJob):
+        return with_condition(status, INVALID, str(error), now=now)
+    if isinstance(error, AlreadyExists):
+        return with_condition(status, NAME_TAKEN, error.message, now=now)
+    return with_condition(status, CREATE_REFUSED, str(error), now=now)

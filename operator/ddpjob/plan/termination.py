@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ddpjob import names
 from ddpjob.api import MAX_REASON, MAX_TRACEBACK, Failure, Result
 from ddpjob.names import MAX_RESULT
-from ddpjob.plan.observed import UNREAD, PodRecord, Report, Termination
+from ddpjob.plan.model import UNREAD, PodRecord, Report, Termination
 from ddpjob.plan.reasons import (
     COMPLETED,
     HANG,
