@@ -10,10 +10,10 @@ import orjson
 
 from ddpjob import api
 from ddpjob.cluster import DDPJOBS, PODS, Resource
-from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
+from ddpjob.local.cluster import LocalCluster
 from ddpjob.settings import Settings
 from tests.builders import job_object
 

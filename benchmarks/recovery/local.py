@@ -13,7 +13,7 @@ import psutil
 import yaml
 
 from ddpjob import names
-from ddpjob.runner.volumes import LOGS
+from ddpjob.local.volumes import LOGS
 from tests.e2e import recovery
 from tests.e2e.install import wait_until
 from tests.e2e.recovery import HANG_SECONDS, SCRIPT, SOON, Fault, Recovery, first_steps

@@ -25,8 +25,8 @@ from ddpjob import __version__, logs, names
 from ddpjob.cluster.credentials import Credentials, NoCredentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.controller import Controller
+from ddpjob.controller.lease import Elector
 from ddpjob.kopf_guard import guarded_answers
-from ddpjob.leader.lease import Elector
 from ddpjob.pods.allowlist import Policy, parse_policy
 from ddpjob.server import serve
 from ddpjob.settings import Settings

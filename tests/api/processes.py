@@ -10,7 +10,7 @@ import pytest
 
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
-from ddpjob.runner import Runner
+from ddpjob.local.kubelet import Runner
 from tests.api.jobs import Jobs
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from ddpjob.cluster.local import _merged
 from ddpjob.json_depth import Body
+from ddpjob.local.cluster import _merged
 from tests.builders import job_object
 
 FOLDER = Path(__file__).parent

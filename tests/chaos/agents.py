@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from ddpjob import names
 from ddpjob.json_depth import Body
-from ddpjob.runner.network import Loopback
+from ddpjob.local.network import Loopback
 from ddpjob_agent.config import NO_RENDEZVOUS, SILENT
 from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, Node, failure_of
 from ddpjob_agent.lease import Beat, Head, Member

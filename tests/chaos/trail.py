@@ -10,9 +10,9 @@ import orjson
 
 from ddpjob import names
 from ddpjob.cluster import Resource, WatchEvent
-from ddpjob.cluster.store import Store, Stored
 from ddpjob.errors import Unavailable, cluster_error
 from ddpjob.json_depth import Body
+from ddpjob.local.store import Store, Stored
 from tests.chaos.auditor import Entry
 from tests.chaos.faults import Fault
 from tests.chaos.network import place

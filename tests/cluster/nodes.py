@@ -1,6 +1,6 @@
 """Nodes without machines: enough of one for the scheduler to bind pods to it.
 
-A pod bound to such a node stays Pending until something acts on it: `ddpjob.runner` runs it as
+A pod bound to such a node stays Pending until something acts on it: `ddpjob.local` runs it as
 local processes, `kubelet.ScriptedKubelet` plays it.
 """
 

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from ddpjob.api import DDPJob
 from ddpjob.cli import app
-from ddpjob.cluster.local import _merged
 from ddpjob.errors import InvalidJob
+from ddpjob.local.cluster import _merged
 from tests.bad_input.cases import FOLDER, Case, cases
 from tests.builders import job_object
 

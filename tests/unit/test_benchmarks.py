@@ -9,9 +9,9 @@ import orjson
 from benchmarks import bare
 from ddpjob.api import DDPJob
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
-from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.json_depth import Body
+from ddpjob.local.cluster import LocalCluster
 from tests.builders import NOW, job_object
 from tests.localplay import FAST, NAMESPACE, admit, until
 

@@ -9,11 +9,10 @@ import pytest
 
 from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS
-from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
-from ddpjob.controller.jobrecord import job_record
-from ddpjob.controller.memory import Memory
+from ddpjob.controller.memory import Memory, job_record
 from ddpjob.json_depth import Body
+from ddpjob.local.cluster import LocalCluster
 from tests.builders import IDENTITY, job, job_object, running
 from tests.localplay import (
     FAST,

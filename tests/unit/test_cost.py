@@ -23,7 +23,7 @@ from ddpjob.api import DDPJob, read_status, validate
 from ddpjob.api.messages import MAX_PROBLEMS
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
 from ddpjob.controller.controller import Controller
-from ddpjob.controller.jobrecord import job_record
+from ddpjob.controller.memory import job_record
 from ddpjob.controller.reconcile import _is_long
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import LARGE, aside, read_json

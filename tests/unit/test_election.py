@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.leader.election import Election, Terms
+from ddpjob.controller.election import Election, Terms
 
 TERMS = Terms(lease=15, deadline=10, retry=2)
 NOON, LONG_AGO, FAR_OFF = (f"{year}-01-01T12:00:00.000000Z" for year in (2026, 1970, 2999))

@@ -15,8 +15,7 @@ from aiohttp import web
 from ddpjob.controller import groups, silence
 from ddpjob.controller.agenthttp import MAX_BYTES, session
 from ddpjob.controller.groups import Answer, Groups, fetch_group
-from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Head, Order
+from ddpjob.controller.memory import Head, JobRecord, Order, job_record
 from ddpjob.controller.silence import Silence
 from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
 from ddpjob.plan.model import GroupReport, NodeReport, PodRecord, Report

@@ -10,9 +10,9 @@ from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent, informer
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.informer import Cache, Informer
 from ddpjob.cluster.kube import KubeCluster
-from ddpjob.cluster.local import LocalCluster
-from ddpjob.controller.jobrecord import JobRecord, job_record
+from ddpjob.controller.memory import JobRecord, job_record
 from ddpjob.errors import cluster_error
+from ddpjob.local.cluster import LocalCluster
 from ddpjob.plan.model import PodRecord
 from ddpjob.plan.podrecord import pod_record
 from tests.builders import IDENTITY, job_object

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ddpjob.api import DDPJob
-from ddpjob.controller.jobrecord import job_record
+from ddpjob.controller.memory import job_record
 from ddpjob.plan.decide import decide
 from ddpjob.plan.model import Observed
 from tests.builders import NOW, UID, job_object

@@ -12,12 +12,12 @@ from aiohttp import web
 from ddpjob.cluster import DDPJOBS, LEASES, PODS, SERVICES, Resource
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
-from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
+from ddpjob.controller.election import Terms
+from ddpjob.controller.lease import ANSWER_SECONDS, Elector, new_identity
 from ddpjob.errors import Unavailable
 from ddpjob.json_depth import Body
-from ddpjob.leader.election import Terms
-from ddpjob.leader.lease import ANSWER_SECONDS, Elector, new_identity
+from ddpjob.local.cluster import LocalCluster
 from tests.builders import job_object
 from tests.cluster.processes import free_ports
 from tests.localplay import FAST, NAMESPACE, Watched, play_pods, until

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, Cluster, Resource, WatchEvent
-from ddpjob.cluster.local import LocalCluster
-from ddpjob.cluster.store import BOOKMARK_EVERY
 from ddpjob.errors import Conflict, Expired, InvalidJob, NotFound, Refused
 from ddpjob.json_depth import Body
+from ddpjob.local.cluster import LocalCluster
+from ddpjob.local.store import BOOKMARK_EVERY
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
@@ -281,7 +281,7 @@ async def test_bookmarks_keep_a_quiet_watch_within_the_history() -> None:
 
 
 async def test_a_bookmark_breaks_a_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpjob.cluster.store.BOOKMARK_SECONDS", 0.001)
+    monkeypatch.setattr("ddpjob.local.store.BOOKMARK_SECONDS", 0.001)
     events = await take(local().watch(PODS, namespace=None, resource_version="0"), 2)
     assert [event.type for event in events] == ["BOOKMARK", "BOOKMARK"]
 

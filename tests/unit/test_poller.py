@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.agenthttp import MAX_BYTES, is_of_a_pod, session
 from ddpjob.controller.agents import ANSWER_SECONDS, fetch
 from ddpjob.controller.controller import Controller
-from ddpjob.controller.jobrecord import job_record
-from ddpjob.controller.memory import Memory
+from ddpjob.controller.memory import Memory, job_record
+from ddpjob.local.cluster import LocalCluster
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports

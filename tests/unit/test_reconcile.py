@@ -15,12 +15,11 @@ from ddpjob.cluster import (
     Listing,
     Resource,
 )
-from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller, load_agent
-from ddpjob.controller.jobrecord import job_record
-from ddpjob.controller.memory import Memory
+from ddpjob.controller.memory import Memory, job_record
 from ddpjob.errors import Refused
 from ddpjob.json_depth import Body
+from ddpjob.local.cluster import LocalCluster
 from ddpjob.plan.own import Proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy

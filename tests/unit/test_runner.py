@@ -16,12 +16,12 @@ import pytest
 
 from ddpjob import names
 from ddpjob.cluster import CONFIGMAPS, PODS, Resource
-from ddpjob.cluster.local import LocalCluster
 from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
-from ddpjob.runner import Runner
-from ddpjob.runner.network import Loopback
-from ddpjob.runner.view import PodView
+from ddpjob.local.cluster import LocalCluster
+from ddpjob.local.kubelet import Runner
+from ddpjob.local.network import Loopback
+from ddpjob.local.pod_status import PodView
 
 pytestmark = pytest.mark.timeout(180)
 SLEEPER = "sleep 1234 & echo up; wait"  # leaves a child behind when it is killed
@@ -500,8 +500,8 @@ RUNNER = """
 import asyncio, sys
 from pathlib import Path
 from ddpjob.cluster import PODS
-from ddpjob.cluster.local import LocalCluster
-from ddpjob.runner import Runner
+from ddpjob.local.cluster import LocalCluster
+from ddpjob.local.kubelet import Runner
 
 async def main():
     cluster = LocalCluster()

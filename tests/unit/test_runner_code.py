@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from ddpjob.json_depth import Body
+from ddpjob.local.launch import main_container, without_archive
+from ddpjob.local.volumes import PodFolders, config_map_volumes, mount
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
-from ddpjob.runner.code import without_archive
-from ddpjob.runner.launch import main_container
-from ddpjob.runner.volumes import PodFolders, config_map_volumes, mount
 from tests.builders import job
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "nfs"}}

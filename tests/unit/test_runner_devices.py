@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddpjob.cli.session import listed_gpus, shares
 from ddpjob.errors import InvalidJob
-from ddpjob.runner.gpus import AMD, NVIDIA, deal, gpus, listed, variables
+from ddpjob.local.gpus import AMD, NVIDIA, deal, gpus, listed, variables
 from tests.builders import job
 
 FOUR = """\

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob.json_depth import Body
-from ddpjob.runner.launch import (
+from ddpjob.local.launch import (
     CannotStart,
     Launch,
     Place,
@@ -14,7 +14,7 @@ from ddpjob.runner.launch import (
     launch,
     path_rewriter,
 )
-from ddpjob.runner.volumes import PodFolders, mount
+from ddpjob.local.volumes import PodFolders, mount
 
 META: Body = {
     "name": "digits-0-1",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob.runner.process import _Log
+from ddpjob.local.process import _Log
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux'")

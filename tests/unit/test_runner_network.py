@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from ddpjob.local.network import LOOPBACK, PORTS, Loopback
 from ddpjob.names import AGENT_PORT
-from ddpjob.runner.network import LOOPBACK, PORTS, Loopback
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.0/8 is this machine on Linux only")
@@ -49,7 +49,7 @@ def test_on_one_address_each_agent_has_a_port_of_its_own() -> None:
 
 
 def test_other_trouble_than_a_taken_port_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpjob.runner.network.PORTS", range(70_000, 70_001))
+    monkeypatch.setattr("ddpjob.local.network.PORTS", range(70_000, 70_001))
     with pytest.raises((OSError, OverflowError)) as raised:
         Loopback().port("uid/0")
     assert getattr(raised.value, "errno", None) != errno.EADDRINUSE

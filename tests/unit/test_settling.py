@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Status
-from ddpjob.controller.transition import is_transition
+from ddpjob.controller.events import is_transition
 from ddpjob.errors import DDPJobError, Refused
 from ddpjob.plan.model import Decision, Observed, PodRecord, Report
 from ddpjob.plan.own import print_of

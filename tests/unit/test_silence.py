@@ -12,8 +12,7 @@ from aiohttp import web
 
 from ddpjob.controller import silence
 from ddpjob.controller.agenthttp import session
-from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Head, Order
+from ddpjob.controller.memory import Head, JobRecord, Order, job_record
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
 from ddpjob.plan.model import GroupReport, PodRecord, Report
 from ddpjob_agent.lease import LEASE

@@ -14,14 +14,14 @@ from tests.terminal import environment
 HEAVY = {
     *("aiohttp", "jinja2", "kubernetes", "re2", "urllib3", "yaml"),
     *("ddpjob.api", "ddpjob.controller", "ddpjob.plan", "ddpjob.pods"),
-    *("ddpjob.runner", "ddpjob.settings", "ddpjob.leader"),
+    *("ddpjob.local", "ddpjob.settings"),
 }
 # What a verb needs to ask a cluster and to print the answer.
 CLIENT = {"asyncio", "orjson", "rich", "ddpjob.client", "ddpjob.cluster"}
 OPERATOR = {
     *("aiohttp", "jinja2", "kopf", "prometheus_client"),
-    *("ddpjob.api", "ddpjob.controller", "ddpjob.plan", "ddpjob.pods", "ddpjob.runner"),
-    *("ddpjob.settings", "ddpjob.leader", "ddpjob.cluster.kube"),
+    *("ddpjob.api", "ddpjob.controller", "ddpjob.plan", "ddpjob.pods", "ddpjob.local"),
+    *("ddpjob.settings", "ddpjob.cluster.kube"),
 }
 PROGRAM = """
 import json, sys

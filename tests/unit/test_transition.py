@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ddpjob.api import DDPJob, Status
-from ddpjob.controller.transition import is_pruned, is_transition
+from ddpjob.controller.events import is_pruned, is_transition
 from ddpjob.errors import Refused
 from ddpjob.plan.model import PodRecord
 from ddpjob.times import timestamp

@@ -27,13 +27,13 @@ from ddpjob.cli.validate import check
 from ddpjob.client import why
 from ddpjob.client.logs import LineMaker, local_pod
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
-from ddpjob.cluster.local import LocalCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-from ddpjob.runner import Runner
-from ddpjob.runner.gpus import MAKERS, Maker, Share, deal, gpus
-from ddpjob.runner.volumes import LOGS, SHARED, job_folder
+from ddpjob.local.cluster import LocalCluster
+from ddpjob.local.gpus import MAKERS, Maker, Share, deal, gpus
+from ddpjob.local.kubelet import Runner
+from ddpjob.local.volumes import LOGS, SHARED, job_folder
 from ddpjob.settings import Settings
 
 # There is one job and no network, so progress can be polled and written often.

@@ -164,7 +164,6 @@ class Judge:
 
         What it would say of every job is raised, such as a missing right.
         """
-
         assert self.place
         try:
             in_namespace(job.job, self.place.namespace)

@@ -14,12 +14,11 @@ from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.cluster.informer import STALE_SECONDS, Cache, Informer
 from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import Children
-from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Caches, Head
+from ddpjob.controller.lease import Elector
+from ddpjob.controller.memory import Caches, Head, JobRecord, job_record
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.errors import ClusterError, Refused
-from ddpjob.leader.lease import Elector
 from ddpjob.plan.model import GroupReport, PodRecord, Report
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import agent_zip

@@ -1,16 +1,17 @@
-"""Kubernetes Events about a job, for `kubectl describe`."""
+"""Which change of a status is written at once, and Kubernetes Events about it."""
 
 import logging
 import time
 from hashlib import sha256
 
 from ddpjob import names
-from ddpjob.api import DDPJob
+from ddpjob.api import DDPJob, Status
 from ddpjob.cluster import EVENTS, Cluster
-from ddpjob.controller.jobrecord import JobRecord
+from ddpjob.controller.memory import JobRecord
 from ddpjob.errors import AlreadyExists, ClusterError
 from ddpjob.json_depth import Body
 from ddpjob.plan.model import Event
+from ddpjob.plan.reasons import CREATE_REFUSED
 from ddpjob.times import timestamp
 
 log = logging.getLogger(__name__)
@@ -53,3 +54,47 @@ def _body(job: DDPJob | JobRecord, event: Event, now: float) -> Body:
         "lastTimestamp": timestamp(now),
         "count": 1,
     }
+
+
+# Parts of the status that may wait for the next write.
+_MINOR = ("summary", "nodes", "progress", "curve", "observed_generation", "pods")
+
+
+def is_transition(old: Status, new: Status) -> bool:
+    """Whether more has changed than counts and progress.
+
+    Such a change is written at once, before anything else is done.
+    """
+    blank = dict.fromkeys(_MINOR)
+    if old.state is None and new.state == "Pending":
+        # Pending alone is not written: the next status has it, or what comes after it.
+        new = new.model_copy(update={"state": None, "goodput": old.goodput})
+    new = _without_words(old, new)
+    # What proves our pods must be known before there is one; their uids come with the counts.
+    roots = [{root for table in status.pods for root in table.roots} for status in (old, new)]
+    return not roots[1] <= roots[0] or old.model_copy(update=blank) != new.model_copy(update=blank)
+
+
+def _without_words(old: Status, new: Status) -> Status:
+    """Return `new` with the message of `old` about why a pod waits, if the reason is the same.
+
+    Pods start one by one, and the message is about one that has not. So of thousands of messages
+    only some are written. Why the API server refuses pods is written at once, since nothing else
+    may be written before they are created.
+    """
+    was, now = old.condition("Running"), new.condition("Running")
+    if was is None or now is None or now.status == "True" or now.reason == CREATE_REFUSED.name:
+        return new
+    if was == now or (was.status, was.reason) != (now.status, now.reason):
+        return new
+    conditions = [was if condition is now else condition for condition in new.conditions]
+    return new.model_copy(update={"conditions": conditions})
+
+
+def is_pruned(written: Body, stored: Body) -> bool:
+    """Whether the API server has dropped fields that its definition of DDPJob does not know."""
+    return any(
+        is_pruned(value, stored.get(name) or {}) if isinstance(value, dict) else name not in stored
+        for name, value in written.items()
+        if value not in (None, [], {})
+    )

@@ -9,11 +9,9 @@ from ddpjob.api import DDPJob, Status, read_status
 from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import AGENT_SECONDS, Children
-from ddpjob.controller.events import record_event
-from ddpjob.controller.jobrecord import JobRecord, job_record
-from ddpjob.controller.memory import Caches, Memory, Order, Rendered, elapsed
+from ddpjob.controller.events import is_pruned, is_transition, record_event
+from ddpjob.controller.memory import Caches, JobRecord, Memory, Order, Rendered, elapsed, job_record
 from ddpjob.controller.recovery import recover
-from ddpjob.controller.transition import is_pruned, is_transition
 from ddpjob.errors import (
     AlreadyExists,
     ClusterError,

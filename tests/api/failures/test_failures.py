@@ -19,7 +19,7 @@ import pytest_asyncio
 from ddpjob import names
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
-from ddpjob.runner import Runner
+from ddpjob.local.kubelet import Runner
 from tests.api.failures.around import OTHER_CODE
 from tests.api.failures.catalogue import COLD_KINDS, KINDS
 from tests.api.failures.page import page

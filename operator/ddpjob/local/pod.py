@@ -12,15 +12,13 @@ from pathlib import Path
 from ddpjob import names
 from ddpjob.cluster import Cluster
 from ddpjob.json_depth import Body
-from ddpjob.runner import status
-from ddpjob.runner.code import without_archive
-from ddpjob.runner.gpus import Share
-from ddpjob.runner.launch import CannotStart, Launch, launch, main_container
-from ddpjob.runner.network import LOOPBACK, Loopback
-from ddpjob.runner.place import address, annotations, place
-from ddpjob.runner.process import PodProcess
-from ddpjob.runner.view import Gone, PodView
-from ddpjob.runner.volumes import PodFolders, config_map_volumes
+from ddpjob.local import pod_status
+from ddpjob.local.gpus import Share
+from ddpjob.local.launch import CannotStart, Launch, launch, main_container, without_archive
+from ddpjob.local.network import LOOPBACK, Loopback
+from ddpjob.local.pod_status import Gone, PodView
+from ddpjob.local.process import PodProcess
+from ddpjob.local.volumes import PodFolders, address, annotations, config_map_volumes, place
 
 # The exit code of a container that cannot start, as with containerd's StartError.
 CANNOT_START = 128
@@ -75,7 +73,7 @@ class PodRun:
                 await self._run()
             elif phase == "Running":  # another runner's, which is dead, and so is the process
                 await self._report_end(
-                    status.LOST, "no process of it is left here", "ContainerStatusUnknown"
+                    pod_status.LOST, "no process of it is left here", "ContainerStatusUnknown"
                 )
             while not view.ends:
                 await view.news()
@@ -157,7 +155,7 @@ class PodRun:
         pod, loopback, now = self.view.pod, self.node.loopback, self.node.now()
         own = address(pod, loopback)
         await self.view.report(
-            lambda old: status.running(
+            lambda old: pod_status.running(
                 old, main_container(pod), address=own, host=LOOPBACK, now=now
             ),
             annotations=annotations(pod, loopback),
@@ -169,10 +167,10 @@ class PodRun:
         container, now = main_container(self.view.pod), self.node.now()
 
         def end(old: Body) -> Body:
-            new = status.terminated(
+            new = pod_status.terminated(
                 old, container, code=code, message=message, now=now, reason=reason
             )
-            return status.deadline_exceeded(new) if late else new
+            return pod_status.deadline_exceeded(new) if late else new
 
         await self.view.report(end)
 
@@ -180,8 +178,8 @@ class PodRun:
         """What the termination log holds, or the log's end where the pod asked for that."""
         text = ""
         with contextlib.suppress(OSError), self.folders.termination_log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - status.MESSAGE_BYTES))
-            text = file.read(status.MESSAGE_BYTES).decode(errors="replace")
+            file.seek(max(0, file.seek(0, os.SEEK_END) - pod_status.MESSAGE_BYTES))
+            text = file.read(pod_status.MESSAGE_BYTES).decode(errors="replace")
         policy = main_container(self.view.pod).get("terminationMessagePolicy")
         return tail if not text and code and policy == "FallbackToLogsOnError" else text
 

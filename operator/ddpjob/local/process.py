@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ddpjob.runner.launch import Launch
+from ddpjob.local.launch import Launch
 
 SHIM = Path(__file__).with_name("shim.py")
 # The end of a log that a kubelet takes as the termination message.

@@ -10,9 +10,9 @@ from pathlib import Path
 from ddpjob.cluster import PODS, Cluster, WatchEvent
 from ddpjob.errors import Expired, Unavailable
 from ddpjob.json_depth import Body
-from ddpjob.runner.gpus import Share
-from ddpjob.runner.network import Loopback
-from ddpjob.runner.pod import Node, OnLine, PodRun
+from ddpjob.local.gpus import Share
+from ddpjob.local.network import Loopback
+from ddpjob.local.pod import Node, OnLine, PodRun
 
 # The pause between two watches, for a server that ends them at once.
 WATCH_AGAIN_SECONDS = 0.05

@@ -16,9 +16,9 @@ from typing import NoReturn
 
 from ddpjob import names
 from ddpjob.cluster import LEASES, Cluster
+from ddpjob.controller.election import Election, Terms
 from ddpjob.errors import ClusterError, Conflict, NotFound
 from ddpjob.json_depth import Body
-from ddpjob.leader.election import Election, Terms
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 
 from ddpjob.cluster import DDPJOBS, PODS, Keep, Listing, Resource, WatchEvent, kept
-from ddpjob.cluster.store import Selector, Store, Stored
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.json_depth import Body
+from ddpjob.local.store import Selector, Store, Stored
 from ddpjob.times import written
 
 # Revisions. A job of 8 ranks makes about 100.

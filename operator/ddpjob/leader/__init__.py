@@ -1,1 +1,0 @@
-"""Elects the one of several operators that works."""
