@@ -154,10 +154,10 @@ class PlayedGroup:
         self.go_on()
         return True
 
-    def deed(self, what: What, rank: int, number: int, version: int = 0) -> None:
+    def deed(self, what: What, rank: int, number: int) -> None:
         """Say what has been done."""
         at = asyncio.get_running_loop().time()
-        self._note(Deed(what, self.uid, self.attempt, number, rank, at, version))
+        self._note(Deed(what, self.uid, self.attempt, number, rank, at))
 
     def order(self, number: int, ends: bool) -> bool:
         """Take the operator's order; whether it has arrived."""
@@ -441,10 +441,6 @@ class Doors:
                 await loop.sock_sendall(guest, answer)
 
 
-async def _nothing_newer() -> int:
-    return 0
-
-
 class Agents:
     """The agents of all pods of a cluster, as far as they may restart in place."""
 
@@ -454,12 +450,10 @@ class Agents:
         play: Play,
         note: Callable[[Deed], None],
         end: Callable[[Body, int, str], None],
-        newest: Callable[[], Awaitable[int]] = _nothing_newer,
         network: Network | None = None,
     ) -> None:
-        """`note` takes deeds; `newest` is the version that the API server has when asked."""
         self._doors, self._play, self._network = doors, play, network
-        self._note, self._end, self._newest = note, end, newest
+        self._note, self._end = note, end
         self._groups: dict[tuple[str, str], PlayedGroup] = {}
         self._seen: dict[str, Body] = {}  # pods that have run, by uid
 
@@ -534,7 +528,7 @@ class Agents:
         if number <= order.round:
             group.order(number, bool(ends))
             return await group.answer(after, hold)
-        group.deed("ordered", 0, number, await self._newest())
+        group.deed("ordered", 0, number)
         # Where the order arrives, this answer was on its way already.
         return page if group.order(number, bool(ends)) else None
 

@@ -17,7 +17,6 @@ WRITE = (
     "delay",
     "broken-json",  # the write is done, its answer is cut
     "html",  # the write is done, the answer is some gateway's page
-    "freeze",  # the operator is stopped, and its write is done when it goes on
 )
 WATCH = (
     "gone",  # nothing for a while, then 410: what happened meanwhile is in no event
@@ -29,17 +28,7 @@ WATCH = (
     "error",  # an ERROR event that is not 410
 )
 LIST = ("stale", "no-items", "broken-json", "html", "429", "500", "503")
-USER = (
-    "annotate",  # garbage where our annotations are, on job and pods
-    "label",
-    "write-status",  # garbage in those parts of the status that are derived
-    "delete-pod",
-    "orphan-pod",
-    "delete-service",
-    "delete-configmap",
-    "delete-networkpolicy",
-)
-KINDS = {"write": WRITE, "watch": WATCH, "list": LIST, "user": USER}
+KINDS = {"write": WRITE, "watch": WATCH, "list": LIST}
 """What a plan may have, by place."""
 VIEW = ("late", "gone")  # of all watches at once, from a write on
 EMBEDDED = {"write": ("kill-before", "kill-after", "500", "conflict", "lost-answer"), "view": VIEW}
@@ -55,9 +44,8 @@ _FAULT = re.compile(
 class Fault:
     """`write 7 lost-answer`: at the seventh write of the run. Others: see `KINDS`.
 
-    `watch` counts events and `list` requests of each client of the operator for itself; `user` is
-    somebody who does something once the operator has made so many writes; `view` is what all
-    watches bring after so many.
+    `watch` counts events and `list` requests of each client of the operator for itself; `view` is
+    what all watches bring after so many writes.
     """
 
     where: str

@@ -6,16 +6,15 @@ from typing import Self
 
 from tests.chaos.faults import KINDS, Fault
 
-_PLAN = re.compile(r"(?P<workload>[a-z0-9-]+)(?P<two> x2)?:(?P<faults>.*)")
+_PLAN = re.compile(r"(?P<workload>[a-z0-9-]+):(?P<faults>.*)")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: `fails-once: write 7 lost-answer, watch pods 2 gone`; ` x2` is two operators."""
+    """One run: `fails-once: write 7 lost-answer, watch pods 2 gone`."""
 
     workload: str
     faults: tuple[Fault, ...] = ()
-    operators: int = 1
 
     def __post_init__(self) -> None:
         for fault in self.faults:
@@ -23,8 +22,7 @@ class Plan:
                 raise ValueError(f"no such fault of a plan: {fault}")
 
     def __str__(self) -> str:
-        two = " x2" if self.operators == 2 else ""
-        return f"{self.workload}{two}: {', '.join(map(str, self.faults))}".rstrip()
+        return f"{self.workload}: {', '.join(map(str, self.faults))}".rstrip()
 
     @classmethod
     def parse(cls, line: str) -> Self:
@@ -32,4 +30,4 @@ class Plan:
         if not (found := _PLAN.fullmatch(line.strip())):
             raise ValueError(f"no plan: {line!r}")
         faults = tuple(Fault.parse(part) for part in found["faults"].split(",") if part.strip())
-        return cls(found["workload"], faults, 2 if found["two"] else 1)
+        return cls(found["workload"], faults)

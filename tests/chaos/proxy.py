@@ -72,15 +72,11 @@ class Proxy:
     def __init__(
         self,
         server: Access,
-        name: str,
         *,
         kill: Callable[[], None],
-        freeze: Callable[[bool], None],
-        wrote: Callable[[int], None],
     ) -> None:
-        """`wrote` is told of every write that is over, with its number in the run."""
-        self._server, self._name = server, name
-        self._kill, self._freeze, self._wrote = kill, freeze, wrote
+        self._server = server
+        self._kill = kill
         self.faults = Faults()
 
     async def __aenter__(self) -> Self:
@@ -126,13 +122,7 @@ class Proxy:
         faults = self.faults
         faults.writes += 1
         faults.last_write = asyncio.get_running_loop().time()
-        number, kind = faults.writes, faults.due("write")
-        try:
-            return await self._befall(request, body, kind)
-        finally:
-            self._wrote(number)
-
-    async def _befall(self, request: web.Request, body: bytes, kind: str) -> web.StreamResponse:
+        kind = faults.due("write")
         if kind == "kill-before":
             self._kill()
         if kind in ("kill-before", "reset"):
@@ -143,10 +133,6 @@ class Proxy:
             await self._touch(request)
         if kind == "delay":
             await asyncio.sleep(DELAY_SECONDS)
-        if kind == "freeze":
-            self._freeze(True)
-            await asyncio.sleep(BLIND_SECONDS)
-            self._freeze(False)
         # What has left the operator is done, even if nobody waits for it any more.
         forwarding = asyncio.create_task(self._forward(request, body))
         forwarding.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -230,8 +216,7 @@ class Proxy:
 
     def _stream(self, request: web.Request) -> str:
         """Which client of the operator this is: kopf's, or its own."""
-        own = request.headers.get("Accept") == "application/json"
-        return f"{self._name} {'own' if own else 'kopf'}"
+        return "own" if request.headers.get("Accept") == "application/json" else "kopf"
 
 
 def _headers(request: web.Request) -> dict[str, str]:

@@ -46,7 +46,6 @@ class Deed:
     round: int
     rank: int = 0
     at: float = 0.0  # s, as of entries
-    version: int = 0  # what the API server had by then, where that has to be known
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,20 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import unified_diff
-from typing import Any
 
 from ddpjob import names
 from ddpjob.cluster import DDPJOBS, NETWORK_POLICIES, PODS, SERVICES
 from ddpjob.errors import ClusterError
-from tests.chaos.auditor import FINISHED, Auditor, Breach
+from tests.chaos.auditor import FINISHED, Auditor
 from tests.chaos.ends import CLOCKS, without
 from tests.chaos.faults import Fault
 from tests.chaos.lane import Lane
 from tests.chaos.plan import Plan
 from tests.chaos.proxy import Faults
-from tests.chaos.source import blind, entries, with_deeds
+from tests.chaos.source import blind, entries
 from tests.chaos.workloads import NAME, WORKLOADS, in_state
 from tests.cluster.operator import USER
 
@@ -25,11 +25,8 @@ QUIET_SECONDS = 1.5  # longer than the operator's own pauses where nothing fails
 REST_SECONDS = 90.0  # from the job's end to rest, the operator's back-off after faults included
 STILL_SECONDS = 30.0  # a job that has ended, and of which nothing was heard for so long, is done
 LIFE_SECONDS = 180.0
-BY_NAME = {workload.name: workload for workload in WORKLOADS}
-# After these the job comes to its end in its own way, not in that of a run without faults.
-DISTURBING = {"delete-pod", "orphan-pod", "delete-service", "delete-configmap"} | {
-    "delete-networkpolicy"
-}
+# Rounds are met on the embedded cluster, and with real agents in tests/api/test_rounds.py.
+BY_NAME = {workload.name: workload for workload in WORKLOADS if workload.play is None}
 
 
 @dataclass(frozen=True)
@@ -55,10 +52,7 @@ async def run(lane: Lane, plan: Plan, references: References) -> Verdict:
     """One life of the job in this lane, and what is left of it removed."""
     workload = BY_NAME[plan.workload]
     faults = Faults.of(plan)
-    disturbed = any(fault.kind in DISTURBING for fault in plan.faults)
-    wanted = None if disturbed else references.get(plan.workload)
-    if wanted is not None and plan.operators > 1:
-        wanted = in_brief(json.loads(wanted)[0])
+    wanted = references.get(plan.workload)
     mark = await asyncio.to_thread(lane.site.server.audit.mark)
     lane.begin(faults, workload)
     wrong: list[str] = []
@@ -74,20 +68,18 @@ async def run(lane: Lane, plan: Plan, references: References) -> Verdict:
         wrong.append(
             f"lost: it never came to its end ({type(error).__name__} {error}), but to {where}"
         )
-    end, calm = end_of(lane, plan), len(lane.source.changes) + len(lane.deeds)
+    end, calm = end_of(lane, plan), len(lane.source.changes)
     wrong += await clear(lane)
     writes = await asyncio.to_thread(lane.site.server.audit.writes, mark, namespace=lane.namespace)
-    changes = entries(lane.source.changes, writes, USER)
-    trail = with_deeds(changes, lane.source.changes, lane.deeds)
+    trail = entries(lane.source.changes, writes, USER)
     auditor = Auditor()
     auditor.replay(trail[:calm])
     # What is left of a job that is gone is being collected: a leak is what stays.
     auditor.breaches = [breach for breach in auditor.at_rest() if breach.promise != "I11"]
     auditor.replay(trail[calm:])
-    wrong += [str(b) for b in auditor.at_rest() if not (plan.operators > 1 and is_late(b))]
+    wrong += map(str, auditor.at_rest())
     wrong += blind(writes, USER)
-    for operator in lane.running:
-        wrong += [f"exit: the operator ended by itself, {words}" for words in operator.exits]
+    wrong += [f"exit: the operator ended by itself, {words}" for words in lane.operator.exits]
     return Verdict(plan, tuple(wrong), tuple(faults.fired), faults.writes, end)
 
 
@@ -132,15 +124,6 @@ def strays(lane: Lane) -> list[str]:
     ]
 
 
-def is_late(breach: Breach) -> bool:
-    """A pod that one of two operators creates after the other has gone on.
-
-    Nothing in Kubernetes fences a creation: two operators at once cannot keep these promises
-    without a lease, and must only see to it that such a pod does not stay.
-    """
-    return breach.promise in ("I2", "I3", "I6") and "operator create Pod" in breach.words
-
-
 def being_collected(lane: Lane) -> bool:
     """Whether something is left of a job that is gone; a leak, if it stays."""
     jobs = {job["metadata"]["uid"] for job in lane.source.of(DDPJOBS)}
@@ -151,14 +134,8 @@ def being_collected(lane: Lane) -> bool:
 
 
 def end_of(lane: Lane, plan: Plan) -> str:
-    """The job's status without times, its children, and how often each name was created.
-
-    With two operators, its state and what was charged: the view of one may be old when the other's
-    status says that all pods were there, and then it starts the group again, uncharged.
-    """
+    """The job's status without times, its children, and how often each name was created."""
     job = lane.source.objects.get((DDPJOBS.plural, NAME)) or {}
-    if plan.operators > 1:
-        return in_brief(job.get("status"))
     left = {
         resource.kind: sorted(found["metadata"]["name"] for found in lane.source.of(resource))
         # A finished job's ConfigMap is dropped on the way, or else goes with the job.
@@ -173,24 +150,14 @@ def end_of(lane: Lane, plan: Plan) -> str:
     return json.dumps([status, left, created], indent=1, sort_keys=True)
 
 
-def in_brief(status: Mapping[str, Any] | None) -> str:
-    """What two operators must agree on."""
-    found = status or {}
-    return json.dumps([found.get("state"), (found.get("budget") or {}).get("charged")])
-
-
 async def clear(lane: Lane) -> list[str]:
     """Delete the job, and what is nobody's; what then stays is a leak."""
-    for (plural, name), body in list(lane.source.objects.items()):
-        if plural == DDPJOBS.plural or not body["metadata"].get("ownerReferences"):
-            resource = {r.plural: r for r in (DDPJOBS, PODS, SERVICES, NETWORK_POLICIES)}.get(
-                plural
-            )
-            if resource is not None:
-                try:
-                    await lane.delete(resource, "", name, uid=body["metadata"]["uid"])
-                except ClusterError:
-                    continue
+    for resource in (DDPJOBS, PODS, SERVICES, NETWORK_POLICIES):
+        for body in lane.source.of(resource):
+            meta = body["metadata"]
+            if resource == DDPJOBS or not meta.get("ownerReferences"):
+                with suppress(ClusterError):
+                    await lane.delete(resource, "", meta["name"], uid=meta["uid"])
     loop = asyncio.get_running_loop()
     deadline = loop.time() + REST_SECONDS
     while lane.source.objects:

@@ -14,7 +14,6 @@ import aiohttp
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Resource
 from ddpjob.json_depth import Body
 from tests.chaos.auditor import Entry
-from tests.chaos.rounds import Deed
 from tests.cluster import audit
 from tests.cluster.client import Client
 
@@ -44,9 +43,6 @@ class Source:
     """What there is, by plural and name."""
     changes: list[Change] = field(default_factory=list)
     last_change: float = 0.0  # loop time
-    newest: int = 0
-    """The highest version of all that was seen."""
-    _gone: dict[tuple[str, str], int] = field(default_factory=dict)
 
     async def follow(self, resource: Resource) -> None:
         """Keep up with one kind until cancelled; no event is ever missed."""
@@ -67,36 +63,17 @@ class Source:
     def _take_in(self, resource: Resource, type_: str, body: Body) -> None:
         version = int(body["metadata"]["resourceVersion"])
         self.last_change = asyncio.get_running_loop().time()
-        self.newest = max(version, self.newest)
         self.changes.append(Change(version, type_, body, self.last_change))
+        key = resource.plural, body["metadata"]["name"]
         if type_ == "DELETED":
-            self.drop(resource, body["metadata"]["name"], version)
+            self.objects.pop(key, None)
         else:
-            self.put(resource, body)
+            self.objects[key] = body
         self.seen(type_, body)
-
-    def put(self, resource: Resource, body: Body) -> None:
-        """Take in a newer version, of a watch or of the answer to a write."""
-        key, version = (resource.plural, body["metadata"]["name"]), _version(body)
-        known = self.objects.get(key)
-        if version > max(self._gone.get(key, 0), _version(known) if known else 0):
-            self.objects[key] = {"kind": resource.kind, **body}
-
-    def drop(self, resource: Resource, name: str, version: int) -> None:
-        """It is gone, as of that version."""
-        key = (resource.plural, name)
-        known = self.objects.get(key)
-        if known is not None and _version(known) <= version:
-            del self.objects[key]
-        self._gone[key] = max(version, self._gone.get(key, 0))
 
     def of(self, resource: Resource) -> list[Body]:
         """All objects of a kind."""
         return [body for (plural, _), body in self.objects.items() if plural == resource.plural]
-
-
-def _version(body: Body) -> int:
-    return int(body["metadata"]["resourceVersion"])
 
 
 def answered(write: audit.Entry) -> tuple[str, str]:
@@ -141,17 +118,6 @@ def entries(changes: Sequence[Change], writes: Sequence[audit.Entry], operator: 
             )
         )
     return found
-
-
-def with_deeds(
-    found: Sequence[Entry], changes: Sequence[Change], deeds: Sequence[Deed]
-) -> list[Entry | Deed]:
-    """The entries of these changes, and the deeds, each after what there was when it was done."""
-    versions = sorted(change.version for change in changes)
-    placed: list[tuple[tuple[int, int], Entry | Deed]] = []
-    placed += [((version, 0), entry) for version, entry in zip(versions, found, strict=True)]
-    placed += [((deed.version, 1), deed) for deed in deeds]
-    return [each for _, each in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _verb(change: Change, write: audit.Entry | None) -> str:

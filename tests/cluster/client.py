@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 from weakref import WeakSet
 
@@ -21,6 +20,7 @@ from tests.cluster.apiserver import ApiError
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
+IN_FLIGHT = 64  # requests at once, watches not counted
 
 
 class Access(Protocol):
@@ -55,12 +55,11 @@ class Kubeconfig:
 class Client:
     """Requests of the administrator or of a token's owner. An asynchronous context manager."""
 
-    def __init__(self, server: Access, *, token: str = "", in_flight: int = 64) -> None:
-        """At most `in_flight` requests at once, watches not counted."""
+    def __init__(self, server: Access, *, token: str = "") -> None:
         self._url = server.url
         self._headers = {"Authorization": f"Bearer {token or server.token}"}
         self._context = ssl.create_default_context(cafile=server.ca_file)
-        self._slots = asyncio.Semaphore(in_flight)
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
 
     async def __aenter__(self) -> Self:
         self._sockets = WeakSet[socket.socket]()
@@ -75,12 +74,7 @@ class Client:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
         # What was given up waits for the server's goodbye, maybe for longer than there is a loop.
         for left in self._sockets:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 import psutil
@@ -60,12 +59,7 @@ class KindCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -169,9 +163,9 @@ class KindCluster:
                 process.kill()
                 reader.join()
 
-    def helm(self, *arguments: str, check: bool = True, timeout_seconds: float = 300) -> str:
+    def helm(self, *arguments: str) -> str:
         """What `helm` prints, as `kubectl` does."""
-        return self._call(str(self._helm), arguments, None, check, timeout_seconds)
+        return self._call(str(self._helm), arguments, None, True, 300)
 
     def _call(
         self, program: str, arguments: Sequence[str], input: str | None, check: bool, seconds: float

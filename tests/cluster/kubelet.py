@@ -96,7 +96,6 @@ class ScriptedKubelet:
         self._muted: set[str] = set()
         self._addresses = itertools.count(1)
         self._failure: BaseException | None = None
-        self.writes = 0  # so far: bindings, statuses, final deletions
 
     async def __aenter__(self) -> Self:
         self._watcher = self._spawn(self._watch())
@@ -205,7 +204,6 @@ class ScriptedKubelet:
                 await asyncio.sleep(0.05)
             try:
                 await self._client.request(method, path, body, content_type=kind)
-                self.writes += 1
                 return
             except ApiError as error:
                 if error.code in (404, 409):

@@ -25,7 +25,6 @@ async def fake_nodes(
     client: Client,
     *names: str,
     capacity: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Sequence[str]]:
     """Ready nodes of these names (`node-0` if none is given) with a heartbeat; deleted at the end.
 
@@ -34,7 +33,7 @@ async def fake_nodes(
     """
     names = names or ("node-0",)
     for name in names:
-        await client.request("POST", "/api/v1/nodes", _node(name, capacity or {}, labels or {}))
+        await client.request("POST", "/api/v1/nodes", _node(name, capacity or {}))
         lease = {"metadata": {"name": name}, "spec": _beat(name)}
         await client.request("POST", LEASES, lease)
     heart = asyncio.create_task(_beat_for_ever(client, names))
@@ -99,11 +98,11 @@ def _now(*fields: str) -> dict[str, str]:
     return dict.fromkeys(fields, now)
 
 
-def _node(name: str, capacity: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
+def _node(name: str, capacity: Mapping[str, str]) -> dict[str, Any]:
     condition = _now("lastHeartbeatTime", "lastTransitionTime")
     total = {**CAPACITY, **capacity}
     return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         "status": {
             "capacity": total,
             "allocatable": total,
