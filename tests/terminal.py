@@ -9,9 +9,9 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.cluster.tiers import ROOT
@@ -68,6 +68,28 @@ def ddpjob(
     return Ended(ended.returncode, ended.stdout, ended.stderr or "")
 
 
+class _Output:
+    """What is written at the other end of a descriptor, read in a thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._parts = descriptor, list[bytes]()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    @property
+    def text(self) -> str:
+        return b"".join(self._parts).decode(errors="replace")
+
+    def join(self) -> None:
+        """Wait until all is read."""
+        self._thread.join(timeout=SECONDS)
+
+    def _read(self) -> None:
+        with suppress(OSError):  # so Linux ends a terminal: nobody has the other side open
+            while part := os.read(self._descriptor, 65536):
+                self._parts.append(part)
+
+
 class Running:
     """`ddpjob …` while it runs, with its output in pipes. A context manager."""
 
@@ -79,40 +101,26 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self._parts: dict[str, list[bytes]] = {"out": [], "err": []}
         assert self.process.stdout and self.process.stderr
-        streams = {"out": self.process.stdout, "err": self.process.stderr}
-        self._threads = [
-            threading.Thread(target=self._read, args=(name, stream.fileno()), daemon=True)
-            for name, stream in streams.items()
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._streams = (self.process.stdout, self.process.stderr)
+        self._out, self._err = (_Output(stream.fileno()) for stream in self._streams)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait()
-        for thread in self._threads:
-            thread.join()
-        for stream in (self.process.stdout, self.process.stderr):
-            if stream:
-                stream.close()
+        self.end()
+        for stream in self._streams:
+            stream.close()
 
     @property
     def out(self) -> str:
-        return b"".join(self._parts["out"]).decode(errors="replace")
+        return self._out.text
 
     @property
     def err(self) -> str:
-        return b"".join(self._parts["err"]).decode(errors="replace")
+        return self._err.text
 
     def until(self, text: str) -> None:
         """Wait until this text is in what it has printed. Raises AssertionError."""
@@ -124,13 +132,9 @@ class Running:
     def end(self) -> Ended:
         """Wait for its end."""
         code = self.process.wait(timeout=SECONDS)
-        for thread in self._threads:
-            thread.join(timeout=SECONDS)
+        self._out.join()
+        self._err.join()
         return Ended(code, self.out, self.err)
-
-    def _read(self, name: str, descriptor: int) -> None:
-        while part := os.read(descriptor, 65536):
-            self._parts[name].append(part)
 
 
 class Terminal:
@@ -144,31 +148,23 @@ class Terminal:
         columns: int = 110,
         rows: int = 30,
     ) -> None:
-        self._descriptor, other = os.openpty()
-        termios.tcsetwinsize(other, (rows, columns))
+        self._descriptor, self._other = os.openpty()
+        termios.tcsetwinsize(self._other, (rows, columns))
         # A session's leader gets the terminal that it opens first, and so what Ctrl-C sends.
         script = 'exec <"$0" >"$0" 2>&1; exec "$@"'
         self.process = subprocess.Popen(
-            ["/bin/sh", "-c", script, os.ttyname(other), *COMMAND, *arguments],
+            ["/bin/sh", "-c", script, os.ttyname(self._other), *COMMAND, *arguments],
             env=dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._other = other
-        self._parts: list[bytes] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
+        self._output = _Output(self._descriptor)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
         self._close()
@@ -176,7 +172,7 @@ class Terminal:
     @property
     def raw(self) -> str:
         """All that was printed, escape sequences included."""
-        return b"".join(self._parts).decode(errors="replace")
+        return self._output.text
 
     @property
     def text(self) -> str:
@@ -202,18 +198,8 @@ class Terminal:
         if self._other >= 0:
             os.close(self._other)
             self._other = -1
-            self._thread.join(timeout=SECONDS)
+            self._output.join()
             os.close(self._descriptor)
-
-    def _read(self) -> None:
-        while True:
-            try:
-                part = os.read(self._descriptor, 65536)
-            except OSError:  # so Linux ends it: nobody has the other side open
-                return
-            if not part:
-                return
-            self._parts.append(part)
 
 
 def _until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
