@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,40 +10,11 @@ import pytest
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
 from tests.e2e.hands import Hands
-from tests.e2e.install import Job, signal_rank, wait_until
+from tests.e2e.install import Job, signal_rank
 from tests.terminal import Running
 
 pytestmark = pytest.mark.usefixtures("installed")
 
-TRAIN = """
-import argparse, json, os, pathlib
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from parts.model import make
-
-options = argparse.ArgumentParser()
-options.add_argument("--steps", type=int)
-steps = options.parse_args().steps
-config = json.loads(pathlib.Path("config.json").read_text())
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-model = DistributedDataParallel(make(config["width"]))
-optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
-for step in range(1, steps + 1):
-    loss = model(torch.ones(4, config["width"])).square().mean()
-    loss.backward()
-    optimizer.step()
-    print(f"step {step} of {steps} width {config['width']}", flush=True)
-dist.destroy_process_group()
-"""
-PARTS = """
-import torch
-
-
-def make(width):
-    return torch.nn.Linear(width, 1)
-"""
 # Rank 5 fails at step 10, and from 20 on without end; what was done before counts as resumed.
 UNRELIABLE = """
 import os, time
@@ -78,33 +48,6 @@ for step in range(begin + 1, 1000):
 @pytest.fixture
 def hands(tmp_path: Path, kind_cluster: KindCluster, namespace: str) -> Hands:
     return Hands(tmp_path, kind_cluster, namespace)
-
-
-def test_own_code_trains_in_three_commands(
-    hands: Hands, kind_cluster: KindCluster, namespace: str, foreign_image: str
-) -> None:
-    (hands.folder / "parts").mkdir()
-    for name, text in {"train.py": TRAIN, "parts/model.py": PARTS}.items():
-        (hands.folder / name).write_text(text)
-    (hands.folder / "config.json").write_text(json.dumps({"width": 8, "lr": 0.1}))
-    checked = hands.do("doctor")
-    assert checked.code == 0, checked
-    sent = hands.submit(
-        *("--nnodes", "2", "--image", foreign_image, "--name", "own"),
-        *("--cpu", "500m", "--memory", "1Gi", "--", "--steps", "40"),
-    )
-    assert re.search(r"code +3 files", sent.err + sent.out), sent
-    followed = hands.do("logs", "-f", "own")
-    assert followed.code == 0, followed
-    steps = re.findall(r"^a0 r0 +\| step (\d+) of 40 width 8$", followed.out, re.MULTILINE)
-    assert steps == [str(number) for number in range(1, 41)], followed
-    maps = partial(kind_cluster.get, "configmaps", "-n", namespace, "-l", "ddpjob.dev/code")
-    assert len(maps()["items"]) == 1
-    again = hands.do("rerun", "own", "--set", 'args=["train.py", "--steps", "3"]', "--wait")
-    assert again.code == 0, again
-    assert len(maps()["items"]) == 1  # both jobs have it
-    assert hands.do("delete", "own", "own-2", "-y", "--wait").code == 0
-    wait_until(lambda: not maps()["items"], 60, "end of the ConfigMap")
 
 
 def test_the_first_cause_is_found_in_three_commands(
