@@ -19,6 +19,7 @@ from ddpjob.cli.options import Context, Form, Kubeconfig, Namespace, Place
 from ddpjob.cli.say import note
 from ddpjob.cli.values import bad
 from ddpjob.client import why
+from ddpjob.client.creation import with_code
 from ddpjob.client.job import Job
 from ddpjob.client.selection import Query
 from ddpjob.client.snapshot import Snapshot
@@ -185,7 +186,6 @@ class Submission:
     def _job(self) -> Body:
         """Return the object of the job, checked. Prints what is wrong with it, and ends then."""
         from ddpjob.client.build import problems
-        from ddpjob.client.creation import with_code
 
         job = self._asked.job()
         has_spec = isinstance(why.part(job, "spec"), dict)
@@ -205,7 +205,6 @@ class Submission:
 
         A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
         """
-        from ddpjob.client.creation import with_code
         from ddpjob.client.generated import named
 
         maps = self._archive.config_maps() if self._archive else self._asked.config_maps

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpjob.client import why
-from ddpjob.client.documents import documents
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
@@ -34,6 +33,8 @@ def read_job(path: str) -> JobFile:
 
     Raises InvalidJob, whose path begins with that of the file.
     """
+    from ddpjob.client.documents import documents  # YAML is slow to import
+
     try:
         jobs, config_maps = parted(documents(path))
         if len(jobs) != 1:
