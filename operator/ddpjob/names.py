@@ -30,6 +30,8 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 RANK_LABEL = f"{GROUP}/rank"
 # What the job's agents and the operator know each other by, on the job's Service.
 TOKEN_ANNOTATION = f"{GROUP}/token"
+# On pods that a version before that has made: the job's own ConfigMap with the token.
+OLD_AGENT_ANNOTATION = f"{GROUP}/agent"
 # The same in the environment of the job's trainers.
 TOKEN_VARIABLE = "DDPJOB_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")

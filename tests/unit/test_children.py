@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,13 +20,14 @@ from ddpjob.cluster import (
     SERVICES,
     Resource,
 )
-from ddpjob.controller.controller import load_agent
+from ddpjob.controller.controller import Controller, load_agent
+from ddpjob.controller.memory import job_record
 from ddpjob.errors import Refused, cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
-from tests.builders import job_object
+from tests.builders import job_object, running
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -133,6 +135,20 @@ async def test_a_token_is_made_once_for_a_job_and_found_by_every_operator() -> N
     assert "digits-1-0" in await pod_names(cluster) and await tokens(cluster) == {token}
     service = await cluster.get(SERVICES, NAMESPACE, "digits")
     assert names.as_token(token) == service["metadata"]["annotations"][names.TOKEN_ANNOTATION]
+
+
+async def test_the_token_of_an_earlier_version_is_read_from_the_jobs_own_config_map() -> None:
+    cluster = Watched()
+    body = await submit(cluster)
+    desk, record, pod = Controller(cluster), job_record(body), running(0)
+    content = {"token": b64encode(b"t" * 32).decode()}
+    for name in ("digits-agent-0123abcd", "other"):
+        await cluster.create(
+            CONFIGMAPS, NAMESPACE, {"metadata": {"name": name}, "binaryData": content}
+        )
+    assert await desk.old_token(record, replace(pod, old_agent="digits-agent-0123abcd")) == "t" * 32
+    for name in ("", "other", "digits-agent-..", "digits-agent-99999999"):
+        assert await desk.old_token(record, replace(pod, old_agent=name)) == ""
 
 
 @pytest.mark.parametrize("token", ["", "short", "t" * 31 + " ", "\xe9" * 32])

@@ -177,6 +177,9 @@ class Watcher:
     def pods(self, job: JobRecord) -> list[PodRecord]:
         return [head.pod for head in self.found]
 
+    async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
+        return TOKEN
+
     def take_reports(
         self, job: JobRecord, report: Report | None, group: GroupReport | None
     ) -> None:
@@ -205,6 +208,16 @@ async def asking(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             run.cancel()
             await asyncio.wait([run])
             assert len(watcher.groups) == 0
+
+
+async def test_an_agent_of_an_earlier_version_is_asked_with_its_own_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as agent:
+        agent.pod = replace(agent.pod, token="")
+        async with asking(agent, monkeypatch) as watcher:
+            await until(lambda: watcher.answers)
+    assert set(agent.tokens) == {f"Bearer {TOKEN}"}
 
 
 async def test_a_request_is_held_and_another_order_is_given_at_once(

@@ -177,6 +177,9 @@ class Nodes:
     def pods(self, job: JobRecord) -> list[PodRecord]:
         return [*self.by_rank.values()]
 
+    async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
+        raise AssertionError
+
     def take_reports(
         self, job: JobRecord, report: Report | None, group: GroupReport | None
     ) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import math
+import re
 import time
+from base64 import b64decode
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +24,7 @@ from ddpjob.cluster import (
     Cluster,
     Resource,
 )
-from ddpjob.controller.memory import Caches, Memory, Rendered
+from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
 from ddpjob.plan.cleanup import SPARED_SECONDS
@@ -300,6 +302,16 @@ class Children:
             with suppress(NotFound, Conflict):
                 uid = existing["metadata"]["uid"]
                 await self.cluster.delete(resource, job.namespace, name, uid=uid)
+
+    async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
+        """Return the token of a pod that an earlier version has made; "" if it cannot be read."""
+        if not re.fullmatch(rf"{re.escape(job.name)}-agent-[0-9a-f]{{8}}", pod.old_agent):
+            return ""
+        try:
+            found = await self.cluster.get(CONFIGMAPS, job.namespace, pod.old_agent)
+            return names.as_token(b64decode(found["binaryData"]["token"]).decode())
+        except (ClusterError, KeyError, TypeError, ValueError):
+            return ""
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Body | None:
         try:

@@ -211,6 +211,10 @@ class Controller:
             if head is not None and (head.running and head.ip or head.result == "failed"):
                 yield Head(job, head, memory.order)
 
+    async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
+        """Return the token of a pod that an earlier version has made; "" if it cannot be read."""
+        return await self.reconciler.children.old_token(job, pod)
+
     def take_reports(
         self, job: JobRecord, report: Report | None, group: GroupReport | None
     ) -> None:

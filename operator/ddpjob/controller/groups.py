@@ -11,7 +11,7 @@ import resource
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
@@ -171,6 +171,9 @@ class Groups:
         """Ask one agent until cancelled."""
         while True:
             await asyncio.sleep(talk.pause())
+            if not head.pod.token:
+                token = await self._desk.old_token(head.job, head.pod)
+                head = head._replace(pod=replace(head.pod, token=token))
             answer = await self._ask(http, head, talk)
             if answer is not None:
                 talk.last, talk.missed = answer, 0

@@ -219,6 +219,10 @@ class Desk(Protocol):
         """Return a job's pods."""
         ...
 
+    async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
+        """Return the token of a pod that an earlier version has made; "" if it cannot be read."""
+        ...
+
     def take_reports(
         self, job: JobRecord, report: Report | None, group: GroupReport | None
     ) -> None:

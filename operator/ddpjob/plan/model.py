@@ -109,6 +109,8 @@ class PodRecord:
     agent_port: int = names.AGENT_PORT
     token: str = ""
     """What its agent knows the operator by; rank 0 alone has it."""
+    old_agent: str = ""
+    """The ConfigMap with the token, where an earlier version has made the pod."""
     spec_hash: str = ""
     root: str = ""
     """The root of its proof; see `proof`."""

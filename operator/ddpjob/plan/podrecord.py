@@ -59,6 +59,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         without_sandbox=_is_without_sandbox(status),
         agent_port=_port(annotations.get(names.AGENT_PORT_ANNOTATION, "")),
         token="" if place[1] else _token(spec),
+        old_agent=_bounded(annotations.get(names.OLD_AGENT_ANNOTATION, "")),
         spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
         root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),
         in_place=annotations.get(names.RESTART_ANNOTATION) == "InPlace",
