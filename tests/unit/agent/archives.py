@@ -4,6 +4,7 @@ import gzip
 import io
 import tarfile
 from collections.abc import Mapping
+from typing import Any
 
 FILES = {"train.py": b"print('here')\n", "pack/__init__.py": b"", "pack/net.py": b"SIZE = 4\n"}
 
@@ -31,7 +32,7 @@ def packed(files: Mapping[str, bytes] = FILES) -> bytes:
     return gzip.compress(tar(*(member(name, data) for name, data in files.items())), mtime=0)
 
 
-def special(kind: bytes, **fields: object) -> bytes:
+def special(kind: bytes, **fields: Any) -> bytes:
     """An archive with one good file, then a member of this kind."""
     return tar(member("train.py"), member("l", type=kind, **fields))
 
