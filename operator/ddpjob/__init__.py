@@ -16,7 +16,7 @@ _PLACES = {
     "Snapshot": "ddpjob.client.snapshot",
     **dict.fromkeys(("AsyncClient", "AsyncJob", "AsyncJobList"), "ddpjob.client.aio"),
     "launch": "ddpjob.client.launch",
-    "Run": "ddpjob.client.run",
+    "Run": "ddpjob.client.job",
     "LogLine": "ddpjob.client.logs",
     "Event": "ddpjob.client.events",
     "CodeArchive": "ddpjob.code.archive",
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from ddpjob.client.client import JobList as JobList
     from ddpjob.client.events import Event as Event
     from ddpjob.client.job import Job as Job
+    from ddpjob.client.job import Run as Run
     from ddpjob.client.launch import launch as launch
     from ddpjob.client.logs import LogLine as LogLine
-    from ddpjob.client.run import Run as Run
     from ddpjob.client.snapshot import Snapshot as Snapshot
     from ddpjob.code.archive import CodeArchive as CodeArchive
     from ddpjob.errors import AlreadyExists as AlreadyExists

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ddpjob import names
+from ddpjob.client import why
 from ddpjob.times import written
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
@@ -136,13 +137,13 @@ class Cluster:
     def pending(self, name: str, *, minutes: float = 12) -> Any:
         """A job for which there is no room."""
         self.job(name)
-        why = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu."
+        words = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu."
         since = ago(minutes=minutes)
         return self.status(
             name,
             state="Starting",
-            summary={"nodes": "0/2"},
-            conditions=[condition("Running", "False", "Unschedulable", why, since)],
+            summary={"nodes": "0/2", "reason": f"Unschedulable: {words}"},
+            conditions=[condition("Running", "False", "Unschedulable", words, since)],
         )
 
     def failed(self, name: str, **failure: Any) -> Any:
@@ -155,13 +156,14 @@ class Cluster:
             **failure,
         }
         ended = condition("Failed", "True", "MaxRestartsExceeded", "3 restarts; rank 5: ExitCode")
+        reason = f"MaxRestartsExceeded: {why.cause({'failure': cause}, 2)}"
         return self.status(
             name,
             state="Failed",
             attempt=2,
             restarts=2,
             worldSize=8,
-            summary={"nodes": "0/4", "step": "300/900", "loss": "0.912"},
+            summary={"nodes": "0/4", "step": "300/900", "loss": "0.912", "reason": reason},
             conditions=[ended, condition("Running", "False", "Finished")],
             failure=cause,
             nodes={"desired": 4, "failed": 4},

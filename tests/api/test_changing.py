@@ -126,7 +126,6 @@ def test_a_running_job_is_not_changed(cluster: Cluster, env: Mapping[str, str]) 
     ("options", "words"),
     [
         (["--set", "nnodes"], "--set: must be FIELD=VALUE, such as nnodes=4, got 'nnodes'"),
-        (["--set", "args.0=x"], "spec.args: has no fields; set it as a whole, as JSON"),
         (["--exclude-node", "a/b"], "--exclude-node: must be the name of a node, got 'a/b'"),
         (["--set", "nnodes=0"], "spec.nnodes: Invalid value: 0"),
     ],

@@ -298,9 +298,8 @@ def test_wait_gives_up_after_the_timeout(cluster: Cluster, env: Mapping[str, str
 def test_wait_gives_up_on_a_job_that_is_refused(cluster: Cluster, env: Mapping[str, str]) -> None:
     cluster.pending("one")
     text = 'pods "one-0-0" is forbidden: exceeded quota: team'
-    cluster.status(
-        "one", conditions=[condition("Running", "False", "CreateRefused", text, ago(minutes=1))]
-    )
+    refused = condition("Running", "False", "CreateRefused", text, ago(minutes=1))
+    cluster.status("one", conditions=[refused], summary={"reason": f"CreateRefused: {text}"})
     ended = ddpjob("wait", "one", "--refused-after", "1s", env=env)
     assert ended.code == 5 and ended.out == ""
     assert ended.err.endswith(

@@ -387,8 +387,7 @@ def test_a_list_of_jobs_is_a_table_in_which_nothing_is_live(
 ) -> None:
     cluster.job("digits")
     hostile = "<script>alert(1)</script>\x1b[31m\u202e"
-    pending = condition("Running", "False", "Unschedulable", hostile)
-    cluster.status("digits", state="Starting", conditions=[pending])
+    cluster.status("digits", state="Starting", summary={"reason": hostile})
     with Client(kubeconfig=kubeconfig) as client:
         text = client.jobs()._repr_html_()
     assert "<script" not in text and "&lt;script&gt;" in text

@@ -7,7 +7,6 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from ddpjob.client.documents import to_yaml
 from ddpjob.cluster import CONFIGMAPS
 from tests.api.jobs import Jobs
 from tests.api.processes import jobs as jobs  # noqa: PLC0414
-from tests.api.reading import Cluster, condition
+from tests.api.reading import Cluster
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.rights import account
-from tests.cluster.streaming import Kubelet
 from tests.terminal import Ended, Running, Terminal, ddpjob, environment
 
 TRAIN = """\
@@ -133,67 +131,30 @@ def test_a_dry_run_prints_what_would_be_created(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("code", ["folder", "none"])
 def test_what_a_dry_run_prints_is_applied_validated_and_submitted(
-    cluster: Cluster,
-    env: Mapping[str, str],
-    submit: Callable[..., Ended],
-    code: str,
-    tmp_path: Path,
+    cluster: Cluster, env: Mapping[str, str], submit: Callable[..., Ended], tmp_path: Path
 ) -> None:
     file = tmp_path / "job.yaml"
-    options = [*IMAGE, *(["--code", "none"] if code == "none" else [])]
-    printed = submit("train.py", *options, "--dry-run", "--", "--lr", "3e-4", "y")
-    file.write_text(printed.out)
-    name = list(yaml.safe_load_all(printed.out))[-1]["metadata"]["name"]
+    file.write_text(submit("train.py", *IMAGE, "--name", "one", "--dry-run", "--", "-q", "y").out)
     valid = ddpjob("validate", "-f", str(file), "--server", env=env)
     assert (valid.code, valid.out, valid.err) == (0, f"{file}: ok\n", "")
-    assert all_jobs(cluster) == [] and code_maps(cluster) == []
-
     rehearsed = submit("-f", str(file), "--dry-run=server")
-    assert rehearsed.code == 0 and f"{name} would be created" in rehearsed.err
+    assert rehearsed.code == 0 and "one would be created" in rehearsed.err
+    assert all_jobs(cluster) == [] and code_maps(cluster) == []
     sent = submit("-f", str(file))
-    assert sent.code == 0, sent.err
-    (job,) = all_jobs(cluster)
-    assert job["metadata"]["name"] == name and job["spec"]["suspend"] is False
-    assert job["spec"]["args"] == ["train.py", "--lr", "3e-4", "y"]
-    maps = code_maps(cluster)
-    if code == "folder":
-        assert [each["metadata"]["name"] for each in maps] == job["spec"]["code"]["configMaps"]
-        (owner,) = maps[0]["metadata"]["ownerReferences"]
-        assert owner["uid"] == job["metadata"]["uid"]
-        assert (
-            f"code      that of the job file, ConfigMap {maps[0]['metadata']['name']}" in sent.err
-        )
-    else:
-        assert maps == [] and "code " not in sent.err
-
+    (job,), (code,) = all_jobs(cluster), code_maps(cluster)
+    assert job["spec"]["suspend"] is False and job["spec"]["args"] == ["train.py", "-q", "y"]
+    assert [code["metadata"]["name"]] == job["spec"]["code"]["configMaps"]
+    assert code["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    assert f"code      that of the job file, ConfigMap {code['metadata']['name']}" in sent.err
     again = ddpjob("validate", str(file), "--server", env=env)
-    assert again.code == 0 and f"{name}: exists already; whether it may be changed" in again.err
+    assert again.code == 0 and "one: exists already; whether it may be changed" in again.err
     with Client(cluster.namespace, kubeconfig=cluster.server.kubeconfig) as client:
-        client.job(name).delete()
-        for each in maps:
-            path = CONFIGMAPS.path(cluster.namespace, each["metadata"]["name"])
-            with suppress(ApiError):  # the garbage collector may be first
-                cluster.server.request("DELETE", path)
-        assert client.submit(file).name == name and len(code_maps(cluster)) == len(maps)
-        client.job(name).delete()
+        client.job("one").delete()
+        assert client.submit(file).name == "one" and len(code_maps(cluster)) == 1
+        client.job("one").delete()
     cluster.server.kubectl("apply", "-n", cluster.namespace, "-f", str(file))
-    (job,) = all_jobs(cluster)
-    assert job["spec"]["args"] == ["train.py", "--lr", "3e-4", "y"]
     assert "unchanged" in cluster.server.kubectl("apply", "-n", cluster.namespace, "-f", str(file))
-
-
-def test_a_large_archive_of_a_dry_run_is_applied_by_the_server(
-    cluster: Cluster, project: Path, submit: Callable[..., Ended]
-) -> None:
-    (project / "weights.bin").write_bytes(os.urandom(3 * 2**19))  # two ConfigMaps
-    printed = submit("train.py", *IMAGE, "--name", "digits", "--dry-run").out
-    apply = ("apply", "-n", cluster.namespace, "-f", "-")
-    assert "Too long" in cluster.server.kubectl(*apply, input=printed, check=False)
-    cluster.server.kubectl(*apply, "--server-side", input=printed)
-    (job,) = all_jobs(cluster)
-    assert len(job["spec"]["code"]["configMaps"]) == len(code_maps(cluster)) == 2
 
 
 def test_validate_asks_the_server_for_what_only_a_cluster_knows(
@@ -256,15 +217,11 @@ def test_wrong_options_are_named(
     for words, text in (
         ([], "error: FILE.py: is required, or -m MODULE, or -f job.yaml"),
         (["train.py"], "error: spec.image: is required\n  next: --image IMAGE"),
-        (["train.py", *IMAGE, "--name", "UPPER"], "metadata.name: must be a DNS-1035 label"),
         (["job.yaml", *IMAGE], "a job file is named with -f"),
         (["train.py", "-m", "x", *IMAGE], "give a script or a module, not both"),
         (["train.py", "--lr", "1"], "(the script's own arguments stand after --)"),
-        (["train.py", *IMAGE, "--nnodes", "0"], "--nnodes"),
         (["train.py", *IMAGE, "--cpu", "many"], "spec.resources.limits.cpu"),
-        (["train.py", *IMAGE, "--dry-run=both"], "--dry-run"),
         (["-f", "gone.yaml"], "error: gone.yaml: cannot be read: No such file"),
-        (["-f", "config.json"], "error: apiVersion: "),
     ):
         ended = submit(*words)
         assert ended.code == 2 and text in ended.err, ended.err
@@ -358,26 +315,19 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_process_that_ends_before_the_code_is_there(
-    cluster: Cluster, submit: Callable[..., Ended], env: Mapping[str, str], number: signal.Signals
+def test_a_process_that_is_killed_before_the_code_is_there(
+    cluster: Cluster, submit: Callable[..., Ended], env: Mapping[str, str]
 ) -> None:
     path = held_config_map(cluster, submit)
     with Running("submit", "train.py", *IMAGE, env=env) as running:
         until(lambda: all_jobs(cluster))
-        time.sleep(0.3)  # it waits until the ConfigMap is gone
-        assert all_jobs(cluster)[0]["spec"]["suspend"] is True
-        os.kill(running.process.pid, number)
-        ended = running.end()
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.end()
     change = {"metadata": {"finalizers": None}}
     cluster.server.request("PATCH", path, change, kind="merge-patch+json")
-    if number == signal.SIGINT:
-        assert ended.code == 130 and "stopped: no job was created" in ended.err
-        assert all_jobs(cluster) == []
-    else:
-        # It holds nothing, and its code can still be sent: as a new job.
-        assert [job["spec"]["suspend"] for job in all_jobs(cluster)] == [True]
-        assert submit("train.py", *IMAGE).code == 0
+    # It holds nothing, and its code can still be sent: as a new job.
+    assert [job["spec"]["suspend"] for job in all_jobs(cluster)] == [True]
+    assert submit("train.py", *IMAGE).code == 0
 
 
 def test_a_terminal_shows_the_start_and_ctrl_c_detaches(
@@ -388,8 +338,8 @@ def test_a_terminal_shows_the_start_and_ctrl_c_detaches(
     with Terminal(*words, env=env) as terminal:
         terminal.until("digits created: 2 nodes x 1 process")
         why = "0/9 nodes are available: 9 Insufficient nvidia.com/gpu."
-        reason = [condition("Running", "False", "Unschedulable", why)]
-        cluster.status("digits", state="Starting", summary={"nodes": "0/2"}, conditions=reason)
+        summary = {"nodes": "0/2", "reason": f"Unschedulable: {why}"}
+        cluster.status("digits", state="Starting", summary=summary)
         terminal.until(f"0/2 nodes: Unschedulable: {why}")
         terminal.type("\x03")
         ended = terminal.end()
@@ -408,12 +358,7 @@ def test_a_job_that_no_operator_takes_is_noted(
 ) -> None:
     with Running("submit", "train.py", "--watch", "--name", "digits", *IMAGE, env=env) as running:
         running.until("no operator has taken the job yet: see ddpjob doctor")
-        ended_with = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}
-        cluster.status(
-            "digits",
-            state="Failed",
-            conditions=[{**condition("x", "y", "z"), **ended_with, "message": "too late"}],
-        )
+        cluster.status("digits", state="Failed", summary={"reason": "DeadlineExceeded"})
         ended = running.end()
     assert ended.code == 1 and "digits failed: DeadlineExceeded" in ended.err
 
@@ -465,38 +410,3 @@ def test_a_status_of_the_time_before_its_code_ends_no_looking_on(
         ended = running.end()
     assert ended.code == 0 and "digits succeeded" in ended.err + ended.out
     assert "it starts with" not in ended.err
-
-
-@pytest.mark.deep
-async def test_a_terminal_shows_a_job_from_its_code_to_its_end(
-    jobs: Jobs,
-    project: Path,
-    tmp_path: Path,
-    api_server: ApiServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(project)
-    path = tmp_path / "kubeconfig"
-    api_server.write_kubeconfig(path, token=api_server.token, namespace=jobs.namespace)
-
-    def log(namespace: str, pod: str) -> Path:
-        return tmp_path / f"{namespace}.digits" / "logs" / f"{pod}.log"
-
-    def shown() -> Ended:
-        words = ["submit", "train.py", "--name", "digits", "--nnodes", "2", *IMAGE, "--", "-x"]
-        with Terminal(*words, env=environment(path)) as terminal:
-            return terminal.end()
-
-    with Kubelet(api_server, "local", log=log):
-        ended = await asyncio.to_thread(shown)
-    assert ended.code == 0, ended.out
-    lines = [line for line in ended.out.splitlines() if "ddpjob-agent" not in line]
-    patterns = (
-        r"code      3 files, .* ConfigMap ddpjob-code-.*",
-        rf"job       {jobs.namespace}/digits created: 2 nodes x 1 process",
-        r"a0 r0 \| rank 0 lr 1\.0 \['-x'\]",
-        r"digits succeeded",
-    )
-    places = [n for p in patterns for n, line in enumerate(lines) if re.fullmatch(p, line)]
-    assert len(places) == len(patterns) and places == sorted(places), ended.out
-    assert "rank 1" not in ended.out

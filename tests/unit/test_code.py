@@ -6,9 +6,6 @@ import hashlib
 import io
 import os
 import shutil
-import socket
-import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -21,9 +18,8 @@ from hypothesis import strategies as st
 from ddpjob.api.code import Code
 from ddpjob.code.archive import PART_BYTES, CodeArchive, pack, verify
 from ddpjob.errors import InvalidJob
-from ddpjob_agent.archive import members, unpack
+from ddpjob_agent.archive import unpack
 from tests.repositories import add_submodule, commit, run_git, write
-from tests.terminal import Ended, environment
 from tests.unit.agent.archives import HOSTILE
 
 TRAIN = {"train.py": "import pack.net\n", "pack/__init__.py": "", "pack/net.py": "SIZE = 4\n"}
@@ -102,40 +98,6 @@ def test_a_subfolder_of_a_repository_is_sent_alone(repository: Path) -> None:
 def test_files_that_are_deleted_are_not_missed(repository: Path) -> None:
     (repository / "pack/net.py").unlink()
     assert pack(repository).files == ("pack/__init__.py", "train.py")
-
-
-def test_a_folder_in_the_place_of_a_tracked_file_is_sent(repository: Path) -> None:
-    (repository / "train.py").unlink()
-    write(repository, **{"train.py/__main__.py": ""})
-    assert pack(repository).files == ("pack/__init__.py", "pack/net.py", "train.py/__main__.py")
-
-
-def submitted(folder: Path) -> Ended:
-    """What submit says to somebody who may not do all that root may."""
-    rights = "-dac_override,-dac_read_search"
-    command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights]
-    words = ["-m", "ddpjob", "submit", "train.py", "--image", "i", "--dry-run=client"]
-    ended = subprocess.run(
-        [*(command if os.geteuid() == 0 else ()), sys.executable, *words],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("kind", ["folder", "repository"])
-def test_what_may_not_be_read_is_not_left_out_in_silence(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    folder: Path = request.getfixturevalue(kind)
-    write(folder, **{"new/b.py": ""})
-    (folder / "new").chmod(0)
-    ended = submitted(folder)
-    (folder / "new").chmod(0o755)
-    assert ended.code == 2 and "/new' cannot be read: Permission denied" in ended.err, ended.err
 
 
 def test_commit_and_changes_are_told(repository: Path) -> None:
@@ -265,14 +227,6 @@ def test_a_link_to_a_file_that_is_sent_becomes_a_copy(folder: Path) -> None:
     assert found["net.py"] == found["pack/again.py"] == found["pack/net.py"]
 
 
-def test_a_link_to_a_folder_that_is_sent_becomes_a_copy(folder: Path) -> None:
-    (folder / "pack/link.py").symlink_to("net.py")
-    (folder / "a").symlink_to("pack")
-    found = contents(pack(folder))
-    assert found["a/net.py"] == found["a/link.py"] == b"SIZE = 4\n"
-    assert {"a/__init__.py", "pack/link.py"} <= set(found)
-
-
 def test_a_link_out_of_the_folder_is_refused_unless_it_is_named(folder: Path) -> None:
     write(folder.parent, outside="here")
     (folder / "link").symlink_to("../outside")
@@ -281,8 +235,10 @@ def test_a_link_out_of_the_folder_is_refused_unless_it_is_named(folder: Path) ->
     assert step == "add it to .ddpjobignore, or send the file with --code-include 'link'"
     assert contents(pack(folder, names=["link"]))["link"] == b"here"
     (folder / "link").unlink()
-    (folder / "link").symlink_to("..")
-    assert refused(folder)[1] == "add it to .ddpjobignore"
+    for target in ("..", "pack"):
+        (folder / "link").symlink_to(target)
+        assert refused(folder)[1] == "add it to .ddpjobignore"
+        (folder / "link").unlink()
 
 
 def test_no_file_is_read_through_a_folder_that_has_become_a_link(repository: Path) -> None:
@@ -293,27 +249,8 @@ def test_no_file_is_read_through_a_folder_that_has_become_a_link(repository: Pat
     assert pack(repository).files == (".ddpjobignore", "train.py")
 
 
-def test_links_that_lead_to_ever_more_files_are_not_followed_to_their_end(folder: Path) -> None:
-    write(folder, **{"d00/file": ""})
-    for number in range(1, 40):
-        (folder / f"d{number:02}").mkdir()
-        for name in "ab":
-            (folder / f"d{number:02}/{name}").symlink_to(f"../d{number - 1:02}")
-    begin = time.process_time()
-    assert refusal(folder).startswith("more than 10,000 files")
-    assert time.process_time() - begin < 10  # s; there would be 2 to the 39th of them
-
-
 def test_a_link_that_leads_to_nothing_here_is_left_out(folder: Path) -> None:
     (folder / ".#train.py").symlink_to("user@host.1234")
-    assert len(pack(folder).files) == 3
-
-
-def test_what_is_no_file_is_left_out(folder: Path) -> None:
-    os.mkfifo(folder / "fifo")
-    with socket.socket(socket.AF_UNIX) as server:
-        os.chdir(folder)
-        server.bind("socket")
     assert len(pack(folder).files) == 3
 
 
@@ -360,16 +297,11 @@ def test_a_large_folder_is_refused_before_a_byte_is_read(folder: Path) -> None:
     assert rule.startswith("50 GiB before gzip, limit 64 MiB. Largest: data.bin 50 GiB, ")
 
 
-def test_more_files_than_an_archive_may_have_are_refused_before_all_are_listed(
-    folder: Path,
-) -> None:
-    for number in range(10_050):
-        path = folder / "images" / str(number % 50) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    rule = refusal(folder)
-    assert rule.startswith("more than 10,000 files. Of the first, ")
-    assert rule.endswith(" are in 'images'")
+def test_more_files_than_an_archive_may_have_are_refused(folder: Path) -> None:
+    (folder / "images").mkdir()
+    for number in range(10_001):
+        (folder / "images" / f"{number}.png").touch()
+    assert refusal(folder) == "more than 10,000 files"
 
 
 # ---- The bytes
@@ -407,15 +339,6 @@ def test_the_bytes_are_these(folder: Path) -> None:
     plain = gzip.decompress(data)
     digest = hashlib.sha256(plain).hexdigest()
     assert digest == "db6b7f591a436339582d0151c2bbdcc3930f968b62a99a065d09546d3460cb78"
-
-
-def test_executable_files_stay_so(folder: Path, tmp_path: Path) -> None:
-    (folder / "run.sh").write_text("#!/bin/sh\n")
-    (folder / "run.sh").chmod(0o744)
-    (tmp_path / "to").mkdir()
-    unpack(pack(folder).data, str(tmp_path / "to"))
-    assert os.access(tmp_path / "to/run.sh", os.X_OK)
-    assert not (tmp_path / "to/train.py").stat().st_mode & 0o111
 
 
 paths = st.from_regex(r"\A[a-zA-Zäß][a-zA-Z0-9_. é-]{0,20}(/[a-z][a-z0-9]{0,9}){0,3}\Z")
@@ -489,15 +412,9 @@ def test_parts_are_joined_and_their_sum_is_checked(folder: Path) -> None:
         verify(halves[:1])
 
 
-def test_files_of_elsewhere_are_packed_under_their_own_paths(tmp_path: Path) -> None:
-    folder, empty = tmp_path / "folder", tmp_path / "empty"
-    empty.mkdir()
-    write(folder, **{"train.py": "one", "call.py": "old"})
-    (tmp_path / "made").write_text("new")
-    extra = {"call.py": tmp_path / "made", "zz.py": tmp_path / "made"}
+def test_further_files_are_packed_with_those_of_the_folder(folder: Path) -> None:
+    extra = {"train.py": b"new", "zz.py": b"2"}
     found = pack(folder, extra=extra)
-    assert found.files == ("call.py", "train.py", "zz.py") and found.size == 9
-    contents = {path: b"".join(content or ()) for path, _, content in members(found.data)}
-    assert contents == {"call.py": b"new", "train.py": b"one", "zz.py": b"new"}
-    assert pack(empty, extra=extra).files == ("call.py", "zz.py")
-    assert pack(folder, extra=extra).sha256 == found.sha256 != pack(folder).sha256
+    assert (found.files, found.size) == ((*sorted(TRAIN), "zz.py"), 13)
+    assert contents(found)["train.py"] == b"new"
+    assert pack(None, extra=extra).files == ("train.py", "zz.py")

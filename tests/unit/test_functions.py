@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from ddpjob.client.functions import SCRIPT, Call, describe
-from ddpjob.client.launch import packed
 from ddpjob.errors import InvalidJob
 from tests.cells import Notebook
 
@@ -240,12 +239,3 @@ def test_arguments_are_json_that_the_function_takes(
     with pytest.raises(InvalidJob) as refused:
         describe(takes, args, kwargs, Path(__file__).parents[2])
     assert words in str(refused.value)
-
-
-def test_files_that_are_named_are_sent_with_a_function(tmp_path: Path) -> None:
-    write(tmp_path / "code/.env", "A=1\n")
-    with pytest.raises(InvalidJob, match="--code-include '.env'"):
-        packed(tmp_path / "code", {}, [])
-    sent = packed(tmp_path / "code", {SCRIPT: b""}, [".env"])
-    assert sent and sent.files == (".env", SCRIPT)
-    assert packed(None, {}, []) is None

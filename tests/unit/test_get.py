@@ -51,24 +51,12 @@ def test_what_an_earlier_attempt_waited_for_does_not_count() -> None:
     ended = {"attempt": 0, "reason": "StartupDeadlineExceeded", "endTime": timestamp(NOW - 60)}
     status = {
         "state": "Restarting",
+        "summary": {"reason": "Unschedulable: no GPU"},
         "conditions": [running_false("Unschedulable", "no GPU", 3600)],
         "goodput": {"since": timestamp(NOW - 3500)},
         "history": [ended],
     }
     assert row(job(status), NOW)[-1] == "Unschedulable 1m: no GPU"
-
-
-def test_of_an_older_operator_the_reason_is_made_of_its_conditions() -> None:
-    status = {"state": "Starting", "conditions": [running_false("Unschedulable", "no GPU", 720)]}
-    assert row(job(status), NOW)[-1] == "Unschedulable 12m: no GPU"
-    refused = {"conditions": [{"type": "Accepted", "status": "False", "reason": "Invalid"}]}
-    assert row(job(refused), NOW)[-1] == "Invalid"
-    failure = {"rank": 13, "node": "gpu-17", "reason": "ExitCode", "message": "CUDA error"}
-    restarting: dict[str, Any] = {"state": "Restarting", "failure": failure}
-    restarting["conditions"] = [running_false("ExitCode", "r13", 3)]
-    assert row(job(restarting), NOW)[-1] == "ExitCode r13 gpu-17: CUDA error"
-    plain = {"state": "Starting", "conditions": [running_false("Starting", "pods", 3)]}
-    assert row(job(plain), NOW)[-1] == ""
 
 
 def test_wide_rows_have_as_many_cells_as_headings() -> None:

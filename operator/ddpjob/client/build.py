@@ -12,7 +12,7 @@ from typing import Any
 from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
 from ddpjob.client import why
-from ddpjob.client.edits import program
+from ddpjob.client.edits import program, put
 from ddpjob.client.generated import GENERATED
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
@@ -53,37 +53,40 @@ class JobOptions:
 def build_job(options: JobOptions, base: Mapping[str, Any] | None = None) -> Body:
     """Return the object of the job that `options` describe, or that they make of `base`.
 
-    Without a name it has `generateName`. Raises InvalidJob for a part of `base` that is of another
-    type; `problems` finds what else is wrong with the job.
+    Without a name it has `generateName`. A part of `base` that is of another type is replaced;
+    `problems` finds what else is wrong. Raises InvalidJob for a spec or metadata that is no object.
     """
-    head = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": None, "spec": None}
+    head = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {}, "spec": {}}
     job: Body = head if base is None else deepcopy(dict(base))
     job.pop("status", None)
-    spec = job["spec"] = _object(job, "spec")
+    for part in ("metadata", "spec"):
+        if job.get(part) is None:
+            job[part] = {}
+        if not isinstance(job[part], dict):
+            raise InvalidJob(part, "must be an object", job[part])
+    spec, metadata = job["spec"], job["metadata"]
     _set_program(spec, options)
-    plain = {
-        "image": options.image,
-        "nnodes": options.nnodes,
-        "nprocPerNode": options.nproc_per_node,
-        "hangTimeoutSeconds": options.hang_timeout_seconds,
+    claim, colon, path = (options.checkpoint or "").partition(":")
+    volume = {"persistentVolumeClaim": {"claimName": claim}}
+    fields: dict[tuple[str, ...], Any] = {
+        ("image",): options.image,
+        ("nnodes",): options.nnodes,
+        ("nprocPerNode",): options.nproc_per_node,
+        ("hangTimeoutSeconds",): options.hang_timeout_seconds,
+        ("checkpoint", "volume"): volume if claim else None,
+        ("checkpoint", "mountPath"): path if colon else None,
+        ("failurePolicy", "maxRestarts"): options.max_restarts,
     }
-    spec.update({name: value for name, value in plain.items() if value is not None})
+    for place, value in fields.items():
+        if value is not None:
+            put(spec, place, value)
     _set_resources(spec, options)
-    _set_environment(spec, options)
-    if options.checkpoint is not None:
-        spec["checkpoint"] = _checkpoint(_object(spec, "checkpoint", "spec."), options.checkpoint)
-    if options.max_restarts is not None:
-        policy = spec["failurePolicy"] = _object(spec, "failurePolicy", "spec.")
-        policy["maxRestarts"] = options.max_restarts
-    if options.image_pull_secrets:
-        secrets = _list(spec, "imagePullSecrets")
-        known = [secret.get("name") for secret in secrets if isinstance(secret, Mapping)]
-        wanted = dict.fromkeys(options.image_pull_secrets)
-        spec["imagePullSecrets"] = secrets + [{"name": n} for n in wanted if n not in known]
+    _add_environment(spec, options)
+    secrets: list[Any] = [{"name": name} for name in options.image_pull_secrets]
+    _append(spec, "imagePullSecrets", secrets)
     _set_name(job, options.name)
-    if options.labels:
-        metadata = job["metadata"]
-        metadata["labels"] = {**_object(metadata, "labels", "metadata."), **options.labels}
+    for label, text in options.labels.items():
+        put(metadata, ("labels", label), text)
     return job
 
 
@@ -112,7 +115,7 @@ def stem(args: Sequence[str]) -> str:
 
 
 def _set_name(job: Body, name: str | None) -> None:
-    metadata = job["metadata"] = _object(job, "metadata")
+    metadata = job["metadata"]
     if name is not None:
         metadata["name"] = name
     if metadata.get("name") is not None:
@@ -131,67 +134,43 @@ def _set_program(spec: Body, options: JobOptions) -> None:
         if spec.get("launcher") == "none":
             del spec["launcher"]
     if options.script_args is not None:
-        spec["args"] = [*program(spec, _list(spec, "args")), *options.script_args]
+        args = spec.get("args")
+        old = program(spec, args) if isinstance(args, list) else ()
+        spec["args"] = [*old, *options.script_args]
 
 
 def _set_resources(spec: Body, options: JobOptions) -> None:
     wanted: dict[str, Any] = {"cpu": options.cpu, "memory": options.memory}
-    wanted = {name: text for name, text in wanted.items() if text is not None}
-    if not wanted and options.gpus is None:
-        return
-    resources = spec["resources"] = _object(spec, "resources", "spec.")
-    limits = resources["limits"] = _object(resources, "limits", "spec.resources.")
-    requests = resources["requests"] = _object(resources, "requests", "spec.resources.")
+    replaced = [name for name, text in wanted.items() if text is not None]
+    kinds = {
+        part: [*filter(is_gpu, why.part(spec, "resources", part) or ())]
+        for part in ("limits", "requests")
+    }
     if options.gpus is not None:
-        kinds = [name for name in limits if is_gpu(name)]
-        for name in {*kinds, *filter(is_gpu, requests)}:
-            limits.pop(name, None)
-            requests.pop(name, None)
-        if options.gpus:
-            wanted[kinds[0] if kinds else GPU] = options.gpus
-    for name, amount in wanted.items():
-        limits[name] = amount
-        requests.pop(name, None)  # then the request is the limit
+        kind = next(iter(kinds["limits"]), GPU)
+        replaced += [kind, *kinds["limits"], *kinds["requests"]]
+        wanted[kind] = options.gpus or None
+    for name in replaced:
+        put(spec, ("resources", "limits", name), wanted.get(name))
+        put(spec, ("resources", "requests", name), None)  # then the request is the limit
     for part in ("requests", "limits"):
-        if not resources[part]:
-            del resources[part]
+        if replaced and not spec["resources"][part]:
+            del spec["resources"][part]
 
 
-def _set_environment(spec: Body, options: JobOptions) -> None:
-    if options.env:
-        kept = [
-            variable
-            for variable in _list(spec, "env")
-            if not (isinstance(name := why.part(variable, "name"), str) and name in options.env)
-        ]
-        new: list[Any] = [{"name": name, "value": value} for name, value in options.env.items()]
-        spec["env"] = kept + new
-    if options.env_from_secret:
-        sources = _list(spec, "envFrom")
-        new = [{"secretRef": {"name": name}} for name in dict.fromkeys(options.env_from_secret)]
-        spec["envFrom"] = sources + [source for source in new if source not in sources]
+def _add_environment(spec: Body, options: JobOptions) -> None:
+    env = spec.get("env")
+    if options.env and isinstance(env, list):
+        spec["env"] = [each for each in env if why.text(each, "name") not in options.env]
+    variables = [{"name": name, "value": value} for name, value in options.env.items()]
+    _append(spec, "env", variables)
+    _append(spec, "envFrom", [{"secretRef": {"name": name}} for name in options.env_from_secret])
 
 
-def _checkpoint(checkpoint: Body, text: str) -> Body:
-    claim, colon, path = text.partition(":")
-    checkpoint["volume"] = {"persistentVolumeClaim": {"claimName": claim}}
-    return {**checkpoint, "mountPath": path} if colon else checkpoint
-
-
-def _object(parent: Body, name: str, where: str = "") -> Body:
-    """Return a copy of the object at a field, empty if there is none. Raises InvalidJob."""
-    found = parent.get(name)
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise InvalidJob(f"{where}{name}", "must be an object", found)
-    return dict(found)
-
-
-def _list(spec: Body, name: str) -> list[Any]:
-    found = spec.get(name)
-    if found is None:
-        return []
-    if not isinstance(found, list):
-        raise InvalidJob(f"spec.{name}", "must be a list", found)
-    return list(found)
+def _append(spec: Body, field: str, items: Sequence[Any]) -> None:
+    """Append those of the items to a list of the spec that it does not have."""
+    if items and not isinstance(spec.get(field), list):
+        spec[field] = []
+    for item in items:
+        if item not in spec[field]:
+            spec[field].append(item)

@@ -76,20 +76,15 @@ def history(status: Any, processes: int) -> list[dict[str, Any]]:
     """Return the rounds that are over, oldest first. `processes` are those of each pod."""
     found = why.part(status, "history")
     entries = found[-MAX_ENTRIES:] if isinstance(found, list) else []
-    return [_attempt(entry, status, processes) for entry in entries if isinstance(entry, Mapping)]
+    return [_attempt(entry, processes) for entry in entries if isinstance(entry, Mapping)]
 
 
-def _attempt(entry: Mapping[str, Any], status: Any, processes: int) -> dict[str, Any]:
-    number, round_ = why.number(entry, "attempt") or 0, why.number(entry, "round") or 0
-    last = why.part(status, "failure")
-    place = (why.number(last, "attempt"), why.number(last, "round") or 0)
-    # An older operator writes these of the last failure alone.
-    source = [entry, last] if place == (number, round_) else [entry]
+def _attempt(entry: Mapping[str, Any], processes: int) -> dict[str, Any]:
     began, ended = (unix_seconds(why.text(entry, key)) for key in ("startTime", "endTime"))
     reason = why.text(entry, "reason", limit=63)
     return {
-        "attempt": number,
-        "round": round_,
+        "attempt": why.number(entry, "attempt") or 0,
+        "round": why.number(entry, "round") or 0,
         "startTime": why.text(entry, "startTime", limit=64) or None,
         "endTime": why.text(entry, "endTime", limit=64) or None,
         "seconds": None if began is None or ended is None else max(0, int(ended - began)),
@@ -98,23 +93,17 @@ def _attempt(entry: Mapping[str, Any], status: Any, processes: int) -> dict[str,
         "charged": why.part(entry, "charged") is True,
         "failed": reason not in NO_FAILURES,
         "reason": reason,
-        **_details(source, processes),
+        **_details(entry, processes),
     }
 
 
-def _details(source: Sequence[Any], processes: int) -> dict[str, Any]:
-    """Return what is known of a failure: the first of these that has it."""
-    places = [why.place(each, processes) for each in source]
-    ranks, nodes = zip(*places, strict=True)
+def _details(failure: Mapping[str, Any], processes: int) -> dict[str, Any]:
+    """Return what is known of a failure."""
     texts = {"pod": 253, "node": 253, "signal": 63, "exception": 253, "message": MAX_MESSAGE}
-    found: dict[str, Any] = {
-        name: next(filter(None, (why.text(each, name, limit=limit) for each in source)), None)
-        for name, limit in texts.items()
-    }
-    codes = [why.number(each, "exitCode") for each in source]
-    for name, numbers in (("rank", ranks), ("nodeRank", nodes), ("exitCode", codes)):
-        found[name] = next((number for number in numbers if number is not None), None)
-    return found
+    found = {name: why.text(failure, name, limit=limit) or None for name, limit in texts.items()}
+    rank, node_rank = why.place(failure, processes)
+    exit_code = why.number(failure, "exitCode")
+    return {**found, "rank": rank, "nodeRank": node_rank, "exitCode": exit_code}
 
 
 def _cause(job: Snapshot) -> dict[str, Any] | None:
@@ -126,7 +115,7 @@ def _cause(job: Snapshot) -> dict[str, Any] | None:
         "attempt": why.number(failure, "attempt") or 0,
         "round": why.number(failure, "round") or 0,
         "reason": why.text(failure, "reason", limit=63),
-        **_details([failure], job.processes_per_node),
+        **_details(failure, job.processes_per_node),
         "time": why.text(failure, "time", limit=64) or None,
         "traceback": printable_lines(traceback, MAX_TRACEBACK)
         if isinstance(traceback, str)

@@ -13,14 +13,15 @@ from typing import Any
 import orjson
 
 from ddpjob import names
+from ddpjob.client import why
+from ddpjob.cluster import is_name
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
 # A dot that no backslash precedes.
 _DOT = re.compile(r"(?<!\\)\.")
-# A node's name.
-_NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+# Where a pod's template has the terms of its nodes.
+_TERMS = ("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
 # Characters of a job's name, as `api.MAX_NAME` has them behind a slow import.
 MAX_NAME = 52
 # What a new object does not take over from the one that it is like.
@@ -50,13 +51,13 @@ class Setting:
 
 
 def with_settings(spec: Mapping[str, Any], settings: Iterable[Setting]) -> Body:
-    """Return the spec with the settings. Raises InvalidJob for a field of what has no fields."""
+    """Return the spec with the settings."""
     found = deepcopy(dict(spec))
     for setting in settings:
         if setting.path[0] == "env" and len(setting.path) == 2:
             found["env"] = _with_variable(found.get("env"), setting.path[1], setting.value)
         else:
-            _put(found, setting)
+            put(found, setting.path, setting.value)
     return found
 
 
@@ -66,40 +67,33 @@ def without_nodes(spec: Mapping[str, Any], nodes: Sequence[str]) -> Body:
     Raises InvalidJob for what is no name of a node.
     """
     for node in nodes:
-        if not _NODE.fullmatch(node):
+        if not is_name(node):
             raise InvalidJob("--exclude-node", f"must be the name of a node, got {node!r}", node)
     found = deepcopy(dict(spec))
     if not nodes:
         return found
-    template = found["template"] = _child(found, "template")
-    _keep_off(template, nodes)
-    master = found.get("master")
+    templates = [found.setdefault("template", {})]
+    own = why.part(found, "master", "template")
     # A list of rank 0's own would replace that of all pods.
-    if isinstance(master, dict) and _terms(master.get("template")):
-        _keep_off(master["template"], nodes)
+    if why.part(own, *_TERMS, "nodeSelectorTerms"):
+        templates.append(own)
+    off = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    for parent in templates:
+        for name in _TERMS:
+            parent = parent.setdefault(name, {})
+        for term in parent.setdefault("nodeSelectorTerms", [{}]):  # each is an alternative
+            fields = term.setdefault("matchFields", [])
+            fields += [each for each in off if each not in fields]
     return found
 
 
 def with_script_args(spec: Mapping[str, Any], words: Sequence[str]) -> Body:
     """Return the spec with other arguments for its script. Raises InvalidJob without a script."""
     args = spec.get("args") or []
-    if isinstance(words, str):
-        raise InvalidJob("script_args", f"must be a list of strings, got {words!r}", words)
     if not args:
         rule = "is empty, so there is no script that takes other arguments; set args as a whole"
         raise InvalidJob("spec.args", rule, args)
-    kept = program(spec, args)
-    if spec.get("command") and not kept and _hides_script(spec["command"], args):
-        rule = "which of these words are the script's own cannot be told; give all by --set args=…"
-        raise InvalidJob("spec.args", rule, args)
-    return {**spec, "args": [*kept, *words]}
-
-
-def _hides_script(command: Sequence[Any], args: Sequence[Any]) -> bool:
-    """Return whether a script may stand among these arguments, and not in the command."""
-    words = [str(word) for word in command]
-    in_command = "-m" in words or any(word.endswith(".py") for word in words)
-    return not in_command and any(word == "-m" or ".py" in word for word in map(str, args))
+    return {**spec, "args": [*program(spec, args), *words]}
 
 
 def program(spec: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
@@ -190,44 +184,14 @@ def _with_variable(env: Any, name: str, value: str) -> list[Any]:
     return [*kept, {"name": name, "value": value}]
 
 
-def _put(spec: Body, setting: Setting) -> None:
-    parent = spec
-    for position, name in enumerate(setting.path[:-1]):
-        child = parent.setdefault(name, {})
-        if child is None:
-            child = parent[name] = {}
-        if not isinstance(child, dict):
-            where = ".".join(("spec", *setting.path[: position + 1]))
-            raise InvalidJob(where, "has no fields; set it as a whole, as JSON", child)
-        parent = child
-    if setting.value is None:
-        parent.pop(setting.path[-1], None)
+def put(body: Body, path: Sequence[str], value: Any) -> None:
+    """Set a field, or remove it for None. What has no fields becomes an object."""
+    *parents, last = path
+    for name in parents:
+        if not isinstance(body.get(name), dict):
+            body[name] = {}
+        body = body[name]
+    if value is None:
+        body.pop(last, None)
     else:
-        parent[setting.path[-1]] = setting.value
-
-
-def _child(parent: Body, name: str) -> Body:
-    found = parent.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _terms(template: Any) -> Any:
-    for name in ("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms"):
-        template = template.get(name) if isinstance(template, dict) else None
-    return template
-
-
-def _keep_off(template: Body, nodes: Sequence[str]) -> None:
-    """Add the nodes to each term of the overlay: terms are alternatives."""
-    given = _terms(template) or [{}]
-    parent = template
-    for name in ("spec", "affinity", "nodeAffinity", _REQUIRED):
-        parent[name] = _child(parent, name)
-        parent = parent[name]
-    terms = []
-    for term in given:
-        fields = list(term.get("matchFields") or []) if isinstance(term, dict) else []
-        off = [{"key": "metadata.name", "operator": "NotIn", "values": [n]} for n in nodes]
-        new = [each for each in off if each not in fields]
-        terms.append({**term, "matchFields": fields + new} if isinstance(term, dict) else term)
-    parent["nodeSelectorTerms"] = terms
+        body[last] = value

@@ -63,14 +63,11 @@ class Job(Followed):
         The job runs on in all of these cases.
         """
         wanted = parse_until(until)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with closing(self._changes(deadline, refused_after)) as changes:
-            for job in changes:
-                if job.is_at(wanted):
-                    if check:
-                        job.raise_if_failed()
-                    return job
-        raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s, not {until}")
+        limits: dict[str, Any] = {"timeout": timeout, "refused_after": refused_after}
+        job = self.until(lambda job: job.is_at(wanted), goal=until, **limits)
+        if check:
+            job.raise_if_failed()
+        return job
 
     def result(self, timeout: float | None = None) -> Any:
         """Return what rank 0 has left, which is JSON, once the job has succeeded.
@@ -127,14 +124,15 @@ class Job(Followed):
         *,
         timeout: float | None = None,
         refused_after: float | None = None,
+        goal: str = "as wanted",
     ) -> "Job":
-        """Return the job once something holds of it. Raises as `wait`."""
+        """Return the job once something holds of it, which is its `goal`. Raises as `wait`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with closing(self._changes(deadline, refused_after)) as changes:
             for job in changes:
                 if holds(job):
                     return job
-        raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s")
+        raise JobTimeout(self, f"{self.name} is {self.state} after {timeout:g} s, not {goal}")
 
     def watch(self) -> Iterator["Job"]:
         """Yield a snapshot now and at each change, until the job is finished.
@@ -327,6 +325,10 @@ class Job(Followed):
                 if event.type == "DELETED":
                     raise NotFound(404, "NotFound", f"{self.name} was deleted")
                 yield self._take(event.object)
+
+
+class Run(Job):
+    """A job that `launch` has made, in a cluster or on this machine."""
 
 
 def _lines(job: Job) -> Iterator[News]:

@@ -1,24 +1,20 @@
 """`launch`: a function, a module or a script becomes a job, in a cluster or on this machine."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ddpjob import names
 from ddpjob.client.client import Client
 from ddpjob.client.functions import SCRIPT, describe
 from ddpjob.client.generated import named
+from ddpjob.client.job import Run
 from ddpjob.client.live import follow
 from ddpjob.client.local import FILES, LocalRun
-from ddpjob.client.run import Run
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import Body
-
-if TYPE_CHECKING:
-    from ddpjob.code.archive import CodeArchive
 
 Program = Callable[..., Any] | ModuleType | str | Path
 # Set in each process of a job by the operator.
@@ -79,7 +75,9 @@ def launch(
         JobTimeout: After `timeout` seconds. Its attribute `job` is the run.
         ClusterError: Such as Forbidden, AlreadyExists or NotFound, if the job is deleted.
     """
-    from ddpjob.client.build import JobOptions, build_job, problems  # takes long to import
+    # These take long to import.
+    from ddpjob.client.build import JobOptions, build_job, problems
+    from ddpjob.code.archive import pack
 
     if IN_A_JOB in os.environ:
         raise DDPJobError(
@@ -105,7 +103,9 @@ def launch(
     if on == "local":
         run: Run = _run_here(job, folder or Path.cwd(), files)
     elif on == "cluster":
-        archive = packed(folder, files, code_include)
+        archive = None
+        if folder or files:
+            archive = pack(folder, names=code_include, extra=files)
         client = client or Client()
         run = Run(client.connection, client.submit(job, code=archive).body)
     else:
@@ -147,21 +147,6 @@ def _program(
     if is_script and not (folder / words[0]).is_file():
         raise InvalidJob("launch", f"there is no script {text!r} in {str(folder)!r}")
     return [*words, *map(str, args)], {}, stem(words)
-
-
-def packed(
-    folder: Path | None, files: Mapping[str, bytes], names: Sequence[str]
-) -> "CodeArchive | None":
-    """Return the archive of the folder and the files that are sent with it. Raises InvalidJob."""
-    from ddpjob.code.archive import pack
-
-    if folder is None and not files:
-        return None
-    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory() as empty:
-        extra = {path: Path(place, path) for path in files}
-        for path, content in files.items():
-            extra[path].write_bytes(content)
-        return pack(folder or Path(empty), names=names, extra=extra)
 
 
 def _run_here(job: Body, folder: Path, files: Mapping[str, bytes]) -> LocalRun:

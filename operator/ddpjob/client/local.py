@@ -17,15 +17,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ddpjob import names
 from ddpjob.client.connection import Connection
-from ddpjob.client.job import Job
+from ddpjob.client.job import Job, Run
 from ddpjob.client.live import News
 from ddpjob.client.login import Login
 from ddpjob.client.logs import LineMaker, LogLine, local_pod
-from ddpjob.client.run import Run
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.threads import Pipe
 from ddpjob.errors import DDPJobError, InvalidJob, Refused
@@ -34,7 +33,7 @@ from ddpjob.times import timestamp
 
 # The folder of runs, in that of the code; and what stands in a job for the folder of its files.
 RUNS, FILES = ".ddpjob", "{files}"
-# Lines of the command's standard error that are kept, and its exit code before a job begins.
+# Lines of the command that are no records and are kept, and its exit code before a job begins.
 NOTES, BAD_INPUT = 20, 2
 # Seconds between two looks at a log that is followed.
 LOOK_SECONDS = 0.2
@@ -57,10 +56,8 @@ class LocalRun(Run):
         place = _write(self._root, job, files)
         self._process = _start(place / "job.json", self._root, folder)
         self._finalize = weakref.finalize(self, _end, self._process, place)
-        outputs = (self._process.stdout, self._take_record), (self._process.stderr, self._take_note)
-        self._open = len(outputs)
-        for output, take in outputs:
-            threading.Thread(target=self._read, args=(output, take), daemon=True).start()
+        self._is_over = False
+        threading.Thread(target=self._read, daemon=True).start()
 
     def refresh(self) -> Job:
         """Return the run as it is now. Raises InvalidJob if it was refused."""
@@ -82,15 +79,14 @@ class LocalRun(Run):
     ) -> Iterator[LogLine]:
         """Yield lines of the pod of a rank, by default of rank 0. They have no times.
 
-        `attempt` is a number or `current`. Raises InvalidJob for several ranks, for `since`, and
-        for another container than the trainer.
+        `attempt` is a number or `current`. Raises InvalidJob for what a local run does not have:
+        several ranks at once, times, and other containers than the trainer.
         """
-        if container not in (None, names.TRAINER_CONTAINER):
-            text = f"of a local run are those of {names.TRAINER_CONTAINER}"
-            raise InvalidJob("logs", f"{text}, got container={container!r}")
         text = str(rank or 0)
-        if not text.isdecimal() or since is not None:
-            raise InvalidJob("logs", "of a local run are those of one rank, and have no times")
+        is_other = container not in (None, names.TRAINER_CONTAINER)
+        if is_other or not text.isdecimal() or since is not None:
+            rule = "of a local run are those of one rank of the trainer, and have no times"
+            raise InvalidJob("logs", rule)
         number = self.attempt if attempt == "current" else int(attempt)
         processes = self.processes_per_node
         pod = local_pod(self.name, number, int(text) // processes)
@@ -129,19 +125,8 @@ class LocalRun(Run):
         lines = ["  .follow() shows it again, .result() waits, .delete() ends it"]
         return [f"detached: {self.name} runs on, as long as this program does", *lines]
 
-    def apart(self) -> Job:
-        """Return the run itself, which shares no connection."""
-        return self
-
-    def close(self) -> None:
-        """Do nothing: there is no connection."""
-
     def _log(self, pod: str) -> Path:
         return self._root / self.name / "logs" / f"{pod}.log"
-
-    @property
-    def _is_over(self) -> bool:
-        return self._open == 0
 
     def _changes(
         self, deadline: float | None, refused_after: float | None = None
@@ -158,29 +143,29 @@ class LocalRun(Run):
                     if not self._changed.wait(left):
                         break
 
-    def _read(self, output: IO[str], take: Callable[[str], News | None]) -> None:
-        """Take each line of an output of the process, until it ends."""
-        with output:
+    def _read(self) -> None:
+        """Take each line of the process, until it ends."""
+        assert self._process.stdout
+        with self._process.stdout as output:
             for line in output:
                 with self._changed:
-                    if (found := take(line.rstrip("\n"))) is not None:
-                        self._tell(found)
+                    self._tell(self._news_of(line.rstrip("\n")))
         self._process.wait()
         with self._changed:
-            self._open -= 1
-            if self._is_over:
-                self._finalize()
-                self._tell(None)
+            self._is_over = True
+            self._finalize()
+            self._tell(None)
 
     def _tell(self, item: News | None) -> None:
         for each in self._queues:
             each.put(item)
         self._changed.notify_all()
 
-    def _take_record(self, text: str) -> News | None:
+    def _news_of(self, text: str) -> News:
         try:
-            record = json.loads(text)
-        except ValueError:  # a warning of Python's, say
+            record = dict(json.loads(text))
+        except (ValueError, TypeError):  # an error, or a warning of Python's, say
+            self._notes.append(text)
             return text
         if "status" in record:
             self.body = {**self.body, "status": record["status"]}
@@ -193,10 +178,6 @@ class LocalRun(Run):
         pod = local_pod(self.name, record["attempt"], record["nodeRank"])
         place = pod.attempt, record["round"], record["rank"], pod.node_rank, pod.node, pod.name
         return LogLine("", *place, record["line"].encode(errors="replace"))
-
-    def _take_note(self, text: str) -> News:
-        self._notes.append(text)
-        return text
 
 
 class _Nowhere(Connection):
@@ -228,7 +209,7 @@ def _start(job: Path, root: Path, folder: Path) -> subprocess.Popen[str]:
         cwd=root,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         start_new_session=True,

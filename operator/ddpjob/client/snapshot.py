@@ -71,7 +71,7 @@ class Snapshot:
     @property
     def reason(self) -> str:
         """Return why the job is not simply running, in one line; empty while all is well."""
-        return why.reason(self.body.get("status"), self.processes_per_node)
+        return why.reason(self.body.get("status"))
 
     @property
     def message(self) -> str:

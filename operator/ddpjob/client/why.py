@@ -1,8 +1,6 @@
-"""Why a job is not simply running, in one line: read from the status as it was stored. Pure.
+"""Why a job is not simply running: read from the status as it was stored. Pure.
 
-An operator of this version writes the line into `status.summary.reason`. Of an older one it is made
-from conditions and the failure. Everything in a status may be anybody's text, and of any type where
-no definition has checked it.
+Everything in a status may be anybody's text, and of any type where no definition has checked it.
 """
 
 import math
@@ -22,8 +20,6 @@ REFUSED_SECONDS = 30.0
 MAX_LINE = 256
 # The largest number that is read: JSON readers keep integers exact up to here.
 MAX_NUMBER = 2**53 - 1
-# Reasons of Running=False that say no more than the state.
-_PLAIN = ("Starting", "Suspended", "Finished", "AllNodesRunning", "")
 
 
 def part(body: Any, *path: str) -> Any:
@@ -64,56 +60,29 @@ def state(status: Any) -> str:
     return text(status, "state", limit=63) or "Pending"
 
 
-def reason(status: Any, processes: int) -> str:
-    """Return why the job is not simply running, in one line; empty while all is well.
-
-    `processes` is the number of ranks in each pod.
-    """
-    told = text(status, "summary", "reason")
-    if told:
-        return told
-    accepted, running = condition(status, "Accepted"), condition(status, "Running")
-    if accepted.get("status") == "False":
-        return _of(accepted)
-    match state(status):
-        case "Failed":
-            return _joined(text(condition(status, "Failed"), "reason"), cause(status, processes))
-        case "Pending" | "Starting" | "Restarting" if running.get("status") != "True":
-            word = text(running, "reason")
-            if word == text(status, "failure", "reason") and word:
-                return cause(status, processes)
-            return "" if word in _PLAIN else _of(running)
-        case _:
-            return ""
+def reason(status: Any) -> str:
+    """Return why the job is not simply running, in one line; empty while all is well."""
+    return text(status, "summary", "reason")
 
 
-def since(status: Any) -> float | None:
-    """Return the Unix time from which the job waits for what its reason says, if it waits.
+def with_time(reason: str, status: Any, now: float) -> str:
+    """Return a job's reason with the time for which it waits: `Unschedulable 12m: 0/9 …`.
 
     The reason itself may be younger. The condition's own time is not enough: it is older where the
     job was suspended, or where attempts before this one never ran.
     """
+    word, colon, rest = reason.partition(":")
     running = condition(status, "Running")
-    if running.get("status") == "True" or text(running, "reason") in _PLAIN:
-        return None
+    if not word or word != text(running, "reason"):
+        return reason
     ended = part(status, "history")
-    last = ended[-1] if isinstance(ended, list) and ended else None
     times = (
         text(running, "lastTransitionTime", limit=64),
         text(status, "goodput", "since", limit=64),
-        text(last, "endTime", limit=64),
+        text(ended[-1], "endTime", limit=64) if isinstance(ended, list) and ended else "",
     )
     known = [seconds for time in times if (seconds := unix_seconds(time)) is not None]
-    return max(known, default=None)
-
-
-def with_time(reason: str, status: Any, now: float) -> str:
-    """Return a job's reason with the time for which it waits: `Unschedulable 12m: 0/9 …`."""
-    word, colon, rest = reason.partition(":")
-    began = since(status)
-    if began is None or word != text(condition(status, "Running"), "reason"):
-        return reason
-    return f"{word} {duration(max(0.0, now - began))}{colon}{rest}"
+    return f"{word} {duration(max(0.0, now - max(known, default=now)))}{colon}{rest}"
 
 
 def useful(status: Any, now: float) -> float | None:
@@ -179,14 +148,15 @@ def cause(status: Any, processes: int) -> str:
     failure = part(status, "failure")
     where = [text(failure, "reason"), short_place(*place(failure, processes))]
     where.append(text(failure, "node"))
-    return _joined(" ".join(filter(None, where)), text(failure, "message"))
+    words = (" ".join(filter(None, where)), text(failure, "message"))
+    return printable(": ".join(filter(None, words)), MAX_LINE)
 
 
 def place(failure: Any, processes: int) -> tuple[int | None, int | None]:
     """Return the global rank of the process that failed, and the node rank of its pod.
 
-    None is what is not known. If a pod of several processes failed as a whole, or nobody knows
-    which of them did, there is no rank; older operators wrote the node rank there.
+    None is what is not known: there is no rank if a pod of several processes failed as a whole, or
+    nobody knows which of them did.
     """
     rank, node = number(failure, "rank"), names.node_rank(text(failure, "pod", limit=253))
     # Any process of a pod may have written the rank.
@@ -194,8 +164,7 @@ def place(failure: Any, processes: int) -> tuple[int | None, int | None]:
         return None, node if node in range(MAX_NNODES) else None
     if node not in range(MAX_NNODES):
         return rank, rank // processes
-    is_of_node = rank == node and rank // processes != node
-    return None if is_of_node else rank, node
+    return rank, node
 
 
 def short_place(rank: int | None, node_rank: int | None) -> str:
@@ -203,11 +172,3 @@ def short_place(rank: int | None, node_rank: int | None) -> str:
     if rank is not None:
         return f"r{rank}"
     return "" if node_rank is None else f"n{node_rank}"
-
-
-def _of(found: Mapping[str, Any]) -> str:
-    return _joined(text(found, "reason"), text(found, "message"))
-
-
-def _joined(word: str, words: str) -> str:
-    return printable(": ".join(filter(None, (word, words))), MAX_LINE)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ddpjob.code.files import IGNORE_FILE, SHOWN, invalid, select
+from ddpjob.code.files import IGNORE_FILE, SHOWN, Selection, invalid, select
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import (
@@ -19,7 +19,7 @@ from ddpjob.names import (
     MAX_ARCHIVE_PARTS,
     code_config_name,
 )
-from ddpjob_agent.archive import ARCHIVE_BYTES, CodeError, members
+from ddpjob_agent.archive import ARCHIVE_BYTES, MOST_MEMBERS, CodeError, members
 
 # The API server counts the bytes of a ConfigMap's values, before Base64.
 PART_BYTES = 2**20
@@ -77,27 +77,35 @@ class CodeArchive:
 
 
 def pack(
-    folder: Path,
+    folder: Path | None,
     *,
     names: Collection[str] = (),
-    extra: Mapping[str, Path] | None = None,
+    extra: Mapping[str, bytes] | None = None,
 ) -> CodeArchive:
     """Return the archive of the code in `folder`.
 
     `names` are paths of files that are sent although a rule would refuse them.
-    `extra` are files of elsewhere, by the paths that they get; they replace files of the folder.
+    `extra` are contents of further files, which replace those of the folder.
     Raises InvalidJob with the path `code`, whose advice is the next step.
     """
+    extra = extra or {}
     try:
-        selection = select(folder, names)
-        files = selection.files | dict(extra or {})
-        if not files:
-            raise invalid(f"there is no file to send in {str(folder)!r}")
-        sizes = {path: place.stat().st_size for path, place in files.items()}
+        selection = select(folder, names) if folder else Selection({})
+        places = {path: place for path, place in selection.files.items() if path not in extra}
+        sizes = {path: place.stat().st_size for path, place in places.items()}
+        sizes |= {path: len(content) for path, content in extra.items()}
         size = sum(sizes.values())
+        if not sizes:
+            raise invalid(f"there is no file to send in {str(folder)!r}")
+        if len(sizes) > MOST_MEMBERS:
+            step = f"add what the job does not need to {IGNORE_FILE}"
+            raise invalid(f"more than {MOST_MEMBERS:,} files", step)
         if size > FILES_BYTES:
             raise _too_large(f"{in_bytes(size)} before gzip, limit {in_bytes(FILES_BYTES)}", sizes)
-        data = _packed(files)
+        data = _packed(
+            {path: (place.read_bytes(), place.stat().st_mode) for path, place in places.items()}
+            | {path: (content, 0) for path, content in extra.items()}
+        )
     except OSError as error:
         rule = f"{error.filename!r} cannot be read: {error.strerror}"
         raise invalid(rule, f"add it to {IGNORE_FILE}") from None
@@ -115,28 +123,29 @@ def pack(
     )
 
 
-def _packed(files: Mapping[str, Path]) -> bytes:
-    """Return the files as a tar.gz, the same bytes on each machine. Raises OSError, InvalidJob."""
+def _packed(files: Mapping[str, tuple[bytes, int]]) -> bytes:
+    """Return files, with their modes, as a tar.gz: the same bytes on each machine.
+
+    Raises InvalidJob for a path that the format does not have.
+    """
     plain, packed = io.BytesIO(), io.BytesIO()
     with tarfile.open(
         fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT, encoding="utf-8", errors="strict"
     ) as tar:
-        for path, place in sorted(files.items()):
-            _add(tar, path, place)
+        for path, (content, mode) in sorted(files.items()):
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(content), 0o755 if mode & 0o100 else 0o644
+            try:
+                tar.addfile(info, io.BytesIO(content))
+            except ValueError:
+                rule = (
+                    f"{path!a} must be UTF-8, 100 bytes at most for its name and 155 for its folder"
+                )
+                raise invalid(rule, f"rename it, or add it to {IGNORE_FILE}") from None
     # gzip.compress writes other headers in other versions of Python.
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream:
         stream.write(plain.getbuffer())
     return packed.getvalue()
-
-
-def _add(tar: tarfile.TarFile, path: str, place: Path) -> None:
-    content, info = place.read_bytes(), tarfile.TarInfo(path)
-    info.size, info.mode = len(content), 0o755 if place.stat().st_mode & 0o100 else 0o644
-    try:
-        tar.addfile(info, io.BytesIO(content))
-    except ValueError:
-        rule = f"{path!a} must be UTF-8, 100 bytes at most for its name and 155 for its folder"
-        raise invalid(rule, f"rename it, or add it to {IGNORE_FILE}") from None
 
 
 def verify(parts: Sequence[bytes], sha256: str = "", *, where: str = "code") -> tuple[str, ...]:

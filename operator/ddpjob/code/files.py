@@ -6,14 +6,12 @@ They are the files that git tracks or would track; elsewhere, all that `.gitigno
 
 import os
 import stat
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob.code import git
 from ddpjob.errors import InvalidJob
-from ddpjob_agent.archive import MOST_MEMBERS
 
 IGNORE_FILE, GIT_IGNORE_FILE = ".ddpjobignore", ".gitignore"
 # A file of every virtual environment, which works nowhere else.
@@ -38,19 +36,19 @@ class Selection:
 
     files: dict[str, Path]
     """Where each of them is, by its path from the folder, with slashes."""
-    revision: str | None
+    revision: str | None = None
     """The commit of the folder, if git has listed its files."""
-    is_dirty: bool
+    is_dirty: bool = False
     """Whether files of the folder differ from that commit."""
-    note: str
+    note: str = ""
     """Why git has not listed them, though the folder looks like a repository; else empty."""
 
 
 def select(folder: Path, names: Collection[str] = ()) -> Selection:
     """Return the files of `folder` that are its code, and those `names` whatever they are.
 
-    Raises OSError, and InvalidJob: for a file that may hold a secret and for a link that leads out
-    of the folder, unless it is named; and for more files than an archive may have.
+    Raises OSError, and InvalidJob for a file that may hold a secret and for a link that leads out
+    of the folder or to another one, unless it is named.
     """
     folder = folder.resolve()
     if not folder.is_dir():
@@ -135,30 +133,25 @@ def _fits(patterns: Iterable[str]) -> Callable[[str], bool]:
 
 
 def _follow(folder: Path, paths: Iterable[str]) -> dict[str, Path]:
-    """Return where the files are. A link to a folder becomes those below that are sent.
+    """Return where the files are.
 
-    Raises OSError, and InvalidJob for a link that leads out of the folder.
+    Raises OSError, and InvalidJob for a link to a folder, or to what is outside of this one.
     """
-    files, links = {}, {}
+    files = {}
     for path in paths:
         target = Path(os.path.realpath(folder / path))
         try:
             kind = target.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):  # git still has it; or an editor's lock
             continue
-        if not target.is_relative_to(folder):
+        is_outside = not target.is_relative_to(folder)
+        if is_outside or stat.S_ISDIR(kind):
             include = f", or send the file with --code-include {path!r}" * stat.S_ISREG(kind)
-            rule = f"{path!r} is a link to {str(target)!r}, outside of the folder"
+            what = "outside of the folder" if is_outside else "a folder"
+            rule = f"{path!r} is a link to {str(target)!r}, {what}"
             raise invalid(rule, f"add it to {IGNORE_FILE}{include}")
         if stat.S_ISREG(kind):
             files[path] = target
-        elif stat.S_ISDIR(kind):
-            links[path] = f"{target.relative_to(folder).as_posix()}/"
-        _check_number(files)
-    for path, below in sorted(links.items()):
-        found = [each for each in files if each.startswith(below)]
-        files |= {f"{path}/{each.removeprefix(below)}": files[each] for each in found}
-        _check_number(files)  # each link may double it
     return files
 
 
@@ -176,15 +169,6 @@ def _refuse_secrets(folder: Path, files: dict[str, Path]) -> None:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         rule = f"{', '.join(map(repr, found[:SHOWN]))}{more} may hold secrets, by name"
         raise invalid(rule, f"add them to {IGNORE_FILE}, or send them with {include}")
-
-
-def _check_number(paths: Collection[str]) -> None:
-    """Raise InvalidJob for more files than an archive may have."""
-    if len(paths) > MOST_MEMBERS:
-        tops = Counter(path.partition("/")[0] if "/" in path else "." for path in paths)
-        top, count = tops.most_common(1)[0]
-        rule = f"more than {MOST_MEMBERS:,} files. Of the first, {count:,} are in {top!r}"
-        raise invalid(rule, f"add what the job does not need to {IGNORE_FILE}")
 
 
 def invalid(rule: str, advice: str = "") -> InvalidJob:

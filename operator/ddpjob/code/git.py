@@ -8,8 +8,6 @@ from ddpjob.text import printable
 
 # Repositories, local runs of jobs and compiled modules: never sent, and no change of a project.
 NEVER = (".git", ".hg", ".svn", ".ddpjob", "__pycache__")
-# How git tells of a folder that it has left out because it cannot be read.
-LEFT_OUT = b"could not open directory"
 
 
 class GitError(Exception):
@@ -57,13 +55,12 @@ def _ask(folder: Path, *words: str) -> str:
         ended = subprocess.run(
             ["git", *words],
             cwd=folder,
-            env={**os.environ, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
         )
     except OSError as error:
         raise GitError(f"git cannot be started: {error.strerror}") from None
-    if ended.returncode or LEFT_OUT in ended.stderr:
+    if ended.returncode:
         lines = ended.stderr.decode(errors="replace").splitlines()
         first = lines[0] if lines else f"exit code {ended.returncode}"
         raise GitError(f"git: {printable(first, 300)}")
