@@ -11,7 +11,6 @@ from ddpjob.cluster import CONFIGMAPS
 from ddpjob.code.archive import PART_BYTES, CodeArchive, pack
 from tests.api.jobs import Jobs, conditions
 from tests.api.processes import jobs
-from tests.cluster.apiserver import ApiError
 
 __all__ = ["jobs"]  # a fixture
 pytestmark = pytest.mark.timeout(400)
@@ -89,13 +88,3 @@ async def test_another_archive_fails_the_job_at_once(jobs: Jobs, tmp_path: Path)
     assert job["status"]["failure"]["reason"] == "CodeInvalid"
     assert f"its sha256 is {code.sha256}" in job["status"]["failure"]["message"]
     assert conditions(job)["Failed"] == ("True", "CodeInvalid") and not job["status"]["restarts"]
-
-
-async def test_nobody_edits_the_code_of_a_job(jobs: Jobs, tmp_path: Path) -> None:
-    code = archive(tmp_path / "project")
-    await store(jobs, code)
-    (body,) = code.config_maps()
-    path = f"{CONFIGMAPS.path(jobs.namespace)}/{body['metadata']['name']}"
-    body["binaryData"] = {"code.tar.gz": "AAAA"}
-    with pytest.raises(ApiError, match="immutable"):
-        await jobs.client.request("PUT", path, body)

@@ -88,14 +88,6 @@ def module(port: int) -> list[str]:
     return ["torchrun", "--", "-m", "scripts.train"]
 
 
-def python(port: int) -> list[str]:
-    return ["python", "--", "python3", "-u", "scripts/train.py"]
-
-
-def shell(port: int) -> list[str]:
-    return ["command", "--", "sh", "-c", "python3 -u scripts/train.py"]
-
-
 def accelerate(port: int) -> list[str]:
     pytest.importorskip("accelerate")
     launch = ["python", "--", "python3", "-u", "-m", "accelerate.commands.launch"]
@@ -112,8 +104,6 @@ def accelerate(port: int) -> list[str]:
         (torchrun, 2, 1, True),
         (torchrun, 1, 2, False),
         (module, 1, 1, True),
-        (python, 1, 1, True),
-        (shell, 1, 1, False),
         (accelerate, 1, 2, True),
     ],
 )

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -16,15 +15,11 @@ import nbformat
 from jupyter_client.manager import start_new_kernel
 
 from benchmarks import notebook as recorder
-from ddpjob.client.html import live
-from ddpjob.client.snapshot import Snapshot
-from tests.builders import job_object
 from tests.cells import Notebook
 from tests.cluster.tiers import ROOT
 from tests.notebooks import assert_trained
 from tests.trainer.conftest import clean_environment
 
-SVG = "http://www.w3.org/2000/svg"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -114,38 +109,3 @@ def test_an_interrupt_of_a_cell_detaches_and_the_job_runs_on(
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-
-
-def shown(percent: int, step: int = 40) -> str:
-    """The display of a job as a notebook has it."""
-    curve = [[1, 1.0], [step, 0.25]]
-    summary = {"nodes": "2/2", "step": f"{step}/100"}
-    status = {"state": "Running", "summary": summary, "curve": curve, "history": [{"step": 9}]}
-    status["progress"] = {"percent": percent}
-    return live(
-        Snapshot({**job_object("train-x"), "status": status}), ["one & two", "three"], "note"
-    )
-
-
-def test_the_notebooks_picture_is_that_of_its_middle_with_all_that_it_shows() -> None:
-    picture = recorder.draw(recorder.middle([shown(20, 20), shown(61, 61), shown(70, 70)]), "x < y")
-    root = ElementTree.fromstring(picture)
-    text = "".join(root.itertext())
-    for words in ("x < y", "train-x", "Running", "step 61/100", "one & two", "three", "note"):
-        assert words in text
-    assert root.find(f"{{{SVG}}}svg") is not None
-    bars = [r for r in root.findall(f"{{{SVG}}}rect") if r.get("height") == "6"]
-    assert [float(bar.get("width", "")) for bar in bars] == [480, 4.8 * 61]
-
-
-@pytest.mark.parametrize("percents", [[], [20, 59], [100]])
-def test_a_notebook_that_went_otherwise_is_not_drawn(percents: list[int]) -> None:
-    with pytest.raises(ValueError, match="shows 60 % and a curve"):
-        recorder.middle([shown(percent) for percent in percents])
-
-
-def test_outputs_are_kept_without_paths_of_the_machine() -> None:
-    value = [{"text": "/tmp/x1/train.py and /home/me/lib/python3/site-packages/torch/a.py"}]
-    assert recorder.without_paths(value, "/tmp/x1") == [
-        {"text": "…/train.py and …/site-packages/torch/a.py"}
-    ]

@@ -103,19 +103,7 @@ LIVES = (
         for name, spec in {
             "reserved": overlay(env=[{"name": "RANK", "value": f"{MARK}-rank"}]),
             "a text for a variable": overlay(env=[f"TOKEN={MARK}"]),
-            "a text for variables": overlay(env=f"TOKEN={MARK}"),
-            "a mapping for variables": overlay(env={"TOKEN": MARK}),
-            "a nameless variable": overlay(env=[{"value": MARK}]),
-            "a name that is none": overlay(env=[{"name": [MARK], "value": MARK}]),
             "args": overlay(args=["--token", MARK]),
-            "command": overlay(command=["sh", "-c", f"login {MARK}"]),
-            "a text for args": overlay(args=f"--token {MARK}"),
-            "beside it": {
-                "template": {"spec": {"hostNetwork": True, **secrets()["template"]["spec"]}}
-            },
-            "of master": {"master": overlay(args=[MARK])},
-            "annotations": {"template": {"metadata": {"annotations": {"password": [MARK]}}}},
-            "a patch directive": overlay(env=[{"name": "A", "$patch": MARK}]),
             "volume": {
                 "template": {
                     "spec": {"volumes": [{"name": "v", "flexVolume": {"options": {"p": MARK}}}]}
@@ -168,8 +156,6 @@ class Told(Watched):
 REPORT = {"attempt": 0, "step": 3, "source": "file", "loss": 0.5}
 ANSWERS = {
     "more than a report": {**REPORT, **HIDDEN},
-    "no report": [f"{MARK}-report"],
-    "a report with a text for a number": {**REPORT, "step": MARK},
     "figures that are none": {**REPORT, "metrics": {MARK: MARK}},
 }
 
