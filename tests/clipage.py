@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ddpjob.cli import exits
+from ddpjob.cli import VERBS, exits, load
 from ddpjob.cli.exits import CODES, Exit
 from ddpjob.cli.job_options import ProgramCommand
-from ddpjob.cli.verbs import VERBS, load
 from tests.parts import print_page, with_part
 
 # Options that every command for a cluster has; they are described once.

@@ -14,7 +14,7 @@ from tests.terminal import environment
 # The console scripts, as an installer would write them.
 SCRIPTS = {
     "kubectl-ddpjob": "from ddpjob.cli import main; main()",
-    "kubectl_complete-ddpjob": "from ddpjob.cli.kubectl import complete; complete()",
+    "kubectl_complete-ddpjob": "from ddpjob.cli.completion import complete; complete()",
 }
 
 

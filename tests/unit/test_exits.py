@@ -1,12 +1,13 @@
 """How commands end."""
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from ddpjob.cli.exits import CODES, Commands, Exit, exit_code, explain, report
+from ddpjob.cli import app
+from ddpjob.cli.exits import CODES, Exit, exit_code, explain, report
 from ddpjob.errors import (
     Conflict,
     DDPJobError,
@@ -83,51 +84,48 @@ def test_an_error_is_two_lines_that_nobody_can_forge(capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "error: bad\\nerror: FAKE\\x1b[2J\n  next: do\\nthis\n")
 
 
-def app(raises: BaseException) -> Any:
-    made = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None)
-
-    @made.command()
-    def fail() -> None:
-        raise raises
-
-    @made.command()
-    def other() -> None:
-        pass
-
-    return made
+Fails = Callable[[BaseException], Result]
 
 
-def test_the_group_of_commands_ends_with_the_code() -> None:
-    ended = CliRunner().invoke(app(NotFound(404, "NotFound", "gone")), ["fail"])
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> Fails:
+    """Run a command that raises an error."""
+
+    def run(error: BaseException) -> Result:
+        def crd() -> None:
+            raise error
+
+        monkeypatch.setattr("ddpjob.cli.crd.crd", crd)
+        return CliRunner().invoke(app, ["crd"])
+
+    return run
+
+
+def test_a_command_ends_with_the_code_of_its_error(fails: Fails) -> None:
+    ended = fails(NotFound(404, "NotFound", "gone"))
     assert (ended.exit_code, ended.stderr) == (3, "error: gone\n")
-    assert CliRunner().invoke(app(KeyboardInterrupt()), ["fail"]).exit_code == 130
+    ended = fails(typer.BadParameter("no", param_hint="--x"))
+    assert ended.exit_code == 2 and "no" in ended.stderr
+    assert fails(typer.Exit(17)).exit_code == 17
 
 
 def test_what_nobody_has_foreseen_is_one_line_and_no_failed_job(
-    monkeypatch: pytest.MonkeyPatch,
+    fails: Fails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mistake = ZeroDivisionError("of\nerror: FAKE\x1b[2J" + "x" * 10_000)
-    ended = CliRunner().invoke(app(mistake), ["fail"])
+    ended = fails(mistake)
     first, second = ended.stderr.splitlines()
     assert ended.exit_code == Exit.UNFORESEEN
     assert first.startswith("error: ZeroDivisionError: of\\nerror: FAKE\\x1b[2Jxx")
     assert len(first) < 5000 and "DDPJOB_DEBUG=1" in second
     monkeypatch.setenv("DDPJOB_DEBUG", "1")
-    traced = CliRunner().invoke(app(mistake), ["fail"])
-    assert traced.exit_code == Exit.UNFORESEEN and "\x1b" not in traced.stderr
-    assert traced.stderr.startswith("Traceback (most recent call last):\n")
-    assert "raise raises" in traced.stderr and traced.stderr.endswith(ended.stderr)
+    traced = fails(mistake)
+    assert "\x1b" not in traced.stderr and "raise error" in traced.stderr
+    assert traced.stderr.endswith(ended.stderr)
 
 
-def test_what_an_interrupt_leaves_behind_is_said() -> None:
+def test_what_an_interrupt_leaves_behind_is_said(fails: Fails) -> None:
     stopped = KeyboardInterrupt()
     stopped.add_note("digits may be left behind\x1b[2J")
-    ended = CliRunner().invoke(app(stopped), ["fail"])
+    ended = fails(stopped)
     assert ended.exit_code == 130 and "digits may be left behind\\x1b[2J\n" in ended.stderr
-
-
-def test_what_ends_a_command_on_purpose_is_left_alone() -> None:
-    ended = CliRunner().invoke(app(typer.BadParameter("no", param_hint="--x")), ["fail"])
-    assert ended.exit_code == 2 and "no" in ended.stderr
-    assert CliRunner().invoke(app(typer.Exit(17)), ["fail"]).exit_code == 17
-    assert CliRunner().invoke(app(typer.Abort()), ["fail"]).exit_code == 1

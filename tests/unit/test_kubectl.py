@@ -7,7 +7,7 @@ import pytest
 
 from tests.terminal import environment
 
-PROGRAM = "from ddpjob.cli.kubectl import complete; complete()"
+PROGRAM = "from ddpjob.cli.completion import complete; complete()"
 
 
 @pytest.mark.parametrize(

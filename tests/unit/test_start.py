@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob.cli.verbs import VERBS, load
+from ddpjob.cli import VERBS, load
 from tests.terminal import environment
 
 # Each takes longer to import than all of `ddpjob --help`, or is of no use to a cluster command.

@@ -1,14 +1,24 @@
-"""`ddpjob completion`: the script with which a shell completes commands, options and jobs."""
+"""`ddpjob completion`: the script with which a shell completes commands, options and jobs.
+
+kubectl completes `kubectl ddpjob …` by the program `kubectl_complete-ddpjob`. It gives that program
+the words after `ddpjob`, the last of which is to be completed, and reads the completions and
+`:DIRECTIVE`, as cobra's own programs print them.
+"""
 
 import os
+import shlex
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.say import document
+from ddpjob.cli.say import document, say
 from ddpjob.cli.values import bad
+
+# Files are completed where there is no other completion, as in the scripts of `ddpjob completion`.
+DIRECTIVE = ":0"
 
 
 class Shell(StrEnum):
@@ -40,3 +50,17 @@ def completion(
         prog_name="ddpjob", complete_var="_DDPJOB_COMPLETE", shell=str(name)
     )
     document(script)
+
+
+def complete() -> None:
+    """Print the completions of the arguments: the entry point of `kubectl_complete-ddpjob`."""
+    from ddpjob.cli import main
+
+    words = ["ddpjob", *sys.argv[1:]]
+    os.environ["_DDPJOB_COMPLETE"] = "complete_bash"
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = shlex.join(words), str(len(words) - 1)
+    sys.argv = words[:1]
+    try:
+        main()
+    finally:
+        say(DIRECTIVE)

@@ -1,17 +1,13 @@
 """How a command ends: exit codes, and errors as two lines: the error, and the next step."""
 
-import errno
 import os
-import signal
 import traceback
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
-from ddpjob.cli.say import close, note
+from ddpjob.cli.say import note
 from ddpjob.errors import (
     MAX_ANSWER,
     Conflict,
@@ -56,14 +52,6 @@ class Exit(IntEnum):
 
 # In the environment: whether the traceback of an unforeseen error is printed too.
 DEBUG = "DDPJOB_DEBUG"
-# By these a command ends on purpose. The base of all errors of usage is typer's own in one version,
-# and click's in another.
-_TYPERS: tuple[type[BaseException], ...] = (
-    typer.Exit,
-    typer.Abort,
-    EOFError,
-    *(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"),
-)
 # The first class that fits decides.
 CODES: tuple[tuple[type[DDPJobError], Exit], ...] = (
     (JobFailed, Exit.JOB_FAILED),
@@ -132,36 +120,3 @@ def report_unforeseen(error: Exception) -> Exit:
     note(printable(f"error: {type(error).__name__}: {error}", MAX_ANSWER))
     note(f"  next: it is a mistake of ddpjob; report it with what {DEBUG}=1 prints before it")
     return Exit.UNFORESEEN
-
-
-# Options that may stand before the command.
-PLACES = ("-n", "--namespace", "--context", "--kubeconfig")
-
-
-class Commands(TyperGroup):
-    """The group of all commands. An error of ours ends a command as `report` says."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the options of the place before the command too, as kubectl does."""
-        rest, place = list(args), list[str]()
-        while rest and rest[0].startswith(PLACES):
-            count = 1 if "=" in rest[0] or rest[0].startswith("-n") and rest[0] != "-n" else 2
-            place, rest = place + rest[:count], rest[count:]
-        return super().parse_args(ctx, [*rest[:1], *place, *rest[1:]])
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command that the arguments name."""
-        try:
-            return super().invoke(ctx)
-        except _TYPERS:
-            raise
-        except KeyboardInterrupt as stopped:
-            note(*getattr(stopped, "__notes__", ()))  # what it has left behind
-            raise
-        except DDPJobError as error:
-            raise typer.Exit(report(error)) from None
-        except Exception as error:
-            if getattr(error, "errno", None) != errno.EPIPE:
-                raise typer.Exit(report_unforeseen(error)) from None
-            close()  # nobody reads any more (`| head`)
-            raise typer.Exit(128 + signal.SIGPIPE) from None
