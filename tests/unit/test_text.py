@@ -199,7 +199,6 @@ IN_PODS = ("shim.py",)  # what these print is a pod's log
 PRINTS = {"echo", "secho", "basicConfig", "StreamHandler", "Formatter", "Console", "addHandler"}
 WHERE = {
     "cli/say.py": {"echo", "sys.stdout", "sys.stderr"},  # raw lines, for who asks for them
-    "cli/convert.py": {"echo"},  # YAML and JSON, in which what is invisible is escaped
     "cli/crd.py": {"echo"},  # made of our own models
     "cli/live.py": {"Console", "sys.stdout"},  # the latter for JSON in ASCII
     "cli/screen.py": {"Console"},

@@ -1,19 +1,17 @@
 """`ddpjob convert`: PyTorchJobs and TrainJobs as DDPJobs."""
 
-import json
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
+from ddpjob.cli import objects
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.say import say
+from ddpjob.cli.options import Form
+from ddpjob.cli.say import document, say
 from ddpjob.cli.values import FileNames, files_of
+from ddpjob.client import why
 from ddpjob.errors import InvalidJob
-from ddpjob.text import printable
-
-# Characters of a kind, a namespace, a slash and a name of 253.
-MAX_TITLE = 381
 
 
 class Format(StrEnum):
@@ -44,39 +42,13 @@ def convert(
     does what it does; the error names the field, the value and the rule. All other objects are
     converted.
     """
-    objects, is_whole = _read(files_of(files, filename))
-    jobs, is_converted = _converted(objects)
-    if jobs:
-        typer.echo(_text(jobs, output), nl=False)
-    elif is_whole and is_converted:
-        say("no PyTorchJob or TrainJob in the input", err=True)
-    raise typer.Exit(0 if jobs and is_whole and is_converted else Exit.USAGE)
-
-
-def _read(files: list[str]) -> tuple[list[tuple[str, Any]], bool]:
-    """Return the objects with their files, and whether all files could be read."""
-    from ddpjob.client.documents import documents
-
-    found, is_whole = [], True
-    for file in files:
-        try:
-            for body in documents(file):
-                found.append((file, body))
-        except InvalidJob as error:
-            say(f"{file}: {error}", err=True)
-            is_whole = False
-    return found, is_whole
-
-
-def _converted(objects: list[tuple[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
-    """Return the DDPJobs, and whether no object was refused. Print what is to be known of each."""
     from ddpjob.convert.objects import convert, is_foreign
     from ddpjob.convert.trainjob import is_runtime
 
-    bodies = [body for _, body in objects]
+    found = _read(files_of(files, filename))
+    bodies = [body for _, body in found]
     jobs, is_whole = [], True
-    for file, body in objects:
-        title = f"{file}: {_title(body)}"
+    for title, body in found:
         if is_foreign(body):
             say(f"{title}: left out, because it is neither a PyTorchJob nor a TrainJob", err=True)
         elif not is_runtime(body):
@@ -88,24 +60,34 @@ def _converted(objects: list[tuple[str, Any]]) -> tuple[list[dict[str, Any]], bo
             else:
                 jobs.append(converted.job)
                 say(*(f"{title}: {note}" for note in converted.notes), err=True)
-    return jobs, is_whole
+    if jobs:
+        document(_text(jobs, output))
+    elif is_whole:
+        say("no PyTorchJob or TrainJob in the input", err=True)
+    raise typer.Exit(Exit.OK if jobs and is_whole else Exit.USAGE)
 
 
-def _title(body: Any) -> str:
-    """Return the object's kind, namespace and name."""
-    if not isinstance(body, dict):
-        return "(object)"
-    metadata = body.get("metadata")
-    parts = metadata if isinstance(metadata, dict) else {}
-    name = "/".join(str(parts[part]) for part in ("namespace", "name") if parts.get(part))
-    return printable(f"{body.get('kind') or '(object)'} {name}".strip(), MAX_TITLE)
+def _read(files: list[str]) -> list[tuple[str, Any]]:
+    """Return the objects with their titles, such as `bert.yaml: PyTorchJob team/bert`."""
+    from ddpjob.client.documents import documents
+
+    found = []
+    for file in files:
+        try:
+            for body in documents(file):
+                kind = why.text(body, "kind") or "(object)"
+                names = (why.text(body, "metadata", part) for part in ("namespace", "name"))
+                name = "/".join(filter(None, names))
+                found.append((f"{file}: {kind} {name}".rstrip(), body))
+        except InvalidJob as error:
+            say(f"{file}: {error}", err=True)
+            raise typer.Exit(Exit.USAGE) from None
+    return found
 
 
 def _text(jobs: list[dict[str, Any]], output: Format) -> str:
     """Return the jobs as YAML documents, or as JSON: one object, or a list of several."""
     if output is Format.YAML:
-        from ddpjob.client.documents import to_yaml
-
-        return "---\n".join(map(to_yaml, jobs))
+        return "---\n".join(objects.as_text(job, Form.YAML) for job in jobs)
     several = {"apiVersion": "v1", "kind": "List", "items": jobs}
-    return json.dumps(jobs[0] if len(jobs) == 1 else several, indent=2) + "\n"
+    return objects.as_text(jobs[0] if len(jobs) == 1 else several, Form.JSON)
