@@ -31,13 +31,7 @@ def progress(step: int, loss: str | None = "0.5", rate: str | None = "5500") -> 
     return Progress(step=step, loss=loss, samples_per_second=rate)
 
 
-def test_few_reports_are_all_in_the_curve() -> None:
-    points = curve_of(lambda number: 10 * number, MAX_POINTS)
-    assert [point[0] for point in points] == list(range(0, 640, 10))
-    assert points[1] == [10, 2.97, 5500]
-
-
-@pytest.mark.parametrize("count", [65, 100, 1000, 5000])
+@pytest.mark.parametrize("count", [64, 65, 5000])
 @pytest.mark.parametrize(
     "steps",
     [lambda number: 7 * number, lambda number: 100 * number + Random(number).randrange(90)],
@@ -60,28 +54,7 @@ def test_the_points_that_a_restart_repeats_are_left_out() -> None:
     assert again == [[0, 0.5, 5500]], "without a checkpoint all begins anew"
 
 
-@pytest.mark.parametrize("loss", [None, "nan", "inf", "-inf", "1e+999", "-1e+400"])
-def test_a_loss_that_is_no_finite_number_makes_no_point(loss: str | None) -> None:
-    points = [[1, 0.5]]
-    assert with_point(points, progress(2, loss)) == points
-    assert with_point([[5, 0.5]], progress(2, loss)) == [[5, 0.5]], "nor is one left out for it"
-
-
-@pytest.mark.parametrize("rate", [None, "nan", "inf", "1e+999"])
-def test_without_samples_per_second_a_point_has_two_numbers(rate: str | None) -> None:
-    assert with_point([], progress(2, "0.25", rate)) == [[2, 0.25]]
-
-
-def test_numbers_of_many_digits_leave_room_for_fewer_points() -> None:
-    points: list[Point] = []
-    for number in range(200):
-        points = with_point(points, progress(2**53 - 300 + number, "-1.234e-300", "1.234e+300"))
-        assert len(orjson.dumps(points)) <= MAX_BYTES
-    assert 30 < len(points) < MAX_POINTS and points[-1][0] == 2**53 - 101
-
-
 numbers = st.floats(allow_nan=True) | st.floats(-10, 10) | st.floats(0, 1e6)
-written_numbers = st.from_regex(NUMBER, fullmatch=True).filter(lambda text: len(text) <= 32)
 reported = st.tuples(st.integers(0, 2**53 - 1) | st.integers(0, 5000), numbers, st.none() | numbers)
 
 
@@ -91,26 +64,13 @@ def test_whatever_is_reported_the_curve_stays_in_its_bounds(found: list[Any]) ->
     points: list[Point] = []
     for step, loss, rate in found:
         text = None if rate is None else f"{rate:.4g}"
-        points = with_point(
-            points, Progress(step=step, loss=f"{loss:.4g}", samples_per_second=text)
-        )
+        report = Progress(step=step, loss=f"{loss:.4g}", samples_per_second=text)
+        points = with_point(points, report)
         assert len(points) <= MAX_POINTS and len(orjson.dumps(points)) <= MAX_BYTES
         assert all(one[0] < two[0] for one, two in pairwise(points)), "steps grow"
         if math.isfinite(float(f"{loss:.4g}")):
             assert points[-1][0] == step, "the last report stays"
     assert Status.model_validate({"curve": points}).curve == points
-
-
-@settings(max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 2**53 - 1), written_numbers)))
-def test_whatever_somebody_wrote_there_the_next_report_brings_it_into_its_bounds(
-    found: list[Any],
-) -> None:
-    written = [[step, 1.2345678901234567e-300, 1.2345678901234567e300] for step, _ in found[:64]]
-    points = Status.model_validate({"curve": written}).curve
-    for step, loss in [*found, (7, "0.5")]:
-        points = with_point(points, progress(step, loss))
-    assert len(orjson.dumps(points)) <= MAX_BYTES and points[-1] == [7, 0.5, 5500]
 
 
 def test_a_report_is_in_the_curve_of_the_status() -> None:
