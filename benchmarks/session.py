@@ -18,7 +18,7 @@ import psutil
 from rich.console import Console
 from rich.text import Text
 
-from ddpjob.cli.screen import COLOURS
+from ddpjob.cli.table import COLOURS
 from tests.cluster.tiers import ROOT
 
 PICTURE = ROOT / "docs" / "pictures" / "restart.svg"

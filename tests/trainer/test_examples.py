@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ddpjob.cli.session import LOCK
+from ddpjob.cli.local import LOCK
 from tests.cluster.tiers import ROOT
 from tests.trainer.image_files import write_cifar10, write_mnist
 from tests.trainer.local_run import LocalRun

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpjob.api import MAX_POINTS, Point, Progress, Status
-from ddpjob.api.values import NUMBER
 from ddpjob.plan.model import Report
 from ddpjob.plan.running import with_report
 from ddpjob.plan.status import MAX_BYTES, with_point, with_progress

@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from ddpjob import api
-from ddpjob.cli.columns import lines, styled
 from ddpjob.cli.get import ORDERS, STATES, Sort, headings, row
+from ddpjob.cli.table import lines, styled
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.times import timestamp

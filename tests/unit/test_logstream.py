@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from ddpjob.cli.logs import SHOWN, record, shown_text
-from ddpjob.cli.values import seconds
+from ddpjob.cli.options import seconds
 from ddpjob.client.logs import LogLine
 
 

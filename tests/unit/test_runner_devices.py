@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob.cli.session import listed_gpus, shares
+from ddpjob.cli.local import listed_gpus, shares
 from ddpjob.errors import InvalidJob
 from ddpjob.local.gpus import AMD, NVIDIA, deal, gpus, listed, variables
 from tests.builders import job

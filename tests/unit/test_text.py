@@ -198,10 +198,10 @@ PACKAGE = ROOT / "operator" / "ddpjob"
 IN_PODS = ("shim.py",)  # what these print is a pod's log
 PRINTS = {"echo", "secho", "basicConfig", "StreamHandler", "Formatter", "Console", "addHandler"}
 WHERE = {
-    "cli/say.py": {"echo", "sys.stdout", "sys.stderr"},  # raw lines, for who asks for them
+    "cli/output.py": {"echo", "sys.stdout", "sys.stderr"},  # raw lines, for who asks for them
     "cli/crd.py": {"echo"},  # made of our own models
     "cli/live.py": {"Console", "sys.stdout"},  # the latter for JSON in ASCII
-    "cli/screen.py": {"Console"},
+    "cli/table.py": {"Console"},
     "client/call_script.py": {"print", "sys.stderr"},  # a pod's log
     "client/display.py": {"print", "sys.stderr"},  # through `printable`, for who uses the SDK
     "client/login.py": {"addHandler"},  # one that writes nothing

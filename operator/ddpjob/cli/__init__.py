@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ddpjob.cli.exits import report, report_unforeseen
 from ddpjob.cli.job_options import ProgramCommand
-from ddpjob.cli.say import close, escape_the_unknown, note, say
+from ddpjob.cli.output import close, escape_the_unknown, note, say
 from ddpjob.errors import DDPJobError
 from ddpjob.logs import configure as configure_log
 from ddpjob.version import __version__

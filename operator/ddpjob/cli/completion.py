@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.say import document, say
-from ddpjob.cli.values import bad
+from ddpjob.cli.options import bad
+from ddpjob.cli.output import document, say
 
 # Files are completed where there is no other completion, as in the scripts of `ddpjob completion`.
 DIRECTIVE = ":0"

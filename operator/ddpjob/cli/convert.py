@@ -5,11 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli import objects
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Form
-from ddpjob.cli.say import document, say
-from ddpjob.cli.values import FileNames, files_of
+from ddpjob.cli.options import FileNames, files_of
+from ddpjob.cli.output import Form, as_text, document, say
 from ddpjob.client import why
 from ddpjob.errors import InvalidJob
 
@@ -88,6 +86,6 @@ def _read(files: list[str]) -> list[tuple[str, Any]]:
 def _text(jobs: list[dict[str, Any]], output: Format) -> str:
     """Return the jobs as YAML documents, or as JSON: one object, or a list of several."""
     if output is Format.YAML:
-        return "---\n".join(objects.as_text(job, Form.YAML) for job in jobs)
+        return "---\n".join(as_text(job, Form.YAML) for job in jobs)
     several = {"apiVersion": "v1", "kind": "List", "items": jobs}
-    return objects.as_text(jobs[0] if len(jobs) == 1 else several, Form.JSON)
+    return as_text(jobs[0] if len(jobs) == 1 else several, Form.JSON)

@@ -6,20 +6,17 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli import objects
-from ddpjob.cli.endings import detaching
-from ddpjob.cli.exits import Exit
+from ddpjob.cli.exits import Exit, detaching
 from ddpjob.cli.options import (
     Context,
-    Form,
     Kubeconfig,
     Namespace,
     Place,
+    bad,
     complete_names,
     plain_name,
 )
-from ddpjob.cli.say import note, say
-from ddpjob.cli.values import bad
+from ddpjob.cli.output import Form, note, say, show_jobs
 from ddpjob.client.job import Job
 
 STDIN, STDERR = 0, 2
@@ -73,7 +70,7 @@ def delete(
     for job in jobs:
         job.delete()
         if output is OnlyName.NAME:
-            objects.show([job], Form.NAME, single=True)
+            show_jobs([job], Form.NAME, single=True)
         else:
             say(f"{job.name} deleted")
     if wait:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.columns import lines
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, Record, find
-from ddpjob.cli.say import document, note, say
+from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
+from ddpjob.cli.output import Record, document, note, say
+from ddpjob.cli.table import lines
 from ddpjob.client import description
 from ddpjob.client.advice import is_because_of
 from ddpjob.client.events import Event

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
-from ddpjob.cli.say import document, say
+from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
+from ddpjob.cli.output import Record, document, say
 from ddpjob.client.doctor import Check, Level, Part, checks
 
 CODES = {

@@ -2,12 +2,15 @@
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import typer
 
-from ddpjob.cli.say import note
+from ddpjob.cli.options import Place
+from ddpjob.cli.output import note
 from ddpjob.errors import (
     MAX_ANSWER,
     Conflict,
@@ -22,6 +25,10 @@ from ddpjob.errors import (
     Unavailable,
 )
 from ddpjob.text import printable
+
+if TYPE_CHECKING:
+    from ddpjob.client.job import Job
+    from ddpjob.client.snapshot import Snapshot
 
 
 class Exit(IntEnum):
@@ -120,3 +127,57 @@ def report_unforeseen(error: Exception) -> Exit:
     note(printable(f"error: {type(error).__name__}: {error}", MAX_ANSWER))
     note(f"  next: it is a mistake of ddpjob; report it with what {DEBUG}=1 prints before it")
     return Exit.UNFORESEEN
+
+
+def detached(job: "Snapshot", place: Place, again: str) -> Exit:
+    """Say that the job runs on, and how to come back. `again` is the command that was left."""
+    if job.is_finished:
+        note(f"{job.name} has {job.state.lower()}")
+        return Exit.DETACHED
+    commands = {
+        f"ddpjob {again}{place.flags}": "come back",
+        f"ddpjob suspend {job.name}{place.flags}": "stop, keep the job",
+        f"ddpjob delete {job.name}{place.flags}": "stop and remove",
+    }
+    width = max(map(len, commands))
+    note("", "detached: the job runs on.")
+    note(*(f"  {command:<{width}}  {means}" for command, means in commands.items()))
+    return Exit.DETACHED
+
+
+def ended(job: "Snapshot", place: Place, *, is_deleted: bool) -> Exit:
+    """Say how the job has ended, and return the exit code that stands for it.
+
+    It may not have ended: of one that goes on, an attempt that is over was looked at.
+    """
+    if job.state == "Succeeded":
+        note(f"{job.name} succeeded")
+        return Exit.OK
+    if job.state == "Failed":
+        note(f"{job.name} failed: {job.reason}")
+        note(f"  next: ddpjob describe {job.name}{place.flags}")
+        return Exit.JOB_FAILED
+    if is_deleted:
+        return Exit.NOT_FOUND  # as has been said
+    note(f"that attempt is over, and {job.name} is {job.state} in attempt {job.attempt}")
+    note(f"  next: ddpjob logs -f {job.name}{place.flags}")
+    return Exit.OK
+
+
+@contextmanager
+def detaching(*lines: str) -> Iterator[None]:
+    """Print these lines if Ctrl-C ends the block, and end the command with exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("", *lines)
+        raise typer.Exit(Exit.DETACHED) from None
+
+
+def refuse_finished(job: "Job", advice: str) -> None:
+    """Raise Conflict if the job has finished: it never starts again."""
+    if job.is_finished:
+        text = f"{job.name} has {job.state.lower()}; a finished job never starts again"
+        error = Conflict(409, "Finished", text)
+        error.advice = advice
+        raise error

@@ -11,22 +11,18 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from ddpjob.cli import objects
-from ddpjob.cli.columns import line, show, styled, widths
-from ddpjob.cli.endings import detaching
+from ddpjob.cli.exits import detaching
 from ddpjob.cli.options import (
     Context,
-    Form,
     Kubeconfig,
     Namespace,
-    Output,
     Place,
+    bad,
     complete_names,
     plain_name,
 )
-from ddpjob.cli.say import document, note, say
-from ddpjob.cli.screen import Screen
-from ddpjob.cli.values import bad
+from ddpjob.cli.output import Form, Output, as_text, document, note, say, show_jobs
+from ddpjob.cli.table import Screen, line, show, styled, widths
 from ddpjob.client import why
 from ddpjob.client.client import Client, is_selected
 from ddpjob.client.html import figures_of
@@ -135,7 +131,7 @@ class Listing:
             )
         jobs = sorted(jobs, key=ORDERS[self.sort])
         if not self._is_table:
-            objects.show(jobs, Form(self.output), single=len(self.names) == 1)
+            show_jobs(jobs, Form(self.output), single=len(self.names) == 1)
         elif jobs:
             show(self._headings, [*map(self._row, jobs)], Screen())
         else:
@@ -176,9 +172,9 @@ class Listing:
         if self.output is Output.JSON:
             document(json.dumps(job.body))
         elif self.output is Output.YAML:
-            document("---\n" + objects.as_text(job.body, Form.YAML))
+            document("---\n" + as_text(job.body, Form.YAML))
         else:
-            objects.show([job], Form.NAME, single=True)
+            show_jobs([job], Form.NAME, single=True)
 
     def _print_rows(self) -> None:
         """Print a row for each change, as wide as the widest so far."""

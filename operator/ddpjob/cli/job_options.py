@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ddpjob.cli.values import seconds
+from ddpjob.cli.options import seconds
 from ddpjob.errors import InvalidJob
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ddpjob.cli.screen import COLOURS
+from ddpjob.cli.table import COLOURS
 from ddpjob.client.logs import LogLine
 from ddpjob.text import printable, printable_but_colours
 from ddpjob.times import duration

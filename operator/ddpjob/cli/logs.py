@@ -10,12 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.endings import detached, ended
-from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Context, Format, Kubeconfig, Name, Namespace, Place, find
-from ddpjob.cli.say import coloured, note, raw, say
-from ddpjob.cli.screen import Screen
-from ddpjob.cli.values import bad, seconds
+from ddpjob.cli.exits import Exit, detached, ended
+from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, bad, find, seconds
+from ddpjob.cli.output import Format, coloured, note, raw, say
+from ddpjob.cli.table import Screen
 from ddpjob.client.follow import Logs
 from ddpjob.client.logs import LogLine, Wanted
 from ddpjob.client.selection import Query, check_is_there, choices, select

@@ -1,7 +1,7 @@
 """What the commands that talk to a cluster share: options, and the client that they lead to."""
 
+import re
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddpjob import names
-from ddpjob.cli.say import note
+from ddpjob.cli.output import Form, note
+from ddpjob.text import printable
 
 if TYPE_CHECKING:
     from ddpjob.client.client import Client
@@ -18,39 +19,8 @@ if TYPE_CHECKING:
 
 # Seconds for which a TAB waits for a server that does not answer.
 TAB_SECONDS = 1.5
-
-
-class Output(StrEnum):
-    """How objects are printed, as kubectl does."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
-
-
-class Form(StrEnum):
-    """How a job is printed that a command has made or changed, in place of words."""
-
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
-
-
-class Record(StrEnum):
-    """How a record is printed that is no object of Kubernetes."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class Format(StrEnum):
-    """How lines of logs are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-    RAW = "raw"
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
+_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([dhms])", re.ASCII)
 
 
 def complete_names(ctx: Any, incomplete: str) -> list[str]:
@@ -98,6 +68,33 @@ Names = Annotated[
         help="Jobs. By default it is your newest one.",
         autocompletion=complete_names,
     ),
+]
+# Beside the argument FILES, because `kubectl apply` and `submit` have the option.
+FileNames = Annotated[
+    list[str] | None,
+    typer.Option("--filename", "-f", help="Another way to name a file. May be repeated."),
+]
+# NAME is no default here: a change is made to the job that is named, and to no other.
+Target = Annotated[str, typer.Argument(metavar="NAME", help="Job.", autocompletion=complete_names)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a field of the spec, such as nnodes=4 or env.LR=0.1. May be repeated.",
+    ),
+]
+Exclusions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude-node",
+        metavar="NODE",
+        help="Keep the pods off this node from now on. May be repeated.",
+    ),
+]
+Printed = Annotated[
+    Form | None,
+    typer.Option("--output", "-o", help="Print the job as json, yaml or name instead of words."),
 ]
 
 
@@ -148,3 +145,25 @@ def plain_name(name: str) -> str:
     kind, slash, rest = name.partition("/")
     known = (names.PLURAL, "ddpjob", f"ddpjob.{names.GROUP}", f"{names.PLURAL}.{names.GROUP}")
     return rest if slash and kind in known else name
+
+
+def seconds(text: str) -> float:
+    """Return a time such as `8h`, `1h30m`, `90s` or `90` in seconds. Raises typer.BadParameter."""
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", text, re.ASCII):
+        return float(text)
+    parts = _PART.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        raise bad(f"must be a time such as 90s, 30m, 8h or 1h30m, got {text!r}")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def bad(rule: str, option: str | None = None) -> typer.BadParameter:
+    """Return the error for an option's value: the rule, and the value."""
+    return typer.BadParameter(printable(rule), param_hint=option)
+
+
+def files_of(arguments: list[str] | None, option: list[str] | None) -> list[str]:
+    """Return the files that a command was given in either way. Raises BadParameter for none."""
+    if found := [*(arguments or ()), *(option or ())]:
+        return found
+    raise bad("name a file; - is standard input", "FILES")

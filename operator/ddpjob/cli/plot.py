@@ -8,9 +8,8 @@ import typer
 
 from ddpjob import plot as plots
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
-from ddpjob.cli.say import say
-from ddpjob.cli.values import bad
+from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, bad, find
+from ddpjob.cli.output import say
 
 
 def plot(

@@ -4,12 +4,21 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli import job_options, objects
-from ddpjob.cli.changing import Exclusions, Format, Settings, Target, tell
-from ddpjob.cli.endings import detaching
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
-from ddpjob.cli.say import note
-from ddpjob.cli.values import bad
+from ddpjob.cli import job_options
+from ddpjob.cli.exits import detaching
+from ddpjob.cli.options import (
+    Context,
+    Exclusions,
+    Kubeconfig,
+    Namespace,
+    Place,
+    Printed,
+    Settings,
+    Target,
+    bad,
+    plain_name,
+)
+from ddpjob.cli.output import note, show_new, tell
 from ddpjob.client import edits, why
 from ddpjob.client.job import Job
 
@@ -26,7 +35,7 @@ def rerun(
     dry_run: job_options.Rehearsal = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all its nodes run.")] = False,
     namespace: Namespace = None,
-    output: Format = None,
+    output: Printed = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -50,7 +59,7 @@ def rerun(
     if claim := _shared_claim(old, new):
         note(f"{old.name} is {old.state}, and both write to the checkpoints in claim {claim}")
     if dry_run is job_options.DryRun.CLIENT:
-        objects.show_new([edits.rerun(old.body, spec, new.name)], output)
+        show_new([edits.rerun(old.body, spec, new.name)], output)
         return
     if wait:
         with detaching(f"detached: {new.name} goes on starting"):

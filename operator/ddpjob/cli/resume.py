@@ -4,10 +4,19 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli.changing import Exclusions, Format, Settings, Target, refuse_finished, tell
-from ddpjob.cli.endings import detaching
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
-from ddpjob.cli.say import note
+from ddpjob.cli.exits import detaching, refuse_finished
+from ddpjob.cli.options import (
+    Context,
+    Exclusions,
+    Kubeconfig,
+    Namespace,
+    Place,
+    Printed,
+    Settings,
+    Target,
+    plain_name,
+)
+from ddpjob.cli.output import note, tell
 from ddpjob.client import edits
 from ddpjob.client.job import Job
 from ddpjob.errors import Conflict
@@ -19,7 +28,7 @@ def resume(
     set_: Settings = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all its nodes run.")] = False,
     namespace: Namespace = None,
-    output: Format = None,
+    output: Printed = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli import job_options
-from ddpjob.cli.options import Record
+from ddpjob.cli.output import Record
 
 # A file with another ending is a job file.
 SCRIPT = ".py"
@@ -73,7 +73,7 @@ def run(
     invalid, or asks for GPUs that this machine does not have. It is 130 after Ctrl-C, and 143 after
     SIGTERM. A second Ctrl-C kills all processes at once.
     """
-    from ddpjob.cli.session import run_here  # the controller is slow to import
+    from ddpjob.cli.local import run_here  # the controller is slow to import
 
     if file is not None and not file.endswith(SCRIPT):
         if filename is not None:

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, Record, find
-from ddpjob.cli.say import document, note, say
+from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
+from ddpjob.cli.output import Record, document, note, say
 from ddpjob.client import agents
 from ddpjob.client.agents import Answer
 from ddpjob.client.job import Job

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddpjob.cli import job_options, objects
-from ddpjob.cli.endings import detached
-from ddpjob.cli.exits import Exit, end_with
+from ddpjob.cli import job_options
+from ddpjob.cli.exits import Exit, detached, end_with
 from ddpjob.cli.job_options import Asked, DryRun, in_namespace
 from ddpjob.cli.logs import Shown, print_logs
-from ddpjob.cli.options import Context, Form, Kubeconfig, Namespace, Place
-from ddpjob.cli.say import note
-from ddpjob.cli.values import bad
+from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, bad
+from ddpjob.cli.output import Form, note, show_jobs, show_new
 from ddpjob.client import why
-from ddpjob.client.creation import with_code
 from ddpjob.client.job import Job
 from ddpjob.client.selection import Query
 from ddpjob.client.snapshot import Snapshot
@@ -96,7 +93,7 @@ def submit(
     if local and dry_run is not None:
         submission.print_here()
     elif local:
-        from ddpjob.cli.session import run_here
+        from ddpjob.cli.local import run_here
 
         run_here(asked, as_json=output is Form.JSON)
     elif dry_run is DryRun.CLIENT:
@@ -126,19 +123,19 @@ class Submission:
 
     def print(self) -> None:
         """Print the objects that would be created."""
-        objects.show_new(self._objects(), self._output)
+        show_new(self._objects(), self._output)
         self._tell_code(created=False)
 
     def print_here(self) -> None:
         """Print the job as `ddpjob run` would run it."""
-        from ddpjob.cli.session import job_here
+        from ddpjob.cli.local import job_here
         from ddpjob.client.build import problems
 
         job = job_here(self._asked)
         end_with(problems(job))
         if self._asked.ignored:
             note(f"of no effect on this machine: {', '.join(self._asked.ignored)}")
-        objects.show_new([*self._asked.config_maps, job], self._output)
+        show_new([*self._asked.config_maps, job], self._output)
 
     def create(self, watch: bool | None, *, dry_run: bool) -> None:
         """Create the job, and look on or not; or have the API server check the objects."""
@@ -153,7 +150,7 @@ class Submission:
         verb = "would be created" if dry_run else "created"
         step("job", f"{job.namespace}/{job.name} {verb}: {_size(job)}")
         if self._output is not None:
-            objects.show([job], self._output, single=True)
+            show_jobs([job], self._output, single=True)
         if dry_run:
             return
         place = self._place
@@ -186,6 +183,7 @@ class Submission:
     def _job(self) -> Body:
         """Return the object of the job, checked. Prints what is wrong with it, and ends then."""
         from ddpjob.client.build import problems
+        from ddpjob.client.creation import with_code
 
         job = self._asked.job()
         has_spec = isinstance(why.part(job, "spec"), dict)
@@ -205,6 +203,7 @@ class Submission:
 
         A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
         """
+        from ddpjob.client.creation import with_code
         from ddpjob.client.generated import named
 
         maps = self._archive.config_maps() if self._archive else self._asked.config_maps

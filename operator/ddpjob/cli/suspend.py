@@ -4,17 +4,16 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli.changing import Format, Target, refuse_finished, tell
-from ddpjob.cli.endings import detaching
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, plain_name
-from ddpjob.cli.say import note
+from ddpjob.cli.exits import detaching, refuse_finished
+from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Printed, Target, plain_name
+from ddpjob.cli.output import note, tell
 
 
 def suspend(
     name: Target,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until no pod runs any more.")] = False,
     namespace: Namespace = None,
-    output: Format = None,
+    output: Printed = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:

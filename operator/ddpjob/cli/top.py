@@ -10,11 +10,10 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from ddpjob.cli.columns import show, styled
-from ddpjob.cli.endings import detaching
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, Record, find
-from ddpjob.cli.say import document, note, say
-from ddpjob.cli.screen import COLOURS, Screen
+from ddpjob.cli.exits import detaching
+from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
+from ddpjob.cli.output import Record, document, note, say
+from ddpjob.cli.table import COLOURS, Screen, show, styled
 from ddpjob.client import agents, why
 from ddpjob.client.agents import NodeProgress
 from ddpjob.client.job import Job

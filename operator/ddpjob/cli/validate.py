@@ -11,9 +11,8 @@ import typer
 
 from ddpjob.cli.exits import Exit, exit_code
 from ddpjob.cli.job_options import in_namespace
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
-from ddpjob.cli.say import document, note, say
-from ddpjob.cli.values import FileNames, bad, files_of
+from ddpjob.cli.options import Context, FileNames, Kubeconfig, Namespace, Place, bad, files_of
+from ddpjob.cli.output import Record, document, note, say
 from ddpjob.client import why
 from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refused
 from ddpjob.text import printable

@@ -7,8 +7,8 @@ import typer
 
 from ddpjob import names
 from ddpjob.cli.exits import explain
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Record
-from ddpjob.cli.say import say
+from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
+from ddpjob.cli.output import Record, say
 from ddpjob.client.connection import Connection
 from ddpjob.client.installed import Installed, look
 from ddpjob.errors import DDPJobError

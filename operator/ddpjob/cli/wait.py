@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli.endings import detached
-from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Context, Kubeconfig, Names, Namespace, Place, Record, find
-from ddpjob.cli.say import note, say
-from ddpjob.cli.values import bad, seconds
+from ddpjob.cli.exits import Exit, detached
+from ddpjob.cli.options import Context, Kubeconfig, Names, Namespace, Place, bad, find, seconds
+from ddpjob.cli.output import Record, note, say
 from ddpjob.client import why
 from ddpjob.client.job import Job, parse_until
 from ddpjob.errors import JobTimeout

@@ -21,8 +21,8 @@ from ddpjob.api.podtypes import Resources
 from ddpjob.cli.exits import end_with
 from ddpjob.cli.job_options import Asked
 from ddpjob.cli.live import Display, Status, display, records
-from ddpjob.cli.say import close, say
-from ddpjob.cli.screen import Screen
+from ddpjob.cli.output import close, say
+from ddpjob.cli.table import Screen
 from ddpjob.cli.validate import check
 from ddpjob.client import why
 from ddpjob.client.logs import LineMaker, local_pod

@@ -1,15 +1,42 @@
 """Tables in aligned columns, as kubectl has them: without lines, cut at the terminal's width."""
 
+import os
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.text import Text
 
-from ddpjob.cli.say import say
-from ddpjob.cli.screen import COLOURS, Screen
+from ddpjob.cli.output import say
 
 GAP = "  "
 Row = Sequence[str]
+COLOURS = {
+    "Running": "green",
+    "Succeeded": "green",
+    "Restarting": "yellow",
+    "Suspended": "dim",
+    "Failed": "red",
+}
+
+
+class Screen(Console):
+    """Standard output. Raises BrokenPipeError if nobody reads it, so that the caller can end.
+
+    `NO_COLOR` in the environment and a pipe turn colours off, and bold letters too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            color_system=None if os.environ.get("NO_COLOR") else "auto",
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError; rich would exit within the task that prints."""
+        raise BrokenPipeError
 
 
 def widths(rows: Sequence[Row]) -> list[int]:
