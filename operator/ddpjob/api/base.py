@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, get_args
 
 import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -249,9 +249,29 @@ def keeps(*rules: Rule) -> Checked:
     )
 
 
+def exactly_one_of(*fields: str) -> Rule:
+    """Return the rule that a model has exactly one of these fields, by their JSON names."""
+    names, has = {*map(to_snake, fields)}, ", ".join(f"has(self.{field})" for field in fields)
+    return Rule(
+        f"[{has}].filter(x, x).size() == 1",
+        lambda self: len(self.model_fields_set & names) == 1,
+        f"must set exactly one of {', '.join(fields)}",
+    )
+
+
+def not_both(one: str, other: str) -> Rule:
+    """Return the rule that a model does not have both fields, by their JSON names."""
+    names = {to_snake(one), to_snake(other)}
+    return Rule(
+        f"!(has(self.{one}) && has(self.{other}))",
+        lambda self: not names <= self.model_fields_set,
+        f"{one} and {other} exclude each other",
+    )
+
+
 def unique(key: str) -> Checked:
     """Return the annotation of a list whose items differ in this field: `listType: map`."""
-    name = re.sub(r"(?=[A-Z])", "_", key).lower()
+    name = to_snake(key)
 
     def duplicates(items: list[Any]) -> Iterator[Broken]:
         seen = set()

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from ddpjob.api.base import SHA256, DnsSubdomain, Model, Rule
+from ddpjob.api.base import SHA256, DnsSubdomain, Model, Rule, exactly_one_of
 from ddpjob.api.podtypes import FilePath, MountPath, VolumeSource
 from ddpjob.names import MAX_ARCHIVE_PARTS
 
@@ -34,11 +34,7 @@ class Code(Model):
     DDPJOB_CODE_DIR. The folder is emptied before each start, so the ranks should write nothing
     there that they want to keep."""
     checks: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "has(self.configMaps) != has(self.volume)",
-            lambda self: (self.config_maps is None) != (self.volume is None),
-            "must set exactly one of configMaps, volume",
-        ),
+        exactly_one_of("configMaps", "volume"),
         Rule(
             "!has(self.configMaps) || "
             "self.configMaps.all(a, self.configMaps.exists_one(b, a == b))",

@@ -23,7 +23,9 @@ from ddpjob.api.base import (
     Rule,
     Short,
     Text,
+    exactly_one_of,
     keeps,
+    not_both,
     unique,
 )
 
@@ -87,11 +89,6 @@ class ResourceFieldReference(Model):
     divisor: Quantity | None = None
 
 
-def _one_of(*fields: str) -> str:
-    """Return the CEL expression that exactly one of these fields is set."""
-    return f"[{', '.join(f'has(self.{field})' for field in fields)}].filter(x, x).size() == 1"
-
-
 class EnvSource(Model):
     """The variable's value comes from exactly one of these sources."""
 
@@ -100,11 +97,7 @@ class EnvSource(Model):
     config_map_key_ref: KeyReference | None = None
     secret_key_ref: KeyReference | None = None
     checks: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            _one_of("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"),
-            lambda self: len(self.model_fields_set) == 1,
-            "must set exactly one of fieldRef, resourceFieldRef, configMapKeyRef, secretKeyRef",
-        ),
+        exactly_one_of("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"),
     )
 
 
@@ -126,11 +119,7 @@ class EnvVar(Model):
     value: Text | None = None
     value_from: EnvSource | None = None
     checks: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!(has(self.value) && has(self.valueFrom))",
-            lambda self: self.value is None or self.value_from is None,
-            "value and valueFrom exclude each other",
-        ),
+        not_both("value", "valueFrom"),
         Rule(
             _RESERVED_CEL,
             lambda self: not is_reserved(self.name),
@@ -154,13 +143,7 @@ class EnvFrom(Model):
     prefix: Short | None = None
     config_map_ref: EnvFromReference | None = None
     secret_ref: EnvFromReference | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            _one_of("configMapRef", "secretRef"),
-            lambda self: (self.config_map_ref is None) != (self.secret_ref is None),
-            "must set exactly one of configMapRef, secretRef",
-        ),
-    )
+    checks: ClassVar[tuple[Rule, ...]] = (exactly_one_of("configMapRef", "secretRef"),)
 
 
 class ResourceClaim(Model):
@@ -381,13 +364,7 @@ class VolumeSource(Model):
     image: ImageSource | None = None
     nfs: NfsSource | None = None
     host_path: HostPathSource | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            _one_of(*VOLUME_SOURCES),
-            lambda self: len(self.model_fields_set - {"name"}) == 1,
-            f"must set exactly one source: {', '.join(VOLUME_SOURCES)}",
-        ),
-    )
+    checks: ClassVar[tuple[Rule, ...]] = (exactly_one_of(*VOLUME_SOURCES),)
 
 
 class Volume(VolumeSource):
@@ -414,13 +391,7 @@ class VolumeMount(Model):
     sub_path_expr: Annotated[str, Field(max_length=512)] | None = None
     read_only: bool | None = None
     mount_propagation: Literal["None", "HostToContainer"] | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!(has(self.subPath) && has(self.subPathExpr))",
-            lambda self: self.sub_path is None or self.sub_path_expr is None,
-            "subPath and subPathExpr exclude each other",
-        ),
-    )
+    checks: ClassVar[tuple[Rule, ...]] = (not_both("subPath", "subPathExpr"),)
 
 
 _Networks = Annotated[

@@ -16,7 +16,6 @@ from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import NOT_ALLOWED, Policy
 
-MOST_RESTARTS = 1000
 # The fields of the trainer's container that a DDPJob's spec has itself.
 _OF_TRAINER = ("image", "imagePullPolicy", "env", "envFrom", "resources")
 _SOURCES = frozenset({"name", *VOLUME_SOURCES})
@@ -155,10 +154,6 @@ def _processes(
 
 def finished(metadata: Body, spec: Body, notes: Notes) -> Body:
     """Return the DDPJob with this metadata and spec, and note what an installation must allow."""
-    limit = spec.get("failurePolicy", {}).get("maxRestarts")
-    if isinstance(limit, int) and limit > MOST_RESTARTS:
-        spec["failurePolicy"]["maxRestarts"] = MOST_RESTARTS
-        notes.changed("spec.failurePolicy.maxRestarts", f"{limit}: {MOST_RESTARTS} are the most")
     ordered = {name: spec[name] for name in sorted(spec, key=_ORDER.index)}
     job: Body = {"apiVersion": names.API_VERSION, "kind": names.KIND}
     job |= {"metadata": metadata, "spec": ordered}
