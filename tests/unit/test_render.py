@@ -10,7 +10,7 @@ from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import UID, job
 
-AGENT, TOKEN = render.Agent(b"agent"), "t" * 32
+AGENT = render.Agent(b"agent")
 
 
 def pod(job: DDPJob, rank: int = 0, policy: Policy | None = None) -> dict[str, Any]:
@@ -38,32 +38,6 @@ def test_every_rank_has_its_own_name_and_number() -> None:
         assert body["metadata"]["name"] == body["spec"]["hostname"] == f"digits-0-{rank}"
         assert body["metadata"]["labels"][names.RANK_LABEL] == str(rank)
         assert env(body)["RANK"] == env(body)["PET_NODE_RANK"] == str(rank)
-
-
-def test_both_families_of_names_are_set() -> None:
-    limits = {"nvidia.com/gpu": 4, "cpu": "8"}
-    values = env(pod(job(nnodes=3, resources={"limits": limits}), rank=2))
-    expected = {
-        "PET_NNODES": "3",
-        "PET_NPROC_PER_NODE": "4",
-        "PET_MASTER_ADDR": "digits-0-0.digits",
-        "PET_RDZV_ID": f"{UID}-0",
-        "MASTER_ADDR": "digits-0-0.digits",
-        "MASTER_PORT": "29500",
-        "RANK": "2",
-        "WORLD_SIZE": "3",
-        "DDPJOB_WORLD_SIZE": "12",
-        "DDPJOB_BACKEND": "nccl",
-        "OMP_NUM_THREADS": "2",
-    }
-    assert expected.items() <= values.items()
-    assert "LOCAL_RANK" not in values and "ACCELERATE_USE_CPU" not in values
-
-
-def test_one_process_a_pod_has_a_local_rank_and_no_gpu_means_cpu() -> None:
-    values = env(pod(job()))
-    assert values["LOCAL_RANK"] == "0" and values["ACCELERATE_USE_CPU"] == "true"
-    assert values["DDPJOB_BACKEND"] == "gloo" and "OMP_NUM_THREADS" not in values
 
 
 def test_a_warm_start_is_said_only_where_it_is_not_the_plain_one() -> None:
@@ -136,11 +110,6 @@ def test_a_trainer_that_may_not_write_into_its_image_has_a_tmp(
             True,
             "3",
         ),
-        (
-            {"nnodes": 1, "nprocPerNode": "cpu", "resources": {"limits": {"cpu": "100m"}}},
-            False,
-            "1",
-        ),
     ],
 )
 def test_accelerate_is_told_everything(spec: dict[str, Any], several: bool, processes: str) -> None:
@@ -171,17 +140,6 @@ def test_a_users_value_replaces_a_default_of_ours() -> None:
     assert env(body)["OMP_NUM_THREADS"] == "7" and env(body)["HOME"] == "/h"
 
 
-def test_checkpoint_and_data_are_mounted_and_named() -> None:
-    claim = {"persistentVolumeClaim": {"claimName": "ckpt"}}
-    files = {"persistentVolumeClaim": {"claimName": "files"}}
-    body = pod(job(checkpoint={"volume": claim}, data={"volume": files, "mountPath": "/d"}))
-    mounts = {m["mountPath"]: m for m in trainer(body)["volumeMounts"]}
-    assert mounts["/checkpoints"]["name"] == "ddpjob-checkpoint"
-    assert mounts["/d"]["readOnly"] is True
-    assert env(body)["DDPJOB_CHECKPOINT_DIR"] == "/checkpoints"
-    assert env(body)["DDPJOB_DATA_DIR"] == "/d"
-
-
 def test_shared_memory_can_be_bounded_and_turned_off() -> None:
     def shm(**shm: Any) -> list[Any]:
         volumes = pod(job(shm=shm))["spec"]["volumes"]
@@ -189,18 +147,6 @@ def test_shared_memory_can_be_bounded_and_turned_off() -> None:
 
     assert shm(sizeLimit="2Gi") == [{"medium": "Memory", "sizeLimit": "2Gi"}]
     assert shm(enabled=False) == []
-
-
-def test_owned_by_the_job() -> None:
-    for body in (pod(job()), render.service(job(), TOKEN), render.config_map(job(), AGENT)):
-        (owner,) = body["metadata"]["ownerReferences"]
-        assert owner["uid"] == UID and owner["controller"] is True
-
-
-def test_the_service_is_headless_and_names_pods_before_they_are_ready() -> None:
-    spec = render.service(job(), TOKEN)["spec"]
-    assert spec["clusterIP"] == "None" and spec["publishNotReadyAddresses"] is True
-    assert spec["selector"] == {names.JOB_UID_LABEL: UID}
 
 
 # Overlay
@@ -357,11 +303,6 @@ def test_rank_0_has_its_own_image_resources_and_overlay() -> None:
     assert first["spec"]["nodeSelector"] == {"pool": "train", "a": "b"}
     assert other["spec"]["nodeSelector"] == {"pool": "train"}
     assert "part" in first["metadata"]["labels"] and "part" not in other["metadata"]["labels"]
-
-
-def test_what_master_leaves_out_is_as_for_the_others() -> None:
-    first = pod(job(master={"image": "master:1"}), 0)
-    assert trainer(first) | {"image": "trainer:1"} == trainer(pod(job(), 0))
 
 
 def test_both_kinds_of_pods_carry_one_hash_that_knows_both() -> None:
