@@ -19,7 +19,6 @@ from tests.trainer.rounds import (
     python,
     said,
     shell,
-    start,
     steps,
     train,
 )
@@ -100,13 +99,3 @@ def test_other_launchers_go_on_too(
         operator.until(lambda page: page["running"])
     assert len(ports) == 2 * nnodes and all(len(found) == 1 for found in ports)
     assert len(set.union(*ports)) == 2, "each round has a port of its own"
-
-
-@pytest.mark.deep
-def test_a_job_that_is_to_have_new_pods_is_left_alone(pods: Pods) -> None:
-    start(pods, DDPJOB_RESTART="Recreate")
-    (pod,) = pods.started
-    all_step(pods, 0, 1)
-    act(pods, 0, 0, "raise ValueError('boom')")
-    assert pod.wait() == 1
-    assert pod.summary["message"] == "ValueError: boom"

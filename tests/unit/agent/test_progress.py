@@ -204,3 +204,12 @@ def test_metrics_are_prometheus_text_with_escaped_labels() -> None:
         "# TYPE ddpjob_loss gauge",
         'ddpjob_loss{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} NaN',
     ]
+
+
+def test_a_report_of_the_round_before_is_none_of_this_one(tmp_path: Path) -> None:
+    """Its file may be elsewhere, where it is not ours to remove."""
+    before = progress_with(tmp_path, '{"step": 41}')
+    after = Progress(before.config)
+    after.ignore_file()
+    after.poll(1.0)
+    assert after.page("running")["source"] == "none"
