@@ -31,7 +31,9 @@ def lay_down(config: Config, tell: Callable[[str], None] = say) -> Verdict | Non
     try:
         if config.code_parts:
             archive = read_parts(config.code_parts)
-            check_sum(archive, config.code_sha256)
+            found, expected = hashlib.sha256(archive).hexdigest(), config.code_sha256
+            if found != expected:
+                raise CodeError(f"its sha256 is {found}, and spec.code.sha256 is {expected}")
             empty(folder)
             files = unpack(archive, folder)
             tell(f"code {config.code_sha256[:12]} is in {folder}: {files} files")
@@ -62,13 +64,6 @@ def read_parts(paths: Sequence[str]) -> bytes:
         if len(archive) > ARCHIVE_BYTES:
             raise CodeError(f"it has more than {ARCHIVE_BYTES // 2**20} MiB")
     return archive
-
-
-def check_sum(archive: bytes, expected: str) -> None:
-    """Raise CodeError where the archive is another one."""
-    found = hashlib.sha256(archive).hexdigest()
-    if found != expected:
-        raise CodeError(f"its sha256 is {found}, and spec.code.sha256 is {expected}")
 
 
 def empty(folder: str) -> None:

@@ -136,16 +136,15 @@ def fork_server(
 
 
 def can_fork(config: Config) -> bool:
-    """Whether processes may start warm: on Linux alone, for macOS' frameworks start threads."""
-    return config.warm_start and has_glibc()
+    """Whether processes may start warm: on Linux with the C library for which torch is built.
 
-
-def has_glibc() -> bool:
-    """Whether this is Linux with the C library for which torch is built."""
+    macOS' frameworks start threads.
+    """
     try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    except (OSError, ValueError, AttributeError):
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (OSError, ValueError):
         return False
+    return config.warm_start and libc.startswith("glibc")
 
 
 def compile_hooks(run_dir: str) -> str:

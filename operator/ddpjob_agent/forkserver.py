@@ -174,11 +174,12 @@ def is_launcher(words: Sequence[str]) -> bool:
     return list(words[:2]) in (["-m", ACCELERATE], [PROGRAM, "launch"])
 
 
-def load(modules: Sequence[str]) -> str:
-    """Import all that ranks will import. Why it cannot be had, or ""."""
+def load() -> str:
+    """Import all that ranks will import, and what the job names. Why it cannot be had, or ""."""
+    modules = os.environ.get("DDPJOB_WARM_MODULES", "").split(",")
     try:
         torch: Any = importlib.import_module("torch")
-        for name in modules:
+        for name in filter(None, modules):
             importlib.import_module(name)
         for name in ("torch.distributed.run", "torch._dynamo"):
             with contextlib.suppress(Exception):  # torch below 2.0 has no dynamo
@@ -245,7 +246,7 @@ def serve(
     """Import all, and serve. Returns in forked processes alone."""
     server, before = ForkServer(connection, agents, env), descriptors()
     with importing():
-        problem = load(wanted_modules()) or why_unsafe(before)
+        problem = load() or why_unsafe(before)
     server.greet(problem)
     return server.serve()
 
@@ -278,8 +279,3 @@ def serve_beside(agents: socket.socket) -> socket.socket | Forked | None:
     except BaseException:  # whatever it is, it must not become a second torchrun
         traceback.print_exc()
         os._exit(1)
-
-
-def wanted_modules() -> list[str]:
-    """The modules that the job names."""
-    return [name for name in os.environ.get("DDPJOB_WARM_MODULES", "").split(",") if name]

@@ -233,15 +233,6 @@ class MemberHeartbeats(Heartbeats):
         return self.member.page(clock())
 
 
-def make_heartbeats(
-    config: Config, token: str, master: str, group: Group | None, on_lost: Callable[[], None]
-) -> Heartbeats:
-    """The heartbeats of this node, which begin later; `group` is rank 0's."""
-    if group is None:
-        return MemberHeartbeats(config, token, master, on_lost)
-    return HeadHeartbeats(config, token, group, on_lost)
-
-
 def family(config: Config) -> int:
     """The pod's kind of address, any where it is not known."""
     if not config.pod_ip:

@@ -209,8 +209,6 @@ def metrics_text(page: Mapping[str, Any], job: str) -> str:
     lines: list[str] = []
     for name in ("step", "total_steps", "epoch", "loss", "samples_per_second"):
         if name in page:
-            value = float(page[name])
-            text = repr(value) if math.isfinite(value) else f"{value:+}"[-4:].title()
-            text = "NaN" if math.isnan(value) else text
-            lines += [f"# TYPE ddpjob_{name} gauge", f"ddpjob_{name}{labels} {text}"]
+            value = float(page[name])  # Prometheus reads Python's nan and inf
+            lines += [f"# TYPE ddpjob_{name} gauge", f"ddpjob_{name}{labels} {value!r}"]
     return "\n".join([*lines, ""])

@@ -103,10 +103,13 @@ class Rounds:
             ours = self.group and Link(config, self.group)
             self.link = ours or RemoteLink(config, self.token, master, wake_up)
         if config.node_timeout:
-            from ddpjob_agent.heartbeat import make_heartbeats
+            from ddpjob_agent.heartbeat import HeadHeartbeats, MemberHeartbeats
 
-            on_lost = self.launcher.kill_now
-            self.beats = make_heartbeats(config, self.token, master, self.group, on_lost)
+            token, on_lost = self.token, self.launcher.kill_now
+            if self.group is not None:
+                self.beats = HeadHeartbeats(config, token, self.group, on_lost)
+            else:
+                self.beats = MemberHeartbeats(config, token, master, on_lost)
 
     def silence(self) -> str:
         """Who has not been heard for too long; "" while nobody is missed."""

@@ -200,9 +200,9 @@ def test_metrics_are_prometheus_text_with_escaped_labels() -> None:
         "# TYPE ddpjob_step gauge",
         'ddpjob_step{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} 12.0',
         "# TYPE ddpjob_epoch gauge",
-        'ddpjob_epoch{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} -Inf',
+        'ddpjob_epoch{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} -inf',
         "# TYPE ddpjob_loss gauge",
-        'ddpjob_loss{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} NaN',
+        'ddpjob_loss{job="a\\"\\\\\\nb",attempt="2",node_rank="1"} nan',
     ]
 
 
