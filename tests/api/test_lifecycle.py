@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from ddpjob import names
 from ddpjob.cluster import PODS
 from ddpjob.json_depth import Body
 from tests.api.jobs import Jobs, conditions, rank
@@ -151,18 +150,3 @@ async def test_a_group_without_room_is_released_with_the_schedulers_words(
         async with asyncio.timeout(200):
             while any(rank(pod)[0] == 0 for pod in await jobs.children(PODS)):
                 await asyncio.sleep(0.1)
-
-
-async def test_somebody_elses_job_gets_nothing(
-    jobs: Jobs, nodes: list[str], client: Client
-) -> None:
-    await jobs.create("theirs", managedBy="example.com/other")
-    await jobs.create()
-    async with asyncio.timeout(200):
-        while not await jobs.children(PODS):
-            await asyncio.sleep(0.1)
-    theirs = await jobs.get("theirs")
-    assert "status" not in theirs
-    assert {pod["metadata"]["labels"][names.JOB_LABEL] for pod in await jobs.children(PODS)} == {
-        "digits"
-    }

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import signal
 from collections import Counter
 from contextlib import suppress
 
@@ -108,27 +107,6 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
     possible = lasting | {f"restarting-{a}-{r}" for a in range(3) for r in range(4)}
     assert lasting <= tried <= possible and set(created.values()) == {1}
     assert raised_before_deleted(writes) and none_is_blind(writes)
-
-
-@pytest.mark.deep
-@pytest.mark.timeout(180)
-async def test_an_idle_operator_writes_nothing_for_a_minute(
-    api_server: ApiServer,
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
-) -> None:
-    async with ScriptedKubelet(client, nodes):
-        names = [f"job-{number}" for number in range(5)]
-        for name in names:
-            await jobs.create(name)
-        for name in names:
-            await jobs.in_state("Running", name)
-        await asyncio.sleep(3)  # minor status follows within a second
-        mark = api_server.audit.mark()
-        await asyncio.sleep(60)
-        assert api_server.audit.writes(mark, user=operators.USER, namespace=jobs.namespace) == []
 
 
 async def test_starting_the_operator_again_writes_nothing(
@@ -238,10 +216,6 @@ async def test_what_is_granted_is_what_is_used(
 
 
 ACCOUNT_ROLE = operators.ACCOUNT[1]
-
-
-async def test_sigterm_ends_the_operator_cleanly(operator: OperatorProcess) -> None:
-    assert operator.kill(signal.SIGTERM) == 0
 
 
 async def test_the_operator_lives_through_a_restart_of_the_api_server(

@@ -19,7 +19,7 @@ from tests.api.jobs import Jobs, rank
 from tests.chart.rendering import Helm, of_kind
 from tests.cluster import binaries
 from tests.cluster import operator as operators
-from tests.cluster.apiserver import ApiError, ApiServer
+from tests.cluster.apiserver import ApiServer
 from tests.cluster.audit import Entry
 from tests.cluster.client import Client
 from tests.cluster.gate import Gate
@@ -253,55 +253,6 @@ async def test_one_that_does_not_reach_the_api_server_ends_and_the_other_takes_o
             job = await jobs.in_state("Succeeded")
     assert counts(job) == (1, 1, 1)
     assert created_pods(api_server.audit.writes(mark, namespace=jobs.namespace)) == RESTARTED_ONCE
-
-
-async def test_the_rights_on_the_lease_are_those_that_are_used(
-    api_server: ApiServer, mark: int, pair: list[OperatorProcess], installed: list[Body]
-) -> None:
-    leader, _ = pair
-    granted = {
-        verb
-        for role in of_kind(installed, "Role")
-        for rule in role["rules"]
-        for verb in rule["verbs"]
-    }
-    before = api_server.request("GET", f"{LEASES}/{NAME}")["spec"]
-    api_server.request("DELETE", f"{LEASES}/{NAME}")
-
-    def used() -> set[tuple[str, str, int]]:
-        return {
-            (entry.verb, entry.namespace, entry.code // 100)
-            for entry in api_server.audit.entries(mark)
-            if entry.user == operators.USER and entry.resource == "leases"
-            if entry.code not in (404, 409)  # the deletion may come amid a renewal
-        }
-
-    async with asyncio.timeout(PATIENCE):
-        while {verb for verb, *_ in used()} != granted:
-            await asyncio.sleep(0.2)
-    made = api_server.request("GET", f"{LEASES}/{NAME}")["spec"]
-    assert made["holderIdentity"] == before["holderIdentity"], leader.log.read_text()[-3000:]
-    assert made["leaseTransitions"] == before["leaseTransitions"]
-    await takes_over(leader)
-    assert {namespace for _, namespace, _ in used()} == {NAMESPACE}
-    assert {code for _, _, code in used()} == {2}
-    leases = api_server.request("GET", LEASES)["items"]
-    assert [found["metadata"]["name"] for found in leases] == [NAME]
-
-
-async def test_another_lease_is_out_of_reach(api_server: ApiServer, lease: str) -> None:
-    token = api_server.service_account_token(*operators.ACCOUNT)
-    other = {"metadata": {"name": "other"}}
-    api_server.request("POST", LEASES, other)
-    for verb, path, body in (
-        ("GET", f"{LEASES}/other", None),
-        ("PUT", f"{LEASES}/other", other),
-        ("DELETE", f"{LEASES}/{NAME}", None),
-        ("GET", LEASES, None),
-    ):
-        with pytest.raises(ApiError, match="403"):
-            api_server.request(verb, path, body, token=token)
-    api_server.request("DELETE", f"{LEASES}/other")
 
 
 async def test_two_that_both_lead_do_nothing_twice(

@@ -190,15 +190,6 @@ def test_the_second_restart_in_a_row_waits() -> None:
     assert decide(again, see(), NOW + 10).create == (0, 1)
 
 
-def test_fail_job_ends_it_at_the_first_failure() -> None:
-    rules = [{"onExitCodes": [2], "action": "FailJob"}]
-    ours = started(failurePolicy={"rules": rules})
-    status = decide(ours, see(failed(0, summary(exit_code=2)), running(1)), NOW).status
-    assert status.state == "Failed" and condition(status, "Failed") == ("True", "FailurePolicy")
-    failed_condition = status.condition("Failed")
-    assert failed_condition and "failurePolicy.rules[0]" in failed_condition.message
-
-
 MISSING = {"reason": "LaunchFailed", "message": "no script '/app/train.py'"}
 
 
@@ -318,42 +309,6 @@ def test_progress_before_a_suspension_is_not_made_again() -> None:
     assert (charged.status.attempt, charged.status.budget.charged) == (2, 1)
     behind = (running(0, attempt=2), running(1, attempt=2))
     assert write(charged, *behind, report=reports(90, 2)).status.budget.charged == 1
-
-
-def test_an_attempt_that_reports_no_step_has_failed_at_none() -> None:
-    ours: DDPJob = started(failurePolicy={"maxRestarts": 10})
-    for attempt in range(5):
-        seen = [failed(0, attempt=attempt), running(1, attempt=attempt)]
-        report = reports(500) if attempt == 0 else None
-        ours = write(ours, *seen, now=NOW + 1000 * attempt, report=report)
-        assert ours.status.state == "Restarting" and ours.status.budget.charged == attempt + 1
-        present = (pod(0, attempt=attempt + 1), pod(1, attempt=attempt + 1))
-        ours = write(ours, *present, now=NOW + 1000 * attempt + 500)
-    assert [past.step for past in ours.status.history] == [500, None, None, None, None]
-    assert ours.status.progress and ours.status.progress.step == 500  # stays to be seen
-
-
-def test_counted_steps_say_nothing_of_progress() -> None:
-    ours = started(failurePolicy={"maxRestarts": 10})
-    status = decide(
-        ours, see(failed(0), running(1), report=reports(9, source="counted")), NOW
-    ).status
-    assert status.budget.highest_step is None and status.budget.same_step_failures == 0
-
-
-def test_progress_beyond_all_attempts_regains_the_budget_at_once() -> None:
-    spent = {
-        "charged": 3,
-        "consecutiveRestarts": 3,
-        "highestStep": 500,
-        "failedStep": 500,
-        "sameStepFailures": 2,
-    }
-    ours = in_attempt(3, budget=spent, restarts=3)
-    pods = (running(0, attempt=3), running(1, attempt=3))
-    assert decide(ours, see(*pods, report=reports(500, 3)), NOW).status.budget.charged == 3
-    status = decide(ours, see(*pods, report=reports(501, 3)), NOW).status
-    assert status.budget.charged == 0 and status.budget.highest_step == 500
 
 
 def test_history_keeps_the_last_ten() -> None:

@@ -1,6 +1,5 @@
 """What a job owns is created once, made anew where somebody has changed it, and nobody else's."""
 
-import asyncio
 import logging
 from base64 import b64encode
 from collections.abc import Callable
@@ -22,16 +21,14 @@ from ddpjob.cluster import (
 )
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.controller.memory import job_record
-from ddpjob.errors import Refused, cluster_error
+from ddpjob.errors import Refused
 from ddpjob.json_depth import Body
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import job_object, running
 from tests.localplay import (
-    FAST,
     NAMESPACE,
-    OperatorView,
     Refusing,
     Watched,
     accepted,
@@ -292,68 +289,3 @@ async def test_an_upgrade_with_another_agent_leaves_a_running_job_alone(
         p["metadata"]["uid"] for p in before.items
     ]
     assert job["status"]["restarts"] == 0
-
-
-class Stumbling(Watched):
-    """Fails at the first creation of a Service, and takes its time for each ConfigMap."""
-
-    stumbled = False
-    under_way, most = 0, 0  # creations of ConfigMaps
-
-    def operator(self) -> OperatorView:
-        outer = self
-
-        class View(OperatorView):
-            async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
-                if resource == SERVICES and not outer.stumbled:
-                    outer.stumbled = True
-                    raise cluster_error(500, "InternalError", "the API server is out of sorts")
-                if resource != CONFIGMAPS:
-                    return await super().create(resource, namespace, body)
-                outer.under_way += 1
-                outer.most = max(outer.most, outer.under_way)
-                try:
-                    await asyncio.sleep(0.2)
-                    return await super().create(resource, namespace, body)
-                finally:
-                    outer.under_way -= 1
-
-        return View(self)
-
-
-async def test_nothing_is_created_again_before_the_first_answers_are_there() -> None:
-    """A creation that is left under way might come after the job's end, and would stay."""
-    cluster = Stumbling()
-    await submit(cluster)
-    async with operating(cluster, lambda attempt, rank: 0):
-        await in_state(cluster, "Succeeded")
-    assert cluster.stumbled and cluster.most == 1
-
-
-class Crowded(Watched):
-    """Counts the pods that are being deleted at the same time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.most = 0
-
-    async def delete(self, resource: Resource, *args: Any, **options: Any) -> Body | None:
-        counts = resource == PODS and options.get("grace_seconds") != 0  # a kubelet's, played here
-        self.now += counts
-        self.most = max(self.most, self.now)
-        await asyncio.sleep(0.001)
-        try:
-            return await super().delete(resource, *args, **options)
-        finally:
-            self.now -= counts
-
-
-async def test_other_jobs_are_not_in_line_behind_all_deletions_of_a_wide_one() -> None:
-    cluster = Crowded()
-    await submit(cluster, nnodes=8, failurePolicy={"restartStrategy": "Recreate"})
-    settings = replace(FAST, pods_per_job=3)
-    script = {(0, 0): 1}
-    async with operating(cluster, lambda *place: script.get(place), settings):
-        await until(lambda: has_restarted(cluster))
-        await in_state(cluster, "Running")
-    assert cluster.most == 3

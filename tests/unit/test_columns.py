@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob.api import DDPJob, Status, Summary
-from ddpjob.errors import AlreadyExists, InvalidJob, Refused
+from ddpjob.errors import InvalidJob
 from ddpjob.plan.columns import with_columns, words_of_failure
 from ddpjob.plan.model import PodRecord
 from ddpjob.plan.reasons import UNSCHEDULABLE
@@ -108,19 +108,6 @@ def test_a_pod_that_does_not_start_is_the_reason(
     assert shown(ours) == (reason, "digits-0-1", node, "0.0")
     again = write(ours, on("gpu-1", running(0)), on("gpu-3", running(1)))
     assert shown(again) == (None, "digits-0-0", "gpu-1", "0.0")
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (Refused(403, "Forbidden", "exceeded quota"), "CreateRefused: "),
-        (InvalidJob("spec.template", "must not set hostname"), "Invalid: spec.template: must not "),
-        (AlreadyExists(409, "AlreadyExists", "Service digits exists"), "NameTaken: Service digits"),
-    ],
-)
-def test_what_cannot_be_created_is_the_reason(error: Any, reason: str) -> None:
-    found = write(write(job()), create_error=error).status.summary.reason
-    assert found is not None and found.startswith(reason)
 
 
 def test_an_edit_that_is_refused_is_the_reason_while_the_job_runs() -> None:

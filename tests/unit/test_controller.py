@@ -188,10 +188,6 @@ async def test_a_pods_place_is_in_its_name_and_not_in_its_labels(label: str) -> 
         assert job["status"]["restarts"] == 0
 
 
-async def _is_ready(controller: Controller) -> bool:
-    return controller.leading and not len(controller.queue)
-
-
 async def test_old_news_of_a_deleted_job_does_not_hide_the_next_one_of_its_name() -> None:
     cluster = Watched()
     controller = Controller(cluster)

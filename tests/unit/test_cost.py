@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import FrameType
 from typing import Any
 
@@ -22,27 +22,21 @@ from ddpjob import names
 from ddpjob.api import DDPJob, read_status, validate
 from ddpjob.api.messages import MAX_PROBLEMS
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
-from ddpjob.controller.controller import Controller
 from ddpjob.controller.memory import job_record
-from ddpjob.controller.reconcile import _is_long
 from ddpjob.errors import InvalidJob
-from ddpjob.json_depth import LARGE, aside, read_json
+from ddpjob.json_depth import aside, read_json
 from ddpjob.plan.budget import judge
 from ddpjob.plan.decide import decide
 from ddpjob.plan.failure import MAX_SEARCHED
-from ddpjob.plan.model import Observed
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.termination import (
-    MAX_MESSAGE,
     AgentReport,
     loads,
     read_termination,
-    termination_of,
 )
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
-from ddpjob.settings import Settings
-from tests.builders import IDENTITY, NOW, failed, job, job_object, running, see, summary
+from tests.builders import IDENTITY, NOW, failed, job, job_object, running, see
 from tests.localplay import Watched, operating, stored, submit, until
 
 OBJECT = 1_400_000  # bytes; etcd takes 1.5 MiB
@@ -306,16 +300,6 @@ def test_what_a_failed_pod_has_left_is_read_once_and_not_in_every_plan() -> None
     assert calls_of(read_termination, twice) == count - 1
 
 
-def test_little_is_kept_of_what_a_failed_pod_has_left() -> None:
-    progress = {"source": "file", "step": 7, "metrics": {f"m{n}": 1.0 for n in range(32)}}
-    text = summary(message="x" * 4096, traceback="y" * 4096, progress=progress)
-    for rank in (0, 3):
-        word = termination_of(failed(rank, text))
-        assert word is not None and len(word.message) == MAX_MESSAGE
-        assert (word.report is not None) is (rank == 0), "rank 0's alone is asked for"
-        assert len(repr(replace(word, report=None))) < 2 * MAX_MESSAGE
-
-
 @pytest.mark.parametrize("name", WORK)
 async def test_what_takes_long_leaves_the_others_their_turn(name: str) -> None:
     """Each took the loop for 0.3 to 40 s; now two threads change every 5 ms."""
@@ -348,40 +332,6 @@ async def test_the_reconciler_does_the_long_things_aside() -> None:
     assert seen == set()
 
 
-def test_plans_of_many_pods_and_of_many_failures_are_made_aside() -> None:
-    """3 and 4 ms at these bounds; a thread for less costs more than the others gain by it."""
-    runs, fails = running(0), failed(1)
-    assert not _is_long(job(), Observed(pods=(runs,) * 2000))
-    assert _is_long(job(), Observed(pods=(runs,) * 2001))
-    assert not _is_long(job(), Observed(pods=(runs, *[fails] * 100)))
-    assert _is_long(job(), Observed(pods=(runs, *[fails] * 101)))
-
-
-async def test_the_whole_of_a_job_at_rest_is_read_aside() -> None:
-    """A status of 1.4 MB takes 0.2 to 0.8 s, and the cache knows the size of a part alone."""
-    cluster, seen = Watched(), set[str]()
-    job = DDPJob.parse(await submit(cluster))
-    controller = Controller(cluster, settings=Settings())
-    long = {job_record.__code__, DDPJob.parse.__func__.__code__}  # type: ignore[attr-defined]
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code in long:
-            seen.add(frame.f_code.co_name)
-
-    sys.setprofile(note)  # of this thread
-    try:
-        whole = await controller.reconciler._whole(job)
-    finally:
-        sys.setprofile(None)
-    assert seen == set()
-    assert whole == job and controller.jobs[job.namespace, job.name].parse() == job
-
-
 async def restarted(cluster: Watched) -> bool:
     status = (await stored(cluster)).get("status") or {}
     return (status.get("state"), status.get("restarts")) == ("Running", 1)
-
-
-async def test_what_is_short_stays_where_it_is() -> None:
-    assert await aside(False, sys._getframe) is not None
-    assert LARGE < OBJECT

@@ -286,18 +286,3 @@ def test_an_agent_that_never_answers_is_asked_less_and_less() -> None:
     pauses = [silence.pause_after(missed, 1.0, 8.0) for missed in range(1, 12)]
     assert pauses == [1.0] * silence.PATIENCE + [2.0, 4.0] + [8.0] * 4
     assert silence.pause_after(10**9, 1.0, 8.0) == 8.0
-
-
-async def test_an_agent_that_answers_again_is_asked_as_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(groups, "PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(groups, "MOST_PAUSE_SECONDS", 0.1)
-    async with serving() as agent, asking(agent, monkeypatch) as watcher:
-        agent.status = 500
-        await until(lambda: len(agent.asked) > silence.PATIENCE + 3)
-        ((talk, _),) = watcher.groups._talks.values()
-        assert talk.missed > silence.PATIENCE
-        agent.status = 200
-        await until(lambda: watcher.answers)
-        assert talk.missed == 0

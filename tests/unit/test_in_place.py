@@ -8,15 +8,12 @@ import pytest
 from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.in_place import after_reports
 from ddpjob.plan.model import GroupReport, NodeReport, PodRecord
-from ddpjob.plan.own import Group, sort_pods
 from tests.builders import (
     NOW,
     condition,
     decide,
     failed,
-    job,
     pod,
     reported,
     reports,
@@ -27,7 +24,6 @@ from tests.builders import (
     summary,
     told,
     whole,
-    with_status,
     write,
 )
 
@@ -160,12 +156,6 @@ def test_an_end_an_ignored_rank_and_an_avoided_node_are_decided_when_the_pods_ha
     assert step.end_round and not step.events and step.status == ours.status
     ended = decide(ours, see(running(0), failed(1, summary(exit_code=3)), group=group), NOW)
     assert not ended.end_round and ended.status != ours.status
-
-
-def test_a_rule_may_say_that_a_restart_in_place_is_not_charged() -> None:
-    rule = {"onReasons": ["Exception"], "action": "Restart", "countsTowardsMax": False}
-    status = decide(training(rule), see(*BOTH, group=told(reported(1))), NOW).status
-    assert (status.round, status.budget.charged, status.restarts) == (1, 0, 1)
 
 
 def test_reports_of_other_rounds_and_attempts_are_ignored() -> None:
@@ -307,19 +297,6 @@ def test_progress_stays_with_its_round() -> None:
     assert new and (new.round, new.step, new.first_step) == (1, 3, 3)
 
 
-def test_three_failures_at_one_step_end_a_job_in_place_too() -> None:
-    ours = training(maxRestarts=9)
-    for current in range(3):
-        ours = in_round(ours, current)
-        for step in (4, 5):
-            ours = write(ours, *BOTH, report=reports(step, round=current))
-        last = ours
-        ours = write(ours, *BOTH, group=told(reported(1, round=current), round=current))
-    assert ours.status.round == 2, "the third one is decided when the pods have ended"
-    ended = decide(last, see(running(0), failed(1, summary(round=2))), NOW).status
-    assert condition(ended, "Failed") == ("True", "NoProgress")
-
-
 def test_a_failure_before_all_nodes_ran_is_answered_in_place_once() -> None:
     ours = started(*BOTH, failurePolicy=IN_PLACE)
     waiting = replace(told(reported(0)), running=False)
@@ -337,59 +314,12 @@ def test_a_pod_that_vanishes_in_a_later_round_is_missed() -> None:
     assert step.status.failure and step.status.failure.round == 1
 
 
-def test_ranks_that_are_done_and_pods_that_end_stop_a_restart_in_place_by_themselves() -> None:
-    ours = training()
-    observed = see(*BOTH, group=told(reported(1)))
-
-    def rounds(pods: tuple[PodRecord, ...], done: frozenset[int]) -> int | None:
-        group = Group(ours, sort_pods(ours, ours.status, pods), done, observed, NOW)
-        decision = after_reports(group, ours.status)
-        return decision.status.round if decision else None
-
-    assert rounds(BOTH, frozenset()) == 1
-    assert rounds(BOTH, frozenset({0})) == 0
-    assert rounds((running(0), running(1, deleting=True)), frozenset()) is None
-    assert rounds((running(0, deleting=True), running(1)), frozenset()) == 0
-
-
 def test_a_job_that_is_to_stop_is_not_started_again() -> None:
     ours = training()
     stopping = ours.model_copy(update={"spec": ours.spec.model_copy(update={"suspend": True})})
     step = decide(stopping, see(*BOTH, group=told(reported(1))), NOW)
     assert condition(step.status, "Suspended") == ("False", "Suspending")
     assert (step.status.attempt, step.status.round) == (1, 0)
-
-
-def test_the_pods_of_an_older_failure_are_deleted_as_with_a_new_attempt() -> None:
-    ours = write(started(failurePolicy=IN_PLACE), running(0), failed(1, summary()))
-    old = failed(1, summary())
-    new = (running(0, attempt=1), running(1, attempt=1))
-    ours = write(ours, *new, old)
-    ours = write(ours, *new, old, report=reports(5, 1))
-    assert ours.status.state == "Running" and not decide(ours, see(*new, old), NOW).delete
-    ours = write(ours, *new, old, report=reports(6, 1), group=told(reported(1), attempt=1))
-    assert (ours.status.attempt, ours.status.round) == (1, 1)
-    step = decide(ours, see(*new, old), NOW)
-    assert [deletion.pod for deletion in step.delete] == [
-        replace(old, root=step.delete[0].pod.root)
-    ]
-
-
-def test_a_job_of_an_earlier_operator_is_in_round_0() -> None:
-    status = {
-        "state": "Running",
-        "progress": {"attempt": 0, "step": 7, "firstStep": 1},
-        "failure": {"attempt": 0, "reason": "Exception"},
-        "history": [{"attempt": 0, "endTime": "2027-01-15T07:00:00Z", "reason": "Exception"}],
-        "nodes": {"desired": 2, "running": 2},
-    }
-    read = job(status=status).status
-    assert read.current_progress and read.failure
-    assert (read.round, read.failure.round, read.history[0].round) == (0, 0, 0)
-    hostile = job(status={**status, "round": "4"}).status
-    assert hostile.round == 0 and hostile.current_progress
-    later = read.model_copy(update={"round": 1})
-    assert with_status(job(), later).status.current_progress is None
 
 
 def test_a_node_that_has_left_the_others_is_the_cause_and_stays() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn
 
@@ -14,7 +13,7 @@ from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.controller import Controller
 from ddpjob.controller.election import Terms
-from ddpjob.controller.lease import ANSWER_SECONDS, Elector, new_identity
+from ddpjob.controller.lease import Elector
 from ddpjob.errors import Unavailable
 from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
@@ -86,17 +85,6 @@ async def test_one_leads_and_the_other_follows_when_it_is_released() -> None:
     assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("b", 2)
 
 
-async def test_the_other_takes_over_from_one_that_has_died_when_the_lease_expires() -> None:
-    cluster = LocalCluster()
-    a, b = elector(cluster, "a"), elector(cluster, "b")
-    async with running(a):
-        await leads(a)
-    died = time.monotonic()
-    async with running(b):
-        await leads(b)
-    assert time.monotonic() - died >= TERMS.lease
-
-
 class Connection:
     """One candidate's own; answers nothing, or with errors, while told so."""
 
@@ -130,28 +118,6 @@ async def test_who_cannot_renew_ends_at_the_deadline_before_another_leads(mode: 
             await leads(b)
 
 
-async def test_who_wakes_at_the_deadline_ends_and_asks_no_more() -> None:
-    class SilentAfterwards(Connection):
-        """Fails while its candidate leads; a request after that would wait for its answer."""
-
-        async def update(self, *args: Any) -> Body:
-            if self.mode:
-                with contextlib.suppress(Left):
-                    a.check()
-                    raise Unavailable(500, "InternalError", "out of sorts")
-                await asyncio.Event().wait()
-            return await super().update(*args)
-
-    connection = SilentAfterwards(LocalCluster())
-    a = elector(connection, "a")
-    async with running(a) as (task,):
-        await leads(a)
-        connection.mode = "failing"
-        begun = time.monotonic()
-        await ends(task)
-        assert time.monotonic() - begun < ANSWER_SECONDS
-
-
 async def test_an_outage_shorter_than_the_deadline_changes_nothing() -> None:
     cluster = LocalCluster()
     connection = Connection(cluster)
@@ -169,15 +135,6 @@ async def test_an_outage_shorter_than_the_deadline_changes_nothing() -> None:
         await until(renewed)
         assert not task.done()
         a.check()
-
-
-async def test_who_finds_another_s_name_in_the_lease_ends() -> None:
-    cluster = LocalCluster()
-    a = elector(cluster, "a", PATIENT)
-    async with running(a) as (task,):
-        await leads(a)
-        await cluster.patch(LEASES, "system", "operator", {"spec": {"holderIdentity": "b"}})
-        assert "is b's" in await ends(task)
 
 
 async def test_a_lease_that_somebody_deletes_or_edits_stays_the_holder_s() -> None:
@@ -226,21 +183,6 @@ async def test_a_renewal_that_is_stored_unseen_does_not_keep_the_lease_from_bein
         await until(stored)
     await a.release()
     assert await holder(cluster) == ""
-
-
-async def test_who_stands_by_releases_nothing() -> None:
-    cluster = LocalCluster()
-    a, b = elector(cluster, "a", PATIENT), elector(cluster, "b", PATIENT)
-    async with running(a):
-        await leads(a)
-        async with running(b):
-            await asyncio.sleep(0.1)
-        await b.release()
-        assert await holder(cluster) == "a"
-
-
-def test_every_process_has_an_identity_of_its_own() -> None:
-    assert len({new_identity() for _ in range(10)}) == 10
 
 
 async def test_a_replica_that_stands_by_knows_everything_and_writes_nothing_until_it_leads() -> (

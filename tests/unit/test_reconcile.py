@@ -28,7 +28,6 @@ from tests.builders import job, job_object, with_status
 from tests.localplay import (
     FAST,
     NAMESPACE,
-    NO_NODE_FOR,
     Refusing,
     Watched,
     accepted,
@@ -38,7 +37,6 @@ from tests.localplay import (
     operating,
     pod_names,
     quiet,
-    side_by_side,
     stored,
     submit,
     until,
@@ -192,61 +190,6 @@ async def test_an_older_definition_is_reported_by_an_event_of_the_job() -> None:
         assert await pod_names(cluster) == []
     assert not more and (event["type"], event["reason"]) == ("Warning", "OldDefinition")
     assert "apply manifests/crd.yaml" in event["message"]
-
-
-async def test_a_definition_without_the_newest_column_is_reported_and_not_written_to_for_ever() -> (
-    None
-):
-    cluster = Older()
-    cluster.unknown = "reason"
-    await submit(cluster, template={"metadata": {"annotations": {NO_NODE_FOR: "0-1"}}})
-
-    async def told() -> list[Body]:
-        found = (await cluster.list(EVENTS, namespace=NAMESPACE)).items
-        return [event for event in found if event["reason"] == "OldDefinition"]
-
-    async with operating(cluster, lambda attempt, rank: None, Settings()):
-        (event,) = await until(told)
-        await asyncio.sleep(1.0)
-        assert await told() == [event]
-        assert cluster.writes["status", "DDPJob", "digits"] < 8
-        job = await stored(cluster)
-    reasons = {c["type"]: c["reason"] for c in job["status"]["conditions"]}
-    assert reasons["Running"] == "Unschedulable" and "reason" not in job["status"]["summary"]
-
-
-async def test_a_wide_group_that_pulls_is_written_three_times_until_it_runs() -> None:
-    """Its pods start one after the other, and each in its turn is the one that is named."""
-    cluster, nnodes = Watched(), 12
-    await submit(cluster, nnodes=nnodes)
-
-    async def all_made() -> bool:
-        return len(await pod_names(cluster)) == nnodes
-
-    async def set_state(rank: int, state: Body, phase: str) -> None:
-        pod = await cluster.get(PODS, NAMESPACE, f"digits-0-{rank}")
-        trainer = {"name": "trainer", "state": state}
-        ready = [{"type": "PodReadyToStartContainers", "status": "True"}]
-        status: Body = {"phase": phase, "startTime": "2026-01-15T08:00:00Z", "conditions": ready}
-        status["containerStatuses"] = [trainer]
-        await cluster.update_status(PODS, NAMESPACE, {**pod, "status": status})
-
-    async def is_told() -> bool:
-        reason = str((await stored(cluster))["status"]["summary"].get("reason"))
-        return reason.startswith("Pulling: image trainer:1, pod digits-0-")
-
-    controller = Controller(cluster.operator(), settings=replace(FAST, minor_status=3600.0))
-    async with side_by_side(controller.run()):
-        await until(all_made)
-        for rank in range(nnodes):
-            await set_state(rank, {"waiting": {"reason": "ContainerCreating"}}, "Pending")
-        await until(is_told)
-        for rank in range(nnodes):
-            await set_state(rank, {"running": {}}, "Running")
-            await asyncio.sleep(0.01)
-        await in_state(cluster, "Running")
-        await quiet(cluster)
-    assert cluster.writes["status", "DDPJob", "digits"] == 3, "Starting, Pulling, Running"
 
 
 async def test_a_refusal_with_a_new_message_each_time_is_not_tried_again_at_once() -> None:

@@ -21,7 +21,6 @@ from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
 from ddpjob.local.kubelet import Runner
 from ddpjob.local.network import Loopback
-from ddpjob.local.pod_status import PodView
 
 pytestmark = pytest.mark.timeout(180)
 SLEEPER = "sleep 1234 & echo up; wait"  # leaves a child behind when it is killed
@@ -247,18 +246,6 @@ async def test_a_pod_that_vanishes_is_killed_at_once(machine: Machine) -> None:
     await machine.idle()
 
 
-async def test_a_pod_that_vanishes_unseen_is_killed_too(tmp_path: Path) -> None:
-    async with playing(tmp_path, cluster=LocalCluster(history=1)) as machine:
-        pod = await machine.run(f"trap '' TERM; {SLEEPER}")
-        await machine.line("up")
-        machine.cluster.end_watches()
-        await asyncio.sleep(0)
-        await machine.delete(pod, grace=0)
-        for name in "ab":
-            await machine.cluster.create(CONFIGMAPS, "default", {"metadata": {"name": name}})
-        await machine.idle()
-
-
 async def test_a_pod_of_the_same_name_waits_for_the_end_of_the_other(machine: Machine) -> None:
     first = await machine.run("echo first; exec sleep 1234")
     await machine.line("first")
@@ -296,26 +283,6 @@ async def test_a_write_that_meets_another_is_done_again(tmp_path: Path) -> None:
         await machine.run("true")
         await machine.until(is_phase("Succeeded"))
     assert cluster.met == 2
-
-
-async def test_an_answer_that_comes_late_hides_no_deletion() -> None:
-    class Slow(LocalCluster):
-        """Somebody deletes the pod while the answer to a status is on its way."""
-
-        async def update_status(
-            self, resource: Resource, namespace: str, body: Mapping[str, Any]
-        ) -> Body:
-            answer = await super().update_status(resource, namespace, body)
-            deleted = await self.delete(PODS, namespace, "x", uid=view.uid)
-            assert deleted is not None
-            view.see(deleted)
-            return answer
-
-    cluster = Slow()
-    pod = {"metadata": {"name": "x"}, "spec": {"containers": []}}
-    view = PodView(cluster, await cluster.create(PODS, "team", pod))
-    await view.report(lambda status: {**status, "phase": "Running"})
-    assert view.ends
 
 
 LEAVES = 'mkdir "$TMPDIR/torchelastic_x"; echo left > "$TMPDIR/torchelastic_x/log"; '
@@ -357,15 +324,6 @@ async def test_a_job_may_name_its_temporary_folder(machine: Machine, system_fold
     await machine.run("echo $TMPDIR", container={"env": env})
     await machine.until(is_ended)
     assert machine.lines == [("0", "/scratch")] and list(system_folder.iterdir()) == []
-
-
-async def test_a_full_temporary_folder_is_said(machine: Machine, system_folder: Path) -> None:
-    system_folder.rmdir()
-    await machine.run("echo up")
-    last = await machine.until(is_ended)
-    assert ended(last)["exitCode"] == 128
-    (line,) = machine.lines
-    assert line[1].startswith(f"ddpjob: cannot make the folder {system_folder}/ddpjob-")
 
 
 async def test_the_deadline_ends_a_pod_and_keeps_it(machine: Machine) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -224,16 +224,17 @@ async def nodes(count: int, timeout: int = 1) -> AsyncIterator[Nodes]:
         found.pages[rank] = {}
         pod = replace(running(rank), ip=address, agent_port=port, node_timeout=timeout)
         found.by_rank[rank] = pod
-    async with session(2) as http:
-        task = asyncio.create_task(found.silence.run(http))
-        await asyncio.sleep(0)
-        try:
-            yield found
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            await runner.cleanup()
+    try:
+        async with session(2) as http:
+            task = asyncio.create_task(found.silence.run(http))
+            await asyncio.sleep(0)
+            try:
+                yield found
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+    finally:
+        await runner.cleanup()
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -277,39 +278,16 @@ async def test_an_operator_that_reaches_nobody_does_nothing() -> None:
         assert seen.told == []
 
 
-async def test_an_operator_that_reaches_nobody_asks_few_and_less_and_less() -> None:
-    async with nodes(9) as seen:
-        seen.pages = dict.fromkeys(range(9))
-        seen.heard()
-        seen.missed()
-        await asyncio.sleep(4.0)
-        assert len(seen.asked) < 9 + 15 * 3  # 24 rounds of 9 otherwise, and as often for ever
-        assert set(seen.asked) == set(range(9))
-        seen.pages |= {rank: {"unheard_seconds": 30.0} for rank in range(1, 9)}
-        await until(lambda: seen.told)
-        assert seen.told == [frozenset((0,))]
-
-
-def test_who_answers_is_asked_with_others() -> None:
-    found, others = evidence(), list(range(1, 41))
-    assert found.witnesses(others) == others[: silence.WITNESSES]
-    asked = set[int]()
-    for found.unanswered in range(1, 21):
-        asked.update(chosen := found.witnesses(others))
-        assert len(chosen) == silence.FEW_WITNESSES
-    assert asked == set(others)
-    missing(found, 0, 101.0, 104.0, 107.0)
-    missing(found, 9, 101.0, 104.0, 107.0)
+def test_what_was_missed_while_nobody_answered_proves_nothing() -> None:
+    found = missing(missing(evidence(), 0, 101.0, 104.0, 107.0), 9, 101.0, 104.0, 107.0)
+    found.unanswered = 20
     found.found(7, 110.0)
-    assert found.missed == {0: [110.0]}  # what was missed while nobody answered proves nothing
+    assert found.missed == {0: [110.0]} and not found.unanswered
     found.witness(7, 110.0, 60.0)
     missing(found, 0, 112.0)
     assert found.silent(200.0) == frozenset()
     missing(found, 0, 113.0)
     assert found.silent(114.9) == frozenset() and found.silent(115.0) == {0}
-    assert found.witnesses(others) == others[: silence.WITNESSES]
-    found.unanswered = 1
-    assert found.witnesses([]) == [] and found.witnesses([3]) == [3]
 
 
 async def test_an_ended_node_stands_in_for_its_word() -> None:

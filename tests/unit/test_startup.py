@@ -122,20 +122,6 @@ def test_a_group_that_is_scheduled_in_part_is_released_and_tried_again_later() -
     assert decide(late, see(), NOW + 70).create == (0, 1)
 
 
-def test_the_time_to_start_counts_from_each_attempts_own_beginning() -> None:
-    policy = {"backoffSeconds": {"first": 0}}
-    ours = write(write(job(startupDeadlineSeconds=60, failurePolicy=policy)))
-    stuck, now = pod(1, reason="Unschedulable", message="none"), NOW + 60
-    for attempt in (1, 2, 3):
-        ours = write(ours, replace(stuck, attempt=attempt - 1), now=now)
-        assert ours.status.attempt == attempt
-        assert decide(ours, see(), now + 2).create == (0, 1), "not at once again"
-        waiting = replace(stuck, attempt=attempt)
-        step = decide(ours, see(pod(0, attempt=attempt), waiting), now + 59)
-        assert step.status.attempt == attempt
-        now += 62
-
-
 def test_the_time_to_start_begins_when_the_old_pods_are_gone() -> None:
     ours = started(running(0), running(1), startupDeadlineSeconds=60)
     leaving = (running(0), running(1, deleting=True, disruption="Evicted"))

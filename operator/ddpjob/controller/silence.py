@@ -11,8 +11,9 @@ often than its pods take to start.
 """
 
 import asyncio
+import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -26,10 +27,10 @@ from ddpjob.plan.termination import AgentReport
 
 # So many requests in a row must have had no answer, and for this part of the time-out.
 LEAST_MISSED, MISSED_PART = 3, 1 / 3
-# So many other nodes are asked whether they have lost rank 0 too. Those that do not answer either
-# may have gone with it. While nobody answers, the operator asks few of them in turn, and less and
-# less: it may be cut off itself, with a thousand jobs.
-WITNESSES, FEW_WITNESSES = 16, 2
+# So many other nodes, by chance, are asked whether they have lost rank 0 too. Those that do not
+# answer either may have gone with it. While nobody answers, they are asked less and less: the
+# operator may be cut off itself, with a thousand jobs.
+WITNESSES = 16
 # A node that has lost rank 0 ends its ranks first. Rank 0's own may end later, as it may have heard
 # the others until a little later than they heard it.
 LATER_PART = 1.1
@@ -122,13 +123,6 @@ class Evidence:
         """Whether to ask the suspects. An agent that never answered may still be starting."""
         since = self.missed.get(0, [now])[0]
         return bool(self.suspects()) and (self.is_met or now - since >= MISSED_PART * self.timeout)
-
-    def witnesses(self, others: Sequence[int]) -> Sequence[int]:
-        """Return those of these nodes that are to be asked about rank 0."""
-        if not self.unanswered:
-            return others[:WITNESSES]
-        first = self.unanswered * FEW_WITNESSES % max(1, len(others))
-        return [*others[first:], *others[:first]][:FEW_WITNESSES]
 
     def suspects(self) -> list[int]:
         """Return the nodes that are to be asked."""
@@ -278,7 +272,7 @@ class Silence:
                 suspects, others = sorted(running), []
             most = MOST_ASKED // max(1, len(self._inquiries))
             room = asyncio.Semaphore(max(LEAST_OF_A_JOB, min(MOST_OF_A_JOB, most)))
-            witnesses = evidence.witnesses(others)
+            witnesses = random.sample(others, min(WITNESSES, len(others)))
             targets = (running[r] for r in (*suspects, *witnesses) if r in running)
             asked = (self._ask(http, room, pod, evidence) for pod in targets)
             is_cut_off = not any(await asyncio.gather(*asked)) and 0 in evidence.suspects()

@@ -4,7 +4,6 @@ There are no background tasks: garbage is collected within the delete that makes
 """
 
 import asyncio
-import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from ddpjob.cluster import DDPJOBS, PODS, Keep, Listing, Resource, WatchEvent, kept
+from ddpjob.cluster import DDPJOBS, PODS, Keep, Listing, Resource, WatchEvent, is_name, kept
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.local.store import Selector, Store, Stored
@@ -22,7 +21,6 @@ from ddpjob.times import written
 HISTORY = 10_000
 # The API server's default in seconds for a pod without a grace period.
 DEFAULT_GRACE = 30
-NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # Kinds whose status is written through /status alone.
 WITH_STATUS = (DDPJOBS, PODS)
 POD_SPEC_MUTABLE = ("activeDeadlineSeconds",)
@@ -255,19 +253,15 @@ def _merged(old: Any, patch: Any) -> Any:
 
 
 def _read(resource: Resource, namespace: str, body: bytes | Mapping[str, Any]) -> Body:
-    """A private copy of what was sent, with its kind, name and namespace checked."""
+    """A private copy of what was sent, with its name and namespace checked."""
     new: Body = orjson.loads(body if isinstance(body, bytes) else orjson.dumps(body))
-    for field, value in {"apiVersion": resource.api_version, "kind": resource.kind}.items():
-        if new.setdefault(field, value) != value:
-            message = f"{field}: must be {value!r}, got {new[field]!r}"
-            raise cluster_error(400, "BadRequest", message)
+    new.setdefault("apiVersion", resource.api_version)
+    new.setdefault("kind", resource.kind)
     meta = new.setdefault("metadata", {})
-    if meta.setdefault("namespace", namespace) != namespace:
-        message = f"metadata.namespace: must be {namespace!r}, got {meta['namespace']!r}"
-        raise cluster_error(400, "BadRequest", message)
+    meta.setdefault("namespace", namespace)
     for field in ("name", "namespace"):
         text = str(meta.get(field) or "")
-        if len(text) > 253 or not NAME.fullmatch(text):
+        if not is_name(text):
             message = f"metadata.{field}: must be a DNS-1123 name, got {text!r}"
             raise cluster_error(422, "Invalid", message)
     return new

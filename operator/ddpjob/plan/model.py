@@ -246,7 +246,6 @@ class Decision:
     """Create the Service, the agent's ConfigMap and the NetworkPolicy."""
     create: tuple[int, ...] = ()
     """Node ranks whose pods to create."""
-    """The job has just finished: its agent's ConfigMap is of no more use."""
     events: tuple[Event, ...] = ()
     expire: tuple[PodRecord, ...] = ()
     """Pods that their kubelets are to end now, with their grace, and to keep."""
