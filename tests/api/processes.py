@@ -28,7 +28,7 @@ async def jobs(
         Credentials(api_server.url, ca_file=str(api_server.ca_file), token=api_server.token)
     )
     runner = Runner(
-        cluster,
+        cluster=cluster,
         directory=tmp_path,
         namespace=namespace,
         cwd=tmp_path,

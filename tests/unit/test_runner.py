@@ -94,7 +94,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
 async def playing(directory: Path, **options: Any) -> AsyncIterator[Machine]:
     cluster, lines = options.pop("cluster", None) or LocalCluster(), []
     runner = Runner(
-        cluster,
+        cluster=cluster,
         directory=directory,
         on_line=lambda labels, line: lines.append((labels.get(names.RANK_LABEL), line)),
         **{"shutdown_seconds": 0.2, **options},
@@ -466,7 +466,7 @@ async def main():
     spec = {"containers": [{"name": "trainer", "command": ["sh", "-c", sys.argv[2]]}]}
     await cluster.create(PODS, "default", {"metadata": {"name": "p"}, "spec": spec})
     tell = lambda labels, line: print(line, flush=True)
-    await Runner(cluster, directory=Path(sys.argv[1]), on_line=tell).run()
+    await Runner(cluster=cluster, directory=Path(sys.argv[1]), on_line=tell).run()
 
 asyncio.run(main())
 """

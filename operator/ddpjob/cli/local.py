@@ -97,7 +97,7 @@ class Session:
         self._makers: dict[str, LineMaker] = {}  # of node rank 0's lines, by attempt
         self._cluster = LocalCluster(admit=_admit)
         self._runner = Runner(
-            self._cluster,
+            cluster=self._cluster,
             directory=directory,
             shares=self._shares,
             on_line=self._line,

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ddpjob import names
@@ -28,22 +29,28 @@ NO_USE = "LaunchFailed"
 OnLine = Callable[[Mapping[str, str], str], None]
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Node:
     """This machine, as all its pods see it."""
 
     cluster: Cluster
-    name: str
     directory: Path
-    python: str
-    cwd: Path
-    inherited: Mapping[str, str]
-    loopback: Loopback
-    shares: Sequence[Share]
-    on_line: OnLine
-    now: Callable[[], datetime]
-    shutdown_seconds: float
+    """Gets a folder for each job: logs, volumes, the pods' own files."""
+    node_name: str = "local"
+    python: str = sys.executable
+    """Stands in for `python3` and `python` in commands."""
+    on_line: OnLine = lambda labels, line: None
+    """Gets a pod's labels and each line that it prints."""
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    cwd: Path = field(default_factory=Path.cwd)
+    loopback: Loopback = field(default_factory=Loopback)
+    shares: Sequence[Share] = ()
+    """The GPUs of the nodes of the one job that is run, by their ranks; without them no pod sees
+    one."""
+    shutdown_seconds: float = 5.0
+    """What processes have to end after SIGTERM, if this one is cancelled."""
     code: Path | None = None
+    """The folder that jobs with `spec.code` use as it is; without it archives are unpacked."""
 
 
 class PodRun:
@@ -111,11 +118,11 @@ class PodRun:
         found = {name: await view.config_map(name) for name in config_map_volumes(pod)}
         config_maps = {name: body for name, body in found.items() if body}
         self.folders.clear()
-        given = {names.SOURCE_VOLUME: node.code} if node.code else {}
+        given = {names.SOURCE_VOLUME: node.code.absolute()} if node.code else {}
         made = launch(
             pod,
             place(pod, self.folders, config_maps, node.loopback, node.shares, given),
-            inherited=node.inherited,
+            inherited=node.environment,
             python=node.python,
             cwd=node.cwd,
         )
@@ -152,7 +159,7 @@ class PodRun:
         return float(spec.get("terminationGracePeriodSeconds") or 0), None
 
     async def _report_running(self) -> None:
-        pod, loopback, now = self.view.pod, self.node.loopback, self.node.now()
+        pod, loopback, now = self.view.pod, self.node.loopback, datetime.now(UTC)
         own = address(pod, loopback)
         await self.view.report(
             lambda old: pod_status.running(
@@ -164,7 +171,7 @@ class PodRun:
     async def _report_end(
         self, code: int, message: str, reason: str = "", *, late: bool = False
     ) -> None:
-        container, now = main_container(self.view.pod), self.node.now()
+        container, now = main_container(self.view.pod), datetime.now(UTC)
 
         def end(old: Body) -> Body:
             new = pod_status.terminated(

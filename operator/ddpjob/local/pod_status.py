@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from ddpjob.cluster import CONFIGMAPS, PODS, Cluster
-from ddpjob.errors import Conflict, NotFound, Unavailable
+from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
 from ddpjob.times import written
 
@@ -100,13 +99,6 @@ def _merge(old: list[Body], new: list[Body]) -> list[Body]:
     return list(known.values())
 
 
-# The pause between two tries while the API server does not answer.
-RETRY_SECONDS = 1.0
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 class Gone(Exception):
     """The pod is no longer in the API: nothing is left to report."""
 
@@ -157,9 +149,7 @@ class PodView:
                 merged = {**(body["metadata"].get("annotations") or {}), **annotations}
                 body["metadata"] = {**body["metadata"], "annotations": merged}
             try:
-                self._take(
-                    await _patiently(self._cluster.update_status, PODS, self.namespace, body)
-                )
+                self._take(await self._cluster.update_status(PODS, self.namespace, body))
                 return
             except Conflict:
                 await self._read_again()
@@ -169,19 +159,20 @@ class PodView:
 
     async def delete(self) -> None:
         """Delete the pod's object, as a node does when the pod has ended."""
-        delete = partial(self._cluster.delete, uid=self.uid, grace_seconds=0)
         with contextlib.suppress(NotFound, Conflict):
-            await _patiently(delete, PODS, self.namespace, self.name)
+            await self._cluster.delete(
+                PODS, self.namespace, self.name, uid=self.uid, grace_seconds=0
+            )
 
     async def config_map(self, name: str) -> Body | None:
         """Return the ConfigMap of that name in the pod's namespace, or None."""
         with contextlib.suppress(NotFound):
-            return await _patiently(self._cluster.get, CONFIGMAPS, self.namespace, name)
+            return await self._cluster.get(CONFIGMAPS, self.namespace, name)
         return None
 
     async def _read_again(self) -> None:
         try:
-            pod = await _patiently(self._cluster.get, PODS, self.namespace, self.name)
+            pod = await self._cluster.get(PODS, self.namespace, self.name)
         except NotFound:
             raise Gone from None
         if pod["metadata"]["uid"] != self.uid:
@@ -193,12 +184,3 @@ class PodView:
         new, old = (int(each["metadata"]["resourceVersion"]) for each in (pod, self.pod))
         if new >= old:
             self.pod = pod
-
-
-async def _patiently(request: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-    """The answer to `request`, asked again while the API server is out of reach."""
-    while True:
-        try:
-            return await request(*args, **options)
-        except Unavailable as error:
-            await asyncio.sleep(error.retry_after or RETRY_SECONDS)

@@ -61,14 +61,10 @@ class Proofs:
         return _text(b"".join([self._marks[rank], *beside]))
 
 
+@lru_cache(maxsize=16)  # as many jobs have a worker between their status and their pods
 def proofs(key: bytes, job_uid: str, attempt: int, nnodes: int) -> Proofs:
     """`Proofs`, kept for the few moments in which pods are made; 5,000 nodes take 0.7 MB."""
-    return (_small if nnodes <= _FEW_NODES else _large)(key, job_uid, attempt, nnodes)
-
-
-_FEW_NODES = 64
-_small = lru_cache(maxsize=128)(Proofs)  # as many jobs may be between their status and their pods
-_large = lru_cache(maxsize=4)(Proofs)
+    return Proofs(key, job_uid, attempt, nnodes)
 
 
 def root_of(proof: str, rank: int) -> str:

@@ -202,7 +202,7 @@ async def outcomes(
         )
         stack.push_async_callback(cluster.close)
         runner = Runner(
-            cluster,
+            cluster=cluster,
             directory=folder / "jobs",
             namespace=namespace,
             cwd=folder,
