@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -215,33 +214,3 @@ async def test_a_name_that_somebody_takes_first_is_told_and_freed(
     assert job["status"]["restarts"] == 0
     own = await forger.own("digits-0-1")
     assert own["metadata"]["uid"] != forged["metadata"]["uid"]
-
-
-@pytest.mark.deep
-async def test_an_old_attempts_pod_that_nobody_ends_holds_nothing_up(
-    forger: Forger, jobs: Jobs, client: Client
-) -> None:
-    """On a node that does not exist, with a finalizer: no kubelet will ever say a word of it."""
-    await jobs.create(failurePolicy={"backoffSeconds": {"first": 0, "cap": 0}})
-    await jobs.in_state("Running")
-    await client.request("DELETE", f"{forger.path}/digits-0-1")
-    await jobs.until(lambda job: job["status"]["attempt"] == 1)
-    await jobs.in_state("Running")
-    body = await forger.own("digits-1-1")
-    forged: dict[str, Any] = {
-        "metadata": {
-            "name": "digits-0-7",
-            "labels": body["metadata"]["labels"],
-            "annotations": body["metadata"]["annotations"],
-            "ownerReferences": body["metadata"]["ownerReferences"],
-            "finalizers": [FINALIZER],
-        },
-        "spec": {"nodeName": "nowhere", "containers": [{"name": "trainer", "image": "x"}]},
-    }
-    await client.request("POST", forger.path, forged)
-    await client.request("DELETE", f"{forger.path}/digits-1-1")
-    await jobs.until(
-        lambda job: job["status"]["attempt"] == 2 and job["status"]["state"] == "Running"
-    )
-    left = await forger.own("digits-0-7")
-    assert left["metadata"]["deletionGracePeriodSeconds"] == 0, "by force, and still there"

@@ -93,19 +93,6 @@ async def test_a_hang_is_named_and_the_next_round_goes_on(jobs: Jobs, tmp_path: 
 
 
 @pytest.mark.deep
-async def test_launcher_none_with_a_command(jobs: Jobs, tmp_path: Path) -> None:
-    source = """
-        import os
-        assert os.environ["WORLD_SIZE"] == "2" and os.environ["LOCAL_RANK"] == "0"
-        import torch.distributed as dist
-        dist.init_process_group("gloo")
-        print("sum over", dist.get_world_size())
-    """
-    await jobs.create(launcher="none", command=["python3", script(tmp_path, source)], args=[])
-    await jobs.in_state("Succeeded")
-
-
-@pytest.mark.deep
 async def test_launcher_python_is_env_and_one_process_a_pod(jobs: Jobs, tmp_path: Path) -> None:
     source = """
         import os, torch, torch.distributed as dist

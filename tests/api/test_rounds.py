@@ -121,28 +121,6 @@ async def test_a_second_failure_without_a_step_gets_new_pods(jobs: Jobs, tmp_pat
 
 @pytest.mark.deep
 @pytest.mark.gate
-@pytest.mark.parametrize("change", ["strategy", "template"])
-async def test_after_an_edit_the_next_restart_takes_new_pods(
-    jobs: Jobs, tmp_path: Path, change: str
-) -> None:
-    await begin(jobs, tmp_path)
-    pids = await trains(jobs, tmp_path, 0, 0)
-    if change == "strategy":
-        await jobs.patch(failurePolicy={"restartStrategy": "Recreate"})
-    else:
-        await jobs.patch(template={"metadata": {"annotations": {"team.example/note": "new"}}})
-    job = await jobs.get()
-    generation = job["metadata"]["generation"]
-    await jobs.until(lambda job: job["status"]["observedGeneration"] == generation)
-    os.kill(pids[1], signal.SIGKILL)
-    await trains(jobs, tmp_path, 1, 0)
-    status = await is_in(jobs, 1, 0)
-    assert status["failure"]["reason"] == "Signal" and status["restarts"] == 1
-    await end_well(jobs, tmp_path)
-
-
-@pytest.mark.deep
-@pytest.mark.gate
 async def test_a_job_that_fails_for_good_keeps_its_pods_and_their_words(
     jobs: Jobs, tmp_path: Path
 ) -> None:

@@ -125,23 +125,6 @@ def test_somebody_elses_limit_of_a_pod_does_not_outlive_the_jobs(limit: int, ask
     assert [p.name for p in decide(late, see(theirs), NOW).expire] == ["digits-0-0"] * asked
 
 
-@pytest.mark.parametrize("policy", ["Running", "None"])
-def test_a_pod_of_a_lost_node_is_fenced_after_the_deadline_as_well(policy: str) -> None:
-    ours = started(activeDeadlineSeconds=1, cleanPodPolicy=policy)
-    late = write(write(ours, running(0), running(1)), now=NOW + 5)
-    lost = running(1, deleting=True, disruption="NodeLost", unreachable_since=timestamp(NOW))
-    step = decide(late, see(lost), NOW + 5)
-    assert not step.delete and not step.expire and step.requeue_after == FENCE_SECONDS - 5
-    (fenced,) = decide(late, see(lost), NOW + FENCE_SECONDS).delete
-    assert fenced.grace_seconds == 0
-
-
-def test_a_failed_job_ends_its_running_pods_and_keeps_failed_ones() -> None:
-    over = write(started(failurePolicy={"maxRestarts": 0}), running(0), failed(1))
-    step = decide(over, see(running(0), failed(1)), NOW)
-    assert deleted(step) == {"digits-0-0"} and not step.create
-
-
 def test_the_trainers_result_counts_while_a_sidecar_still_runs() -> None:
     done = write(started(), succeeded(0, ended=False), succeeded(1, ended=False))
     assert done.status.state == "Succeeded"

@@ -76,17 +76,6 @@ def test_the_time_of_steps_that_are_trained_again_is_lost(source: str) -> None:
     assert counted.status.goodput.lost_seconds == 0
 
 
-def test_nothing_is_lost_before_the_next_attempt_has_said_where_it_begins() -> None:
-    spent = {"productiveSeconds": 3000, "since": STARTED}
-    before = {"attempt": 0, "step": 300, "firstStep": 0}
-    ours = in_attempt(1, history=[PAST], goodput=spent, progress=before)
-    pods = (running(0, attempt=1), running(1, attempt=1))
-    ours = write(ours, *pods)
-    assert (ours.status.goodput.productive_seconds, ours.status.goodput.lost_seconds) == (3000, 0)
-    ours = write(ours, *pods, report=reports(200, 1))
-    assert ours.status.goodput.lost_seconds == 1000
-
-
 def test_the_time_of_steps_that_are_trained_again_in_place_is_lost_too() -> None:
     pods = (running(0), running(1))
     spent = {"productiveSeconds": 3000, "since": STARTED}

@@ -86,18 +86,6 @@ def test_the_first_step_of_each_attempt_is_told_whichever_round_makes_it() -> No
     assert step.events == (Event("FirstStep", words),)
 
 
-def test_progress_of_an_earlier_version_makes_no_event() -> None:
-    progress = {"step": 7, "firstStep": 5}
-    ours = job(
-        status={
-            "state": "Running",
-            "progress": progress,
-            "nodes": {"desired": 2, "running": 2},
-        }
-    )
-    assert turn(ours, running(0), running(1), report=reports(8))[1] == []
-
-
 def test_that_no_node_has_room_is_told_once_an_attempt() -> None:
     ours = started()
     said: list[Event] = []

@@ -98,15 +98,6 @@ def test_a_pod_belongs_to_a_job_of_its_own_namespace_alone() -> None:
     assert not pods.current and [p.rank for p in pods.strays] == [9] and len(pods.ahead) == 1
 
 
-def test_a_copied_proof_is_worth_nothing_once_the_pods_own_uid_is_known() -> None:
-    ours = job(status={"state": "Starting"})
-    ours = ours.model_copy(update={"status": with_root(ours.status, "root")})
-    real, copy = (running(0, root="root", uid=uid) for uid in ("real", "copy"))
-    assert sort_pods(ours, ours.status, [copy]).current == [copy], "as nothing is known of it"
-    pods = sort_pods(ours, ours.status, [real, copy], {0: real.uid_print})
-    assert (pods.current, pods.strays) == ([real], [copy])
-
-
 @pytest.mark.parametrize(
     ("owner", "is_ours"),
     [

@@ -46,11 +46,6 @@ def test_only_missing_pods_are_created() -> None:
     assert decide(write(job(nnodes=4)), see(pod(1), pod(3)), NOW).create == (0, 2)
 
 
-def test_a_missing_pod_is_created_while_the_group_has_never_been_whole() -> None:
-    step = decide(write(job()), see(pod(0)), NOW)
-    assert step.create == (1,) and step.status.attempt == 0
-
-
 def test_pods_made_from_an_edited_spec_are_not_mixed() -> None:
     step = decide(write(job()), see(pod(0, spec_hash="older")), NOW)
     assert step.status.attempt == 1 and step.status.budget.charged == 0 and not step.create
@@ -162,14 +157,6 @@ def test_a_pod_without_its_volumes_or_network_has_not_begun_its_pull() -> None:
         said = {"type": "PodReadyToStartContainers", "status": value}
         assert record_of({"phase": "Pending", "conditions": [said]}).without_sandbox is bare
     assert not record_of({"phase": "Pending"}).without_sandbox
-
-
-def test_a_pull_that_goes_on_is_waited_for_and_one_that_fails_is_not() -> None:
-    pulling = pod(1, node="node-1", reason="ContainerCreating")
-    ours = waiting_job(running(0), pulling)
-    assert decide(ours, see(running(0), pulling), NOW + 600).status.attempt == 0
-    failing = replace(pulling, reason="ImagePullBackOff", message="not found")
-    assert decide(ours, see(running(0), failing), NOW + 600).status.attempt == 1
 
 
 def test_a_quota_that_lets_only_some_pods_in_releases_them() -> None:

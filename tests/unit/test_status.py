@@ -31,25 +31,6 @@ def test_the_columns_are_ready_made() -> None:
     )
 
 
-def test_a_loss_that_is_no_number_is_shown() -> None:
-    assert (
-        running(Report(attempt=0, step=1, source="file", loss=float("nan"))).summary.loss == "nan"
-    )
-    assert (
-        running(Report(attempt=0, step=1, source="file", loss=float("inf"))).summary.loss == "inf"
-    )
-
-
-def test_counted_steps_have_no_total() -> None:
-    summary = running(Report(attempt=0, step=7, source="counted")).summary
-    assert (summary.step, summary.loss, summary.eta) == ("7", None, None)
-
-
-def test_a_report_of_another_attempt_is_no_news() -> None:
-    status = api.Status(attempt=1)
-    assert with_progress(status, REPORT) is status
-
-
 def test_a_conditions_time_changes_with_its_truth_alone() -> None:
     one = with_condition(api.Status(), STARTING, "", now=NOW)
     two = with_condition(one, because(STARTING, "ErrImagePull"), "no", now=NOW + 60)

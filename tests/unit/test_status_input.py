@@ -138,15 +138,6 @@ def test_after_the_last_attempt_number_the_first_comes_when_the_last_is_gone() -
     assert decide(write(gone), see(), NOW).create == (0, 1)
 
 
-def test_pods_of_a_lost_attempt_number_go_before_the_job_starts_again() -> None:
-    old = timestamp(NOW - 2 * UNBEGUN_SECONDS)
-    pods = [running(rank, attempt=5, created_at=old) for rank in (0, 1)]
-    ours = job(status={"state": "Running", "attempt": "five"})
-    assert ours.status.attempt == 0
-    step = decide(ours, see(*pods), NOW)
-    assert len(step.delete) == 2 and not step.create
-
-
 def test_ranks_and_nodes_of_a_status_are_no_more_than_a_job_may_have() -> None:
     """`0-9999999` took 1.2 GiB and 18 s from all other jobs, and 2**53 nodes ended the plan."""
     nodes = {"desired": 2**53, "pending": 0, "running": 2**53}

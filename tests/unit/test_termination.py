@@ -79,18 +79,6 @@ def test_of_ranks_that_all_wait_the_one_in_a_place_of_its_own_is_named() -> None
     assert found.message == "rank 1 waits in barrier; node rank 0,2 in backward"
 
 
-def test_of_two_ranks_in_different_collectives_both_places_are_named() -> None:
-    found = secondary_failure([waits(0, "backward", 10.0), waits(1, "barrier", 9.0)])
-    assert found.message == "rank 1 waits in barrier; node rank 0 in backward"
-    alike = secondary_failure([waits(0, "barrier", 10.0), waits(1, "barrier", 9.0)])
-    assert alike.message == "rank 1 waits in barrier"
-
-
-def test_an_echo_of_the_end_of_a_hang_comes_after_those_that_hang() -> None:
-    echo = failed(2, summary(peer=True, time=5.0))
-    assert secondary_failure([waits(0, "barrier", 10.0), echo]).rank == 0
-
-
 def test_whoever_has_not_noticed_a_time_out_is_what_the_others_waited_for() -> None:
     text = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation"
     timed_out = failed(0, summary(peer=True, message=text, time=10.0))
@@ -116,13 +104,6 @@ def test_a_pod_without_a_summary_is_judged_by_the_kubelets_time() -> None:
     killed = failed(1, "", finished_at="2027-01-15T08:00:00Z")
     later = failed(0, summary(time=1_800_000_010.0))
     assert first_cause([later, killed]) is killed
-
-
-def test_a_record_of_another_message_has_its_own_word() -> None:
-    pod = failed(1, summary(reason="Exception"))
-    assert failure(pod).reason == "Exception"
-    assert failure(replace(pod, message=summary(reason="Hang"))).reason == "Hang"
-    assert pod == failed(1, pod.message), "what has been read makes no other record"
 
 
 def test_the_final_report_is_rank_zeros() -> None:
