@@ -36,24 +36,6 @@ async def gone(stage: Stage, *resources: Resource) -> None:
     await until(look, seconds=90, every=0.02)
 
 
-async def a_failed_rank_restarts_the_group_once(stage: Stage) -> None:
-    await stage.create(nnodes=3)
-    await in_state(stage, "Running")
-    await stage.end_pod("digits-0-1", 1, "ValueError: boom")
-    await in_state(stage, "Running", attempt=1)
-    for rank in range(3):
-        await stage.end_pod(f"digits-1-{rank}")
-    job = await in_state(stage, "Succeeded", attempt=1)
-    status = job["status"]
-    assert (status["restarts"], status["budget"]["charged"]) == (1, 1)
-    failure = status["failure"]
-    assert (failure["pod"], failure["rank"]) == ("digits-0-1", 1)
-    assert failure["message"] == "ValueError: boom"
-    assert status["observedGeneration"] == job["metadata"]["generation"]
-    kept = ["digits-0-1", "digits-1-0", "digits-1-1", "digits-1-2"]
-    assert await pod_names(stage) == kept, "the failed pod keeps its log"
-
-
 async def told(stage: Stage, *reasons: str) -> None:
     """Until the job has as many Events, which must be of these reasons and no others."""
 
@@ -149,7 +131,6 @@ async def a_network_policy_that_was_edited_while_suspended_is_replaced(stage: St
 
 Story = Callable[[Stage], Awaitable[None]]
 STORIES: tuple[Story, ...] = (
-    a_failed_rank_restarts_the_group_once,
     a_failed_job_says_who_failed_first_and_where_in_its_script,
     a_job_tells_that_it_starts_is_suspended_and_is_resumed,
     a_suspended_job_has_no_pods_and_resumes_as_it_was_edited,
