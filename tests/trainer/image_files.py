@@ -25,6 +25,15 @@ def write_mnist(folder: Path, *, train: int = 20, test: int = 10, seed: int = 0)
         (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
 
 
+def write_torchvisions(folder: Path, *, train: int, test: int) -> None:
+    """The same where torchvision looks for them, unpacked."""
+    raw = folder / "MNIST" / "raw"
+    write_mnist(raw, train=train, test=test)
+    for path in list(raw.iterdir()):
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+
+
 def write_cifar10(folder: Path, *, each: int = 4) -> None:
     noise = np.random.default_rng(0)
     folder.mkdir(parents=True)

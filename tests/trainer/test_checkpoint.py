@@ -1,5 +1,4 @@
 import itertools
-import json
 import logging
 import math
 import os
@@ -43,8 +42,13 @@ def newest(folder: CheckpointFolder) -> int | None:
     return None if found is None else int(found["step"])
 
 
-def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert newest(folder(tmp_path)) is None
+def make(seed: int, lr: float = 1e-3) -> tuple[torch.nn.Linear, torch.optim.AdamW]:
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    torch.autograd.backward(model(torch.ones(1, 3)).sum())
+    optimizer.step()
+    return model, optimizer
 
 
 def test_the_newest_is_read_and_the_oldest_are_deleted(tmp_path: Path) -> None:
@@ -88,19 +92,6 @@ def test_only_damaged_checkpoints_are_an_error_and_not_a_fresh_start(tmp_path: P
     for _ in range(2):  # the next start must not take the folder for an empty one
         with pytest.raises(CheckpointError, match=r"every checkpoint is damaged \(1 files\)"):
             folder(tmp_path).read_newest()
-
-
-def test_an_earlier_attempt_can_neither_claim_nor_write(tmp_path: Path) -> None:
-    old = folder(tmp_path, attempt=1)
-    old.write(10, state(10))
-    new = folder(tmp_path, attempt=2)
-    new.write(20, state(20))
-    told = r"belongs to attempt 2 of 'uid' \(.*\), and this is attempt 1 of 'uid'"
-    with pytest.raises(CheckpointError, match=told):
-        old.write(30, state(30))
-    with pytest.raises(CheckpointError, match=told):
-        folder(tmp_path, attempt=1)
-    assert newest(new) == 20
 
 
 LIVES = [(0, 0), (0, 1), (0, 2), (0, 10), (1, 0), (1, 3), (2, 0)]  # attempt, round: in this order
@@ -201,28 +192,6 @@ for step in (20, 30, 40):
 """
 
 
-def test_what_an_earlier_version_has_left_is_of_round_0(tmp_path: Path) -> None:
-    """Its claims and its files name no round."""
-    run = folder(tmp_path, attempt=2)
-    run.write(10, state(10))
-    claim = {"job": "uid", "attempt": 2, "token": "0", "writer": "a process"}
-    (run.path / "claim.json").write_text(json.dumps(claim))
-    with pytest.raises(CheckpointError, match=r"belongs to attempt 2 of 'uid' \(a process\)"):
-        run.write(20, state(20))
-    with pytest.raises(CheckpointError, match="belongs to attempt 2 of 'uid'"):
-        folder(tmp_path, attempt=1, number=7)
-    later = folder(tmp_path, attempt=2, number=1)
-    assert newest(later) == 10
-    assert {path.name for path in later.path.glob("step-*")} == {"step-00000010-attempt-2.pt"}
-    later.write(10, state(11))
-    assert newest(later) == 11
-
-
-def test_the_same_attempt_may_claim_again(tmp_path: Path) -> None:
-    folder(tmp_path, attempt=2, number=1)
-    folder(tmp_path, attempt=2, number=1).write(1, state(1))
-
-
 def test_another_job_takes_the_folder_over_whatever_its_attempt(tmp_path: Path) -> None:
     before = folder(tmp_path, attempt=5, job="first")
     before.write(10, state(10))
@@ -231,14 +200,6 @@ def test_another_job_takes_the_folder_over_whatever_its_attempt(tmp_path: Path) 
     after.write(20, state(20))
     with pytest.raises(CheckpointError, match="belongs to attempt 0 of 'second'"):
         before.write(30, state(30))
-
-
-def test_of_two_runs_without_a_job_the_later_one_has_the_folder(tmp_path: Path) -> None:
-    before, after = (folder(tmp_path, job="") for _ in range(2))
-    after.write(20, state(20))
-    with pytest.raises(CheckpointError, match="belongs to attempt 0 of a run without a job"):
-        before.write(30, state(30))
-    assert newest(after) == 20
 
 
 def test_of_two_runs_that_share_a_folder_each_is_told_apart(
@@ -258,13 +219,6 @@ def test_of_two_runs_that_share_a_folder_each_is_told_apart(
     )
 
 
-def test_a_claim_of_an_earlier_version_names_no_process(tmp_path: Path) -> None:
-    run = folder(tmp_path, attempt=1)
-    (run.path / "claim.json").write_text('{"job": "uid", "attempt": 2, "token": "0"}')
-    with pytest.raises(CheckpointError, match=r"attempt 2 of 'uid' \(a process that it does not"):
-        run.write(1, state(1))
-
-
 @pytest.mark.parametrize(
     "claim",
     [
@@ -279,12 +233,6 @@ def test_a_claim_that_is_none_is_told_by_name(tmp_path: Path, claim: str) -> Non
     with pytest.raises(CheckpointError, match=r"claim\.json (is no claim|cannot be read)") as told:
         folder(tmp_path)
     assert len(str(told.value)) < 1000
-
-
-def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
-    (tmp_path / "new").write_text("")
-    with pytest.raises(CheckpointError, match="cannot be a checkpoint folder"):
-        folder(tmp_path)
 
 
 def test_no_single_bit_of_a_file_can_block_resuming(tmp_path: Path) -> None:
@@ -321,20 +269,12 @@ def test_what_is_written_is_synced_before_it_gets_its_name(
     assert done == ["sync", "rename", "sync"], "the file, its name, the folder"
 
 
-def trained(lr: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    return model, optimizer
-
-
 def test_a_resumed_run_has_its_own_learning_rate(tmp_path: Path, world: World) -> None:
     run = folder(tmp_path)
-    model, optimizer = trained(1e-3)
+    model, optimizer = make(1)
     config = {"seed": 1}
     checkpoint.save(run, world, step=1, model=model, optimizer=optimizer, config=config)
-    again, lower = trained(1e-5)
+    again, lower = make(1, lr=1e-5)
     assert checkpoint.load(run, world, model=again, optimizer=lower, config=config) == 1
     assert lower.param_groups[0]["lr"] == 1e-5
     moments = [list(o.state.values())[0]["exp_avg"] for o in (optimizer, lower)]
@@ -343,7 +283,7 @@ def test_a_resumed_run_has_its_own_learning_rate(tmp_path: Path, world: World) -
 
 def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path: Path, world: World) -> None:
     run = folder(tmp_path, keep=1)
-    model, optimizer = trained(1e-3)
+    model, optimizer = make(1)
     checkpoint.save(run, world, step=1, model=model, optimizer=optimizer, config={})
     torch.nn.init.constant_(next(model.parameters()), math.nan)
     with pytest.raises(CheckpointError, match="after step 2 weights are NaN or infinite"):
@@ -351,30 +291,13 @@ def test_weights_that_are_no_numbers_replace_no_checkpoint(tmp_path: Path, world
     assert [path.name[:13] for path in run.path.glob("step-*")] == ["step-00000001"]
 
 
-def test_the_cause_of_a_failed_write_is_named(
-    tmp_path: Path, start: Callable[..., "subprocess.Popen[str]"]
-) -> None:
-    """A disk that is full in the middle of a tensor; torch.save's own words hide it."""
-    run = folder(tmp_path)
-    run.write(10, state(10))
-    writer = start("-c", WRITE_ONCE, str(run.path), "100000")
-    output, _ = writer.communicate(timeout=280)
-    told = "step-00000020-attempt-0.pt cannot be written: [Errno 27] File too large"
-    assert writer.returncode == 1 and told in output, output
-    assert sorted(path.name for path in run.path.iterdir()) == [
-        *("claim.json", "step-00000010-attempt-0.pt")
-    ]
-
-
 WRITE_ONCE = """
-import resource, sys, torch
+import sys, torch
 from pathlib import Path
 from ddptrain.checkpoint import CheckpointFolder
 run = CheckpointFolder(Path(sys.argv[1]), "", 0, keep=3)
 run.claim()
-for limit in sys.argv[2:]:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
-run.write(20, {"step": 20, "weights": torch.arange(1_000_000.0)})
+run.write(20, {"step": 20})
 """
 WRITE_FOR_EVER = """
 import sys, time, torch
@@ -409,14 +332,6 @@ def test_whoever_looks_sees_complete_checkpoints_even_if_the_writer_is_killed(
     assert not list(run.path.glob("*.tmp"))
 
 
-def test_a_failed_write_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
-    run = folder(tmp_path)
-    run.write(10, state(10))
-    with pytest.raises(Exception, match="pickle"):
-        run.write(20, {"step": 20, "odd": lambda: None})
-    assert newest(run) == 10
-
-
 def test_a_full_disk_costs_no_checkpoint_and_is_told(tmp_path: Path) -> None:
     """/dev/full answers every write as a full disk does."""
     run = folder(tmp_path)
@@ -428,15 +343,6 @@ def test_a_full_disk_costs_no_checkpoint_and_is_told(tmp_path: Path) -> None:
     assert not list(run.path.glob("*.tmp"))
     run.write(30, state(30))  # somebody has made room
     assert newest(run) == 30
-
-
-def make(seed: int) -> tuple[torch.nn.Linear, torch.optim.AdamW]:
-    torch.manual_seed(seed)
-    model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    torch.autograd.backward(model(torch.ones(1, 3)).sum())
-    optimizer.step()
-    return model, optimizer
 
 
 def test_all_that_was_saved_is_restored(tmp_path: Path, world: World) -> None:
@@ -540,28 +446,6 @@ def test_a_checkpoint_from_another_kind_of_device_draws_new_masks(
     assert drawn == float(torch.rand(()))
 
 
-@pytest.mark.parametrize(("saved_on", "resumed_on"), [("cpu", "cuda"), ("cuda", "cpu")])
-def test_a_random_state_fits_the_kind_of_device_that_it_is_from(
-    saved_on: str, resumed_on: str
-) -> None:
-    state = {"cuda": None if saved_on == "cpu" else torch.zeros(16, dtype=torch.uint8)}
-    assert rng.fits(state, torch.device(saved_on))
-    assert not rng.fits(state, torch.device(resumed_on, 0))
-
-
-def test_all_ranks_load_what_the_main_process_reads(
-    fork_ranks: Callable[..., list[str]], tmp_path: Path
-) -> None:
-    """Tensors of any type, shape and strides."""
-    fork_ranks(3, ("shared_state", f"--checkpoint-dir={tmp_path}"))
-    seen = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(3)]
-    for other in seen[1:]:
-        assert str(other) == str(seen[0])
-    assert [str(tensor.dtype) for tensor in seen[0]["model"]["tensors"]] == [
-        *("torch.bfloat16", "torch.bool", "torch.float32", "torch.int64", "torch.float64")
-    ]
-
-
 @pytest.mark.deep
 def test_the_others_wait_for_a_slow_disk_longer_than_for_each_other(
     fork_ranks: Callable[..., list[str]], tmp_path: Path
@@ -569,13 +453,3 @@ def test_the_others_wait_for_a_slow_disk_longer_than_for_each_other(
     options = ("--max-steps=1", f"--checkpoint-dir={tmp_path}", "--timeout-seconds=10")
     (output,) = fork_ranks(2, ("slow_disk", *options))
     assert "after 1 steps, world size 2" in output
-
-
-def test_seeds_that_differ_in_one_number_draw_differently() -> None:
-    draws = set()
-    for key in [(1, 0, 0), (1, 0, 1), (1, 5, 0), (2, 0, 0)]:
-        rng.seed_all(*key)
-        draws.add((random.random(), float(np.random.random()), float(torch.rand(()))))
-    assert len(draws) == 4
-    rng.seed_all(1, 0, 0)
-    assert (random.random(), float(np.random.random()), float(torch.rand(()))) in draws

@@ -1,8 +1,6 @@
-"""The comparison of one process, DataParallel and DDP; the check for GPUs where there is none."""
+"""The comparison of one process, DataParallel and DDP."""
 
 import json
-import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import gpu
 from ddptrain.compare import main as compare
-from ddptrain.compare.machine import Machine, count_cores, cpu_model
 from ddptrain.compare.main import VariantFailed, run_once
 from ddptrain.compare.rank import Task, Work, measure, nll_sum, share
 from ddptrain.compare.table import (
@@ -69,23 +65,13 @@ def test_on_cpus_threads_and_processes_share_the_cores(cores: int, expected: lis
     assert names(variants(cores, 0)) == expected
 
 
-@pytest.mark.parametrize(
-    ("gpus", "expected"),
-    [
-        (1, ["single 1 × 1", "DDP 1 × 1"]),
-        (
-            5,
-            [
-                *("single 1 × 1", "DataParallel 1 × 2", "DataParallel 1 × 4"),
-                *("DDP 1 × 1", "DDP 2 × 1", "DDP 4 × 1"),
-            ],
-        ),
-    ],
-)
-def test_on_gpus_each_process_has_one(gpus: int, expected: list[str]) -> None:
-    rows = variants(16, gpus)
-    assert names(rows) == expected
-    assert rows[-1].threads == 16 // rows[-1].processes
+def test_on_gpus_each_process_has_one() -> None:
+    rows = variants(16, 5)
+    assert names(rows) == [
+        *("single 1 × 1", "DataParallel 1 × 2", "DataParallel 1 × 4"),
+        *("DDP 1 × 1", "DDP 2 × 1", "DDP 4 × 1"),
+    ]
+    assert rows[-1].threads == 4
 
 
 def test_what_was_asked_for_is_run() -> None:
@@ -118,20 +104,9 @@ def test_efficiency_counts_threads_or_gpus() -> None:
     assert efficiency(3.0, Variant(PARALLEL, 1, 16, gpus=4)) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize("gpus", [0, 1, 4])
-def test_the_baseline_is_one_thread_or_one_gpu(gpus: int) -> None:
-    first = variants(4, gpus)[0]
-    assert (first.kind, first.units) == (SINGLE, 1)
-
-
 def test_a_machine_that_slows_down_does_not_change_the_speed_up() -> None:
     results = {ONE: [run(100), run(200)], TWO: [run(50), run(100)]}
     assert speed_ups(SAMPLES, results, TWO) == pytest.approx([2, 2])
-
-
-def test_with_a_weak_batch_equal_steps_are_full_efficiency() -> None:
-    weak = replace(SAMPLES, weak=True)
-    assert speed_ups(weak, {ONE: [run(80)], TWO: [run(80)]}, TWO) == pytest.approx([2])
 
 
 def test_the_table_says_what_was_measured() -> None:
@@ -152,24 +127,10 @@ def test_the_table_says_what_was_measured() -> None:
     )
 
 
-def test_tokens_and_gpus_have_their_own_columns() -> None:
-    one = Variant(SINGLE, 1, 8, gpus=1)
-    tokens = Scale(8, weak=True, unit="tokens", per_sample=1024)
-    head, _, row = table(tokens, {one: [run(4)]}).splitlines()
-    assert "processes × GPUs | tokens/s" in head
-    assert "peak memory of a GPU, MiB" in head
-    assert "| 2,048,000 | 4.00 (4.00–4.00) |" in row
-
-
 def test_out_of_memory_is_a_row_of_its_own() -> None:
     lines = table(SAMPLES, {ONE: [run(100)] * 2, TWO: [run(50), None]}).splitlines()
     assert "100 (100–100)" in lines[2]
     assert lines[3] == "| DDP | 2 × 1 | out of memory | – | – | – | – | – | – |"
-
-
-def test_without_a_first_row_there_is_nothing_to_compare_with() -> None:
-    last = table(SAMPLES, {ONE: [None], TWO: [run(50)]}).splitlines()[-1]
-    assert last == "| DDP | 2 × 1 | 1,280 | 50.0 (50.0–50.0) | – | – | 500 | – | – |"
 
 
 def test_what_cannot_be_shown_is_said() -> None:
@@ -205,65 +166,6 @@ def test_variants_take_turns_and_one_that_ran_out_of_memory_is_left_alone() -> N
     assert results == {ONE: [run(10), run(10)], TWO: [None]}
 
 
-def test_the_worst_rank_counts() -> None:
-    one = Measurement(0.1, 500, 8, bus_bytes_per_second=3e9, hidden=0.9)
-    other = Measurement(0.2, 400, 8, bus_bytes_per_second=2e9, hidden=0.8)
-    assert compare.of_all_ranks([one, other]) == Measurement(0.2, 500, 8, 2e9, 0.8)
-
-
-def test_defaults_depend_on_model_and_machine() -> None:
-    cpu, _ = compare.parse([], cores=2, gpus=0)
-    big, _ = compare.parse(["--model", "gpt2"], cores=2, gpus=1)
-    small, _ = compare.parse([], cores=2, gpus=1)
-    assert (cpu.batch_size, cpu.steps) == (64, 20)
-    assert (big.batch_size, big.steps) == (8, 20)
-    assert small.steps == 200
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--processes", "0"], "must be N or NxTHREADS, got '0'"),
-        (["--processes", "2x0"], "must be N or NxTHREADS, got '2x0'"),
-        (["--processes", "two"], "must be N or NxTHREADS, got 'two'"),
-        (["--json", "."], ".: is a folder, must be a file"),
-        (["--processes", "2"], "--processes: at most 1, one for each GPU, got 2"),
-        (["--model", "gpt2", "--length", "1025"], "--length must be at most 1024, got 1025"),
-        (["--json", "no/such.json"], "no/such.json: there is no folder no"),
-    ],
-)
-def test_wrong_options_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        compare.parse(arguments, cores=4, gpus=1)
-    assert message in capsys.readouterr().err
-
-
-def test_a_batch_must_reach_for_all(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        compare.parse(["--batch-size", "3"], cores=4, gpus=0)
-    assert "--batch-size: at least 4 for DDP 4 × 1, got 3" in capsys.readouterr().err
-    compare.parse(["--batch-size", "3", "--weak"], cores=4, gpus=0)
-
-
-@pytest.mark.parametrize(
-    ("quota", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None)]
-)
-def test_a_containers_quota_bounds_the_cores(quota: str, cores: int | None, tmp_path: Path) -> None:
-    file = tmp_path / "cpu.max"
-    unbounded = count_cores(file)  # it does not exist yet
-    file.write_text(f"{quota}\n")
-    assert count_cores(file) == (cores or unbounded)
-
-
-def test_the_processor_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "cpuinfo"
-    file.write_text("processor\t: 0\nmodel\t\t: 17\nmodel name\t: Fast 9000\ncache size\t: 1 KB\n")
-    assert cpu_model(file) == "Fast 9000"
-    assert cpu_model(tmp_path / "none")
-
-
 def test_the_ranks_share_the_batch_without_gap_or_overlap(world: World) -> None:
     whole = Task(nn.Identity(), torch.arange(7.0), torch.arange(7), nll_sum)
     ranks = [replace(world, launch=replace(world.launch, rank=rank, size=3)) for rank in range(3)]
@@ -286,17 +188,8 @@ def test_a_rank_measures_time_memory_and_gradients(world: World) -> None:
 def test_the_command_prints_the_table_of_this_machine(start: Start, tmp_path: Path) -> None:
     process = start(
         *("-m", "ddptrain.compare", "--processes", "2x1", "--repeats", "1", "--steps", "3"),
-        *(
-            "--cores",
-            "1",
-            "--warmup",
-            "1",
-            "--batch-size",
-            "16",
-            "--json",
-            str(tmp_path / "all.json"),
-        ),
-        *("--markdown", str(tmp_path / "page.md")),
+        *("--cores", "1", "--warmup", "1", "--batch-size", "16"),
+        *("--json", str(tmp_path / "all.json"), "--markdown", str(tmp_path / "page.md")),
     )
     output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
@@ -328,71 +221,3 @@ def test_an_error_of_a_child_comes_with_its_traceback(alone: None) -> None:
 def test_a_batch_that_does_not_fit_is_out_of_memory(alone: None) -> None:
     work = Work("basicnet", TWO, batch_size=10**13, length=0, steps=1, warmup=1, precision="no")
     assert run_once(work) is None
-
-
-def computed(process: psutil.Process) -> float:
-    """Seconds that it has computed; a short-lived helper may be gone by now."""
-    with suppress(psutil.NoSuchProcess):
-        return process.cpu_times().user
-    return 0
-
-
-def test_processes_die_with_the_command(start: Start) -> None:
-    """Although they ignore SIGINT, as children of a shell's background job do."""
-    process = start(
-        "-c",
-        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from ddptrain.compare.main import main; main(['--steps', '1000000'])",
-    )
-    children: list[psutil.Process] = []
-    deadline = time.monotonic() + 200
-    while sum(map(computed, children)) < 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-        children = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    _, alive = psutil.wait_procs(children, timeout=200)
-    for child in alive:
-        child.kill()
-    assert children and not alive
-
-
-def test_without_gpus_the_check_says_what_it_would_measure(
-    alone: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(gpu, "PAGE", tmp_path / "gpu.md")
-    assert gpu.main() == 0
-    said = capsys.readouterr().out
-    assert said.startswith("No GPU here: nothing is measured")
-    for precision in ("bf16", "fp16"):
-        assert f"-m ddptrain.native --data digits --seed SEED --{precision}\n" in said
-        assert f"python -m ddptrain.compare --model gpt2 --weak --{precision}\n" in said
-    assert "at least 0.97,\nand of --bf16 and --fp16 at most 0.3 points less" in said
-    assert not gpu.PAGE.exists()
-
-
-def test_the_gpu_page_says_what_was_met_and_what_is_missing() -> None:
-    trained = gpu.Trained([0.98, 0.99], {"bf16": [0.97, 0.98], "fp16": [0.98, 0.98]})
-    one = Machine(cores=8, gpus=1, hardware="a GPU", versions="NCCL 2")
-    page = gpu.page(trained.demands, ["FIRST", "SECOND"], machine=one, date="2026-01-31")
-    assert "on 2026-01-31" in page
-    assert "- a GPU\n- NCCL 2\n" in page
-    assert "There is one GPU here, so rows for several are missing" in page
-    assert "0.9800 to 0.9900, mean 0.9850 | yes |" in page
-    assert "0.9700 to 0.9800, mean 0.9750: -1.00 points | **no** |" in page
-    assert "0.9800 to 0.9800, mean 0.9800: -0.50 points | **no** |" in page
-    assert "FIRST\n\nSECOND" in page
-    two = gpu.page(trained.demands, [], machine=replace(one, gpus=2), date="")
-    assert "--nproc-per-node 2 " in two
-    assert "missing" not in two
-
-
-def test_half_precision_may_gain_and_lose_a_little() -> None:
-    a_little = gpu.Trained([0.98, 0.98], {"fp16": [0.979, 0.976]})
-    assert [met for *_, met in a_little.demands] == [True, True]
-    too_low = gpu.Trained([0.969, 0.98], {"fp16": [0.99, 0.99]})
-    assert [met for *_, met in too_low.demands] == [False, True]
-
-
-def test_the_options_of_the_gpu_page_exist() -> None:
-    for arguments in gpu.COMPARISONS:
-        compare.parse(arguments, cores=8, gpus=2)

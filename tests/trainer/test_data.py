@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -9,8 +8,8 @@ import pytest
 import torch
 
 from ddptrain import data
-from ddptrain.data import Dataset, global_batch_size, indices, load, steps_per_epoch
-from ddptrain.files import DataError, parse_cifar10, parse_idx, read
+from ddptrain.data import Dataset, indices, load, steps_per_epoch
+from ddptrain.files import DataError, parse_cifar10, read
 from tests.trainer.image_files import idx, write_cifar10, write_mnist
 
 CPU = torch.device("cpu")
@@ -34,30 +33,9 @@ def epoch_order(world: int, *, epoch: int = 0, seed: int = 1) -> list[list[int]]
     ]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 7, 100])
-def test_each_sample_is_taken_exactly_once_per_epoch(world: int) -> None:
-    assert sorted(sum(epoch_order(world), [])) == list(range(SAMPLES))
-
-
 @pytest.mark.parametrize("world", [2, 3, 7, 100])
 def test_the_global_batch_does_not_depend_on_the_world_size(world: int) -> None:
     assert epoch_order(world) == epoch_order(1)
-
-
-def test_the_order_changes_with_the_epoch_and_with_the_seed() -> None:
-    orders = [epoch_order(1), epoch_order(1, epoch=1), epoch_order(1, seed=2)]
-    assert len({str(order) for order in orders}) == 3
-
-
-def test_shares_differ_by_one_sample_at_most() -> None:
-    sizes = [len(share(0, rank, 3)) for rank in range(3)]
-    assert sizes == [22, 21, 21]
-
-
-def test_the_last_batch_of_an_epoch_has_what_is_left() -> None:
-    assert steps_per_epoch(SAMPLES, BATCH) == 23
-    assert [global_batch_size(SAMPLES, step, BATCH) for step in (0, 21, 22)] == [64, 64, 29]
-    assert sum(len(share(22, rank, 100)) for rank in range(100)) == 29
 
 
 def test_the_digits_are_the_published_ones() -> None:
@@ -69,15 +47,6 @@ def test_the_digits_are_the_published_ones() -> None:
     assert sorted(set(digits.test.labels.tolist())) == list(range(10))
     source = resources.files("ddptrain").joinpath("digits.txt").read_text()
     assert digits.sha256 in source
-
-
-def test_no_image_is_in_both_the_train_and_the_test_set() -> None:
-    digits = load("digits", None, CPU)
-    train, test = (
-        {hashlib.sha256(image.numpy().tobytes()).digest() for image in part.images}
-        for part in (digits.train, digits.test)
-    )
-    assert not train & test
 
 
 def test_a_changed_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,22 +80,6 @@ def test_mnist_is_read_packed_or_not_from_either_place(tmp_path: Path) -> None:
     assert content(packed) == content(plain)
     write_mnist(tmp_path / "other", seed=1)
     assert load("mnist", tmp_path / "other", CPU).sha256 != packed.sha256
-
-
-def test_an_idx_file_gives_back_the_array() -> None:
-    array = np.random.default_rng(0).integers(0, 256, (3, 4, 5), np.uint8)
-    assert np.array_equal(parse_idx(idx(array), Path("a")), array)
-
-
-def test_a_cifar_record_is_a_label_and_three_planes() -> None:
-    record = bytes([7, *([1] * 1024), *([2] * 1024), *([3] * 1024)])
-    images, labels = parse_cifar10(record * 2, Path("a"))
-    assert labels.tolist() == [7, 7]
-    assert images.shape == (2, 3, 32, 32)
-    assert [
-        images[0, channel].tolist() == [[value] * 32] * 32
-        for channel, value in enumerate((1, 2, 3))
-    ] == [True] * 3
 
 
 def test_cifar10_is_five_files_and_one(tmp_path: Path) -> None:

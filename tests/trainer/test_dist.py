@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from ddpjob_agent.config import Config
@@ -82,17 +81,6 @@ def test_a_lone_process_of_a_larger_job_does_not_train_alone() -> None:
 def test_a_process_without_a_launcher_gets_a_group_of_one(world: World) -> None:
     assert (world.rank, world.size, world.is_main) == (0, 1, True)
     assert world.device.type == "cpu"
-
-
-def time_out(group: dist.ProcessGroup) -> timedelta:
-    options = group._get_backend(torch.device("cpu")).options
-    found: timedelta = options._timeout
-    return found
-
-
-def test_who_waits_for_a_disk_may_wait_for_an_hour(world: World) -> None:
-    assert time_out(world.control) == timedelta(seconds=60)
-    assert time_out(world.disk) == timedelta(hours=1)
 
 
 def test_on_cpus_no_group_is_bound_to_a_device(world: World) -> None:

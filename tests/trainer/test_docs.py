@@ -60,7 +60,3 @@ def test_the_sessions_on_a_laptop_print_what_the_page_shows(page: str, checkout:
         assert done.returncode == 0, f"{session}: $ {step.command}\n{done.stdout}"
         line = missing(step.shown, done.stdout.splitlines())
         assert line is None, f"{session}: $ {step.command}\n{line!r} is not in\n{done.stdout}"
-
-
-def test_there_are_such_sessions() -> None:
-    assert LAPTOP

@@ -1,6 +1,5 @@
 """Every example that needs no GPU and no second image trains, on small data of the same format."""
 
-import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import yaml
 
 from ddpjob.cli.local import LOCK
 from tests.cluster.tiers import ROOT
-from tests.trainer.image_files import write_cifar10, write_mnist
+from tests.trainer.image_files import write_cifar10, write_mnist, write_torchvisions
 from tests.trainer.local_run import LocalRun
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.deep]
@@ -29,12 +28,7 @@ def mnist(folder: Path) -> None:
 
 
 def torchvisions(folder: Path) -> None:
-    """MNIST where torchvision looks for it, unpacked."""
-    raw = folder / "MNIST/raw"
-    write_mnist(raw, train=400, test=30)
-    for file in raw.glob("*.gz"):
-        file.with_suffix("").write_bytes(gzip.decompress(file.read_bytes()))
-        file.unlink()
+    write_torchvisions(folder, train=400, test=30)
 
 
 # Example, what its claim `data` holds, and what it prints at its end when it is cut short.

@@ -2,7 +2,6 @@ import functools
 import hashlib
 import http.server
 import io
-import socket
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from ddptrain import fetch
 from ddptrain.__main__ import main
 from ddptrain.data import load
 from ddptrain.fetch import FetchError, Source
-from tests.trainer.conftest import Start
 from tests.trainer.image_files import write_cifar10, write_mnist
 
 
@@ -92,13 +90,6 @@ def test_a_wrong_sum_leaves_nothing(
     ]
 
 
-def test_a_damaged_file_is_fetched_again(mirror: str, tmp_path: Path) -> None:
-    fetch.fetch("mnist", tmp_path, url=mirror)
-    path = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
-    path.write_bytes(b"half")
-    assert fetch.fetch("mnist", tmp_path, url=mirror) == [path, path.with_suffix("")]
-
-
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_a_damaged_unpacked_file_is_fetched_again(mirror: str, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "own"
@@ -107,23 +98,6 @@ def test_a_damaged_unpacked_file_is_fetched_again(mirror: str, tmp_path: Path, n
     path.write_bytes(b"")
     assert path in fetch.fetch(name, folder, url=mirror)
     assert path.stat().st_size > 0 and fetch.fetch(name, folder, url=mirror) == []
-
-
-def test_sigterm_takes_away_what_was_begun(tmp_path: Path, start: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        process = start("-m", "ddptrain", "fetch", "mnist", f"--to={tmp_path}", f"--url={url}")
-        connection, _ = silent.accept()
-        with connection:
-            assert list(tmp_path.rglob(".fetch-*"))
-            process.terminate()
-            assert process.wait(30) == 143
-    assert not list(tmp_path.rglob(".fetch-*"))
-
-
-def test_a_url_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match="unknown url type"):
-        fetch.fetch("mnist", tmp_path, url="foo")
 
 
 def test_what_is_not_there_is_said(mirror: str, tmp_path: Path) -> None:
@@ -144,9 +118,3 @@ def test_an_archive_without_the_files_is_refused(
     with pytest.raises(FetchError, match=r"has no data_batch_2.bin, .*test_batch.bin"):
         fetch.fetch("cifar10", tmp_path / "data", url=mirror)
     assert not list((tmp_path / "data").rglob("*.bin"))
-
-
-def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert main(["--help"]) == 0
-    assert "fetch {mnist,fashion-mnist,cifar10}" in capsys.readouterr().out

@@ -1,8 +1,5 @@
 """The part of `make gpu-check` that restarts in place, on CPUs with a stand-in for GPU memory."""
 
-import os
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import gpu_rounds
-from benchmarks.gpu_rounds import ASKED, Rank, Seen, judge, opened
+from benchmarks.gpu_rounds import ASKED
 from tests.agentpod import archive_with
 from tests.trainer import rounds
 from tests.trainer.rounds import OVERLOOKS
@@ -53,48 +50,3 @@ def test_memory_that_is_not_free_is_seen(
     *others, (_, measured, met) = gpu_rounds.demands(1, backend="gloo")
     assert [met for *_, met in others] == [True, True, True]
     assert (measured, met) == ("154, 307 MiB less than in round 0, of 256 MiB", False)
-
-
-@pytest.mark.deep
-def test_ranks_that_cannot_start_meet_no_demand(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import sys\nsys.exit(3)\n")
-    monkeypatch.setattr(gpu_rounds, "SCRIPT", script)
-    monkeypatch.setattr(rounds, "start", partial(rounds.start, DDPJOB_RESTART="Recreate"))
-    found = gpu_rounds.demands(1, backend="gloo")
-    assert [asked for asked, *_ in found] == list(ASKED)
-    assert {met for *_, met in found} == {False}
-    assert "exited with code 3" in found[0][1]
-
-
-GOOD = Rank(pid=1, warm=True, used=False, free=50 << 30, total=80 << 30, right=True)
-
-
-def seen(*ranks: Rank, servers: int = 2, opened: Sequence[str] = ()) -> Seen:
-    return Seen(ranks, servers, opened)
-
-
-@pytest.mark.parametrize(
-    ("second", "missed"),
-    [
-        (seen(GOOD, GOOD), []),
-        (seen(GOOD, replace(GOOD, free=(50 << 30) - (64 << 20))), []),
-        (seen(GOOD, GOOD, opened=["/dev/nvidiactl"]), [0]),
-        (seen(GOOD, GOOD, servers=0), [0]),
-        (seen(GOOD, replace(GOOD, warm=False)), [1]),
-        (seen(GOOD, replace(GOOD, used=True)), [1]),
-        (seen(GOOD, replace(GOOD, right=False)), [2]),
-        (seen(GOOD, replace(GOOD, free=(50 << 30) - (65 << 20))), [3]),
-    ],
-)
-def test_each_demand_can_be_missed(second: Seen, missed: list[int]) -> None:
-    found = judge([seen(GOOD, GOOD), second, seen(GOOD, GOOD)])
-    assert [place for place, (*_, met) in enumerate(found) if not met] == missed
-
-
-def test_the_devices_that_a_process_has_open_are_found() -> None:
-    with open("/dev/full", "wb"):
-        assert opened(os.getpid(), "/dev/fu") == ["/dev/full"]
-    assert opened(os.getpid(), "/dev/fu") == []

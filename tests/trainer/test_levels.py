@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,6 @@ from ddptrain.dist import World
 from ddptrain.model import network
 from ddptrain.preemption import StopVote
 from ddptrain.report import Diverged, Report
-from tests.trainer.training import EPOCH_STEPS
 
 LEVELS = ("ddptrain.native", "ddptrain.accelerated", "ddptrain.hf")
 SECONDS = 2.0  # of each evaluation and checkpoint: far more than what else is done around steps
@@ -98,26 +96,6 @@ def test_a_training_that_comes_to_nothing_fails_without_a_checkpoint_folder_too(
 ) -> None:
     with pytest.raises(Diverged, match=r"by step 23 the loss or a weight is NaN or infinite, loss"):
         train(level, world, "--epochs=5", "--lr=1e30")
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("level", LEVELS)
-def test_so_does_one_whose_last_step_alone_goes_wrong(
-    level: str, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The losses were numbers; the weights are none."""
-    steps = iter(range(2 * EPOCH_STEPS))
-
-    def spoil(gradient: torch.Tensor) -> torch.Tensor:
-        # The pass that warms up comes first.
-        return gradient * math.nan if next(steps) == EPOCH_STEPS else gradient
-
-    def spoil_bias(net: torch.nn.Module) -> None:
-        net.get_parameter("fc2.bias").register_hook(spoil)  # type: ignore[no-untyped-call]
-
-    replace_networks(monkeypatch, spoil_bias)
-    with pytest.raises(Diverged, match=r"by step 23 the loss or a weight is NaN or infinite, loss"):
-        train(level, world, "--max-steps=23", "--no-dropout")
 
 
 @pytest.mark.deep

@@ -1,9 +1,7 @@
 """A dataset of one's own: each sample once, the same batches for any ranks, workers, resumes."""
 
 import argparse
-import gzip
 import importlib.util
-import math
 import os
 import random
 import re
@@ -20,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from ddptrain import rng
 from ddptrain.data import indices, steps_per_epoch
@@ -28,7 +26,7 @@ from ddptrain.dist import Launch, World
 from ddptrain.loaders import MapDataset, Shard, batches, evaluate, evaluation_loader
 from ddptrain.native import train_step
 from tests.trainer.conftest import ROOT, Start
-from tests.trainer.image_files import write_mnist
+from tests.trainer.image_files import write_torchvisions
 from tests.trainer.training import assert_same_training, saved
 
 # Python 3.12 and later warn of every fork of a process that has threads, as torch's has.
@@ -76,15 +74,6 @@ class Augmented(Dataset[tuple[torch.Tensor, int]]):
         self.loaded.append(index)
         drawn = random.random(), np.random.random(), torch.rand((), dtype=torch.float64).item()
         return torch.tensor(drawn, dtype=torch.float64), index
-
-
-class WorkerSeeds(Augmented):
-    """Every image is the seed of the worker that loads it."""
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        info = get_worker_info()
-        assert info is not None
-        return torch.tensor(info.seed), index
 
 
 Batch = tuple[list[Any], list[int]]
@@ -172,24 +161,6 @@ def test_the_ranks_get_what_one_would_get_alone_whatever_loads_it(size: int, wor
     assert [len(labels) for _, labels in one] == [10, 10, 10, 3, 10, 10, 10, 3, 10]
 
 
-def test_an_empty_share_has_the_shape_and_the_type_of_others() -> None:
-    last = take_tensors(Augmented(33), rank=2, size=3, steps=4)[-1]
-    empty = take_tensors(Augmented(32), rank=2, size=3, steps=4)[-1]
-    never = take_tensors(Augmented(32), rank=11, size=12, steps=4)[0]
-    assert [len(labels) for _, labels in (last, empty, never)] == [1, 0, 0]
-    for images, labels in (last, empty, never):
-        assert (images.shape[1:], images.dtype, labels.dtype) == ((3,), torch.float64, torch.int64)
-
-
-def take_tensors(
-    dataset: MapDataset, *, rank: int, size: int, steps: int
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    world = member(rank, size)
-    return list(
-        batches(dataset, batch_size=10, seed=1, first_step=0, total_steps=steps, world=world)
-    )
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("first_step", [1, 4, 6, 8, 9])
 def test_a_resumed_run_gets_the_batches_that_were_left(first_step: int, workers: int) -> None:
@@ -220,16 +191,6 @@ def test_each_sample_is_augmented_anew_in_each_epoch_and_with_each_seed(generato
     assert len(set(drawn)) >= len(drawn) - 2  # seeds have 32 bits: chance may make two the same
 
 
-def test_no_two_workers_of_any_rank_have_the_same_seed() -> None:
-    seeds = {
-        (seed, rank, images[0])
-        for seed in (1, 2)
-        for rank in (0, 1)
-        for images, _ in take(WorkerSeeds(33), rank=rank, size=2, seed=seed, workers=2)
-    }
-    assert len(seeds) == len({worker for _, _, worker in seeds}) == 2 * 2 * 2
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_random_state_of_the_process_stays_as_it_was(workers: int, world: World) -> None:
     before = rng.get_state(CPU)
@@ -240,18 +201,6 @@ def test_the_random_state_of_the_process_stays_as_it_was(workers: int, world: Wo
     state = torch.get_rng_state()
     assert torch.equal(state, before["torch"])
     assert random.getstate() == before["python"]
-
-
-def test_it_stays_even_where_a_sample_cannot_be_loaded() -> None:
-    class Broken(Augmented):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-            super().__getitem__(index)
-            raise OSError("a damaged image")
-
-    before = random.getstate()
-    with pytest.raises(OSError, match="a damaged image"):
-        take(Broken(33))
-    assert random.getstate() == before
 
 
 # --- evaluation -----------------------------------------------------------------------------------
@@ -336,11 +285,7 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """150 and 37 images of noise, as torchvision wants them: unpacked."""
     pytest.importorskip("torchvision")
     folder = tmp_path_factory.mktemp("data")
-    raw = folder / "MNIST" / "raw"
-    write_mnist(raw, train=150, test=37)
-    for path in list(raw.iterdir()):
-        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
-        path.unlink()
+    write_torchvisions(folder, train=150, test=37)
     return folder
 
 
@@ -393,23 +338,3 @@ def test_the_example_goes_on_after_a_stop_in_mid_epoch_alone_or_under_torchrun(
     result = r"test accuracy 0\.\d{4} \(\d+/37\) after 12 steps"
     assert re.fullmatch(result, output.strip().splitlines()[-1]), output
     assert saved(tmp_path / "two", 12)["world_size"] == 2
-
-
-@pytest.mark.deep
-def test_the_example_fails_where_nothing_has_been_learned(
-    script: ModuleType, mnist: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a folder for checkpoints, which would refuse such weights."""
-
-    def spoil(model: torch.nn.Module, *arguments: Any) -> torch.Tensor:
-        loss = train_step(model, *arguments)  # type: ignore[arg-type]
-        for weight in model.parameters():
-            torch.nn.init.constant_(weight, math.nan)
-        return loss
-
-    monkeypatch.setattr(script, "train_step", spoil)
-    options = argparse.Namespace(
-        data_dir=str(mnist), checkpoint_dir=None, epochs=1, batch_size=40, workers=0, seed=1
-    )
-    with pytest.raises(FloatingPointError, match="weights are NaN or infinite"):
-        script.train(options, world)

@@ -36,17 +36,6 @@ def local(tmp_path: Path, job: Path) -> Iterator[LocalRun]:
 
 
 @pytest.mark.deep
-def test_a_killed_rank_costs_one_restart_and_no_progress(local: LocalRun) -> None:
-    local.until(lambda: "saved " in local.output and len(local.workers()) == 2)
-    local.workers()[-1].kill()
-    assert local.process.wait(280) == 0, local.output
-    assert "restarts 1" in local.output and "restarts 2" not in local.output
-    resumed = re.search(r"resuming from \S*step-(\d+)", local.output)
-    assert resumed and int(resumed[1]) > 0
-    assert float(re.findall(r"test accuracy (0\.\d+) \(", local.output)[-1]) >= 0.97
-
-
-@pytest.mark.deep
 @pytest.mark.parametrize("launcher", ["torchrun", "python"])
 def test_a_killed_rank_is_started_again_in_place(tmp_path: Path, job: Path, launcher: str) -> None:
     """The round and the attempt are those of the job's status."""

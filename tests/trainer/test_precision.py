@@ -12,7 +12,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ddptrain import checkpoint, native, rng
 from ddptrain.checkpoint import CheckpointFolder
-from ddptrain.compare import main as compare
 from ddptrain.compare import rank as compare_rank
 from ddptrain.compare.rank import Work, measure
 from ddptrain.compare.table import SINGLE, Variant
@@ -126,41 +125,6 @@ def test_the_precision_may_change_in_a_resume(
     assert to.get_scale() == restored
 
 
-def test_a_checkpoint_of_an_earlier_version_has_no_scale(world: World, tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, "", 0, keep=1)
-    folder.claim()
-    net = torch.nn.Linear(1, 1)
-    optimizer = torch.optim.AdamW(net.parameters())
-    checkpoint.save(folder, world, step=1, model=net, optimizer=optimizer, config={})
-    (file,) = tmp_path.glob("step-*")
-    content = torch.load(file, weights_only=True)
-    del content["scaler"]
-    torch.save(content, file)
-    scaler = make_scaler(CPU, "fp16")
-    state = {"model": net, "optimizer": optimizer, "scaler": scaler}
-    assert checkpoint.load(folder, world, **state, config={}) == 1  # type: ignore[arg-type]
-    assert scaler.get_scale() == FIRST_SCALE
-
-
-@pytest.mark.parametrize("of", ["native", "compare"])
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--bf16", "--fp16"], "argument --fp16: not allowed with argument --bf16"),
-        (["--fp16=half"], "argument --fp16: ignored explicit argument 'half'"),
-    ],
-)
-def test_two_precisions_are_refused_and_so_is_a_value(
-    of: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        if of == "compare":
-            compare.parse(options, cores=1, gpus=0)
-        else:
-            parse(of, options)
-    assert said in capsys.readouterr().err
-
-
 def test_the_comparison_measures_no_step_that_the_scaler_skips(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,8 +136,3 @@ def test_the_comparison_measures_no_step_that_the_scaler_skips(
     measure(work, world)
     counting.remove()
     assert len(steps) == 3 + 2
-
-
-def test_the_page_of_the_comparison_names_the_precision() -> None:
-    options, _ = compare.parse(["--fp16"], cores=1, gpus=0)
-    assert "28 × 28, float16 autocast, synthetic data" in options.describe()

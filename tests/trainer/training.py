@@ -12,6 +12,8 @@ EPOCH_STEPS = 23  # 1437 samples in batches of 64
 # The last line of a training.
 RESULT = re.compile(r"test accuracy (0\.\d{4}) \((\d+)/360\) after (\d+) steps, world size (\d+)")
 Torchrun = Callable[..., str]
+Trained = tuple[Path, str]
+"""The checkpoint folder, and what was printed."""
 StartRanks = Callable[..., "list[subprocess.Popen[str]]"]
 
 
@@ -20,6 +22,11 @@ def saved(folder: Path, step: int) -> dict[str, Any]:
     (path,) = folder.glob(f"step-{step:08d}-attempt-*.pt")
     state: dict[str, Any] = torch.load(path, weights_only=True)
     return state
+
+
+def run_of(module: str, steps: int, folder: Path) -> tuple[str, ...]:
+    """So many steps with these checkpoints, for `fork_ranks`."""
+    return module, f"--max-steps={steps}", f"--checkpoint-dir={folder}"
 
 
 def same_bits(one: Any, other: Any) -> bool:
