@@ -19,7 +19,7 @@ class _Counting(Proxy):
     """Passes everything on, and counts the bytes of what is written, by resource."""
 
     def __init__(self, here: Stage) -> None:
-        super().__init__(here.server, "scale", kill=_nothing, freeze=_nothing, wrote=_nothing)
+        super().__init__(here.server, kill=lambda: None)
         self.bytes: Counter[str] = Counter()
         self.writes: Counter[str] = Counter()
 
@@ -29,10 +29,6 @@ class _Counting(Proxy):
         self.bytes[resource] += len(body)
         self.writes[resource] += 1
         return await super()._write(request, body)
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 def measure(share: float) -> Result:
