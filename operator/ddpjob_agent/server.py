@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import http.server
+import io
 import json
 import socket
 import threading
@@ -13,6 +14,7 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
 from ddpjob_agent.group import Group, Node, Order, read_node, read_order
+from ddpjob_agent.guests import Guests, Request
 from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
 from ddpjob_agent.records import compact
 
@@ -46,6 +48,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     timeout = 5
     config: Config
     pages: Pages
+    server: Server
+
+    def setup(self) -> None:
+        """Read the request with bounds."""
+        super().setup()
+        self.request_in = Request(self.connection)
+        self.rfile = io.BufferedReader(self.request_in)
 
     def do_GET(self) -> None:
         """Answer with a page."""
@@ -105,6 +114,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not (length.isdecimal() and len(length) < 9 and int(length) <= limit):
             self.send_error(413)
             return None
+        self.request_in.left += int(length)
         try:
             content = json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
@@ -118,6 +128,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Whether the request has this token; if not, the answer says so."""
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if token and hmac.compare_digest(given, f"Bearer {token}".encode()):
+            self.server.guests.leave(self.connection)
             return True
         self.send_error(401)
         return False
@@ -141,7 +152,18 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, address: str, port: int, handler: type[Handler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.guests = Guests()
         super().__init__((address, port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread, once there is room for it."""
+        self.guests.arrive(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self.guests.leave(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a client that hangs up is no news."""

@@ -1,6 +1,7 @@
 """What rank 0's agent knows of all nodes, how it is told, and what it tells them."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ddpjob_agent import guests
 from ddpjob_agent.config import Config
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import (
@@ -341,6 +343,74 @@ class Agent:
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     yield Agent(tmp_path_factory.mktemp("agent"))
+
+
+def half_sent(agent: Agent, head: bytes = b"GET /progress HTTP/1.1\r\nA: ") -> socket.socket:
+    connection = socket.create_connection((HOST, agent.config.agent_port), timeout=200)
+    connection.sendall(head)
+    return connection
+
+
+def end_of(connection: socket.socket) -> bytes:
+    """All that is answered, until the other side ends the connection."""
+    text = b""
+    with connection, suppress(ConnectionError):
+        while more := connection.recv(4096):
+            text += more
+    return text
+
+
+def test_half_sent_heads_are_few_and_keep_nobody_out(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 of them, of 6 MB each and kept by a byte now and then, took 750 MB of the training's."""
+    monkeypatch.setattr(guests, "GUEST_SECONDS", 0.05)
+    monkeypatch.setattr(guests, "REQUEST_SECONDS", 1000.0)
+    kept = [half_sent(agent) for _ in range(2 * guests.MOST_GUESTS)]
+    assert agent.allowed("GET", "/group?round=0")[0] == 200
+    assert agent.ask("GET", "/progress")[0] == 200
+    assert [end_of(connection) for connection in kept[: guests.MOST_GUESTS]] == (
+        [b""] * guests.MOST_GUESTS
+    )
+    for connection in kept:
+        connection.close()
+
+
+def test_a_byte_now_and_then_keeps_no_connection(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guests, "REQUEST_SECONDS", 0.5)
+    with half_sent(agent) as connection, suppress(ConnectionError):
+        connection.settimeout(0.1)
+        while True:
+            connection.sendall(b"a")
+            with suppress(TimeoutError):
+                if connection.recv(1) == b"":
+                    break
+
+
+def test_a_head_has_so_many_bytes(agent: Agent) -> None:
+    connection = half_sent(
+        agent, b"GET /progress HTTP/1.1\r\nA: " + b"a" * guests.HEAD_BYTES + b"\r\n\r\n"
+    )
+    assert b"200 OK" not in end_of(connection)
+
+
+def test_who_waits_for_an_order_is_no_guest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guests, "MOST_GUESTS", 1)
+    monkeypatch.setattr(guests, "GUEST_SECONDS", 0.0)
+    agent = Agent(tmp_path)
+    known = agent.group.order.to_json()
+    body = json.dumps({**GOOD, "state": RUNNING, "failure": None, "known": known}).encode()
+    with ThreadPoolExecutor() as threads:
+        held = threads.submit(agent.allowed, "POST", "/member", body)
+        until(lambda: free(agent.group.held) == MOST_HELD - 1)
+        for _ in range(3):
+            assert agent.ask("GET", "/progress")[0] == 200
+        agent.group.want(agent.group.order.round + 1, ends=False)
+        assert held.result()[0] == 200
 
 
 MEMBER = json.dumps({**GOOD, "state": RUNNING, "known": {"round": 9, "begun": 9}}).encode()
