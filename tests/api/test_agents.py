@@ -4,23 +4,21 @@ import asyncio
 import json
 import re
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpjob import Client
-from ddpjob.client import agents, forward
+from ddpjob.client import forward
 from ddpjob.client.forward import fetch
 from ddpjob.errors import Forbidden, NotFound, Unavailable
 from tests.api.jobs import Jobs
 from tests.api.processes import jobs as jobs  # noqa: PLC0414
 from tests.api.processes import script
+from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client as Requests
 from tests.cluster.nodes import fake_nodes
@@ -74,7 +72,6 @@ async def test_the_stacks_of_a_job_by_place(
     api_server: ApiServer,
     env: Mapping[str, str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await started(jobs, tmp_path)
     with Kubelet(api_server, "local"):
@@ -101,14 +98,6 @@ async def test_the_stacks_of_a_job_by_place(
             lambda: Client(jobs.namespace, kubeconfig=api_server.kubeconfig).job("digits").stacks()
         )
         assert sorted(stacks) == [0, 1, 2] and " in load\n" in stacks[1]
-        monkeypatch.setattr(agents, "MAX_PODS", 1)
-        with Client(jobs.namespace, kubeconfig=api_server.kubeconfig) as client:
-            job = client.job("digits").body
-            ask = partial(agents.ask, client.connection, job, "/stacks")
-            first, *others = await asyncio.to_thread(ask)
-            assert first.page and [each.problem for each in others] == [agents.NOT_ASKED] * 2
-            (last,) = await asyncio.to_thread(ask, node_rank=2)
-            assert last.page and last.pod.node_rank == 2
 
 
 RATE = r"digits-0-0 +local +7 +0 "
@@ -157,36 +146,6 @@ async def test_the_progress_of_each_node(
         assert shown.count("digits-0-0") > 1 and re.search(RATE, shown)
 
 
-STEPS = """
-    import itertools, json, os, time
-
-    path = os.environ["DDPJOB_PROGRESS_FILE"]
-    for step in itertools.count():
-        with open(path + ".tmp", "w") as file:
-            json.dump({"step": step}, file)
-        os.replace(path + ".tmp", path)
-        time.sleep(0.1)
-"""
-
-
-async def test_who_looks_once_sees_how_fast_a_node_is(
-    jobs: Jobs, api_server: ApiServer, env: Mapping[str, str], tmp_path: Path
-) -> None:
-    await jobs.create(
-        args=[script(tmp_path, STEPS)], nnodes=1, launcher="python", warmStart={"enabled": False}
-    )
-    await jobs.in_state("Running")
-    with Kubelet(api_server, "local"):
-        await jobs.until(lambda job: job["status"].get("progress", {}).get("step"))
-        rate = 0.0
-        async with asyncio.timeout(200):
-            while rate == 0.0:  # a busy machine may stand still for a second
-                ended = await asyncio.to_thread(ddpjob, "top", "-o", "json", "digits", env=env)
-                [node] = json.loads(ended.out)["nodes"]
-                rate = node["stepsPerSecond"]
-    assert rate > 0.0
-
-
 @pytest.mark.deep
 async def test_a_pod_that_nobody_reaches_is_said_and_the_others_are_shown(
     jobs: Jobs, api_server: ApiServer, env: Mapping[str, str], tmp_path: Path
@@ -229,14 +188,7 @@ async def test_without_the_right_top_shows_the_status_and_stacks_names_the_right
 def test_a_finished_job_has_no_stacks(
     api_server: ApiServer, crd: None, namespace: str, env: Mapping[str, str]
 ) -> None:
-    Client(namespace, kubeconfig=api_server.kubeconfig).submit(
-        {
-            "apiVersion": "ddpjob.dev/v1alpha1",
-            "kind": "DDPJob",
-            "metadata": {"name": "digits"},
-            "spec": {"image": "x", "args": ["x.py"]},
-        }
-    )
+    Client(namespace, kubeconfig=api_server.kubeconfig).submit(job_object("digits"))
     ended = ddpjob("stacks", "digits", env=env)
     assert ended.code == 3
     assert "error: no rank has answered: digits is Pending, and has no pods" in ended.err
@@ -254,87 +206,24 @@ async def pod(api_server: ApiServer, client: Requests, namespace: str) -> Any:
         yield "one"
 
 
-class Speaker:
-    """Listens, takes a request, and sends what it is told; then it closes, or not."""
-
-    def __init__(self, *parts: bytes, closes: bool = True) -> None:
-        self._parts, self._closes = parts, closes
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        threading.Thread(target=self._speak, daemon=True).start()
-
-    def _speak(self) -> None:
-        with self._socket, closing(self._socket.accept()[0]) as other:
-            other.recv(65536)
-            for part in self._parts:
-                time.sleep(0.01)
-                other.sendall(part)
-            if not self._closes:
-                time.sleep(60)
-
-
-@pytest.fixture
-def answers(
-    api_server: ApiServer, pod: str, namespace: str
-) -> Iterator[Callable[[Speaker], forward.Page]]:
-    """Fetch a page from a pod whose place a speaker has taken."""
-    connection = Client(namespace, kubeconfig=api_server.kubeconfig).connection
-    speakers: list[Speaker] = []
-
-    def address(name: str, port: int) -> tuple[str, int]:
-        return "127.0.0.1", speakers[-1].port
-
-    def ask(speaker: Speaker) -> forward.Page:
-        speakers.append(speaker)
-        return fetch(connection, namespace, pod, 29499, "/progress")
-
-    with Kubelet(api_server, "local", address=address):
-        yield ask
-
-
-OK = b"HTTP/1.0 200 OK\r\nDate: Tue, 24 Nov 2026 20:00:00 GMT\r\n"
-
-
-async def test_pages_come_whole(answers: Callable[[Speaker], forward.Page]) -> None:
-    async def asked(speaker: Speaker) -> forward.Page:
-        return await asyncio.to_thread(answers, speaker)
-
-    whole = OK + b"Content-Length: 3\r\n\r\nabc"
-    pieces = [whole[at : at + 7] for at in range(0, len(whole), 7)]
-    page = forward.Page(200, "Tue, 24 Nov 2026 20:00:00 GMT", b"abc")
-    assert await asked(Speaker(*pieces)) == page
-    assert await asked(Speaker(whole, closes=False)) == page
-    assert await asked(Speaker(OK + b"\r\nab", b"c")) == page
-    missing = await asked(Speaker(b"HTTP/1.0 404 Not Found\r\n\r\n"))
-    assert (missing.status, missing.content) == (404, b"")
-
-
-async def test_what_a_pod_sends_is_bounded(
-    answers: Callable[[Speaker], forward.Page], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for speaker, words in (
-        (Speaker(OK + b"\r\n", *[bytes(2**16)] * 17), "more than 1048576 bytes"),
-        (Speaker(OK + b"Content-Length: 9\r\n\r\nabc", closes=False), "within 2 s"),
-        (Speaker(OK + b"Content-Length: 9\r\n\r\nabc"), "has closed the connection"),
-        (Speaker(b"hello\r\n\r\n"), "no HTTP"),
-        (Speaker(OK + b"Content-Length: %d\r\n\r\nabc" % (2**20 + 1)), "wants to send more than"),
-        (Speaker(OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20), "chunks"),
-        (Speaker(closes=False), "within 2 s"),
-    ):
-        is_late = words.startswith("within")
-        with monkeypatch.context() as patch, pytest.raises(Unavailable, match=words):
-            if is_late:
-                patch.setattr(forward, "SECONDS", 2.0)
-            await asyncio.to_thread(answers, speaker)
-
-
-async def test_what_the_api_server_refuses_is_an_error_of_ours(
-    api_server: ApiServer, pod: str, namespace: str, tmp_path: Path
+async def test_what_answers_nothing_is_an_error_of_ours(
+    api_server: ApiServer,
+    pod: str,
+    namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connection = Client(namespace, kubeconfig=api_server.kubeconfig).connection
     with pytest.raises(NotFound):
         await asyncio.to_thread(fetch, connection, namespace, "gone", 1, "/")
     with pytest.raises(Unavailable):  # its node has no kubelet
+        await asyncio.to_thread(fetch, connection, namespace, pod, 1, "/")
+    monkeypatch.setattr(forward, "SECONDS", 1.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Kubelet(api_server, "local", address=lambda pod, port: silent.getsockname()),
+        pytest.raises(Unavailable, match="one: timed out"),
+    ):
         await asyncio.to_thread(fetch, connection, namespace, pod, 1, "/")
     path = tmp_path / "config"
     token = api_server.service_account_token(namespace, "nobody")

@@ -1,19 +1,16 @@
 """The SDK's client against a real API server: requests, lists, watches, waiting, and rights."""
 
-import json
 import queue
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddpjob import AsyncClient, Client, DDPJob, names
+from ddpjob import Client, DDPJob, names
 from ddpjob.client.documents import to_yaml
-from ddpjob.client.sockets import open_socket
 from ddpjob.cluster import DDPJOBS
 from ddpjob.errors import (
     AlreadyExists,
@@ -82,30 +79,9 @@ def test_a_job_is_submitted_as_a_file_and_as_a_model(client: Client, tmp_path: P
     read = DDPJob.parse(job.body)  # with what the cluster has written into its metadata
     job.delete()
     assert client.submit(read).uid != job.uid
-    with pytest.raises(
-        InvalidJob, match="^job: must be a DDPJob, a mapping or a Path, got 'x.yaml'"
-    ):
-        client.submit("x.yaml")  # type: ignore[arg-type]
-    for text, rule in (
-        (to_yaml(job_object("digits", nnodes=0)), r"spec\.nnodes: must be at least 1, got 0"),
-        ("[1]", "must be a DDPJob object"),
-        ("a: 1\n---\nb: 2\n", "exactly one job, .*got 2"),
-        ("{", "not JSON"),
-    ):
-        file.write_text(text)
-        with pytest.raises(InvalidJob, match=rule):
-            client.submit(file)
-    with pytest.raises(InvalidJob, match=r"gone\.yaml: cannot be read: No such file"):
-        client.submit(tmp_path / "gone.yaml")
-
-
-async def test_the_asynchronous_client_reads_files_too(
-    client: Client, api_server: ApiServer, namespace: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "job.json"
-    file.write_text(json.dumps(job_object("digits")))
-    async with AsyncClient(namespace, kubeconfig=api_server.kubeconfig) as twin:
-        assert (await twin.submit(file)).uid == client.job("digits").uid
+    file.write_text(to_yaml(job_object("digits", nnodes=0)))
+    with pytest.raises(InvalidJob, match=r"spec\.nnodes: must be at least 1, got 0"):
+        client.submit(file)
 
 
 def test_a_dry_run_stores_nothing(client: Client) -> None:
@@ -200,27 +176,6 @@ def test_another_job_of_the_name_is_not_this_one(client: Client) -> None:
         job.delete()
 
 
-def test_suspend_and_resume_edit_the_spec(client: Client) -> None:
-    job = client.submit(JOB)
-    assert job.suspend().body["spec"]["suspend"] is True
-    assert job.resume().body["spec"]["suspend"] is False
-
-
-@pytest.mark.deep
-def test_a_watch_survives_a_restart_of_the_api_server(
-    api_server: ApiServer, client: Client, write_status: Callable[..., None]
-) -> None:
-    job = client.submit(JOB)
-    lines: list[str] = []
-    client.connection.note = lines.append
-    write_status(state="Starting")
-    changes = job.watch()
-    assert next(changes).state in ("Pending", "Starting")
-    api_server.restart_apiserver()
-    write_status(state="Running")
-    assert any(each.state == "Running" for each in changes)
-
-
 def test_a_watch_whose_history_has_expired_goes_on_from_a_list(
     client: Client, write_status: Callable[..., None]
 ) -> None:
@@ -269,32 +224,6 @@ def test_a_cluster_without_the_definition_says_so(api_server: ApiServer, namespa
     with pytest.raises(NotFound) as absent:
         connection.get(DDPJOBS, "nobody")
     assert not isinstance(absent.value, NotInstalled)
-
-
-def test_the_users_key_is_in_no_file_while_the_client_works(
-    api_server: ApiServer, crd: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    config = json.loads(api_server.kubeconfig.read_text())
-    user, files = config["users"][0]["user"], api_server.ca_file
-    for name, path in (("certificate", files), ("key", files.with_suffix(".key"))):
-        user[f"client-{name}-data"] = b64encode(path.read_bytes()).decode()
-    path = tmp_path / "config"
-    path.write_text(json.dumps(config))
-    for _ in range(2):  # the library remembers what it has written
-        with Client(kubeconfig=path) as client:
-            assert client.jobs() == [] and not list(folder.iterdir())
-            with pytest.raises(NotFound):
-                open_socket(
-                    client.connection.login, "/api/v1/namespaces/default/pods/gone/portforward", ()
-                )
-    config["users"][0]["user"]["client-key-data"] = b64encode(b"no key").decode()
-    path.write_text(json.dumps(config))
-    with pytest.raises(LoginFailed, match="cannot be read"):
-        Client(kubeconfig=path).jobs()
-    assert not list(folder.iterdir())
 
 
 def test_closing_ends_the_requests_under_way_and_leaves_other_connections_alone(

@@ -330,43 +330,6 @@ async def test_a_watch_is_read_over_a_restart_of_the_api_server_and_left_at_any_
     assert no_thread_is_left()
 
 
-async def test_changes_of_several_jobs_are_read_in_one_iterator(
-    cluster: Cluster, kubeconfig: Path
-) -> None:
-    cluster.running("one")
-    cluster.running("two")
-    async with AsyncClient(kubeconfig=kubeconfig) as client:
-        jobs = await client.jobs()
-        async with contextlib.aclosing(client.changes(jobs, timeout=200)) as changes:
-            assert {(await anext(changes)).name, (await anext(changes)).name} == {"one", "two"}
-            cluster.status("two", state="Succeeded")
-            found = await anext(changes)
-            assert (found.name, found.state) == ("two", "Succeeded")
-    assert no_thread_is_left()
-
-
-async def test_lines_of_a_log_are_followed(
-    cluster: Cluster, api_server: ApiServer, namespace: str, tmp_path: Path
-) -> None:
-    with Proxy(api_server) as proxy:
-        log = proxy.logs.setdefault("digits-0-0", PodLog())
-        path = api_server.write_kubeconfig(
-            tmp_path / "config", token=api_server.token, namespace=namespace, url=proxy.url
-        )
-        cluster.pod(cluster.running("digits"), 0)
-        async with AsyncClient(kubeconfig=path) as client:
-            job = await client.job("digits")
-            log.write(*(b"line %d" % n for n in range(3000)))
-            found: list[str] = []
-            async with contextlib.aclosing(job.logs(rank=0, follow=True)) as lines:
-                async for line in lines:
-                    found.append(line.text)
-                    if len(found) == 3000:
-                        break
-            assert found == [f"line {n}" for n in range(3000)]
-            assert no_thread_is_left()
-
-
 async def test_errors_are_those_of_the_synchronous_client_and_closing_ends_all(
     cluster: Cluster, kubeconfig: Path
 ) -> None:

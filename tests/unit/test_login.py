@@ -2,8 +2,6 @@
 
 import json
 import os
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +45,11 @@ def refused(tmp_path: Path, body: Any, context: str | None = None) -> LoginFaile
 def test_the_context_says_server_namespace_and_user(tmp_path: Path) -> None:
     login = enter(tmp_path, config())
     assert (login.server, login.namespace, login.user) == ("https://127.0.0.1:9", "team", "ana")
-    assert login.headers()["Authorization"] == "Bearer t1"
-    assert login.headers()["User-Agent"].startswith("ddpjob/")
+    assert login.headers()["authorization"] == "Bearer t1"
+    assert login.headers()["user-agent"].startswith("ddpjob/")
     other = enter(tmp_path, config(), "two")
     assert (other.namespace, other.user) == ("default", "bo")
-    assert other.headers()["Authorization"].startswith("Basic ")
+    assert other.headers()["authorization"].startswith("Basic ")
 
 
 def test_several_files_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,16 +107,13 @@ def plugin(tmp_path: Path, script: str) -> dict[str, Any]:
     return config(users=[{"name": "ana", "user": {"exec": call}}])
 
 
-def test_a_plugin_that_fails_is_named_and_nothing_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plugin_that_fails_is_named(tmp_path: Path) -> None:
     error = refused(tmp_path, plugin(tmp_path, "echo 'please \033[31mlog in' >&2; exit 1"))
-    assert f"the login plugin {tmp_path}/plugin of the kubeconfig failed" in str(error)
+    assert "the login plugin of the kubeconfig failed" in str(error)
     assert "please \\x1b[31mlog in" in str(error) and "\x1b" not in str(error)
-    assert caplog.records == []
     gone = plugin(tmp_path, "")
     gone["users"][0]["user"]["exec"]["command"] = "/gone/plugin"
-    assert "/gone/plugin of the kubeconfig failed" in str(refused(tmp_path, gone))
+    assert "'/gone/plugin'" in str(refused(tmp_path, gone))
 
 
 def test_a_plugins_token_is_used_and_renewed(tmp_path: Path) -> None:
@@ -129,39 +124,8 @@ def test_a_plugins_token_is_used_and_renewed(tmp_path: Path) -> None:
         '"expirationTimestamp": "2020-01-01T00:00:00Z"}}'
     ).replace("COUNT", str(count))
     login = enter(tmp_path, plugin(tmp_path, f"echo x >> {count}; echo '{answer}'"))
-    first = login.headers()["Authorization"]
-    assert login.headers()["Authorization"] != first, "it has expired"
+    first = login.headers()["authorization"]
+    assert login.headers()["authorization"] != first, "it has expired"
     (tmp_path / "plugin").write_text("#!/bin/sh\necho over >&2; exit 1\n")
     with pytest.raises(LoginFailed, match="over"):
         login.headers()
-
-
-def behind(proxy: str) -> dict[str, Any]:
-    cluster = {"server": "https://127.0.0.1:9/", "proxy-url": proxy}
-    return config(clusters=[{"name": "c", "cluster": cluster}])
-
-
-@pytest.fixture
-def no_pysocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python as it is without PySocks."""
-    monkeypatch.setitem(sys.modules, "socks", None)
-    monkeypatch.delitem(sys.modules, "urllib3.contrib.socks", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
-
-
-@pytest.mark.usefixtures("no_pysocks")
-def test_a_socks_proxy_names_the_package_that_it_needs(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        error = refused(tmp_path, behind("SOCKS5h://ana:secret@127.0.0.1:1080"))
-    assert f"kubeconfig {tmp_path}/config: cluster c is behind a SOCKS proxy" in str(error)
-    assert error.advice == 'pip install "urllib3[socks]"' and "secret" not in str(error)
-
-
-@pytest.mark.usefixtures("no_pysocks")
-def test_other_proxies_need_nothing_and_have_a_scheme(tmp_path: Path) -> None:
-    login = enter(tmp_path, behind("http://127.0.0.1:3128"))
-    assert str(login.pool.proxy) == "http://127.0.0.1:3128"
-    error = refused(tmp_path, behind("localhost:3128"))
-    assert "cluster c is behind a proxy whose URL must begin with http://" in str(error)

@@ -147,17 +147,11 @@ def names(kind: type) -> dict[str, Any]:
     return {name: each for name, each in inspect.getmembers(kind) if name[0] != "_"}
 
 
-def parameters(verb: Any) -> list[tuple[str, Any, Any]]:
-    function: Any = verb.fget if isinstance(verb, property) else verb
-    found = inspect.signature(function).parameters
-    return [(each.name, each.kind, each.default) for each in found.values()]
-
-
-def test_the_asynchronous_twin_has_the_same_names_and_parameters() -> None:
+def test_the_asynchronous_twin_has_the_same_names() -> None:
     for sync, other in ((Job, AsyncJob), (Client, AsyncClient)):
         missing = names(sync).keys() - names(other).keys()
         assert missing <= SYNCHRONOUS, missing
         assert names(other).keys() <= names(sync).keys()
-        for name in names(other):
-            assert parameters(names(other)[name]) == parameters(names(sync)[name]), name
-        assert [p[:2] for p in parameters(other)] == [p[:2] for p in parameters(sync)]
+        assert (
+            inspect.signature(other).parameters.keys() == inspect.signature(sync).parameters.keys()
+        )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddpjob.client.threads import WAITING, Pipe, in_parallel
+from ddpjob.client.threads import WAITING, Pipe
 
 
 def drain(pipe: Pipe[int]) -> list[int]:
@@ -60,19 +60,6 @@ def test_nobody_reads_ahead_for_ever_and_closing_ends_the_threads() -> None:
     assert pipe.take(0) is None
 
 
-def test_without_news_the_reader_goes_on() -> None:
-    pipe, held = Pipe[int](), threading.Event()
-
-    def silent() -> Iterator[int]:
-        held.wait(30)
-        yield 1
-
-    pipe.read(silent)
-    assert pipe.take(0.01) == []
-    held.set()
-    assert drain(pipe) == [1]
-
-
 def test_a_reader_that_is_told_of_news_and_of_the_end_needs_not_wait() -> None:
     told, held = threading.Event(), threading.Event()
 
@@ -92,19 +79,3 @@ def test_a_reader_that_is_told_of_news_and_of_the_end_needs_not_wait() -> None:
             assert told.wait(30)
             told.clear()
     assert found == [1, 2, 3]
-
-
-def test_results_come_in_the_order_of_the_items() -> None:
-    assert in_parallel(lambda item: item * 2, range(100), 7) == list(range(0, 200, 2))
-    assert in_parallel(lambda item: item, [], 7) == []
-
-
-@pytest.mark.timeout(60)
-def test_nobody_waits_for_a_thread_that_has_raised() -> None:
-    def act(item: int) -> int:
-        if item == 3:
-            raise SystemExit("cannot fit")
-        return item
-
-    with pytest.raises(SystemExit):
-        in_parallel(act, range(10), 2)

@@ -8,7 +8,6 @@ import pytest
 
 from ddpjob.cli.top import bar, curve, head, rates, row
 from ddpjob.client.agents import Answer, NodeProgress, read_progress
-from ddpjob.client.forward import Page
 from ddpjob.client.job import Job
 from ddpjob.client.logs import Pod
 from tests.builders import job_object
@@ -61,7 +60,7 @@ def test_the_head_has_what_is_known() -> None:
 
 def answer(content: Any, date: str = DATE) -> Answer:
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return Answer(POD, Page(200, date, text), "")
+    return Answer(POD, text, date)
 
 
 def test_the_progress_of_a_node() -> None:
@@ -70,7 +69,7 @@ def test_the_progress_of_a_node() -> None:
     assert (node.state, node.step, node.loss, node.idle_seconds) == ("running", 7, 0.5, 10.0)
     assert row(node, 2.5) == ("1", "digits-0-1", "gpu-17", "7", "2.5", "10s", "0.5")
     assert row(NodeProgress(POD), None) == ("1", "digits-0-1", "gpu-17", *["-"] * 4)
-    problem = read_progress(Answer(POD, None, "its container is ended"))
+    problem = read_progress(Answer(POD, problem="its container is ended"))
     assert row(problem, None)[3] == "its container is ended"
 
 

@@ -92,10 +92,8 @@ def _ask(
 
 def _tell_absent(answers: Sequence[Answer]) -> None:
     for answer in answers:
-        if answer.problem and answer.problem != agents.NOT_ASKED:
+        if answer.problem:
             note(f"{answer.pod.name} on {answer.pod.node or 'no node'}: {answer.problem}")
-    if more := sum(answer.problem == agents.NOT_ASKED for answer in answers):
-        note(f"{more} more pods {agents.NOT_ASKED}; --rank N asks that of rank N")
 
 
 def _nothing(

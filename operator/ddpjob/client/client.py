@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob.client.changes import watch_jobs
 from ddpjob.client.connection import Connection
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ddpjob import api
     from ddpjob.client.jobfile import JobFile
     from ddpjob.code.archive import CodeArchive
-
-S = TypeVar("S", bound=Snapshot)
 
 
 class JobList(list[Job]):
@@ -62,7 +60,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End the requests under way, and close the connections that are kept open."""
+        """End what is being read, and close the connections that are kept open."""
         self.connection.close()
 
     @property
@@ -112,16 +110,19 @@ class Client:
         `state` is one state, or several with commas between. `mine` are those that this user made
         with the client. `labels` is a label selector.
         """
+        me = self.user if mine else None
 
-        def make(body: Body) -> Job:
-            return Job(self.connection, body)
+        def keep(body: Body) -> Job | None:
+            job = Job(self.connection, body)
+            return job if is_selected(job, state, me) else None
 
-        chosen: dict[str, Any] = {"state": state, "mine": mine, "labels": labels}
-        return JobList(select(self, make, all_namespaces=all_namespaces, **chosen))
+        namespace = None if all_namespaces else self.namespace
+        found = self.connection.list(DDPJOBS, namespace=namespace, labels=labels, keep=keep).items
+        return JobList(sorted(found, key=lambda job: (-(job.created or 0), job.name)))
 
     def changes(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[Snapshot],
         *,
         timeout: float | None = None,
         left: Container[str] | None = None,
@@ -134,7 +135,7 @@ class Client:
         one have been refused for `refused_after` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        yield from jobs
+        yield from (Job(self.connection, job.body) for job in jobs)
         limits = {"deadline": deadline, "refused_after": refused_after}
         with closing(watch_jobs(self.connection, [job.body for job in jobs], **limits)) as events:
             for event in events:
@@ -152,27 +153,6 @@ class Client:
         error = NotFound(404, "NotFound", text)
         error.advice = "name one; ddpjob get has all jobs of the namespace"
         raise error
-
-
-def select(
-    client: Client,
-    make: Callable[[Body], S],
-    *,
-    state: str | None = None,
-    mine: bool = False,
-    labels: str = "",
-    all_namespaces: bool = False,
-) -> list[S]:
-    """Return what `make` makes of each job that `Client.jobs` selects, newest first."""
-    me = client.user if mine else None
-
-    def keep(body: Body) -> S | None:
-        job = make(body)
-        return job if is_selected(job, state, me) else None
-
-    namespace = None if all_namespaces else client.namespace
-    found = client.connection.list(DDPJOBS, namespace=namespace, labels=labels, keep=keep).items
-    return sorted(found, key=lambda job: (-(job.created or 0), job.name))
 
 
 def is_selected(job: Snapshot, state: str | None, user: str | None) -> bool:

@@ -10,14 +10,14 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from copy import copy
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
-from ddpjob.client.answers import UNREACHED, Page, no_answer, read_list, read_object, refusal
+from ddpjob.client.answers import no_answer, read_object, refusal
 from ddpjob.client.login import Login, log_in
-from ddpjob.client.unanswered import Unanswered
 from ddpjob.client.watching import Seen, read_event, whole_lines
 from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.errors import ClusterError, Expired, Unavailable
@@ -36,7 +36,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
 # Objects of a page, as for kubectl.
 PAGE = 500
 
-T = TypeVar("T")
 Query = Mapping[str, str | int]
 
 
@@ -58,16 +57,19 @@ class Connection:
         self._namespace, self._context, self._kubeconfig = namespace, context, kubeconfig
         self.note = note
         self.connect_seconds = CONNECT_SECONDS
-        self._origin: Connection | None = None
+        self._log_in = cache(partial(log_in, context, kubeconfig))
+        self._shares_login = False
+        self._begin()
+
+    def _begin(self) -> None:
         self._closed = threading.Event()
-        self._unanswered = Unanswered()
-        self._answers: set[Any] = set()  # those that are being read
+        self._answers: set[Any] = set()  # answers that are being read
         self._parts = weakref.WeakSet[Connection]()
 
-    @cached_property
+    @property
     def login(self) -> Login:
         """Return the login, which is made when it is first needed. Raises LoginFailed."""
-        return self._origin.login if self._origin else log_in(self._context, self._kubeconfig)
+        return self._log_in()
 
     @property
     def namespace(self) -> str:
@@ -77,8 +79,6 @@ class Connection:
     @cached_property
     def user(self) -> str:
         """Return the user's name as the API server has it, else as the kubeconfig has it."""
-        if self._origin:
-            return self._origin.user
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         with suppress(ClusterError):  # before Kubernetes 1.28; or no right
@@ -88,8 +88,6 @@ class Connection:
     @property
     def expression(self) -> str:
         """Return Python's text for a client like this one: `Client('team-a')`."""
-        if self._origin:
-            return self._origin.expression
         named = {"context": self._context, "kubeconfig": self._kubeconfig}
         texts = [f"{name}={str(value)!r}" for name, value in named.items() if value is not None]
         return f"Client({', '.join([repr(self.namespace), *texts])})"
@@ -109,34 +107,25 @@ class Connection:
 
         For what has to be undone then. Whoever asks for it closes it.
         """
-        other = Connection(self._namespace, note=self.note)
-        other._origin, other.connect_seconds = self, self.connect_seconds
+        other = copy(self)
+        other._shares_login = True
+        other._begin()
         return other
 
     def close(self) -> None:
-        """End the requests under way, in other threads too, and allow no more of them.
+        """End what is being read, in other threads too, and allow no more requests.
 
-        They raise Unavailable with the reason `Closed`.
+        They raise Unavailable with the reason `Closed`. Connections that are kept open are closed.
         """
         self._closed.set()
-        self._unanswered.end()
         for part in list(self._parts):
             part.close()
         for answer in list(self._answers):
             # A thread that is blocked in a read does not notice that a socket is closed.
             with suppress(AttributeError, OSError, RuntimeError, ValueError):
                 answer.shutdown()
-        self._clear_pool()
-
-    def _clear_pool(self) -> None:
-        """Close the connections that wait in the pool, unless others share it."""
-        if "login" in self.__dict__ and (not self._origin or self._origin.is_closed):
+        if not self._shares_login and self._log_in.cache_info().currsize:
             self.login.pool.clear()
-
-    @property
-    def is_closed(self) -> bool:
-        """Return whether this connection is closed, or the one that it has its login from."""
-        return self._closed.is_set() or (self._origin is not None and self._origin.is_closed)
 
     def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Body:
         """Return one object, by default of the connection's namespace. Raises ClusterError."""
@@ -152,72 +141,58 @@ class Connection:
         content_type: str = "application/json",
     ) -> Body:
         """Return the object in the answer to one request. Raises ClusterError or LoginFailed."""
+        from urllib3.util.retry import Retry
 
-        def read(answer: Any) -> Body:
-            return read_object(answer, f"{verb} {path}")
-
-        return self._ask(read, verb, path, body, query=query, content_type=content_type)
-
-    def _ask(
-        self,
-        read: Callable[[Any], T],
-        verb: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        query: Query | None = None,
-        content_type: str = "application/json",
-    ) -> T:
-        """Return what `read` makes of the answer. After one that breaks off it reads another."""
-        tries = TRIES if verb == "GET" else 1
-        for number in range(1, tries + 1):
-            try:
-                with self.open(verb, path, body, query=query, content_type=content_type) as answer:
-                    return read(answer)
-            except Unavailable as error:
-                longer = (error.retry_after or 0) > LONGEST_PAUSE
-                if number == tries or longer or error.reason in (UNREACHED, CLOSED):
-                    raise
-                self.pause(error.retry_after or FIRST_PAUSE * 2 ** (number - 1))
-        raise AssertionError(path)
+        retries = Retry(
+            TRIES - 1,
+            connect=0,
+            allowed_methods=("GET",),
+            status_forcelist=range(500, 600),  # and 429, with the pause that the server asks for
+            backoff_factor=FIRST_PAUSE,
+            raise_on_status=False,
+        )
+        asked = self.open(path, verb, body, query=query, content_type=content_type, retries=retries)
+        with asked as answer:
+            return read_object(answer.data, f"{verb} {path}")
 
     @contextmanager
     def open(
         self,
-        verb: str,
         path: str,
+        verb: str = "GET",
         body: Mapping[str, Any] | None = None,
         *,
         query: Query | None = None,
         content_type: str = "application/json",
         read_seconds: float = READ_SECONDS,
+        retries: Any = None,
     ) -> Iterator[Any]:
         """Yield the `urllib3.HTTPResponse` to a request, before its body is read.
 
-        Raises ClusterError or LoginFailed, also for what breaks within the block.
+        With `retries` the body is read too, and again after one that breaks off. Raises
+        ClusterError or LoginFailed, also for what breaks within the block.
         """
         import urllib3
 
         self._check_open()
         login, answer = self.login, None
-        headers = {**login.headers(), "Accept": "application/json", "Content-Type": content_type}
+        headers = {**login.headers(), "accept": "application/json", "content-type": content_type}
         asked = "?" + urlencode(query, errors="replace") if query else ""
         try:
-            with self._unanswered.request():
-                answer = login.pool.urlopen(
-                    verb,
-                    f"{login.server}{path}{asked}",
-                    body=None if body is None else json.dumps(body).encode(),
-                    headers=headers,
-                    preload_content=False,
-                    retries=False,
-                    redirect=False,
-                    timeout=urllib3.Timeout(connect=self.connect_seconds, read=read_seconds),
-                )
+            answer = login.pool.urlopen(
+                verb,
+                f"{login.server}{path}{asked}",
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                preload_content=retries is not None,
+                retries=retries or False,
+                redirect=False,
+                timeout=urllib3.Timeout(connect=self.connect_seconds, read=read_seconds),
+            )
             self._answers.add(answer)
             self._check_open()
             if answer.status >= 300:
-                raise refusal(answer, login, path)
+                raise refusal(answer.status, answer.data, login, path)
             yield answer
         except urllib3.exceptions.HTTPError as error:
             self._check_open()
@@ -226,8 +201,6 @@ class Connection:
             if answer is not None:
                 self._answers.discard(answer)
                 answer.close()  # of no effect on one that was read to its end
-            if self._closed.is_set():
-                self._clear_pool()  # a connection may have come back after `close`
 
     def pause(self, seconds: float) -> None:
         """Wait for so long, or until the connection is closed. Raises Unavailable in that case."""
@@ -252,28 +225,18 @@ class Connection:
         `namespace` is None for all namespaces. With `keep`, only what that returns of the objects
         is kept. Raises ClusterError or LoginFailed.
         """
-        path = resource.path(namespace)
-        for last in (False, False, True):
-            try:
-                return self._pages(path, _selectors(labels, fields), keep)
-            except Expired:  # the list took longer than the server keeps its history
-                if last:
-                    raise
-        raise AssertionError(path)
+        return self._pages(resource.path(namespace), _selectors(labels, fields), keep)
 
     def _pages(self, path: str, query: Query, keep: Keep | None) -> Listing:
-        def read(answer: Any) -> Page:
-            return read_list(answer, f"LIST {path}", keep)
-
         found: list[Any] = []
         mark = ""
         while True:
             asked = {**query, "limit": PAGE, **({"continue": mark} if mark else {})}
-            page = self._ask(read, "GET", path, query=asked)
-            found += page.items
-            mark = str(page.metadata.get("continue") or "")
+            page = self.request("GET", path, query=asked)
+            found += kept(page["items"], keep)
+            mark = page["metadata"].get("continue")
             if not mark:
-                return Listing(found, str(page.metadata.get("resourceVersion") or ""))
+                return Listing(found, page["metadata"].get("resourceVersion", ""))
 
     def watch(
         self,
@@ -336,7 +299,7 @@ class Connection:
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true"}
         asked["timeoutSeconds"] = math.ceil(seconds)
         grace = 15.0 if seconds == WATCH_SECONDS else 0.0
-        with self.open("GET", path, query=asked, read_seconds=seconds + grace) as answer:
+        with self.open(path, query=asked, read_seconds=seconds + grace) as answer:
             for line in whole_lines(answer.stream(64 * 1024)):
                 yield read_event(line)
 

@@ -97,7 +97,7 @@ class PodLog:
         """Yield the new lines of one stream, and return how it has ended."""
         self._resume.restart()
         self._splitter = Splitter()
-        opened = self._connection.open("GET", self._path, query=query, read_seconds=IDLE_SECONDS)
+        opened = self._connection.open(self._path, query=query, read_seconds=IDLE_SECONDS)
         try:
             with opened as answer:
                 for chunk in answer.stream(CHUNK):

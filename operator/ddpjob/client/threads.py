@@ -1,17 +1,14 @@
-"""Work in threads, whose errors are those of whoever waits for it.
+"""Iterators that threads read into one pipe, whose reader may wait or be told of news.
 
-Iterators are read into one pipe, whose reader may wait or be told of news; one function is called
-for many items.
+An error of theirs is raised in the reader.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-S = TypeVar("S")
 # Items that wait to be read. Then the threads wait.
 WAITING = 1000
 
@@ -90,36 +87,3 @@ class Pipe(Generic[T]):
         if is_first:
             self._on_news()
         return True
-
-
-def in_parallel(act: Callable[[S], T], items: Sequence[S], most: int) -> list[T]:
-    """Return what `act` returns for each item, in their order, from at most so many threads.
-
-    Raises the first error, of any class: whoever waits for a thread that died would wait for ever.
-    """
-    todo: SimpleQueue[int] = SimpleQueue()
-    done: SimpleQueue[tuple[int, T] | BaseException] = SimpleQueue()
-    for number in range(len(items)):
-        todo.put(number)
-
-    def work() -> None:
-        while True:
-            try:
-                number = todo.get_nowait()
-            except Empty:
-                return
-            try:
-                done.put((number, act(items[number])))
-            except BaseException as error:
-                done.put(error)
-
-    for _ in range(min(most, len(items))):
-        # A daemon, because Ctrl-C waits for none of them.
-        threading.Thread(target=work, name="ddpjob", daemon=True).start()
-    found: dict[int, T] = {}
-    while len(found) < len(items):
-        result = done.get()
-        if isinstance(result, BaseException):
-            raise result
-        found[result[0]] = result[1]
-    return [found[number] for number in range(len(items))]

@@ -1,10 +1,9 @@
 """What a watch has shown: its lines, and the changes that its reader has not seen yet. No I/O."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from ddpjob.cluster import WatchEvent
-from ddpjob.errors import ClusterError, Unavailable, cluster_error
+from ddpjob.errors import Unavailable, cluster_error
 from ddpjob.json_depth import Body, read_json
 
 
@@ -20,18 +19,12 @@ def read_event(line: bytes) -> WatchEvent:
     """Return the event in a line. Raises ClusterError for an ERROR, and for what is no event."""
     try:
         event = read_json(line)
-        kind, found = str(event["type"]), event["object"]
-        if kind != "ERROR":
-            str(found["metadata"]["resourceVersion"])
-            return WatchEvent(kind, found)
-        code, reason, message = (found.get(name) for name in ("code", "reason", "message"))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unavailable(200, "Garbled", f"no event of a watch: {error!r}") from None
-    raise _error(code, reason, message)
-
-
-def _error(code: Any, reason: Any, message: Any) -> ClusterError:
-    return cluster_error(code if isinstance(code, int) else 0, str(reason), str(message))
+    except ValueError as error:
+        raise Unavailable(200, "Garbled", f"no event of a watch: {error}") from None
+    found = event["object"]
+    if event["type"] == "ERROR":
+        raise cluster_error(found.get("code") or 0, str(found["reason"]), str(found["message"]))
+    return WatchEvent(event["type"], found)
 
 
 class Seen:
