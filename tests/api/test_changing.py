@@ -287,14 +287,3 @@ def test_deletion_waits_until_the_pods_are_gone(cluster: Cluster, env: Mapping[s
         change = {"metadata": {"finalizers": None}}
         cluster.server.request("PATCH", f"{pods}/digits-0-0", change, kind="merge-patch+json")
         assert waiting.end().code == 0
-
-
-def test_a_missing_right_is_named(
-    api_server: ApiServer, cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
-    cluster.running("digits")
-    token = api_server.service_account_token(namespace, "nobody")
-    path = api_server.write_kubeconfig(tmp_path / "config", token=token, namespace=namespace)
-    ended = ddpjob("suspend", "digits", env=environment(path))
-    assert ended.code == 4
-    assert f"you may not get ddpjobs in namespace {namespace}" in ended.err

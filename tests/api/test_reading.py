@@ -1,7 +1,6 @@
 """The commands that read, against a real API server: in pipes and in a terminal."""
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,20 +42,6 @@ def test_get_prints_a_row_for_each_job(cluster: Cluster, env: Mapping[str, str])
     assert "2/2    1840/20000  3.021  2h4m  0 " in rows[2]
 
 
-def test_get_in_a_terminal_cuts_lines_and_has_colours(
-    cluster: Cluster, env: Mapping[str, str]
-) -> None:
-    cluster.failed("bert")
-    with Terminal("get", env=env, columns=80) as terminal:
-        ended = terminal.end()
-    assert ended.code == 0
-    assert all(len(line) <= 80 for line in ended.out.splitlines()) and "…" in ended.out
-    assert "\x1b[31mFailed" in terminal.raw
-    with Terminal("get", env={**env, "NO_COLOR": "1"}, columns=80) as terminal:
-        terminal.end()
-    assert "\x1b[31m" not in terminal.raw
-
-
 def test_get_selects(cluster: Cluster, env: Mapping[str, str]) -> None:
     cluster.running("mine")
     cluster.job("hers", user="ana")
@@ -92,11 +77,6 @@ def test_an_object_cannot_move_the_cursor(cluster: Cluster, env: Mapping[str, st
             assert terminal.end().code == 0
         assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(terminal.raw), output
         assert "\nFAKE" not in terminal.raw.replace("\r", "")
-
-
-def test_get_of_a_job_that_is_not_there(cluster: Cluster, env: Mapping[str, str]) -> None:
-    ended = ddpjob("get", "nobody", env=env)
-    assert ended.code == 3 and 'ddpjobs.ddpjob.dev "nobody" not found' in ended.err
 
 
 def test_get_watches(cluster: Cluster, env: Mapping[str, str]) -> None:
@@ -153,46 +133,6 @@ def test_a_missing_right_is_named_with_the_role_to_ask_for(
     assert everywhere.code == 4 and "in the whole cluster" in everywhere.err
 
 
-def test_no_way_into_the_cluster_is_explained(tmp_path: Path, api_server: ApiServer) -> None:
-    path = tmp_path / "config"
-    missing = ddpjob("get", env=environment(path))
-    assert (missing.code, missing.out) == (4, "")
-    assert f"error: no kubeconfig: {path} does not exist\n  next: set KUBECONFIG" in missing.err
-    api_server.write_kubeconfig(path, token="wrong")
-    other = ddpjob("get", "--context", "prod", env=environment(path))
-    assert other.code == 4 and "has no context prod; it has tests" in other.err
-    wrong = ddpjob("get", env=environment(path))
-    assert wrong.code == 4 and "does not accept the credentials of context tests" in wrong.err
-    path.write_text("{")
-    assert ddpjob("get", env=environment(path)).code == 4
-
-
-def test_a_plugin_that_fails_is_named(api_server: ApiServer, tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    api_server.write_kubeconfig(path, token="unused")
-    config = json.loads(path.read_text())
-    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "gone-plugin"}
-    plugin["interactiveMode"] = "Never"
-    config["users"][0]["user"] = {"exec": plugin}
-    path.write_text(json.dumps(config))
-    absent = ddpjob("get", env=environment(path))
-    assert (
-        absent.code == 4 and "the login plugin gone-plugin of the kubeconfig failed" in absent.err
-    )
-    script = tmp_path / "plugin"
-    script.write_text("#!/bin/sh\necho no session, please log in >&2\nexit 3\n")
-    script.chmod(0o755)
-    plugin["command"] = str(script)
-    path.write_text(json.dumps(config))
-    failed = ddpjob("get", env=environment(path))
-    assert failed.code == 4 and "no session, please log in" in failed.err
-    good = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential"}
-    good["status"] = {"token": api_server.token}  # type: ignore[assignment]
-    script.write_text(f"#!/bin/sh\necho '{json.dumps(good)}'\n")
-    assert ddpjob("get", env=environment(path)).code == 0
-    assert os.access(script, os.X_OK)
-
-
 # describe
 
 
@@ -234,13 +174,6 @@ def test_describe_has_the_jobs_events(
         )
     ]
     assert "why now   Unschedulable: 0/9 nodes are available" in out
-
-
-def test_describe_in_a_terminal_is_the_same(cluster: Cluster, env: Mapping[str, str]) -> None:
-    cluster.failed("bert", message="\x1b]0;owned\x07", node="\x1b[2J")
-    with Terminal("describe", "bert", env=env) as terminal:
-        assert terminal.end().code == 0
-    assert not {"\x1b", "\x07"} & set(terminal.raw) and r"\x1b]0;owned" in terminal.text
 
 
 # wait
@@ -441,11 +374,3 @@ def test_plot_draws_the_curve_of_the_status_with_its_restarts(
     newest = ddpjob("plot", "--metric", "samplesPerSecond", "--svg", "-", env=env)
     assert newest.code == 0 and "train-k7x2p: your newest job" in newest.err
     assert "<svg" in newest.out and "train-k7x2p" in newest.out and "1 restart<" in newest.out
-
-
-def test_plot_of_a_job_without_a_curve_says_so(cluster: Cluster, env: Mapping[str, str]) -> None:
-    cluster.job("sweep-lr3")
-    ended = ddpjob("plot", "sweep-lr3", env=env)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "sweep-lr3: has no loss yet; docs/progress.md has how to report it\n"
-    assert ddpjob("plot", "no-such-job", env=env).code == 3

@@ -11,7 +11,6 @@ from ddpjob.api import Status
 from ddpjob.api.base import Model
 from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
-from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import JobFailed
 from tests.builders import job_object
 
@@ -45,21 +44,6 @@ def test_an_error_names_a_rank_only_if_one_has_failed() -> None:
     whole = failed(reason="Evicted", message="evicted")
     text = "llama failed: MaxRestartsExceeded; first cause: a pod on gpu-17: evicted"
     assert (whole.rank, str(whole)) == (None, text)
-
-
-def with_curve(found: Any) -> Snapshot:
-    return Snapshot({**job_object(), "status": {"curve": found}})
-
-
-@pytest.mark.parametrize(
-    ("found", "points"),
-    [
-        ([[1, 2.5], [3, 0.5, 100]], [(1, 2.5), (3, 0.5, 100)]),
-        (None, []),
-    ],
-)
-def test_a_curve_has_the_points_that_are_points(found: Any, points: list[Any]) -> None:
-    assert with_curve(found).curve() == points
 
 
 HOSTILE = "\x1b]0;x\x07\u202e\nforged\x9b2J" + "x" * 5000
