@@ -27,6 +27,14 @@ def client(api_server: ApiServer, proxy: Proxy, namespace: str, tmp_path: Path) 
     return Client(kubeconfig=path)
 
 
+@pytest.fixture
+def notes(client: Client) -> list[str]:
+    """What the client says to people."""
+    found: list[str] = []
+    client.connection.note = found.append
+    return found
+
+
 def pod_log(
     cluster: Cluster, proxy: Proxy, job: Any, rank: int = 0, *, attempt: int = 0, **options: str
 ) -> PodLog:
@@ -107,11 +115,9 @@ def test_no_line_is_lost_or_repeated_at_10_000_a_second_over_cuts(
 
 
 def test_it_follows_into_the_next_attempt_and_ends_with_the_job(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
 ) -> None:
     job = cluster.running("digits")
-    notes: list[str] = []
-    client.connection.note = notes.append
     first = pod_log(cluster, proxy, job)
     first.write(b"a0 begins")
     following = Following(client.job("digits"))
@@ -139,26 +145,9 @@ def test_it_follows_into_the_next_attempt_and_ends_with_the_job(
     ]
 
 
-def test_it_waits_for_a_pod_that_is_not_there_yet(
-    cluster: Cluster, proxy: Proxy, client: Client
-) -> None:
-    job = cluster.pending("digits")
-    following = Following(client.job("digits"))
-    time.sleep(0.3)
-    log = pod_log(cluster, proxy, job)
-    log.write(b"hello")
-    following.until("hello")
-    log.end()
-    cluster.delete_pod("digits-0-0")
-    cluster.delete("digits")
-    assert following.end() == ["hello"]
-
-
 def test_a_pod_that_is_deleted_while_its_stream_is_cut_is_told(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
 ) -> None:
-    notes: list[str] = []
-    client.connection.note = notes.append
     job = cluster.running("digits")
     log = pod_log(cluster, proxy, job)
     log.write(b"one", b"two", b"three")
@@ -170,42 +159,6 @@ def test_a_pod_that_is_deleted_while_its_stream_is_cut_is_told(
     cluster.status("digits", state="Failed")
     assert following.end() == ["one"]
     assert notes[-1] == "digits-0-0: lines are missing, which nobody has any more"
-
-
-def test_ranks_of_one_pod_are_told_apart(cluster: Cluster, proxy: Proxy, client: Client) -> None:
-    job = cluster.running("digits")
-    job = cluster.status("digits", worldSize=4)
-    pod_log(cluster, proxy, job, 0).write(b"[rank 0] zero", b"[rank 1] one", b"ddpjob-agent: agent")
-    log = pod_log(cluster, proxy, job, 1)
-    log.write(b"[rank 3] [rank 2] three", b"[rank 2] two", b"[rank 9] nobody's")
-    got = [(line.rank, line.text) for line in client.job("digits").logs(rank=3)]
-    assert got == [(3, "[rank 2] three"), (None, "[rank 9] nobody's")]
-    assert [line.text for line in client.job("digits").logs()] == ["zero", "ddpjob-agent: agent"]
-    last = [line.text for line in client.job("digits").logs(rank=2, tail=1, attempt=0)]
-    assert last == ["[rank 9] nobody's"]
-
-
-def test_a_failed_job_shows_the_end_of_the_rank_that_failed_first(
-    cluster: Cluster, proxy: Proxy, client: Client
-) -> None:
-    job = cluster.failed("bert")
-    log = pod_log(cluster, proxy, job, 2, attempt=2, state="ended")
-    log.write(*(b"[rank 5] line %d" % n for n in range(100)), b"[rank 4] of another")
-    log.end()
-    lines = [line.text for line in client.job("bert").logs()]
-    assert lines == [f"line {n}" for n in range(50, 100)]
-
-
-def test_lines_of_many_pods_come_in_the_order_of_their_times(
-    cluster: Cluster, proxy: Proxy, client: Client
-) -> None:
-    job = cluster.running("digits")
-    for rank in (0, 1):
-        log = pod_log(cluster, proxy, job, rank)
-        for number in range(50):
-            log.write(b"%d" % (2 * number + rank), time_ns=seconds(2 * number + rank))
-    lines = [int(line.text) for line in client.job("digits").logs(rank="0-1")]
-    assert lines == list(range(100))
 
 
 def read(job: Job, **options: Any) -> list[str]:
@@ -220,24 +173,10 @@ def read(job: Job, **options: Any) -> list[str]:
     return found
 
 
-def test_more_lines_than_may_wait_all_come_in_order(
-    cluster: Cluster, proxy: Proxy, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ddpjob.client.merge.FULL", 100)
-    job, count = cluster.running("digits"), 3000
-    texts = [b"%d" % number for number in range(count)]
-    for rank in (0, 1):
-        log = pod_log(cluster, proxy, job, rank)
-        log.write(*texts, time_ns=seconds(rank * count / 1e9))  # all of one pod, then the other
-    assert read(client.job("digits"), rank="0-1") == [text.decode() for text in 2 * texts]
-
-
 def test_pods_without_a_container_keep_nobody_from_reading_the_others(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
 ) -> None:
     job = cluster.running("digits")
-    notes: list[str] = []
-    client.connection.note = notes.append
     first, refused = (pod_log(cluster, proxy, job, rank) for rank in (0, 1))
     first.write(b"begins")
     said = 'container "trainer" in pod "digits-0-1" is not available'
@@ -282,9 +221,9 @@ def test_the_last_line_needs_no_end(cluster: Cluster, proxy: Proxy, client: Clie
     assert read(client.job("digits")) == ["step 1", "Segmentation fault"]
 
 
-def test_the_last_lines_are_read_over_cuts(cluster: Cluster, proxy: Proxy, client: Client) -> None:
-    notes: list[str] = []
-    client.connection.note = notes.append
+def test_the_last_lines_are_read_over_cuts(
+    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
+) -> None:
     log = pod_log(cluster, proxy, cluster.running("digits"), state="ended")
     log.write(*(b"line %d" % number for number in range(10)))
     log.end()
@@ -315,20 +254,6 @@ def test_the_last_lines_are_only_those_since_a_time(
     log.write(b"old", time_ns=seconds(0))
     log.write(b"new")
     assert read(client.job("digits"), tail=5, since=600) == ["new"]
-
-
-def test_a_pod_that_only_bears_the_labels_is_not_read(
-    api_server: ApiServer, cluster: Cluster, proxy: Proxy, client: Client
-) -> None:
-    job = cluster.running("digits")
-    pod_log(cluster, proxy, job).write(b"mine")
-    proxy.logs["digits-0-1"] = PodLog()
-    proxy.logs["digits-0-1"].write(b"not mine")
-    labels = {"ddpjob.dev/job": "digits", "ddpjob.dev/job-uid": job["metadata"]["uid"]}
-    spec = {"containers": [{"name": "trainer", "image": "i"}], "nodeName": "gpu-1"}
-    meta = {"name": "digits-0-1", "labels": labels}
-    api_server.request("POST", cluster.pods, {"metadata": meta, "spec": spec})
-    assert [line.text for line in client.job("digits").logs(rank="0-1")] == ["mine"]
 
 
 def test_the_server_may_be_away_for_a_while(cluster: Cluster, proxy: Proxy, client: Client) -> None:
@@ -379,17 +304,6 @@ def test_ranks_of_a_job_that_has_not_started_are_those_of_its_spec(
     assert following.end() == ["mine"]
 
 
-def test_an_attempt_that_is_over_is_followed_to_its_end_alone(
-    cluster: Cluster, proxy: Proxy, client: Client
-) -> None:
-    job = cluster.running("digits")
-    cluster.status("digits", attempt=2)
-    log = pod_log(cluster, proxy, job, attempt=1, state="ended")
-    log.write(b"of attempt 1")
-    log.end()
-    assert Following(client.job("digits"), attempt=1).end() == ["of attempt 1"]
-
-
 def test_the_last_lines_are_followed_by_all_new_ones(
     cluster: Cluster, proxy: Proxy, client: Client
 ) -> None:
@@ -408,11 +322,9 @@ def test_the_last_lines_are_followed_by_all_new_ones(
 
 
 def test_a_restart_in_place_goes_on_in_the_same_stream(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
 ) -> None:
     job = cluster.running("digits")
-    notes: list[str] = []
-    client.connection.note = notes.append
     log = pod_log(cluster, proxy, job)
     log.write(b"round 0")
     following = Following(client.job("digits"))
@@ -470,11 +382,13 @@ def test_a_stream_that_only_looks_ended_is_opened_again(
 
 
 def test_an_idle_stream_is_opened_anew_without_a_word(
-    cluster: Cluster, proxy: Proxy, client: Client, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    proxy: Proxy,
+    client: Client,
+    notes: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ddpjob.client.podlog.IDLE_SECONDS", 0.3)
-    notes: list[str] = []
-    client.connection.note = notes.append
     job = cluster.running("digits")
     log = pod_log(cluster, proxy, job)
     log.write(b"one")
@@ -489,7 +403,7 @@ def test_an_idle_stream_is_opened_anew_without_a_word(
 
 
 def reading() -> bool:
-    return any(thread.name == "ddpjob-logs" for thread in threading.enumerate())
+    return any(thread.name == "ddpjob" for thread in threading.enumerate())
 
 
 def test_who_stops_reading_leaves_no_thread(cluster: Cluster, proxy: Proxy, client: Client) -> None:
@@ -507,10 +421,8 @@ def test_who_stops_reading_leaves_no_thread(cluster: Cluster, proxy: Proxy, clie
 
 
 def test_a_log_that_was_rotated_away_is_told(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
 ) -> None:
-    notes: list[str] = []
-    client.connection.note = notes.append
     job = cluster.running("digits")
     log = pod_log(cluster, proxy, job)
     log.cuts = [200]

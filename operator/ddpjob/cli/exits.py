@@ -135,7 +135,7 @@ def detached(job: "Snapshot", place: Place, again: str) -> Exit:
         note(f"{job.name} has {job.state.lower()}")
         return Exit.DETACHED
     commands = {
-        f"ddpjob {again}{place.flags}": "come back",
+        f"ddpjob {again}": "come back",
         f"ddpjob suspend {job.name}{place.flags}": "stop, keep the job",
         f"ddpjob delete {job.name}{place.flags}": "stop and remove",
     }

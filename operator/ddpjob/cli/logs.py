@@ -3,10 +3,11 @@
 import json
 import re
 import shlex
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,9 +21,6 @@ from ddpjob.client.selection import Query, check_is_there, choices, select
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import NotFound
 
-# The options that choose lines and show them so. They belong to the command that comes back.
-CHOOSE = ("rank", "node", "everything", "container", "attempt", "grep")
-SHOW = ("timestamps", "output", "max_streams")
 # Bytes of a line that are shown. A longer one is cut; raw has up to 1 MiB of it.
 SHOWN = 16 * 1024
 # A colour that a script has given to its words, and what a progress bar has written over.
@@ -32,7 +30,6 @@ COLOURS = (36, 33, 32, 35, 34, 96)
 
 
 def logs(
-    called: typer.Context,
     name: Name = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends, over restarts.")
@@ -62,7 +59,7 @@ def logs(
         int | None, typer.Option(min=0, help="Only the last lines of each pod.")
     ] = None,
     grep: Annotated[
-        str | None, typer.Option(help="Only lines in which this RE2 expression is found.")
+        str | None, typer.Option(help="Only lines in which this regular expression is found.")
     ] = None,
     timestamps: Annotated[
         bool, typer.Option("--timestamps", "-t", help="Begin each line with its time.")
@@ -90,28 +87,27 @@ def logs(
     exit code is 0 if the job succeeds and 1 if it fails. Ctrl-C ends the command (130), and the job
     runs on.
     """
+    try:
+        wanted = select(rank=rank, node=node, everything=everything, attempt=attempt)
+    except ValueError as error:
+        raise bad(
+            str(error), "--attempt" if "attempt" in str(error) else "--rank, --node"
+        ) from None
+    try:
+        expression = re.compile(grep or "")
+    except re.error as error:
+        raise bad(f"no regular expression: {error}", "--grep") from None
     query = Query(
         follow=follow,
         tail=tail,
         since=None if since is None else time.time() - since,
-        shows=search(grep),
+        shows=None if grep is None else lambda line: expression.search(line.text) is not None,
         max_streams=max_streams,
         container=container,
     )
-    wanted = choose(rank, node, attempt, everything=everything)
-    shown = Shown(query, wanted, output, timestamps=timestamps, words=_words(called))
+    again = shlex.join(sys.argv[1:])
+    shown = Shown(query, wanted, output, timestamps=timestamps, again=again)
     raise typer.Exit(print_logs(Place(namespace, context, kubeconfig), name, shown))
-
-
-def _words(called: typer.Context) -> str:
-    """Return the options that choose lines and show them so, with a space before each."""
-    found = ""
-    for option in called.command.params:
-        value = called.params.get(option.name or "")
-        if option.name in CHOOSE + SHOW and value != option.default:
-            text = option.opts[0] if value is True else f"{option.opts[0]}={value}"
-            found += f" {shlex.quote(text)}"
-    return found
 
 
 @dataclass(frozen=True)
@@ -123,8 +119,8 @@ class Shown:
     """None for nothing in particular."""
     output: Format = Format.TEXT
     timestamps: bool = False
-    words: str = ""
-    """The options for it, with a space before each."""
+    again: str = ""
+    """The command that shows them; empty for `logs -f` and the job."""
 
 
 def print_logs(place: Place, name: str | None, shown: Shown) -> Exit:
@@ -144,7 +140,7 @@ def print_logs(place: Place, name: str | None, shown: Shown) -> Exit:
                 _say_why(logs, query, place, goes_on=follow and not query.follow)
             seen = logs.job
     except KeyboardInterrupt:
-        return detached(seen, place, f"logs -f {job.name}{shown.words}")
+        return detached(seen, place, shown.again or f"logs -f {job.name}{place.flags}")
     if not follow:
         return Exit.OK
     return ended(seen, place, is_deleted=logs.is_deleted)
@@ -156,7 +152,7 @@ def _say_why(logs: Logs, query: Query, place: Place, *, goes_on: bool) -> None:
     `goes_on` says that a later attempt, or how the job has ended, is told then.
     """
     job, attempt = logs.job, query.wanted.attempt
-    known = sorted({pod.attempt for pod in logs.pods})
+    known = sorted({pod.attempt for pod in logs.pods.values()})
     if isinstance(attempt, int) and attempt not in known:
         there = f"there are pods of attempt {', '.join(map(str, known))}" if known else "none is"
         text = f"attempt {attempt} of {job.name} has no pods any more; {there}"
@@ -167,50 +163,18 @@ def _say_why(logs: Logs, query: Query, place: Place, *, goes_on: bool) -> None:
             f"ddpjob describe {job.name}{place.flags} has what is known of earlier attempts"
         )
         raise error
-    waiting = [pod for pod in logs.read if pod.state == "waiting"]
+    because = f"; {job.reason}" if job.reason else ""
+    read = list(logs.read.values())
+    waiting = next((pod for pod in read if pod.state == "waiting"), None)
     if waiting:
-        pod = waiting[0]
-        why = f" ({pod.reason})" if pod.reason else ""
-        note(f"no line yet: {pod.name} has not started{why}{_because(job)}")
-    elif logs.read:
-        is_over = all(pod.state == "ended" for pod in logs.read)
-        none = "no line" if is_over else "no line yet"
-        note("no such line" if query.shows or query.since else none)
+        reason = f" ({waiting.reason})" if waiting.reason else ""
+        note(f"no line yet: {waiting.name} has not started{reason}{because}")
+    elif not read:
+        note(f"no pod of attempt {job.attempt}: {job.name} is {job.state}{because}")
+    elif query.shows or query.since:
+        note("no such line")
     else:
-        note(f"no pod of attempt {job.attempt}: {job.name} is {job.state}{_because(job)}")
-
-
-def _because(job: Snapshot) -> str:
-    return f"; {job.reason}" if job.reason else ""
-
-
-def choose(rank: str | None, node: str | None, attempt: str, *, everything: bool) -> Wanted | None:
-    """Return the lines that the options choose. Raises BadParameter."""
-    try:
-        return select(rank=rank, node=node, everything=everything, attempt=attempt)
-    except ValueError as error:
-        option = "--attempt" if "attempt" in str(error) else "--rank, --node"
-        raise bad(str(error), option) from None
-
-
-def search(expression: str | None) -> Callable[[LogLine], bool] | None:
-    """Return whether the expression is found in a line. RE2 needs no more than linear time."""
-    if expression is None:
-        return None
-    import re2
-
-    library: Any = re2
-    options = library.Options()
-    options.log_errors = False  # they are said below
-    try:
-        found = library.compile(expression, options)
-    except library.error as error:
-        raise bad(
-            f"no RE2 expression: {error.args[0].decode(errors='replace')}", "--grep"
-        ) from None
-    except UnicodeEncodeError:
-        raise bad(f"must be UTF-8, got {expression!r}", "--grep") from None
-    return lambda line: found.search(line.text) is not None
+        note("no line" if all(pod.state == "ended" for pod in read) else "no line yet")
 
 
 class Printer:
@@ -232,17 +196,16 @@ class Printer:
         return len(lines)
 
     def _print(self, lines: Sequence[LogLine]) -> None:
-        heads = [self._head(line) for line in lines]
+        heads = [f"{each.time} {each.place}" if self._timestamps else each.place for each in lines]
         self._width = max([self._width, *map(len, heads)])
-        colours = [_colour(line) if self._coloured else None for line in lines]
         coloured(
-            (f"{head:<{self._width}} | ", colour, shown_text(line))
-            for head, colour, line in zip(heads, colours, lines, strict=True)
+            (f"{head:<{self._width}} | ", self._colour(line), shown_text(line))
+            for head, line in zip(heads, lines, strict=True)
         )
 
-    def _head(self, line: LogLine) -> str:
-        time = f"{line.time} " if self._timestamps else ""
-        return time + line.place
+    def _colour(self, line: LogLine) -> int | None:
+        number = line.node_rank if line.rank is None else line.rank
+        return COLOURS[number % len(COLOURS)] if self._coloured else None
 
 
 def shown_text(line: LogLine) -> str:
@@ -270,7 +233,3 @@ def record(line: LogLine) -> dict[str, str | int | bool | None]:
     if len(content) > SHOWN:
         found["cut"] = True
     return found
-
-
-def _colour(line: LogLine) -> int:
-    return COLOURS[(line.node_rank if line.rank is None else line.rank) % len(COLOURS)]

@@ -11,7 +11,7 @@ from ddpjob.cli.output import Record, document, note, say
 from ddpjob.client import agents
 from ddpjob.client.agents import Answer
 from ddpjob.client.job import Job
-from ddpjob.client.logs import Ranges, Wanted
+from ddpjob.client.logs import Wanted
 from ddpjob.client.selection import check_is_there
 from ddpjob.client.stacks import Group, group
 from ddpjob.errors import NotFound
@@ -71,7 +71,7 @@ def show_rank(place: Place, name: str | None, rank: int, output: Record) -> None
     """Print all that is known of one rank. Raises NotFound if it does not answer."""
     job, answers, found = _ask(place, name, rank)
     if rank not in found:
-        wanted = Wanted(Ranges(str(rank)))
+        wanted = Wanted(frozenset({rank}))
         check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
         _tell_absent(answers)
         raise _nothing(job, place, answers, rank)

@@ -266,7 +266,7 @@ class Onlooker:
             # Of a job that has finished meanwhile: all lines, or those of its first failure.
             return print_logs(self._place, name, Shown(Query(follow=True)))
         except KeyboardInterrupt:
-            return detached(self._job, self._place, f"logs -f {name}")
+            return detached(self._job, self._place, f"logs -f {name}{self._place.flags}")
 
     def _until_taken(self) -> None:
         """Wait for the operator, and say so if it does not come."""

@@ -79,7 +79,7 @@ def wait(
         again += ["--for", until] if until != "finished" else []
         again += ["--any"] if any_ else []
         job = next(iter(left.values()))
-        raise typer.Exit(detached(job, place, " ".join(again))) from None
+        raise typer.Exit(detached(job, place, " ".join(again) + place.flags)) from None
     text = ", ".join(f"{job.name} is {job.state}" for job in left.values())
     job = next(iter(left.values()))
     raise JobTimeout(job, f"{text} after {duration(timeout or 0)}, not {until}")

@@ -1,7 +1,7 @@
 """Follows the logs of a job's pods: of those that there are, and of those that will be.
 
-A thread reads each log, two more watch the job and its pods (`tracked`). All they find goes through
-one lock to whoever reads the lines.
+Threads read the logs and watch the job and its pods. What the watches have found is looked at by
+whoever reads the lines; each change of theirs is one assignment, so there is no lock.
 """
 
 import math
@@ -11,20 +11,23 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from ddpjob import names
+from ddpjob.client import why
 from ddpjob.client.connection import Connection
-from ddpjob.client.logs import LineMaker, Log, LogLine, Pod
+from ddpjob.client.logs import LineMaker, Log, LogLine, Pod, read_pod
 from ddpjob.client.merge import QUIET, Merge
 from ddpjob.client.podlog import PodLog
 from ddpjob.client.resume import Line
 from ddpjob.client.selection import Query
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.client.tracked import Tracked
+from ddpjob.client.threads import Pipe
+from ddpjob.cluster import DDPJOBS, PODS
 from ddpjob.errors import ClusterError, Forbidden, NotFound, Refused, Unavailable
+from ddpjob.json_depth import Body
 from ddpjob.ranks import format_ranks
 
 # Pods of a finished job whose containers still run are followed for so long.
 GRACE_SECONDS = 10.0
-Timed = tuple[float, LogLine | None]
+Timed = tuple[float, LogLine]
 
 
 class Logs:
@@ -32,34 +35,22 @@ class Logs:
 
     def __init__(self, connection: Connection, job: Snapshot, query: Query) -> None:
         self._connection, self._query = connection.apart(), query
-        self._tracked = Tracked(self._connection, job, query.container)
-        self._changed = self._tracked.changed
+        self.job = job
+        """The job as it was seen last; after the last batch, as it has ended."""
+        self.is_deleted = False
+        """Whether the job was deleted while it was followed."""
+        self.pods: dict[str, Pod] = {}
+        """The job's pods that exist, by uid."""
+        self.read: dict[Log, Pod] = {}
+        """The pods whose logs were read."""
         self._first_attempt = job.attempt
-        self._is_closed = self._is_limited = False
-        self._begun: dict[Log, Pod] = {}
-        self._reading: set[Log] = set()
+        self._labels = f"{names.JOB_LABEL}={job.name},{names.JOB_UID_LABEL}={job.uid}"
+        self._finished_at: float | None = None
+        self._is_limited = False
         self._errors: list[ClusterError] = []
+        self._open = set[Log]()  # those that are being read
         self._merge = Merge[LogLine](QUIET if query.follow else math.inf)
-
-    @property
-    def job(self) -> Snapshot:
-        """Return the job as it was seen last; after the last batch, as it has ended."""
-        return self._tracked.job
-
-    @property
-    def is_deleted(self) -> bool:
-        """Return whether the job was deleted while it was followed."""
-        return self._tracked.is_deleted
-
-    @property
-    def pods(self) -> list[Pod]:
-        """Return the job's pods that exist."""
-        return list(self._tracked.pods.values())
-
-    @property
-    def read(self) -> list[Pod]:
-        """Return the pods whose logs were read."""
-        return list(self._begun.values())
+        self._watches = Pipe[None](self._merge.has_news.set)
 
     def batches(self) -> Iterator[list[LogLine]]:
         """Yield lines until the logs end; with `follow`, until the job does.
@@ -68,57 +59,54 @@ class Logs:
         does not answer, that is raised after the lines of all others.
         """
         try:
-            self._tracked.list_pods()
+            self._list_pods()
             if self._query.follow:
-                self._tracked.keep_up()
+                self._watches.read(self._watch_pods)
+                self._watches.read(self._watch_job)
             yield from self._lines()
         finally:
-            self._is_closed = True
+            self._watches.close()
+            self._merge.close()
             self._connection.close()
-            with self._changed:
-                self._changed.notify_all()
+        if self._errors:
+            raise self._errors[0]
 
     def _lines(self) -> Iterator[list[LogLine]]:
+        self._begin()
         while True:
-            with self._changed:
-                if self._tracked.error:
-                    raise self._tracked.error
+            self._merge.has_news.clear()
+            has_all_pods = self._has_all_pods()  # asked before they are looked at
+            if self._watches.take(0) or has_all_pods:
                 self._begin()
-                lines = self._merge.take(time.monotonic())
-                self._changed.notify_all()  # readers may wait for room
-                is_over = self._is_over()
-                if not lines and not is_over:
-                    self._changed.wait(0.5 if self._merge.is_empty else QUIET / 4)
-            if lines:
+            if lines := self._merge.take():
                 yield lines
-            elif is_over:
-                if self._errors:
-                    raise self._errors[0]
+            elif has_all_pods and not self._is_awaited():
                 return
+            else:
+                self._merge.has_news.wait(QUIET / 4)
 
-    def _is_over(self) -> bool:
-        """Return whether no line will come any more."""
-        if not self._query.follow:
-            return not self._reading
-        attempt, finished_at = self._query.wanted.attempt, self._tracked.finished_at
-        if isinstance(attempt, int) and attempt < self.job.attempt:
-            return not self._reading  # it is over, though the job is not
-        if finished_at is None:
+    def _has_all_pods(self) -> bool:
+        """Return whether no pod will come any more whose log is wanted."""
+        attempt = self._query.wanted.attempt
+        is_past = isinstance(attempt, int) and attempt < self.job.attempt
+        return not self._query.follow or is_past or self._finished_at is not None
+
+    def _is_awaited(self) -> bool:
+        """Return whether a log will bring lines.
+
+        Pods that still run, which `cleanPodPolicy` allows, need not end with the job.
+        """
+        finished_at = self._finished_at or math.inf
+        still_run = [not self._has_ended(log) for log in tuple(self._open)]
+        if still_run and all(still_run) and time.monotonic() > finished_at + GRACE_SECONDS:
             return False
-        # Pods that still run, which `cleanPodPolicy` allows, need not end with the job.
-        awaited = self._reading
-        if time.monotonic() - finished_at > GRACE_SECONDS:
-            awaited = set(filter(self._tracked.has_ended, self._reading))
-        return not awaited
+        return not self._merge.is_over
 
     def _begin(self) -> None:
         """Read the logs of the wanted pods whose containers have started.
 
         Raises NotFound if none of the pods has the wanted container.
         """
-        if not self._tracked.has_news:
-            return
-        self._tracked.has_news = False
         wanted, container = self._wanted(), self._query.container
         found = [pod for pod in wanted if container in (None, *pod.containers)]
         if wanted and not found:
@@ -127,21 +115,20 @@ class Logs:
             raise NotFound(404, "NotFound", f"{text}; {has}")
         for pod in found:
             has_log = pod.state != "waiting" or not self._query.follow
-            if has_log and pod.log not in self._begun:
+            if has_log and pod.log not in self.read:
                 if pod.container not in (container, names.TRAINER_CONTAINER):
                     text = f"init container {pod.container} failed ({pod.reason}); this is its log"
                     self._connection.note(f"{pod.name}: {text}")
-                self._begun[pod.log] = pod
-                self._reading.add(pod.log)
-                number = self._merge.open(time.monotonic())
-                self._tracked.spawn(partial(self._read, pod, number))
+                self.read[pod.log] = pod
+                self._open.add(pod.log)
+                self._merge.read(partial(self._read, pod))
 
     def _wanted(self) -> list[Pod]:
         """Return the pods to read, in order; of too many, those of the lowest ranks."""
         wanted, most = self._query.wanted, self._query.max_streams
         found = [
             pod
-            for pod in self.pods
+            for pod in tuple(self.pods.values())
             if wanted.has_pod(pod, self.job.processes_per_node, self._first_attempt)
         ]
         ranks = sorted({pod.node_rank for pod in found})
@@ -152,42 +139,24 @@ class Logs:
         found = [pod for pod in found if pod.node_rank in ranks[:most]]
         return sorted(found, key=lambda pod: (pod.attempt, pod.node_rank))
 
-    def _read(self, pod: Pod, number: int) -> None:
-        """Read one pod's log to its end. The number is that of the log in the merge."""
-        log = PodLog(
-            self._connection,
-            self.job.namespace,
-            pod,
-            is_over=lambda: self._tracked.has_ended(pod.log),
-        )
-        error = None
+    def _read(self, pod: Pod) -> Iterator[list[Timed]]:
+        """Yield the wanted lines of one pod's log, to its end."""
         try:
-            for lines in self._batches(log, pod):
-                self._put(number, lines)
-        except BaseException as raised:
-            error = raised
-        with self._changed:  # all at once: whoever sees that no log is read sees why
-            if error is not None:
-                self._fail(pod, error)
-            elif not (log.is_complete or self._is_closed):
-                text = "lines are missing, which nobody has any more"
-                self._connection.note(f"{pod.name}: {text}")
-            self._reading.discard(pod.log)
-            self._merge.close(number)
-            self._changed.notify_all()
-
-    def _fail(self, pod: Pod, error: BaseException) -> None:
-        """Take note of why a pod's log could not be read to its end."""
-        if not isinstance(error, (Unavailable, Refused)) or isinstance(error, Forbidden):
-            self._tracked.error = self._tracked.error or error
-        elif not self._is_closed:
+            yield from self._wanted_lines(pod)
+        except (Unavailable, Refused) as error:
+            if isinstance(error, Forbidden):
+                raise
             if self._errors or self._query.follow:  # the first one is raised in the end
                 self._connection.note(f"{pod.name}: {error}")
             self._errors.append(error)
+        finally:
+            self._open.discard(pod.log)
 
-    def _batches(self, log: PodLog, pod: Pod) -> Iterator[list[Timed]]:
-        """Yield the wanted lines of a pod's log, or None for the last of many unwanted ones."""
+    def _wanted_lines(self, pod: Pod) -> Iterator[list[Timed]]:
         query, processes = self._query, self.job.processes_per_node
+        log = PodLog(
+            self._connection, self.job.namespace, pod, is_over=lambda: self._has_ended(pod.log)
+        )
         # The pods of later attempts are read from their beginning.
         is_later = pod.attempt > self._first_attempt
         tail, since = (None, None) if is_later else (query.tail, query.since)
@@ -198,7 +167,7 @@ class Logs:
 
         def shown(lines: Iterable[Line]) -> list[Timed]:
             made = ((line.seconds, maker.line(line.text, line.time)) for line in lines)
-            return [(seconds, line) for seconds, line in made if self._shows(line)]
+            return [(seconds, line) for seconds, line in made if query.has_line(line)]
 
         if tail is not None:
             last = deque[Timed](maxlen=tail)
@@ -209,15 +178,67 @@ class Logs:
             yield list(last)
         if query.follow or tail is None:
             for lines in log.lines(follow=query.follow, since=since):
-                yield shown(lines) or [(line.seconds, None) for line in lines[-1:]]
+                yield shown(lines)
 
-    def _shows(self, line: LogLine) -> bool:
-        shows = self._query.shows
-        return self._query.wanted.has_line(line) and (shows is None or shows(line))
+    def _has_ended(self, log: Log) -> bool:
+        """Return whether the pod's container has ended, or the pod is gone.
 
-    def _put(self, number: int, lines: list[Timed]) -> None:
-        with self._changed:
-            while self._merge.is_full(number) and not self._is_closed:
-                self._changed.wait()
-            self._merge.put(number, lines)
-            self._changed.notify_all()
+        An init container has ended too once another one's log is to be read.
+        """
+        pod = self.pods.get(log[0])
+        return pod is None or pod.log != log or pod.state == "ended"
+
+    def _list_pods(self) -> None:
+        found = self._connection.list(
+            PODS, namespace=self.job.namespace, labels=self._labels, keep=self._pod
+        )
+        for pod in found.items:
+            self.pods.setdefault(pod.uid, pod)  # the watch may know it better
+
+    def _pod(self, body: Body) -> Pod | None:
+        return read_pod(body, self.job.name, self.job.uid, self._query.container)
+
+    def _watch_pods(self) -> Iterator[None]:
+        watch = self._connection.watch(PODS, namespace=self.job.namespace, labels=self._labels)
+        for event in watch:
+            if event.type == "DELETED":
+                self.pods.pop(why.text(event.object, "metadata", "uid"), None)
+            elif pod := self._pod(event.object):
+                self.pods[pod.uid] = pod
+            yield None
+
+    def _watch_job(self) -> Iterator[None]:
+        """Keep the job up to date until it has ended. Its last pods may not have been seen then."""
+        if not self.job.is_finished:
+            yield from self._job_changes()
+        self._list_pods()
+        self._finished_at = time.monotonic()
+        yield None
+
+    def _job_changes(self) -> Iterator[None]:
+        watch = self._connection.watch(DDPJOBS, namespace=self.job.namespace, after=self.job.body)
+        for event in watch:
+            if event.type == "DELETED":
+                self.is_deleted = True
+                return self._connection.note(f"-- {self.job.name} was deleted --")
+            before, self.job = self.job, Snapshot(event.object)
+            if note := restarted(before, self.job):
+                self._connection.note(note)
+            if self.job.is_finished:
+                return None
+            yield None
+
+
+def restarted(before: Snapshot, now: Snapshot) -> str:
+    """Return a line that says that a round is over and why; empty if none is."""
+    old, new = (job.attempt for job in (before, now))
+    if (old, before.round) == (new, now.round):
+        return ""
+    ended = f"attempt {old}" if new > old else f"round {before.round} of attempt {old}"
+    status = now.body.get("status")
+    is_cause = why.number(status, "failure", "attempt") == old
+    cause = f": {why.cause(status, now.processes_per_node)}" if is_cause else ""
+    nodes = why.text(status, "summary", "nodes")
+    pods = f" ({nodes} pods)" if nodes else ""
+    follows = f"waiting for attempt {new}{pods}" if new > old else f"round {now.round} follows"
+    return f"-- {ended} ended{cause}; {follows} --"

@@ -1,13 +1,11 @@
 """Lines of the ranks' logs: whose a line is, and which ones somebody wants to see. No I/O."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 from ddpjob import names
-from ddpjob.client import why
 from ddpjob.json_depth import Body
 from ddpjob.ranks import MAX_WORLD_SIZE
 
@@ -74,7 +72,7 @@ class Pod:
     node: str
     state: State
     """That of the container."""
-    reason: str
+    reason: str = ""
     """Why it waits, how an init container has failed, or an empty text."""
     container: str = names.TRAINER_CONTAINER
     """The container whose log is read."""
@@ -90,7 +88,7 @@ class Pod:
 def local_pod(job: str, attempt: int, node_rank: int) -> Pod:
     """Return a pod of a job that runs on this machine."""
     name = names.pod_name(job, attempt, node_rank)
-    return Pod(name, "", attempt, node_rank, node="local", state="running", reason="")
+    return Pod(name, "", attempt, node_rank, node="local", state="running")
 
 
 def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -> Pod | None:
@@ -101,72 +99,60 @@ def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -
     A pod that only has the labels of the job is not its own: the operator's are named by a pattern,
     and refer to the job by its uid.
     """
-    owners = why.part(body, "metadata", "ownerReferences")
-    owned = any(
-        why.part(owner, "uid") == job_uid and why.part(owner, "controller") is True
-        for owner in (owners if isinstance(owners, list) else ())
-    )
-    name = why.text(body, "metadata", "name")
-    place = names.parse_pod_name(job, name)
-    if not owned or place is None:
+    metadata, spec, status = body["metadata"], body["spec"], body.get("status", {})
+    place = names.parse_pod_name(job, metadata["name"])
+    owners = metadata.get("ownerReferences", ())
+    is_owned = any(owner["uid"] == job_uid and owner.get("controller") for owner in owners)
+    if not is_owned or place is None:
         return None
-    failure = None if container else _init_failure(body)
+    init = status.get("initContainerStatuses", ())
+    statuses = {each["name"]: each for each in (*init, *status.get("containerStatuses", ()))}
+    containers = {each["name"]: each for kind in _KINDS for each in spec.get(kind, ())}
+    failure = None if container else _init_failure(init, statuses)
     container, reason = failure or (container or names.TRAINER_CONTAINER, "")
-    state, waits = _container(body, container)
+    state, waits = _state(statuses.get(container, {}))
+    # A sidecar is started again as long as its pod runs.
+    if state == "ended" and containers.get(container, {}).get("restartPolicy") == "Always":
+        state = "running"
+    if status.get("phase") in ("Failed", "Succeeded"):
+        state, waits = "ended", ""
     return Pod(
-        name=name,
-        uid=why.text(body, "metadata", "uid"),
+        name=metadata["name"],
+        uid=metadata["uid"],
         attempt=place[0],
         node_rank=place[1],
-        node=why.text(body, "spec", "nodeName"),
+        node=spec.get("nodeName", ""),
         state=state,
         reason=reason or waits,
         container=container,
-        containers=tuple(why.text(each, "name") for each in _all(body, "spec", _KINDS)),
+        containers=tuple(containers),
     )
 
 
 _KINDS = ("initContainers", "containers")
-_STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
-def _all(body: Body, part: str, kinds: Iterable[str]) -> list[Any]:
-    """Return the entries of some lists of a pod."""
-    found = (why.part(body, part, kind) for kind in kinds)
-    return [each for entries in found if isinstance(entries, list) for each in entries]
-
-
-def _named(entries: Iterable[Any], name: str) -> Any:
-    return next((each for each in entries if why.part(each, "name") == name), None)
-
-
-def _container(body: Body, name: str) -> tuple[State, str]:
+def _state(status: Mapping[str, Any]) -> tuple[State, str]:
     """Return the state of a container, and why it waits."""
-    if why.text(body, "status", "phase") in ("Failed", "Succeeded"):
+    state = status.get("state", {})
+    if "terminated" in state:
         return "ended", ""
-    status = _named(_all(body, "status", _STATUSES), name)
-    state, last = why.part(status, "state"), why.part(status, "lastState", "terminated")
-    if why.part(state, "terminated") is not None:
-        spec = _named(_all(body, "spec", _KINDS), name)
-        # A sidecar is started again as long as its pod runs.
-        return "running" if why.part(spec, "restartPolicy") == "Always" else "ended", ""
-    if why.part(state, "running") is not None or last is not None:
+    if "running" in state or "terminated" in status.get("lastState", {}):
         return "running", ""
-    return "waiting", why.text(state, "waiting", "reason")
+    return "waiting", state.get("waiting", {}).get("reason", "")
 
 
-def _init_failure(body: Body) -> tuple[str, str] | None:
+def _init_failure(init: Sequence[Any], statuses: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the init container that failed, and how, if the trainer has not begun."""
-    statuses = _all(body, "status", _STATUSES)
-    trainer = why.part(_named(statuses, names.TRAINER_CONTAINER), "state")
-    if any(why.part(trainer, kind) is not None for kind in ("running", "terminated")):
+    trainer = statuses.get(names.TRAINER_CONTAINER, {}).get("state", {})
+    if "running" in trainer or "terminated" in trainer:
         return None  # sidecars are killed after it
-    for status in _all(body, "status", _STATUSES[:1]):
-        ended = why.part(status, "state", "terminated")
-        if why.text(status, "state", "waiting", "reason") == "CrashLoopBackOff":
-            ended = why.part(status, "lastState", "terminated")
-        if code := why.number(ended, "exitCode"):
-            return why.text(status, "name"), f"exit code {code}"
+    for status in init:
+        state = status.get("state", {})
+        loops = state.get("waiting", {}).get("reason") == "CrashLoopBackOff"
+        ended = (status.get("lastState", {}) if loops else state).get("terminated", {})
+        if code := ended.get("exitCode"):
+            return status["name"], f"exit code {code}"
     return None
 
 
@@ -200,42 +186,25 @@ class LineMaker:
         return None, content
 
 
-@dataclass(frozen=True)
-class Ranges:
-    """A set of numbers as text, such as `0,8-11`. Raises ValueError for another text."""
-
-    text: str
-
-    def __post_init__(self) -> None:
-        _ = self.spans  # raises ValueError
-
-    @cached_property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        """Return first and last number of each part."""
-        found = []
-        for part in self.text.split(","):
-            match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part, re.ASCII)
-            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-            if not first <= last < MAX_WORLD_SIZE:
-                raise ValueError(f"must be numbers such as 0,8-11, got {self.text!r}")
-            found.append((first, last))
-        return tuple(found)
-
-    def __contains__(self, number: int) -> bool:
-        return any(first <= number <= last for first, last in self.spans)
-
-    def meets(self, numbers: range) -> bool:
-        """Return whether one of the numbers is in the set."""
-        return any(first < numbers.stop and numbers.start <= last for first, last in self.spans)
+def parse_numbers(text: str) -> frozenset[int]:
+    """Return the numbers that a text such as `0,8-11` stands for. Raises ValueError for another."""
+    found = set[int]()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < MAX_WORLD_SIZE:
+            raise ValueError(f"must be numbers such as 0,8-11, got {text!r}")
+        found.update(range(first, last + 1))
+    return frozenset(found)
 
 
 @dataclass(frozen=True)
 class Wanted:
     """Which lines somebody wants to see."""
 
-    ranks: Ranges | None = None
+    ranks: frozenset[int] | None = None
     """Global ranks. Lines that are no rank's come with those of their pod."""
-    nodes: Ranges | None = None
+    nodes: frozenset[int] | None = None
     """Node ranks, that is, pods."""
     attempt: int | Literal["all", "current"] = "current"
     """`current` are the current attempt and, for who follows, all later ones."""
@@ -247,9 +216,10 @@ class Wanted:
                 return False
         elif self.attempt not in ("all", pod.attempt):
             return False
+        if self.nodes is not None and pod.node_rank not in self.nodes:
+            return False
         first = pod.node_rank * processes
-        of_rank = self.ranks is None or self.ranks.meets(range(first, first + processes))
-        return of_rank and (self.nodes is None or pod.node_rank in self.nodes)
+        return self.ranks is None or not self.ranks.isdisjoint(range(first, first + processes))
 
     def has_line(self, line: LogLine) -> bool:
         """Return whether a line of such a pod is wanted."""

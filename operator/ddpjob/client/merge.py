@@ -1,81 +1,93 @@
-"""Puts the lines of several logs into the order of their times. No I/O.
+"""Reads several logs at once, and puts their lines into the order of their times.
 
 A line goes out when no log can bring an earlier one: each of them has a later line, has ended, or
 has been quiet for a while. Nodes' clocks differ, so the order is as good as they are.
 """
 
+import threading
+import time
 from collections import deque
-from collections.abc import Iterable
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
+
+from ddpjob.client.threads import Pipe
 
 Line = TypeVar("Line")
 
 # Seconds after which nobody waits for a log that has no line.
 QUIET = 0.3
-# Lines of one log that wait. Then its reader should wait too.
-FULL = 2000
+# Batches of one log that wait; then its reader waits. And lines that go out at once.
+FULL, MOST = 16, 2000
+
+
+class _Source(Generic[Line]):
+    """One log: its lines that wait, and the pipe through which more come."""
+
+    def __init__(
+        self, batches: Callable[[], Iterator[list[tuple[float, Line]]]], on_news: Callable[[], None]
+    ) -> None:
+        self._pipe = Pipe[list[tuple[float, Line]]](on_news, most=FULL)
+        self._pipe.read(batches)
+        self.lines = deque[tuple[float, Line]]()
+        self.is_open = True
+        self.emptied_at = time.monotonic()
+
+    def fill(self) -> bool:
+        """Return whether a line waits. Raises what the reader has raised."""
+        while not self.lines and self.is_open:
+            found = self._pipe.take(0)
+            self.is_open = found is not None
+            if not found:
+                break
+            for batch in found:
+                self.lines.extend(batch)
+        return bool(self.lines)
+
+    def close(self) -> None:
+        self._pipe.close()
 
 
 class Merge(Generic[Line]):
-    """The lines that have come from several logs, and have not gone out."""
+    """The lines of several logs, each of which a thread reads. `quiet` is in seconds."""
 
     def __init__(self, quiet: float = QUIET) -> None:
         self._quiet = quiet
-        # By the number of the log. A line comes with its time.
-        self._waiting: list[deque[tuple[float, Line | None]]] = []
-        # Since when the logs that are open have no line; of no meaning while they have one.
-        self._emptied: dict[int, float] = {}
-        # The logs that have a line, by its time.
-        self._heads: list[tuple[float, int]] = []
+        self._sources: list[_Source[Line]] = []
+        self.has_news = threading.Event()
+        """Set when there may be something to take."""
 
     @property
-    def is_empty(self) -> bool:
-        """Return whether no line waits."""
-        return not self._heads
+    def is_over(self) -> bool:
+        """Return whether all logs have ended, and all their lines are out."""
+        return not any(source.is_open or source.lines for source in self._sources)
 
-    def open(self, now: float) -> int:
-        """Return the number of a new log, whose lines are waited for too."""
-        number = len(self._waiting)
-        self._waiting.append(deque())
-        self._emptied[number] = now
-        return number
+    def read(self, batches: Callable[[], Iterator[list[tuple[float, Line]]]]) -> None:
+        """Read a log too: `batches` returns its lines, each with its time."""
+        self._sources.append(_Source(batches, self.has_news.set))
 
-    def close(self, log: int) -> None:
-        """Wait for no further line of this log. Those that it has put stay."""
-        self._emptied.pop(log, None)
-
-    def is_full(self, log: int) -> bool:
-        """Return whether many lines of this log wait."""
-        return len(self._waiting[log]) >= FULL
-
-    def put(self, log: int, lines: Iterable[tuple[float, Line | None]]) -> None:
-        """Add lines with their times, in the order of the log.
-
-        None stands for a line that nobody wants, and says how far the log is.
-        """
-        waiting = self._waiting[log]
-        was_empty = not waiting
-        waiting.extend(lines)
-        if was_empty and waiting:
-            heappush(self._heads, (waiting[0][0], log))
-
-    def take(self, now: float) -> list[Line]:
-        """Return the lines that go out now, in their order."""
-        found: list[Line] = []
-        awaited = any(
-            not self._waiting[log] and now - since < self._quiet
-            for log, since in self._emptied.items()
+    def take(self) -> list[Line]:
+        """Return lines that go out now, in their order. Raises what a reader has raised."""
+        now = time.monotonic()
+        heads = [(s.lines[0][0], number) for number, s in enumerate(self._sources) if s.fill()]
+        heapify(heads)
+        is_awaited = any(
+            source.is_open and not source.lines and now - source.emptied_at < self._quiet
+            for source in self._sources
         )
-        while self._heads and not awaited:
-            _, log = heappop(self._heads)
-            waiting = self._waiting[log]
-            _, line = waiting.popleft()
-            if line is not None:
-                found.append(line)
-            if waiting:
-                heappush(self._heads, (waiting[0][0], log))
-            elif log in self._emptied:
-                self._emptied[log] = now  # its reader may have waited for room
-                awaited = True
+        found: list[Line] = []
+        while heads and not is_awaited and len(found) < MOST:
+            _, number = heappop(heads)
+            source = self._sources[number]
+            found.append(source.lines.popleft()[1])
+            if source.fill():
+                heappush(heads, (source.lines[0][0], number))
+            elif source.is_open:
+                source.emptied_at = now
+                is_awaited = True
         return found
+
+    def close(self) -> None:
+        """Let the threads end."""
+        for source in self._sources:
+            source.close()

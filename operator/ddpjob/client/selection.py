@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ddpjob.client import why
-from ddpjob.client.logs import LogLine, Ranges, Wanted
+from ddpjob.client.logs import LogLine, Wanted, parse_numbers
 from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
+from ddpjob.ranks import format_ranks
 from ddpjob.times import unix_seconds
 
 # Of the rank that failed first.
@@ -33,6 +34,10 @@ class Query:
     why: str = ""
     """What is shown, where nobody has chosen it."""
 
+    def has_line(self, line: LogLine) -> bool:
+        """Return whether a line of a wanted pod is shown."""
+        return self.wanted.has_line(line) and (self.shows is None or self.shows(line))
+
 
 def select(
     *,
@@ -45,18 +50,24 @@ def select(
 
     Raises ValueError for a text that is no set of numbers, or no attempt.
     """
-    if attempt not in ("current", "all"):
-        digits = str(attempt)
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
-            raise ValueError(f"attempt: must be a number, current or all, got {attempt!r}")
-        attempt = int(digits)
-    which: int | Literal["all", "current"] = attempt  # type: ignore[assignment]
-    ranks, nodes = (None if text is None else Ranges(str(text)) for text in (rank, node))
+    which = _attempt(attempt)
+    ranks, nodes = (None if text is None else parse_numbers(str(text)) for text in (rank, node))
     if not everything and ranks is None and nodes is None:
-        if attempt == "current":
+        if which == "current":
             return None
-        ranks = Ranges("0") if attempt != "all" else None
+        ranks = frozenset({0}) if which != "all" else None
     return Wanted(ranks, nodes, which)
+
+
+def _attempt(asked: int | str) -> int | Literal["all", "current"]:
+    if asked == "current":
+        return "current"
+    if asked == "all":
+        return "all"
+    digits = str(asked)
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"attempt: must be a number, current or all, got {asked!r}")
+    return int(digits)
 
 
 def check_is_there(name: str, nnodes: int, processes: int, wanted: Wanted) -> None:
@@ -68,10 +79,10 @@ def check_is_there(name: str, nnodes: int, processes: int, wanted: Wanted) -> No
         return
     world = nnodes * processes
     for kind, asked, count in (("rank", wanted.ranks, world), ("node", wanted.nodes, nnodes)):
-        if asked and not asked.meets(range(count)):
+        if asked and asked.isdisjoint(range(count)):
             there = f"ranks 0 to {count - 1}" if count > 1 else "rank 0 alone"
             has = f"it has {'node ' * (kind == 'node')}{there}"
-            raise NotFound(404, "NotFound", f"{name} has no {kind} {asked.text}; {has}")
+            raise NotFound(404, "NotFound", f"{name} has no {kind} {format_ranks(asked)}; {has}")
 
 
 def choices(body: Body, processes: int, wanted: Wanted | None, query: Query) -> list[Query]:
@@ -82,7 +93,7 @@ def choices(body: Body, processes: int, wanted: Wanted | None, query: Query) -> 
     """
     if wanted is not None:
         return [replace(query, wanted=wanted)]
-    status, rank_0 = body.get("status") or {}, Wanted(Ranges("0"))
+    status, rank_0 = body.get("status") or {}, Wanted(frozenset({0}))
     failed = whose_lines(status, processes)
     if why.state(status) not in ("Failed", "Restarting") or failed is None:
         return [replace(query, wanted=rank_0)]
@@ -90,7 +101,7 @@ def choices(body: Body, processes: int, wanted: Wanted | None, query: Query) -> 
     attempt = why.number(status, "failure", "attempt") or 0
     first = replace(
         query,
-        wanted=Wanted(**{f"{kind}s": Ranges(str(number))}, attempt=attempt),
+        wanted=Wanted(**{f"{kind}s": frozenset({number})}, attempt=attempt),
         # Who searches wants all that there is.
         tail=FAILURE_LINES if query.tail is None and query.shows is None else query.tail,
         why=f"the last lines of {kind} {number}, which failed first in attempt {attempt}",

@@ -20,8 +20,8 @@ class Pipe(Generic[T]):
     taken all, until it got nothing.
     """
 
-    def __init__(self, on_news: Callable[[], None] = lambda: None) -> None:
-        self._on_news = on_news
+    def __init__(self, on_news: Callable[[], None] = lambda: None, most: int = WAITING) -> None:
+        self._on_news, self._most = on_news, most
         self._changed = threading.Condition()
         self._items: deque[T] = deque()
         self._sources, self._closed = 0, False
@@ -78,7 +78,7 @@ class Pipe(Generic[T]):
     def _put(self, item: T) -> bool:
         """Add an item once there is room, and return whether anybody reads."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._items) < WAITING or self._closed)
+            self._changed.wait_for(lambda: len(self._items) < self._most or self._closed)
             if self._closed:
                 return False
             self._items.append(item)
