@@ -24,7 +24,7 @@ from ddpjob import (
     NotFound,
     launch,
 )
-from ddpjob.client.live import follow
+from ddpjob.client.display import Display, follow
 from tests.api.jobs import Jobs
 from tests.api.processes import jobs
 from tests.api.reading import Cluster, condition
@@ -151,7 +151,7 @@ async def test_who_may_edit_in_one_namespace_can_do_all_of_it_there_and_nothing_
             await asyncio.to_thread(ours.jobs, all_namespaces=True)
 
 
-class Shown:
+class Shown(Display):
     """A display that keeps what it is given."""
 
     def __init__(self) -> None:
@@ -172,9 +172,6 @@ class Shown:
 
     def note(self, *lines: str) -> None:
         self.notes += lines
-
-    def draw(self, *, at_once: bool = False) -> None:
-        pass
 
 
 def test_a_job_is_shown_until_it_is_finished(

@@ -47,7 +47,7 @@ def test_the_fields_of_json_are_documented() -> None:
 
 def test_the_records_of_a_run_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
     with records() as shown:
-        shown.status({})
+        shown.job(Snapshot(job_object()))
         shown.line(LogLine("", 0, 0, 0, 0, "local", "digits-0-0", b"x"))
         shown.note("y")
     printed = map(json.loads, capsys.readouterr().out.splitlines())

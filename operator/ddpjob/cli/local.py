@@ -20,12 +20,14 @@ from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
 from ddpjob.cli.exits import end_with
 from ddpjob.cli.job_options import Asked
-from ddpjob.cli.live import Display, Status, display, records
+from ddpjob.cli.live import display, records
 from ddpjob.cli.output import close, say
 from ddpjob.cli.table import Screen
 from ddpjob.cli.validate import check
 from ddpjob.client import why
+from ddpjob.client.display import Display
 from ddpjob.client.logs import LineMaker, local_pod
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob
@@ -108,11 +110,11 @@ class Session:
         self._signals: list[int] = []
         self._stop = asyncio.Event()
         self._display: Display
-        self._status: Status = {}
+        self._status: dict[str, Any] = {}
 
     async def run(self) -> int:
         """Run the job, and return the exit code once no process of it runs any more."""
-        shown = records() if self._as_json else display(self.name, Screen())
+        shown = records() if self._as_json else display(Snapshot(self._job), Screen())
         with self._signal_handlers() as stop, shown as self._display:
             self._show(self._display.note, self._introduction())
             follow = asyncio.create_task(self._follow())
@@ -142,7 +144,7 @@ class Session:
             before, self._status = self._status, event.object.get("status") or {}
             if self._status.get("restarts", 0) > before.get("restarts", 0):
                 self._show(self._display.note, *self._restart())
-            self._show(self._display.status, self._status)
+            self._show(self._display.job, Snapshot(event.object))
             if self._status.get("state") in api.FINISHED or self._refusal():
                 return
 

@@ -1,15 +1,30 @@
-"""Shows a job while it runs: one display that changes in a notebook, lines elsewhere."""
+"""Shows a job until it is finished: one display that changes in a notebook, lines elsewhere.
 
+Threads read the job's state and the lines of its rank 0. Ctrl-C, or a notebook's interrupt, ends
+the looking on alone.
+"""
+
+import math
 import sys
 import time
 from collections import deque
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ddpjob.client.html import figures_of, live, shown
 from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.client.threads import Pipe
+from ddpjob.client.why import REFUSED_SECONDS
+from ddpjob.errors import JobRefused, JobTimeout
 from ddpjob.text import printable
 
+if TYPE_CHECKING:
+    from ddpjob.client.job import Job
+
+# A text is a line of ddpjob itself.
+News: TypeAlias = Snapshot | LogLine | str
+# Seconds between two looks, and for which lines may follow the job's end.
+LOOK_SECONDS, LAST_SECONDS = 0.5, 15.0
 # Lines of rank 0 that a notebook shows, and lines of ddpjob itself.
 LINES, NOTES = 8, 12
 # Seconds between two drawings in a notebook, and between two lines that differ in figures alone.
@@ -29,12 +44,62 @@ class Display(Protocol):
         """Show lines of ddpjob itself. They may quote anybody, so they are made printable."""
 
     def draw(self, *, at_once: bool = False) -> None:
-        """Show what has changed, unless it was just drawn."""
+        """Show what has changed, unless it was just drawn, where it is not shown as it comes."""
+        return None
 
 
-def display(job: Snapshot) -> Display:
-    """Return the display that fits the place where this program runs."""
-    return NotebookDisplay(job) if is_notebook() else PlainDisplay()
+def follow(job: "Job", timeout: float | None, to: Display | None = None) -> None:
+    """Show the job until it is finished.
+
+    Raises JobTimeout, JobRefused and NotFound. An interrupt says how to come back; only outside of
+    notebooks is it raised, to end the program.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    to = to or (NotebookDisplay(job) if is_notebook() else PlainDisplay())
+    to.job(job)
+    try:
+        with job.news() as pipe:
+            is_late = _show(job, pipe, to, deadline)
+        job.refresh()
+    except KeyboardInterrupt:
+        to.note(*job.ways_back())
+        if not is_notebook():
+            raise
+        return
+    finally:
+        to.draw(at_once=True)
+    if is_late:
+        raise JobTimeout(job, f"{job.name} is {job.state} after {timeout:g} s, not finished")
+
+
+def _show(last: Snapshot, pipe: Pipe[News], to: Display, deadline: float | None) -> bool:
+    """Show what comes until the job is finished, and return whether `deadline` was before that.
+
+    `last` is the job as it was before.
+    """
+    ended_at: float | None = None
+    refused_at = math.inf
+    while (items := pipe.take(LOOK_SECONDS)) is not None:
+        now = time.monotonic()
+        for item in items:
+            if isinstance(item, LogLine):
+                to.line(item)
+            elif isinstance(item, Snapshot):
+                last = item
+                to.job(last)
+            else:
+                to.note(item)
+        to.draw()
+        refused_at = min(refused_at, now) if last.refusal else math.inf
+        if now >= refused_at + REFUSED_SECONDS:
+            raise JobRefused(last)
+        if last.is_finished:
+            ended_at = now if ended_at is None or items else ended_at
+            if now > ended_at + LAST_SECONDS:
+                break
+        elif deadline is not None and now >= deadline:
+            return True
+    return False
 
 
 def is_notebook() -> bool:
@@ -44,11 +109,15 @@ def is_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-class NotebookDisplay:
+class NotebookDisplay(Display):
     """An output of a cell that changes as the job does: HTML, without a widget."""
 
     def __init__(self, job: Snapshot) -> None:
-        self._job, self._lines, self._notes = job, deque[str](maxlen=LINES), list[str]()
+        self._job, self._lines, self._notes = (
+            job,
+            deque[str](maxlen=LINES),
+            deque[str](maxlen=NOTES),
+        )
         self._handle: Any = None
         self._drawn_at = 0.0
 
@@ -62,7 +131,7 @@ class NotebookDisplay:
 
     def note(self, *lines: str) -> None:
         """Show the lines below the others at the next drawing."""
-        self._notes = [*self._notes, *map(printable, lines)][-NOTES:]
+        self._notes.extend(map(printable, lines))
 
     def draw(self, *, at_once: bool = False) -> None:
         """Show what has changed, unless it was just drawn."""
@@ -72,8 +141,8 @@ class NotebookDisplay:
         if not at_once and now < self._drawn_at + DRAW_SECONDS:
             return
         self._drawn_at = now
-        notes = "\n".join(self._notes)
-        content: Any = shell.HTML(live(self._job, list(self._lines), notes))  # type: ignore[no-untyped-call]
+        text = live(self._job, list(self._lines), "\n".join(self._notes))
+        content: Any = shell.HTML(text)  # type: ignore[no-untyped-call]
         if self._handle is None:
             show: Any = shell.display
             self._handle = show(content, display_id=True)
@@ -81,8 +150,11 @@ class NotebookDisplay:
             self._handle.update(content)
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """Lines: those of rank 0 to standard output, those about the job to standard error."""
+
+    # The states whose reason is shown; None for all.
+    explained: tuple[str, ...] | None = None
 
     def __init__(self) -> None:
         self._last: tuple[str, ...] = ()
@@ -91,12 +163,13 @@ class PlainDisplay:
     def job(self, job: Snapshot) -> None:
         """Print a line if the state has changed; for new figures alone, not too often."""
         figures, now = figures_of(job), time.monotonic()
-        step = (job.state, figures["nodes"], figures["restarts"], job.reason)
+        reason = job.reason if self.explained is None or job.state in self.explained else ""
+        step = (job.state, figures["nodes"], figures["restarts"], reason)
         if step == self._last and now < self._printed_at + FIGURES_SECONDS:
             return
         self._last, self._printed_at = step, now
-        texts = [f"{name} {text}" for name, text in figures.items() if text not in ("-", "0")]
-        self.note("  ".join(filter(None, [job.name, job.state, *texts, job.reason])))
+        texts = [f"{name} {text}" for name, text in figures.items() if text != "-"]
+        self.note("  ".join(filter(None, [job.name, job.state, *texts, reason])))
 
     def line(self, line: LogLine) -> None:
         """Print the line, with the attempt and the rank that it comes from."""
@@ -106,6 +179,3 @@ class PlainDisplay:
         """Print the lines at once."""
         for line in lines:
             print(printable(line), file=sys.stderr, flush=True)
-
-    def draw(self, *, at_once: bool = False) -> None:
-        """Do nothing: all is printed as it comes."""

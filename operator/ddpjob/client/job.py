@@ -10,7 +10,6 @@ from ddpjob.client import why
 from ddpjob.client.changes import watch_jobs
 from ddpjob.client.connection import MERGE, Connection
 from ddpjob.client.events import Event, read_event
-from ddpjob.client.live import Followed, News, follow
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.threads import Pipe
 from ddpjob.cluster import DDPJOBS, EVENTS
@@ -19,6 +18,7 @@ from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
+    from ddpjob.client.display import News
     from ddpjob.client.logs import LogLine
 
 # Between two looks at the pods that are left of a deleted job.
@@ -27,7 +27,7 @@ POLL_SECONDS = 1.0
 MAX_RERUNS = 100
 
 
-class Job(Followed):
+class Job(Snapshot):
     """A snapshot of a job, and verbs. Verbs that return a Job bring this one up to date first."""
 
     def __init__(self, connection: Connection, body: Body) -> None:
@@ -85,14 +85,16 @@ class Job(Followed):
         `timeout` seconds, JobRefused once its pods have been refused for 30 s, and NotFound if the
         job is deleted.
         """
+        from ddpjob.client.display import follow
+
         follow(self, timeout)
         return self
 
     @contextmanager
-    def news(self) -> Iterator[Pipe[News]]:
+    def news(self) -> "Iterator[Pipe[News]]":
         """Yield a pipe of what happens to the job, for displays."""
         apart = self.apart()
-        pipe = Pipe[News]()
+        pipe: Pipe[News] = Pipe()
         try:
             pipe.read(apart.watch)
             pipe.read(lambda: _lines(apart))
@@ -331,7 +333,7 @@ class Run(Job):
     """A job that `launch` has made, in a cluster or on this machine."""
 
 
-def _lines(job: Job) -> Iterator[News]:
+def _lines(job: Job) -> "Iterator[News]":
     """Yield lines of rank 0; without the right to read them, say so and go on without."""
     try:
         yield from job.logs(rank=0, follow=True)

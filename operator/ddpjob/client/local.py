@@ -21,8 +21,8 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.client.connection import Connection
+from ddpjob.client.display import News
 from ddpjob.client.job import Job, Run
-from ddpjob.client.live import News
 from ddpjob.client.login import Login
 from ddpjob.client.logs import LineMaker, LogLine, local_pod
 from ddpjob.client.snapshot import Snapshot
