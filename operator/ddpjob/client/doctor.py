@@ -8,15 +8,14 @@ from enum import StrEnum
 from functools import partial
 
 from ddpjob import names
-from ddpjob.client import why
 from ddpjob.client.answers import not_installed
 from ddpjob.client.connection import Connection
 from ddpjob.client.creation import create
 from ddpjob.client.installed import Installed, Operator, free_gpus, look
 from ddpjob.cluster import DDPJOBS, LEASES, Resource
-from ddpjob.errors import ClusterError, Forbidden, LoginFailed, NotFound, NotInstalled, Refused
+from ddpjob.errors import ClusterError, Forbidden, LoginFailed, NotInstalled, Refused
 from ddpjob.json_depth import Body
-from ddpjob.times import duration, seconds_since, unix_seconds
+from ddpjob.times import duration, seconds_since
 from ddpjob.version import __version__
 
 # The oldest minor version of Kubernetes 1 that docs/install.md promises to work.
@@ -35,8 +34,6 @@ RIGHTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("", "pods/log", ("get",), "logs"),
     ("", "events", ("list",), "describe"),
 )
-# These are not needed: without them a command shows less.
-WISHES = (("", "pods/portforward", ("get", "create"), "top and stacks"),)
 _VERSION = re.compile(r"v?1\.([0-9]{1,4})")
 CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "")
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "")
@@ -95,18 +92,14 @@ def checks(connection: Connection, *, admin: bool = False) -> Iterator[Check]:
         yield Check(Part.API, Level.FAIL, error.message, error.advice)
         return
     except (LoginFailed, ClusterError) as error:
-        yield _failed(Part.SERVER, error)
+        text = error.message if isinstance(error, ClusterError) else str(error)
+        yield Check(Part.SERVER, Level.FAIL, text, error.advice)
         return
     yield from _operator(connection, seen)
     yield from _rights(connection, is_accepted=refused is None)
     yield from _gpus(connection)
     if admin:
-        yield from installation(connection, seen.operators)
-
-
-def _failed(part: Part, error: LoginFailed | ClusterError) -> Check:
-    text = error.message if isinstance(error, ClusterError) else str(error)
-    return Check(part, Level.FAIL, text, error.advice)
+        yield from _installation(connection, seen.operators)
 
 
 def _server(connection: Connection, version: str) -> Check:
@@ -123,8 +116,10 @@ def _server(connection: Connection, version: str) -> Check:
 
 def _refusal(connection: Connection) -> Refused | None:
     """Have a job checked. Return why the API server refuses it, or None."""
+    metadata = {"generateName": "ddpjob-doctor-", "namespace": connection.namespace}
+    head = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
     try:
-        create(connection, _job(connection.namespace), dry_run=True)
+        create(connection, {**head, "spec": {"image": "none", "args": ["none.py"]}}, dry_run=True)
     except Refused as error:
         return error
     return None
@@ -145,31 +140,21 @@ def _api(seen: Installed, refused: Refused | None) -> Check:
     return Check(Part.API, Level.OK, f"API {kind}")
 
 
-def _job(namespace: str) -> Body:
-    metadata = {"generateName": "ddpjob-doctor-", "namespace": namespace}
-    head = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
-    return {**head, "spec": {"image": "none", "args": ["none.py"]}}
-
-
 def _operator(connection: Connection, seen: Installed) -> Iterator[Check]:
     """Yield what is known of the operator that serves this namespace."""
     jobs = _jobs(connection)
-    namespace = connection.namespace
-    waiting = [job for job in jobs if not job.get("status") and _age(job) > TAKEN_SECONDS]
-    if seen.operators_hidden:
-        served = next((job for job in jobs if job.get("status")), None)
-        if served is not None:
-            name = why.text(served, "metadata", "name")
-            yield Check(Part.OPERATOR, Level.OK, f"an operator has taken job {name}")
-        else:
-            text = "operator: you may not list deployments, and no job shows its work"
-            yield Check(Part.OPERATOR, Level.SKIP, text)
+    if not seen.operators_hidden:
+        yield from _operators(seen.operators, connection.namespace)
+    elif taken := next((name for _, name, is_taken in jobs if is_taken), None):
+        yield Check(Part.OPERATOR, Level.OK, f"an operator has taken job {taken}")
     else:
-        yield from _operators(seen.operators, namespace)
-    if waiting:
-        name, age = why.text(waiting[0], "metadata", "name"), duration(_age(waiting[0]))
-        text = f"no operator has taken job {name} for {age}"
-        yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: ddpjob doctor --admin")
+        text = "operator: you may not list deployments, and no job shows its work"
+        yield Check(Part.OPERATOR, Level.SKIP, text)
+    for age, name, is_taken in jobs:
+        if age > TAKEN_SECONDS and not is_taken:
+            text = f"no operator has taken job {name} for {duration(age)}"
+            yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: ddpjob doctor --admin")
+            return
 
 
 def _operators(found: Sequence[Operator], namespace: str) -> Iterator[Check]:
@@ -179,16 +164,36 @@ def _operators(found: Sequence[Operator], namespace: str) -> Iterator[Check]:
         text = f"no operator serves namespace {namespace}" + (f"; {others}" if others else "")
         yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: helm install ddpjob …")
     for each in serving:
-        ready = f"ready ({each.ready} of {each.replicas})" if each.ready else "is not ready"
-        text = f"operator {each.version} in {each.namespace} {ready}"
+        text = f"operator {each.version} in {each.namespace}"
         if not each.ready:
             advice = f"kubectl -n {each.namespace} describe deployment {each.name}"
-            yield Check(Part.OPERATOR, Level.FAIL, text, advice)
-        elif each.version != __version__:
+            yield Check(Part.OPERATOR, Level.FAIL, f"{text} is not ready", advice)
+            continue
+        text += f" ready ({each.ready} of {each.replicas})"
+        if each.version == __version__:
+            yield Check(Part.OPERATOR, Level.OK, text)
+        else:
             text += f"; this ddpjob is {__version__}"
             yield Check(Part.OPERATOR, Level.WARN, text, "use the same version for both")
-        else:
-            yield Check(Part.OPERATOR, Level.OK, text)
+
+
+def _jobs(connection: Connection) -> list[tuple[float, str, bool]]:
+    """Return age and name of the jobs that are for this operator, and whether one has taken each.
+
+    The newest come first.
+    """
+
+    def keep(body: Body) -> tuple[float, str, bool] | None:
+        metadata = body["metadata"]
+        if body["spec"].get("managedBy", names.MANAGER) != names.MANAGER:
+            return None
+        age = seconds_since(metadata["creationTimestamp"], time.time())
+        return age, metadata["name"], bool(body.get("status"))
+
+    try:
+        return sorted(connection.list(DDPJOBS, namespace=connection.namespace, keep=keep).items)
+    except Refused:  # the missing right is named among the rights
+        return []
 
 
 def _rights(connection: Connection, *, is_accepted: bool) -> Iterator[Check]:
@@ -197,41 +202,38 @@ def _rights(connection: Connection, *, is_accepted: bool) -> Iterator[Check]:
     A user whose job is accepted may lack MAKE_PODS: this cluster does not ask for it.
     """
     had: list[str] = []
-    where = f"in namespace {connection.namespace}"
     for right in RIGHTS:
         group, resource, verbs, command = right
         missing = [verb for verb in verbs if not _may(connection, group, resource, verb)]
-        if len(missing) < len(verbs):
-            kept = ", ".join(verb for verb in verbs if verb not in missing)
-            had.append(f"{kept} {resource}")
+        if kept := [verb for verb in verbs if verb not in missing]:
+            had.append(f"{', '.join(kept)} {resource}")
         if missing and not (is_accepted and right == MAKE_PODS):
-            text = f"you may not {', '.join(missing)} {resource} {where}"
+            text = f"you may not {', '.join(missing)} {resource} in namespace"
             advice = f'for {command}: ask for the role "edit" there'
-            yield Check(Part.RIGHTS, Level.FAIL, text, advice)
-    for group, resource, verbs, command in WISHES:
-        if any(_may(connection, group, resource, verb) for verb in verbs):
-            had.append(f"use {resource}")
-        else:
-            text = f"you may not use {resource} {where}"
-            advice = f'for {command}: ask for the role "edit" there'
-            yield Check(Part.RIGHTS, Level.WARN, text, advice)
+            yield Check(Part.RIGHTS, Level.FAIL, f"{text} {connection.namespace}", advice)
+    forward = "use pods/portforward"  # by GET or POST, as the version of Kubernetes is
+    if any(_may(connection, "", "pods/portforward", verb) for verb in ("get", "create")):
+        had.append(forward)
+    else:
+        text = f"you may not {forward} in namespace {connection.namespace}"
+        advice = 'for top and stacks: ask for the role "edit" there'
+        yield Check(Part.RIGHTS, Level.WARN, text, advice)
     if had:
         yield Check(Part.RIGHTS, Level.OK, f"you may: {'; '.join(had)}")
 
 
 def _may(connection: Connection, group: str, resource: str, verb: str) -> bool:
     """Ask the API server whether this user may do something in the namespace."""
-    kind, slash, part = resource.partition("/")
-    attributes = {"namespace": connection.namespace, "verb": verb, "group": group, "resource": kind}
-    if slash:
-        attributes["subresource"] = part
+    kind, _, part = resource.partition("/")
+    attributes = {"namespace": connection.namespace, "verb": verb, "group": group}
+    attributes |= {"resource": kind, "subresource": part}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    return why.part(connection.request("POST", path, body), "status", "allowed") is True
+    return bool(connection.request("POST", path, body)["status"]["allowed"])
 
 
 def _gpus(connection: Connection) -> Iterator[Check]:
@@ -247,59 +249,29 @@ def _gpus(connection: Connection) -> Iterator[Check]:
         yield Check(Part.GPUS, Level.OK, "no node has GPUs: jobs train on CPUs")
 
 
-def _jobs(connection: Connection) -> list[Body]:
-    """Return the namespace's jobs that this ddpjob's operator is to run, newest first."""
-
-    def keep(body: Body) -> Body | None:
-        metadata = {name: body["metadata"].get(name) for name in ("name", "creationTimestamp")}
-        managed = why.text(body, "spec", "managedBy")
-        is_ours = managed in ("", names.MANAGER)
-        return {"metadata": metadata, "status": bool(body.get("status"))} if is_ours else None
-
-    try:
-        found = connection.list(DDPJOBS, namespace=connection.namespace, keep=keep).items
-    except Refused:
-        return []
-    return sorted(found, key=_age)
-
-
-def _age(job: Body) -> float:
-    created = unix_seconds(why.text(job, "metadata", "creationTimestamp"))
-    return 0.0 if created is None else max(0.0, time.time() - created)
-
-
-def installation(connection: Connection, operators: Sequence[Operator]) -> Iterator[Check]:
-    """Yield the checks: definition, leaders, roles of users, admission policy."""
-    yield _seen(_definition, connection, "the definition of DDPJob")
-    for operator in operators:
-        if operator.lease:
-            look = partial(_leader, place=operator.lease)
-            yield _seen(look, connection, f"lease {operator.lease}")
-    yield _seen(_roles, connection, "cluster roles")
-    yield _seen(_policy, connection, "admission policies")
-
-
-def _seen(look: Callable[[Connection], Check], connection: Connection, what: str) -> Check:
-    try:
-        return look(connection)
-    except Forbidden as error:
-        text = f"{what}: you may not {error.verb} {error.resource}"
-        return Check(Part.ADMIN, Level.SKIP, text)
-    except NotFound:
-        return Check(Part.ADMIN, Level.WARN, f"{what}: there is none")
-    except ClusterError as error:
-        return Check(Part.ADMIN, Level.WARN, f"{what}: {error.message}")
+def _installation(connection: Connection, operators: Sequence[Operator]) -> Iterator[Check]:
+    """Yield the checks of definition, leaders, roles of users, and admission policy."""
+    looks: dict[str, Callable[[Connection], Check]] = {"the definition of DDPJob": _definition}
+    looks |= {f"lease {o.lease}": partial(_leader, place=o.lease) for o in operators if o.lease}
+    looks |= {"cluster roles": _roles, "admission policies": _policy}
+    for what, check in looks.items():
+        try:
+            yield check(connection)
+        except Forbidden as error:
+            text = f"{what}: you may not {error.verb} {error.resource}"
+            yield Check(Part.ADMIN, Level.SKIP, text)
+        except ClusterError as error:
+            yield Check(Part.ADMIN, Level.WARN, f"{what}: {error.message}")
 
 
 def _definition(connection: Connection) -> Check:
     from ddpjob.api.crd import openapi_schema  # the models are slow to import
 
-    name = f"{names.PLURAL}.{names.GROUP}"
-    found = connection.request("GET", CRD.path(None, name))
-    versions = why.part(found, "spec", "versions") or ()
-    stored = [version for version in versions if version.get("name") == names.VERSION]
-    schema = why.part(stored[0], "schema", "openAPIV3Schema") if stored else None
-    if schema == openapi_schema():
+    found = connection.request("GET", CRD.path(None, f"{names.PLURAL}.{names.GROUP}"))
+    schemas = {
+        each["name"]: each["schema"]["openAPIV3Schema"] for each in found["spec"]["versions"]
+    }
+    if schemas.get(names.VERSION) == openapi_schema():
         return Check(Part.ADMIN, Level.OK, f"the definition of DDPJob is that of {__version__}")
     text = f"the definition of DDPJob is not that of {__version__}"
     return Check(Part.ADMIN, Level.WARN, text, "ddpjob crd | kubectl apply --server-side -f -")
@@ -307,9 +279,8 @@ def _definition(connection: Connection) -> Check:
 
 def _leader(connection: Connection, place: str) -> Check:
     namespace, _, name = place.partition("/")
-    lease = connection.get(LEASES, name, namespace=namespace)
-    holder = why.text(lease, "spec", "holderIdentity")
-    age = seconds_since(why.text(lease, "spec", "renewTime") or None, time.time())
+    spec = connection.get(LEASES, name, namespace=namespace)["spec"]
+    holder, age = spec.get("holderIdentity"), seconds_since(spec.get("renewTime"), time.time())
     if holder and age < LEASE_SECONDS:
         return Check(Part.ADMIN, Level.OK, f"leader: {holder}")
     words = f"{holder} was, {duration(age)} ago" if holder else "nobody has the lease"
@@ -318,15 +289,15 @@ def _leader(connection: Connection, place: str) -> Check:
 
 
 def _roles(connection: Connection) -> Check:
-    found = connection.list(ROLES, labels=NAME_LABEL, keep=lambda body: body["metadata"]).items
-    if any((metadata.get("labels") or {}).get(FOR_EDITORS) == "true" for metadata in found):
+    found = connection.list(ROLES, labels=f"{NAME_LABEL},{FOR_EDITORS}=true")
+    if found.items:
         return Check(Part.ADMIN, Level.OK, 'the roles "edit" and "view" include DDPJobs')
     text = 'the role "edit" does not include DDPJobs, so users need a role of their own'
     return Check(Part.ADMIN, Level.WARN, text, "helm upgrade --set userRoles.install=true")
 
 
 def _policy(connection: Connection) -> Check:
-    if connection.list(POLICIES, labels=NAME_LABEL, keep=lambda body: True).items:
+    if connection.list(POLICIES, labels=NAME_LABEL).items:
         return Check(Part.ADMIN, Level.OK, "who may not create pods may not create DDPJobs either")
     text = "whoever may create DDPJobs has the operator create pods, with or without that right"
     return Check(Part.ADMIN, Level.WARN, text, "helm upgrade --set admissionPolicy.install=true")

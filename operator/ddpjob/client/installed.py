@@ -5,6 +5,7 @@ depends on them.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,9 @@ from ddpjob.client.connection import Connection
 from ddpjob.cluster import PODS, Resource
 from ddpjob.errors import Forbidden, NotFound
 from ddpjob.json_depth import Body
-from ddpjob.names import is_gpu
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 LABELS = "app.kubernetes.io/name=ddpjob,app.kubernetes.io/component=operator"
-# Fields that are named if the definition has others than this client.
-MAX_FIELDS = 12
 NODES = Resource("", "v1", "nodes", "Node")
 # Pods that hold nothing any more.
 ENDED = "status.phase!=Succeeded,status.phase!=Failed"
@@ -68,15 +66,15 @@ class Installed:
 
 def look(connection: Connection) -> Installed:
     """Return what there is. Raises ClusterError or LoginFailed."""
-    server = why.text(connection.request("GET", "/version"), "gitVersion") or "unknown"
+    server = connection.request("GET", "/version")["gitVersion"]
     versions = _versions(connection)
     missing, unknown = _differences(connection) if names.VERSION in versions else ((), ())
+    operators, hidden = list[Operator](), ""
     try:
-        found = connection.list(DEPLOYMENTS, labels=LABELS, keep=_operator).items
+        operators = connection.list(DEPLOYMENTS, labels=LABELS, keep=_operator).items
     except Forbidden as error:
         hidden = f"you may not {error.verb} {error.resource} in the whole cluster"
-        return Installed(server, versions, missing, unknown, (), hidden)
-    return Installed(server, versions, missing, unknown, tuple(found))
+    return Installed(server, versions, missing, unknown, tuple(operators), hidden)
 
 
 def _versions(connection: Connection) -> tuple[str, ...]:
@@ -84,9 +82,7 @@ def _versions(connection: Connection) -> tuple[str, ...]:
         group = connection.request("GET", f"/apis/{names.GROUP}")
     except NotFound:
         return ()
-    found = why.part(group, "versions")
-    texts = (why.text(each, "version") for each in (found if isinstance(found, list) else ()))
-    return tuple(filter(None, texts))
+    return tuple(each["version"] for each in group["versions"])
 
 
 def _differences(connection: Connection) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -94,32 +90,27 @@ def _differences(connection: Connection) -> tuple[tuple[str, ...], tuple[str, ..
     from ddpjob import api
     from ddpjob.api.base import fields_of
 
-    schemas = why.part(
-        connection.request("GET", f"/openapi/v3/apis/{names.API_VERSION}"), "components", "schemas"
-    )
+    found = connection.request("GET", f"/openapi/v3/apis/{names.API_VERSION}")
     name = ".".join([*reversed(names.GROUP.split(".")), names.VERSION, names.KIND])
-    kind = why.part(schemas, name, "properties")
-    missing, unknown = list[str](), list[str]()
+    kind = why.part(found, "components", "schemas", name, "properties")
+    ours, theirs = set[str](), set[str]()
     for part, model in (("spec", api.Spec), ("status", api.Status)):
-        ours = set(fields_of(model))
-        theirs = why.part(kind, part, "properties")
-        if isinstance(theirs, dict):
-            missing += [f"{part}.{field}" for field in sorted(ours - set(theirs))]
-            unknown += [f"{part}.{field}" for field in sorted(set(theirs) - ours)]
-    return tuple(missing[:MAX_FIELDS]), tuple(unknown[:MAX_FIELDS])
+        if fields := why.part(kind, part, "properties"):  # none until the server has made its page
+            ours |= {f"{part}.{field}" for field in fields_of(model)}
+            theirs |= {f"{part}.{field}" for field in fields}
+    return tuple(sorted(ours - theirs)), tuple(sorted(theirs - ours))
 
 
-def _operator(body: Any) -> Operator:
-    containers = why.part(body, "spec", "template", "spec", "containers")
-    first = containers[0] if isinstance(containers, list) and containers else {}
-    words = [str(word).partition("=") for word in why.part(first, "args") or ()]
-    labels = why.part(body, "metadata", "labels")
+def _operator(body: Body) -> Operator:
+    metadata, spec = body["metadata"], body["spec"]
+    args = spec["template"]["spec"]["containers"][0].get("args", ())
+    words = [word.partition("=") for word in args]
     return Operator(
-        version=why.text(labels, "app.kubernetes.io/version") or "unknown",
-        namespace=why.text(body, "metadata", "namespace"),
-        ready=why.number(body, "status", "readyReplicas") or 0,
-        replicas=why.number(body, "spec", "replicas") or 0,
-        name=why.text(body, "metadata", "name"),
+        version=metadata["labels"].get("app.kubernetes.io/version", "unknown"),
+        namespace=metadata["namespace"],
+        ready=body.get("status", {}).get("readyReplicas", 0),
+        replicas=spec["replicas"],
+        name=metadata["name"],
         watches=tuple(value for option, _, value in words if option == "--namespace"),
         lease=next((value for option, _, value in words if option == "--lease"), ""),
     )
@@ -130,47 +121,41 @@ def free_gpus(connection: Connection) -> dict[str, tuple[int, int]]:
 
     Raises Forbidden without the right to list nodes, and pods in all namespaces.
     """
-    nodes = connection.list(NODES, keep=_node).items
-    total: Counter[str] = Counter()
-    for _, gpus in nodes:
+    nodes = dict(connection.list(NODES, keep=_node).items)
+    total, used = Counter[str](), Counter[str]()
+    for gpus in nodes.values():
         total.update(gpus)
-    if not total:
-        return {}
-    serving = {name for name, _ in nodes}
+    if total:
 
-    def keep(body: Body) -> Counter[str] | None:
-        return (
-            _requested(body) if why.text(body, "spec", "nodeName", limit=253) in serving else None
-        )
+        def keep(body: Body) -> Counter[str] | None:
+            return _requested(body["spec"]) if body["spec"].get("nodeName") in nodes else None
 
-    used: Counter[str] = Counter()
-    for gpus in connection.list(PODS, fields=ENDED, keep=keep).items:
-        used.update(gpus)
+        for gpus in connection.list(PODS, fields=ENDED, keep=keep).items:
+            used.update(gpus)
     return {kind: (max(0, count - used[kind]), count) for kind, count in total.items()}
 
 
 def _node(body: Body) -> tuple[str, Counter[str]] | None:
     """Return a node's name and its GPUs; None for one that takes no pods."""
-    conditions = why.part(body, "status", "conditions") or ()
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
-    if not ready or why.part(body, "spec", "unschedulable") is True:
+    conditions = body["status"].get("conditions", ())
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    if not ready or body["spec"].get("unschedulable"):
         return None
-    return body["metadata"]["name"], _gpus(why.part(body, "status", "allocatable"))
+    return body["metadata"]["name"], _gpus(body["status"].get("allocatable", {}))
 
 
-def _requested(pod: Body) -> Counter[str]:
+def _requested(spec: Body) -> Counter[str]:
     """Return the GPUs of a pod: those of its containers, or more of one that runs before them."""
-    spec = pod.get("spec") or {}
-    found: Counter[str] = Counter()
-    for container in spec.get("containers") or ():
-        found.update(_gpus(why.part(container, "resources", "requests")))
-    for container in spec.get("initContainers") or ():
-        found |= _gpus(why.part(container, "resources", "requests"))
+    found = Counter[str]()
+    for container in spec["containers"]:
+        found.update(_gpus(container["resources"].get("requests", {})))
+    for container in spec.get("initContainers", ()):
+        found |= _gpus(container["resources"].get("requests", {}))
     return found
 
 
-def _gpus(amounts: Any) -> Counter[str]:
+def _gpus(amounts: Mapping[str, str]) -> Counter[str]:
     from ddpjob.api.base import quantity_value  # the models are slow to import
 
-    found = {name: text for name, text in (amounts or {}).items() if is_gpu(name)}
+    found = {name: text for name, text in amounts.items() if names.is_gpu(name)}
     return Counter({name: int(quantity_value(text)) for name, text in found.items()})
