@@ -191,7 +191,7 @@ def test_a_job_is_shown_until_it_is_finished(
     later(go_on)
     with Client(kubeconfig=kubeconfig) as client:
         found = client.job("digits")
-        follow(found, None, shown)
+        follow(found, found.news(), found.ways_back, None, shown)
     assert shown.states[0] == "Running" and shown.states[-2:] == ["Restarting", "Succeeded"]
     assert found.state == "Succeeded"
     assert no_thread_is_left()
@@ -210,7 +210,8 @@ def test_an_interrupt_detaches_and_says_how_to_come_back(
 
     later(interrupt, 0.0)
     with Client(kubeconfig=kubeconfig) as client, pytest.raises(KeyboardInterrupt):
-        follow(client.job("digits"), None, shown)
+        job = client.job("digits")
+        follow(job, job.news(), job.ways_back, None, shown)
     assert shown.notes[0] == "detached: digits runs on"
     way = shown.notes[1].split("   ")[0].strip()
     assert way == f'Client({namespace!r}, kubeconfig={str(kubeconfig)!r}).job("digits").follow()'
@@ -225,7 +226,7 @@ def test_looking_on_ends_in_time_and_with_the_job(
     with Client(kubeconfig=kubeconfig) as client:
         job = client.job("digits")
         with pytest.raises(JobTimeout, match="digits is Running after 0.5 s, not finished"):
-            follow(job, 0.5, Shown())
+            follow(job, job.news(), job.ways_back, 0.5, Shown())
         shown = Shown()
 
         def delete() -> None:
@@ -234,7 +235,7 @@ def test_looking_on_ends_in_time_and_with_the_job(
 
         later(delete, 0.0)
         with pytest.raises(NotFound, match="digits was deleted|not found"):
-            follow(job, 30, shown)
+            follow(job, job.news(), job.ways_back, 30, shown)
     assert no_thread_is_left()
 
 
@@ -252,7 +253,8 @@ def test_without_the_right_to_read_logs_the_state_is_shown(
     cluster.pod(job, 0)
     later(lambda: cluster.status("digits", state="Succeeded"), 2.0)
     with Client(kubeconfig=path) as client:
-        follow(client.job("digits"), 60, shown)
+        found = client.job("digits")
+        follow(found, found.news(), found.ways_back, 60, shown)
     assert shown.states[-1] == "Succeeded"
     assert any("no lines of rank 0" in line and "pods" in line for line in shown.notes)
 

@@ -8,7 +8,9 @@ import math
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
 
 from ddpjob.client.html import figures_of, live, shown
 from ddpjob.client.logs import LogLine
@@ -17,9 +19,6 @@ from ddpjob.client.threads import Pipe
 from ddpjob.client.why import REFUSED_SECONDS
 from ddpjob.errors import JobRefused, JobTimeout
 from ddpjob.text import printable
-
-if TYPE_CHECKING:
-    from ddpjob.client.job import Job
 
 # A text is a line of ddpjob itself.
 News: TypeAlias = Snapshot | LogLine | str
@@ -48,8 +47,14 @@ class Display(Protocol):
         return None
 
 
-def follow(job: "Job", timeout: float | None, to: Display | None = None) -> None:
-    """Show the job until it is finished.
+def follow(
+    job: Snapshot,
+    news: AbstractContextManager[Pipe[News]],
+    ways_back: Callable[[], list[str]],
+    timeout: float | None,
+    to: Display | None = None,
+) -> None:
+    """Show the job until it is finished; `news` brings it up to date in the end.
 
     Raises JobTimeout, JobRefused and NotFound. An interrupt says how to come back; only outside of
     notebooks is it raised, to end the program.
@@ -58,11 +63,10 @@ def follow(job: "Job", timeout: float | None, to: Display | None = None) -> None
     to = to or (NotebookDisplay(job) if is_notebook() else PlainDisplay())
     to.job(job)
     try:
-        with job.news() as pipe:
+        with news as pipe:
             is_late = _show(job, pipe, to, deadline)
-        job.refresh()
     except KeyboardInterrupt:
-        to.note(*job.ways_back())
+        to.note(*ways_back())
         if not is_notebook():
             raise
         return

@@ -87,7 +87,7 @@ class Job(Snapshot):
         """
         from ddpjob.client.display import follow
 
-        follow(self, timeout)
+        follow(self, self.news(), self.ways_back, timeout)
         return self
 
     @contextmanager
@@ -99,6 +99,7 @@ class Job(Snapshot):
             pipe.read(apart.watch)
             pipe.read(lambda: _lines(apart))
             yield pipe
+            self.refresh()
         finally:
             pipe.close()
             apart.close()

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from ddpjob import names
 from ddpjob.client.client import Client
-from ddpjob.client.display import follow
 from ddpjob.client.functions import SCRIPT, describe
 from ddpjob.client.generated import named
 from ddpjob.client.job import Run
@@ -111,7 +110,7 @@ def launch(
     else:
         raise InvalidJob("launch", f"on must be 'cluster' or 'local', got {on!r}")
     if wait and stream:
-        follow(run, timeout)
+        run.follow(timeout=timeout)
         run.raise_if_failed()
     elif wait:
         run.wait(timeout=timeout)
