@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ddpjob.cli.live import records
+from ddpjob.cli.live import Records
 from ddpjob.cli.logs import SHOWN, record
 from ddpjob.cli.validate import Problem
 from ddpjob.client.description import describe
@@ -46,9 +46,9 @@ def test_the_fields_of_json_are_documented() -> None:
 
 
 def test_the_records_of_a_run_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
-    with records() as shown:
-        shown.job(Snapshot(job_object()))
-        shown.line(LogLine("", 0, 0, 0, 0, "local", "digits-0-0", b"x"))
-        shown.note("y")
+    shown = Records()
+    shown.job(Snapshot(job_object()))
+    shown.line(LogLine("", 0, 0, 0, 0, "local", "digits-0-0", b"x"))
+    shown.note("y")
     printed = map(json.loads, capsys.readouterr().out.splitlines())
     assert documented("`run`") >= {field for record in printed for field in record}

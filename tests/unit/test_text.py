@@ -200,7 +200,7 @@ PRINTS = {"echo", "secho", "basicConfig", "StreamHandler", "Formatter", "Console
 WHERE = {
     "cli/output.py": {"echo", "sys.stdout", "sys.stderr"},  # raw lines, for who asks for them
     "cli/crd.py": {"echo"},  # made of our own models
-    "cli/live.py": {"Console", "sys.stdout"},  # the latter for JSON in ASCII
+    "cli/live.py": {"sys.stdout"},  # what is printable but for colours, and JSON in ASCII
     "cli/table.py": {"Console"},
     "client/call_script.py": {"print", "sys.stderr"},  # a pod's log
     "client/display.py": {"print", "sys.stderr"},  # through `printable`, for who uses the SDK

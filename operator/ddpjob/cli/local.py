@@ -20,9 +20,8 @@ from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
 from ddpjob.cli.exits import end_with
 from ddpjob.cli.job_options import Asked
-from ddpjob.cli.live import display, records
+from ddpjob.cli.live import LineDisplay, Records
 from ddpjob.cli.output import close, say
-from ddpjob.cli.table import Screen
 from ddpjob.cli.validate import check
 from ddpjob.client import why
 from ddpjob.client.display import Display
@@ -89,7 +88,7 @@ class Session:
         self, asked: Asked, directory: Path, *, logs: bool, grace: float, as_json: bool
     ) -> None:
         self._asked, self._job = asked, _checked(asked)
-        self._logs, self._as_json = logs, as_json
+        self._logs = logs
         meta = self._job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
         self.folder = job_folder(directory, self.namespace, self.name)
@@ -109,13 +108,12 @@ class Session:
         self._controller = Controller(self._cluster, settings=SETTINGS)
         self._signals: list[int] = []
         self._stop = asyncio.Event()
-        self._display: Display
+        self._display: Display = Records() if as_json else LineDisplay()
         self._status: dict[str, Any] = {}
 
     async def run(self) -> int:
         """Run the job, and return the exit code once no process of it runs any more."""
-        shown = records() if self._as_json else display(Snapshot(self._job), Screen())
-        with self._signal_handlers() as stop, shown as self._display:
+        with self._signal_handlers() as stop:
             self._show(self._display.note, self._introduction())
             follow = asyncio.create_task(self._follow())
             play = asyncio.create_task(self._runner.run())
