@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.cli.top import bar, curve, head, rates, row
+from ddpjob.cli.top import bar, head, rates, row
 from ddpjob.client.agents import Answer, NodeProgress, read_progress
 from ddpjob.client.job import Job
 from ddpjob.client.logs import Pod
@@ -29,15 +29,6 @@ def test_steps_are_a_bar_where_the_total_is_known(step: str, shown: str) -> None
     assert bar(step) == shown
 
 
-def test_losses_are_a_curve() -> None:
-    assert curve([8, 7, 6, 5, 4, 3, 2, 1]) == "█▇▆▅▄▃▂▁"
-    assert curve([1.0, 1.0]) == "▁▁"
-    assert curve([1.0]) == curve([]) == ""
-    assert len(curve(list(map(float, range(64))))) == 32
-    assert curve([float("inf"), 1, 2]) == "▁█"
-    assert curve([0.0, 5e-324, 0.0]) == "▁█▁"
-
-
 def job(**status: Any) -> Job:
     body = job_object("digits")
     return Job(None, {**body, "status": {"state": "Running", **status}})  # type: ignore[arg-type]
@@ -49,12 +40,11 @@ def test_the_head_has_what_is_known() -> None:
     full = job(
         summary=summary,
         goodput={"startingSeconds": 3, "productiveSeconds": 97},
-        curve=[[1, 2.0], [2, 1.0, 400.0]],
     )
     node = NodeProgress(POD, samples_per_second=412.0)
     assert head(full, [node]) == [
         "digits  Running 2/2  [##..................] 10/100 10%  eta 2h4m  useful 97%",
-        "loss 3.021  █▁  412 samples/s",
+        "loss 3.021  412 samples/s",
     ]
 
 

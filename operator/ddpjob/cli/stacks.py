@@ -16,7 +16,6 @@ from ddpjob.client.selection import check_is_there
 from ddpjob.client.stacks import Group, group
 from ddpjob.errors import NotFound
 from ddpjob.ranks import MAX_WORLD_SIZE, format_ranks
-from ddpjob.text import printable
 
 
 def stacks(
@@ -40,74 +39,50 @@ def stacks(
     asked through port-forward; asking disturbs no rank.
     """
     place = Place(namespace, context, kubeconfig)
-    if rank is None:
-        show(place, name, output)
-    else:
-        show_rank(place, name, rank, output)
-
-
-def show(place: Place, name: str | None, output: Record) -> None:
-    """Print the groups of ranks with equal stacks. Raises NotFound if no rank answers."""
-    job, answers, found = _ask(place, name)
-    groups = group(found)
-    if output is Record.JSON:
-        document(json.dumps(_record(job, groups, answers), indent=2))
-    else:
-        _tell_absent(answers)
-    if not groups:
-        raise _nothing(job, place, answers)
-    if output is Record.JSON:
-        return
-    counts = [f"{len(each.ranks)} rank{'s' if len(each.ranks) > 1 else ' '}" for each in groups]
-    ranks = [f"({_ranks(each)})" for each in groups]
-    width, wide = max(map(len, counts)), max(map(len, ranks))
-    for count, which, each in zip(counts, ranks, groups, strict=True):
-        mark = "    <- differs" if each.differs else ""
-        say(f"{count:>{width}}  {which:<{wide}}  {each.place}{mark}")
-    note(f"ddpjob stacks {job.name}{place.flags} --rank {groups[-1].ranks[0]} has all of a rank")
-
-
-def show_rank(place: Place, name: str | None, rank: int, output: Record) -> None:
-    """Print all that is known of one rank. Raises NotFound if it does not answer."""
-    job, answers, found = _ask(place, name, rank)
-    if rank not in found:
-        wanted = Wanted(frozenset({rank}))
-        check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
-        _tell_absent(answers)
-        raise _nothing(job, place, answers, rank)
-    text = found[rank].rstrip("\n")
-    document(json.dumps({"rank": rank, "stacks": text}) if output is Record.JSON else text)
-
-
-def _ask(
-    place: Place, name: str | None, rank: int | None = None
-) -> tuple[Job, list[Answer], dict[int, str]]:
-    """Ask all pods of the job, or the one with this rank."""
     client = place.client()
     job = find(client, name)
-    node_rank = None if rank is None else rank // job.processes_per_node
+    processes, node_rank = job.processes_per_node, None
+    if rank is not None:
+        check_is_there(job.name, job.nnodes, processes, Wanted(frozenset({rank})))
+        node_rank = rank // processes
     answers = agents.ask(client.connection, job.body, "/stacks", node_rank=node_rank)
-    return job, answers, agents.read_stacks(answers, job.processes_per_node)
+    found = agents.read_stacks(answers, processes)
+    is_json = output is Record.JSON
+    if not is_json:
+        _tell_absent(answers)
+    if is_json and rank is None:
+        document(json.dumps(_record(job, group(found), answers), indent=2))
+    if not found or rank is not None and rank not in found:
+        silent = "no rank has answered" if rank is None else f"rank {rank} has not answered"
+        why = f"{job.name} is {job.state}" + ("" if answers else ", and has no pods")
+        error = NotFound(404, "NotFound", f"{silent}: {why}")
+        error.advice = f"ddpjob describe {job.name}{place.flags}"
+        raise error
+    if rank is not None:
+        text = found[rank].rstrip("\n")
+        document(json.dumps({"rank": rank, "stacks": text}) if is_json else text)
+    elif not is_json:
+        groups = group(found)
+        say(*_lines(groups))
+        example = groups[-1].ranks[0]
+        note(f"ddpjob stacks {job.name}{place.flags} --rank {example} has all of a rank")
+
+
+def _lines(groups: Sequence[Group]) -> list[str]:
+    """Return a line for each group: how many ranks, which, and where they are."""
+    counts = [f"{len(each.ranks)} rank{'s' if len(each.ranks) > 1 else ' '}" for each in groups]
+    ranks = [f"(r{format_ranks(each.ranks).replace(',', ',r')})" for each in groups]
+    width, wide = max(map(len, counts)), max(map(len, ranks))
+    return [
+        f"{count:>{width}}  {which:<{wide}}  {each.place}{'    <- differs' * each.differs}"
+        for count, which, each in zip(counts, ranks, groups, strict=True)
+    ]
 
 
 def _tell_absent(answers: Sequence[Answer]) -> None:
     for answer in answers:
         if answer.problem:
             note(f"{answer.pod.name} on {answer.pod.node or 'no node'}: {answer.problem}")
-
-
-def _nothing(
-    job: Job, place: Place, answers: Sequence[Answer], rank: int | None = None
-) -> NotFound:
-    silent = "no rank has answered" if rank is None else f"rank {rank} has not answered"
-    why = f"{job.name} is {job.state}" + ("" if answers else ", and has no pods")
-    error = NotFound(404, "NotFound", f"{silent}: {why}")
-    error.advice = f"ddpjob describe {job.name}{place.flags}"
-    return error
-
-
-def _ranks(each: Group) -> str:
-    return ",".join(f"r{part}" for part in format_ranks(each.ranks).split(","))
 
 
 def _record(job: Job, groups: Sequence[Group], answers: Sequence[Answer]) -> dict[str, Any]:
@@ -121,11 +96,7 @@ def _record(job: Job, groups: Sequence[Group], answers: Sequence[Answer]) -> dic
                 "differs": each.differs,
                 "state": each.state,
                 "frames": [
-                    {
-                        "file": printable(frame.file, 512),
-                        "line": frame.line,
-                        "function": printable(frame.function, 512),
-                    }
+                    {"file": frame.file, "line": frame.line, "function": frame.function}
                     for frame in each.frames
                 ],
             }

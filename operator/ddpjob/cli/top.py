@@ -1,8 +1,9 @@
 """`ddpjob top`: how far a job is, and each of its nodes."""
 
 import json
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -16,17 +17,18 @@ from ddpjob.cli.output import Record, document, note, say
 from ddpjob.cli.table import COLOURS, Screen, show, styled
 from ddpjob.client import agents, why
 from ddpjob.client.agents import NodeProgress
+from ddpjob.client.connection import Connection
+from ddpjob.client.html import figures_of
 from ddpjob.client.job import Job
 from ddpjob.errors import Forbidden
 from ddpjob.times import duration
 
 HEADINGS = ("NODE", "POD", "ON", "STEP", "STEPS/S", "IDLE", "LOSS")
 NONE = "-"
-# Characters of the bar, and of the curve.
-BAR, CURVE = 20, 32
+# Characters of the bar.
+BAR = 20
 # Seconds between the two looks of who looks once. A rate is the difference of two.
 ONCE_SECONDS = 1.0
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def top(
@@ -51,103 +53,124 @@ def top(
     port-forward; who may not do that sees the job's status alone. Ctrl-C ends the command, and the
     job runs on.
     """
-    view = View(Place(namespace, context, kubeconfig), name)
+    place = Place(namespace, context, kubeconfig)
+    client = place.client()
+    view = View(client.connection, find(client, name))
+    screen = Screen()
     if output is Record.JSON:
-        view.print_record()
+        view.look_twice()
+        document(json.dumps(view.record(), indent=2))
+    elif once or not screen.is_terminal:
+        view.look_twice()
+        say(*head(view.job, view.nodes))
+        if view.nodes:
+            show(HEADINGS, view.rows(), screen)
+        if view.problem:
+            note(view.problem)
     else:
-        view.show(interval, once=once)
+        again = f"ddpjob top {view.job.name}{place.flags}"
+        with detaching(f"detached: {view.job.name} runs on; come back with: {again}"):
+            _live(view, screen, interval)
+
+
+def _live(view: "View", screen: Screen, interval: float) -> None:
+    """Keep the table on the terminal until the job ends."""
+    view.look()
+    with Live(
+        get_renderable=lambda: view.table(screen), console=screen, auto_refresh=False
+    ) as live:
+        while not view.job.is_finished:
+            live.refresh()
+            time.sleep(interval)
+            view.job.refresh()
+            view.look()
+        live.refresh()
 
 
 class View:
     """One job, and its nodes as they were last seen."""
 
-    def __init__(self, place: Place, name: str | None) -> None:
-        self._place, self._client = place, place.client()
-        self._job = find(self._client, name)
-        self._nodes: list[NodeProgress] = []
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self._connection, self.job = connection, job
+        self.nodes: list[NodeProgress] = []
+        self.problem = ""
         self._rates: dict[str, float] = {}  # steps per second, by pod
         self._seen_at = 0.0
-        self._problem = ""
 
-    def print_record(self) -> None:
-        """Print all that is known, once, as JSON."""
-        self._look_twice()
-        found = _record(self._job, self._nodes, self._rates, self._problem)
-        document(json.dumps(found, indent=2))
-
-    def show(self, interval: float, *, once: bool) -> None:
-        """Print the table once, or keep it on the terminal until the job ends or Ctrl-C."""
-        screen = Screen()
-        if once or not screen.is_terminal:
-            self._look_twice()
-            say(*head(self._job, self._nodes))
-            if self._nodes:
-                show(HEADINGS, self._rows(), screen)
-            if self._problem:
-                note(self._problem)
-            return
-        self._look()
-        again = f"ddpjob top {self._job.name}{self._place.flags}"
-        with detaching(f"detached: {self._job.name} runs on; come back with: {again}"):
-            self._live(screen, interval)
-
-    def _live(self, screen: Screen, interval: float) -> None:
-        with Live(
-            get_renderable=lambda: self._table(screen), console=screen, auto_refresh=False
-        ) as live:
-            while True:
-                live.refresh()
-                if self._job.is_finished:
-                    return
-                time.sleep(interval)
-                self._job.refresh()
-                self._look()
-
-    def _look_twice(self) -> None:
+    def look_twice(self) -> None:
         """Look, and once more for the rates if a node makes steps."""
-        self._look()
-        if any(node.step is not None for node in self._nodes):
+        self.look()
+        if any(node.step is not None for node in self.nodes):
             time.sleep(ONCE_SECONDS)
-            self._job.refresh()
-            self._look()
+            self.job.refresh()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Ask the agents, unless the job has no pods or its user may not."""
-        if self._job.is_finished or self._job.state in ("Pending", "Suspended") or self._problem:
-            self._nodes, self._rates = [], {}
+        before, self.nodes, self._rates = self.nodes, [], {}
+        if self.job.is_finished or self.job.state in ("Pending", "Suspended") or self.problem:
             return
         try:
-            answers = agents.ask(self._client.connection, self._job.body, "/progress")
+            answers = agents.ask(self._connection, self.job.body, "/progress")
         except Forbidden as error:
-            self._nodes = []
-            self._problem = (
-                f"you may not {error.verb} {error.resource} in namespace {error.namespace}, "
-                "so this is the job's status alone"
-            )
+            right = f"{error.verb} {error.resource} in namespace {error.namespace}"
+            self.problem = f"you may not {right}, so this is the job's status alone"
             return
-        now, before = time.monotonic(), self._nodes
-        self._nodes = [agents.read_progress(answer) for answer in answers]
-        self._rates = rates(before, self._nodes, now - self._seen_at)
+        now = time.monotonic()
+        self.nodes = [agents.read_progress(answer) for answer in answers]
+        self._rates = rates(before, self.nodes, now - self._seen_at)
         self._seen_at = now
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [row(node, self._rates.get(node.pod.uid)) for node in self._nodes]
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of each node."""
+        return [row(node, self._rates.get(node.pod.uid)) for node in self.nodes]
 
-    def _table(self, screen: Screen) -> Group:
+    def table(self, screen: Screen) -> Group:
         """Return all, cut at the height of the terminal."""
-        lines = [Text(line) for line in head(self._job, self._nodes)]
-        lines[0].highlight_words([self._job.state], COLOURS.get(self._job.state, ""))
-        rows = self._rows()
+        lines = [Text(line) for line in head(self.job, self.nodes)]
+        lines[0].highlight_words([self.job.state], COLOURS.get(self.job.state, ""))
+        rows = self.rows()
         room = max(1, screen.height - len(lines) - 3)
         if rows:
             lines += styled(HEADINGS, rows[:room], screen.width)
         if len(rows) > room:
             lines.append(Text(f"… and {len(rows) - room} more"))
-        if self._problem:
-            lines.append(Text(self._problem, style="yellow"))
+        if self.problem:
+            lines.append(Text(self.problem, style="yellow"))
         for line in lines:
             line.truncate(screen.width, overflow="ellipsis")
         return Group(*lines)
+
+    def record(self) -> dict[str, Any]:
+        """Return all that is known, as JSON has it."""
+        job = self.job
+        useful = why.useful(job.body.get("status"), time.time())
+        nodes = [
+            {
+                "nodeRank": node.pod.node_rank,
+                "pod": node.pod.name,
+                "node": node.pod.node,
+                "state": node.state or None,
+                "step": node.step,
+                "stepsPerSecond": self._rates.get(node.pod.uid),
+                "loss": node.loss,
+                "samplesPerSecond": node.samples_per_second,
+                "idleSeconds": node.idle_seconds,
+                "problem": node.problem or None,
+            }
+            for node in self.nodes
+        ]
+        return {
+            "job": job.name,
+            "namespace": job.namespace,
+            "state": job.state,
+            "attempt": job.attempt,
+            "step": job.step,
+            "curve": [list(point) for point in job.curve()],
+            "goodput": None if useful is None else f"{useful:.3f}",
+            "problem": self.problem or None,
+            "nodes": nodes,
+        }
 
 
 def rates(
@@ -167,96 +190,43 @@ def rates(
 
 
 def head(job: Job, nodes: Sequence[NodeProgress]) -> list[str]:
-    """Return the lines above the table: state, steps, useful time, and the loss as a curve."""
-    status = job.body.get("status")
-    summary = {
-        name: why.text(status, "summary", name, limit=64) for name in ("nodes", "step", "eta")
-    }
-    parts = [f"{job.name}  {job.state} {summary['nodes']}".rstrip()]
-    if summary["step"]:
-        parts.append(bar(summary["step"]))
-    if summary["eta"] and summary["eta"] != NONE:
-        parts.append(f"eta {summary['eta']}")
-    if (useful := why.useful(status, time.time())) is not None:
-        parts.append(f"useful {useful:.0%}")
-    lines = ["  ".join(parts)]
-    if job.reason:
-        lines.append(job.reason)
-    losses = [point[1] for point in job.curve() if len(point) > 1]
+    """Return the lines above the table: state, steps, useful time, and the loss."""
+    told = figures_of(job)
+    useful = why.useful(job.body.get("status"), time.time())
+    first = [
+        f"{job.name}  {job.state} {told['nodes']}".removesuffix(f" {NONE}"),
+        "" if told["step"] == NONE else bar(told["step"]),
+        "" if told["eta"] == NONE else f"eta {told['eta']}",
+        "" if useful is None else f"useful {useful:.0%}",
+    ]
     samples = next((n.samples_per_second for n in nodes if n.samples_per_second), None)
-    figures = [why.text(status, "summary", "loss", limit=64), curve(losses)]
-    if figures[0]:
-        figures[0] = f"loss {figures[0]}"
-    figures.append(f"{samples:.4g} samples/s" if samples else "")
-    if any(figures):
-        lines.append("  ".join(filter(None, figures)))
-    return lines
+    last = [
+        "" if told["loss"] == NONE else f"loss {told['loss']}",
+        f"{samples:.4g} samples/s" if samples else "",
+    ]
+    lines = ["  ".join(filter(None, first)), job.reason, "  ".join(filter(None, last))]
+    return list(filter(None, lines))
 
 
 def bar(step: str) -> str:
     """Return the steps as a bar, if the total is known: `[#####.....] 50/100 50%`."""
-    done, slash, total = step.partition("/")
-    if not (
-        slash and done.isdecimal() and total.isdecimal() and 0 < len(total) < 17 and int(total)
-    ):
+    found = re.fullmatch(r"([0-9]{1,16})/([1-9][0-9]{0,15})", step)
+    if not found:
         return f"step {step}"
-    part = min(1.0, int(done[:17]) / int(total))
+    part = min(1.0, int(found[1]) / int(found[2]))
     full = int(part * BAR)
     return f"[{'#' * full}{'.' * (BAR - full)}] {step} {int(part * 100)}%"
 
 
-def curve(losses: Sequence[float]) -> str:
-    """Return the losses as a line of blocks, the highest as the largest."""
-    finite = [loss for loss in losses if abs(loss) < 1e300][-CURVE:]
-    if len(finite) < 2:
-        return ""
-    low, high = min(finite), max(finite)
-    span, top = (high - low) or 1.0, len(BLOCKS) - 1
-    return "".join(BLOCKS[round((loss - low) / span * top)] for loss in finite)
-
-
 def row(node: NodeProgress, rate: float | None) -> tuple[str, ...]:
     """Return the cells of a node, all of them printable."""
-    pod = node.pod
+    where = str(node.pod.node_rank), node.pod.name, node.pod.node or NONE
     if node.problem:
-        return (str(pod.node_rank), pod.name, pod.node or NONE, node.problem, "", "", "")
+        return (*where, node.problem, "", "", "")
     return (
-        str(pod.node_rank),
-        pod.name,
-        pod.node or NONE,
+        *where,
         NONE if node.step is None else str(node.step),
         NONE if rate is None else f"{rate:.3g}",
         NONE if node.idle_seconds is None else duration(node.idle_seconds),
         NONE if node.loss is None else f"{node.loss:.4g}",
     )
-
-
-def _record(
-    job: Job, nodes: Sequence[NodeProgress], rates: Mapping[str, float], problem: str
-) -> dict[str, Any]:
-    useful = why.useful(job.body.get("status"), time.time())
-    return {
-        "job": job.name,
-        "namespace": job.namespace,
-        "state": job.state,
-        "attempt": job.attempt,
-        "step": job.step,
-        "curve": [list(point) for point in job.curve()],
-        "goodput": None if useful is None else f"{useful:.3f}",
-        "problem": problem or None,
-        "nodes": [
-            {
-                "nodeRank": node.pod.node_rank,
-                "pod": node.pod.name,
-                "node": node.pod.node,
-                "state": node.state or None,
-                "step": node.step,
-                "stepsPerSecond": rates.get(node.pod.uid),
-                "loss": node.loss,
-                "samplesPerSecond": node.samples_per_second,
-                "idleSeconds": node.idle_seconds,
-                "problem": node.problem or None,
-            }
-            for node in nodes
-        ],
-    }
