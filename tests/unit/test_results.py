@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client.results import value_of
+from ddpjob.client.job import value_of
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import DDPJobError, NoResult, ResultTooLarge
 from tests.builders import job_object

@@ -10,23 +10,8 @@ from ddpjob.client import why
 from ddpjob.client.selection import whose_lines
 from ddpjob.cluster import is_name
 
-# Reasons that have a section in docs/reasons.md. A kubelet has more.
-DOCUMENTED = frozenset(
-    (
-        *("Accepted", "Invalid", "NameTaken", "LauncherNone", "AgentRuns", "Starting"),
-        *("AllNodesRunning", "CreateRefused", "Unschedulable", "ErrImagePull", "ImagePullBackOff"),
-        *("Pulling", "PodInitializing", "ContainerCreating", "Suspended", "Finished", "Suspending"),
-        *("Resumed", "NoStep", "Progress", "NotWatched", "Hang", "AllRanksSucceeded"),
-        *("Rank0Succeeded", "MaxRestartsExceeded", "NoProgress", "FailurePolicy", "LaunchFailed"),
-        *("CodeInvalid", "DeadlineExceeded", "Exception", "ExitCode", "Signal", "OOMKilled"),
-        *("PeerEnded", "ForeignOrder"),
-        *("Rendezvous", "InitContainerFailed", "Error", "StartError", "Preempted", "Evicted"),
-        *("PodDeleted", "NodeLost", "NodeSilent", "NodeRefused", "ResultUnknown"),
-        *("StartupDeadlineExceeded", "SpecChanged", "AvoidanceOver"),
-    )
-)
-# The section about the reasons of a kubelet for a failure.
-KUBELETS = "Error"
+# A reason, as docs/reasons.md has a section for each of ours.
+REASON = re.compile(r"[A-Z][A-Za-z]+")
 # Failures on one node from which it is worth a hint, if the node may be to blame: lost, silent, or
 # with a GPU, a driver or a disk that fails. A failed assertion on a device is the script's.
 SUSPICIOUS = 2
@@ -56,7 +41,8 @@ Attempts = Sequence[Mapping[str, Any]]
 def docs(status: Any, reason: str) -> str | None:
     """Return the address of the section on `reason`, the job's reason in one line; None without it.
 
-    Of a job that runs it is the one on hangs, if none can be found yet.
+    Of a job that runs it is the one on hangs, if none can be found yet. A kubelet's reason may have
+    no section: then the address is the page's.
     """
     failure, state = why.text(status, "failure", "reason"), why.state(status)
     stalled = why.condition(status, "Stalled")
@@ -66,9 +52,8 @@ def docs(status: Any, reason: str) -> str | None:
     elif state == "Running" and not reason and stalled.get("status") != "False":
         words = [why.text(stalled, "reason")]
     for word in filter(None, words):
-        if word in DOCUMENTED or word == failure:
-            section = word if word in DOCUMENTED else KUBELETS
-            return f"{names.DOCS}/reasons.md#{section.lower()}"
+        if REASON.fullmatch(word):
+            return f"{names.DOCS}/reasons.md#{word.lower()}"
     return None
 
 

@@ -7,7 +7,6 @@ on the versions of both sides, and a result of a pod is anybody's bytes.
 
 import inspect
 import json
-import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -101,26 +100,15 @@ def _plain_function(function: Any) -> FunctionType:
 def _module_of(function: FunctionType, file: Path, folder: Path) -> str:
     """Return the name by which the job imports the function's module. Raises InvalidJob."""
     file, folder = file.resolve(), folder.resolve()
-    module = function.__module__
-    installed = (sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
-    if any(file.is_relative_to(path) for path in installed):
-        return module
-    try:
-        path = file.relative_to(folder)
-    except ValueError:
-        if module == "__main__":
-            text = f"{function.__name__} is in {file}, which is outside of the folder that is sent"
-            rule = f"{text}; code={str(file.parent)!r} sends that one"
-            raise InvalidJob("launch", rule) from None
+    is_script = function.__module__ == "__main__"
+    module = file.stem if is_script else function.__module__
+    if not is_script and not file.is_relative_to(folder):
         return module  # a package that is installed here, and in the image
-    if module == "__main__":
-        module = file.stem
     parts = module.split(".")
     if file.stem == "__init__":
         parts.append("__init__")
-    if path.with_suffix("").parts == tuple(parts):
+    if file == folder.joinpath(*parts).with_suffix(".py"):
         return module
     root = file.parents[len(parts) - 1]
-    text = f"{function.__name__} is imported as {module}, and its file is {path}"
-    rule = f"{text} in the folder that is sent; code={str(root)!r} sends the right one"
-    raise InvalidJob("launch", rule)
+    text = f"{function.__name__} is in {file}, which is not {module} in the folder that is sent"
+    raise InvalidJob("launch", f"{text}; code={str(root)!r} sends the right one")

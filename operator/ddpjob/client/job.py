@@ -1,5 +1,6 @@
 """A DDPJob, and the verbs on it."""
 
+import json
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -13,7 +14,16 @@ from ddpjob.client.events import Event, read_event
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.client.threads import Pipe
 from ddpjob.cluster import DDPJOBS, EVENTS
-from ddpjob.errors import Conflict, DDPJobError, JobFailed, JobTimeout, NotFound, Refused
+from ddpjob.errors import (
+    Conflict,
+    DDPJobError,
+    JobFailed,
+    JobTimeout,
+    NoResult,
+    NotFound,
+    Refused,
+    ResultTooLarge,
+)
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
 
@@ -74,8 +84,6 @@ class Job(Snapshot):
 
         Raises JobFailed, JobTimeout, ResultTooLarge, NoResult, and NotFound.
         """
-        from ddpjob.client.results import value_of
-
         return value_of(self.wait(timeout=timeout))
 
     def follow(self, *, timeout: float | None = None) -> Self:
@@ -340,6 +348,25 @@ def _lines(job: Job) -> "Iterator[News]":
         yield from job.logs(rank=0, follow=True)
     except DDPJobError as error:
         yield f"no lines of rank 0: {error}"
+
+
+def value_of(job: Snapshot) -> Any:
+    """Return the value that rank 0 has left, which is JSON. Raises NoResult or ResultTooLarge."""
+    left = why.part(job.body, "status", "result")
+    if left is None:
+        raise NoResult(
+            job.name,
+            f"it is {job.state}, and rank 0 has left nothing",
+            "a script leaves a value in the file DDPJOB_RESULT_FILE (docs/progress.md)",
+        )
+    size, text = why.number(left, "sizeBytes") or 0, why.part(left, "value")
+    if text is None and size > names.MAX_RESULT:
+        raise ResultTooLarge(job.name, size, names.MAX_RESULT)
+    try:
+        return json.loads(text or "")
+    except ValueError:
+        hint = "the last lines of rank 0's log say why"
+        raise NoResult(job.name, "it is no JSON", hint) from None
 
 
 def parse_until(text: str) -> int | None:
