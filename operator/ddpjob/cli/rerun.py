@@ -49,9 +49,8 @@ def rerun(
     """
     if dry_run and wait:
         raise bad("there is no job to wait for with --dry-run", "--wait")
-    settings = [edits.Setting.parse(text) for text in set_ or ()]
     old = Place(namespace, context, kubeconfig).client().job(plain_name(name))
-    spec = edits.with_settings(old.body["spec"], settings)
+    spec = edits.with_settings(old.body["spec"], set_ or ())
     spec = edits.without_nodes(spec, exclude_node or ())
     if (words := ctx.meta.get(job_options.SCRIPT_ARGS)) is not None:
         spec = edits.with_script_args(spec, words)

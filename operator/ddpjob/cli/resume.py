@@ -37,14 +37,13 @@ def resume(
     Changes are made while it is suspended, in the same request. The exit code is 1 if the job fails
     while it is waited for.
     """
-    settings = [edits.Setting.parse(text) for text in set_ or ()]
     place = Place(namespace, context, kubeconfig)
     job = place.client().job(plain_name(name))
     refuse_finished(job, f"ddpjob rerun {job.name}{place.flags}")
-    if settings or exclude_node:
+    if set_ or exclude_node:
         job = _when_suspended(job, place)
     spec = job.body["spec"]
-    new = edits.without_nodes(edits.with_settings(spec, settings), exclude_node or ())
+    new = edits.without_nodes(edits.with_settings(spec, set_ or ()), exclude_node or ())
     runs = not spec.get("suspend")
     job = job.patch({"spec": edits.merge_patch(spec, {**new, "suspend": False})})
     if wait:

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -28,36 +27,24 @@ MAX_NAME = 52
 _OWN_ANNOTATIONS = (names.USER_ANNOTATION, "kubectl.kubernetes.io/last-applied-configuration")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A new value for a field of the spec. None removes the field."""
+def with_settings(spec: Mapping[str, Any], settings: Iterable[str]) -> Body:
+    r"""Return the spec with settings, such as `nnodes=4` or `env.LR=0.1`. Raises InvalidJob.
 
-    path: tuple[str, ...]
-    value: Any
-
-    @classmethod
-    def parse(cls, text: str) -> "Setting":
-        r"""Return the setting in `nnodes=4` or `env.LR=0.1`. Raises InvalidJob.
-
-        A value is JSON, or else the text itself. Variables of `env` are texts. A backslash keeps a
-        dot within a name: `resources.limits.nvidia\.com/gpu=4`.
-        """
-        field, equals, value = text.partition("=")
-        path = tuple(part.replace("\\.", ".") for part in _DOT.split(field))
-        path = path[1:] if path[:1] == ("spec",) and len(path) > 1 else path
-        if not equals or not all(path):
-            raise InvalidJob("--set", f"must be FIELD=VALUE, such as nnodes=4, got {text!r}", text)
-        return cls(path, value if path[0] == "env" and len(path) == 2 else _value(value))
-
-
-def with_settings(spec: Mapping[str, Any], settings: Iterable[Setting]) -> Body:
-    """Return the spec with the settings."""
+    A value is JSON, or else the text itself; null removes the field. Variables of `env` are texts.
+    A backslash keeps a dot within a name: `resources.limits.nvidia\.com/gpu=4`.
+    """
     found = deepcopy(dict(spec))
     for setting in settings:
-        if setting.path[0] == "env" and len(setting.path) == 2:
-            found["env"] = _with_variable(found.get("env"), setting.path[1], setting.value)
+        field, equals, text = setting.partition("=")
+        path = [part.replace("\\.", ".") for part in _DOT.split(field.removeprefix("spec."))]
+        if not equals or not all(path):
+            rule = f"must be FIELD=VALUE, such as nnodes=4, got {setting!r}"
+            raise InvalidJob("--set", rule, setting)
+        if path[0] == "env" and len(path) == 2:
+            found["env"] = [each for each in found.get("env") or () if each["name"] != path[1]]
+            found["env"].append({"name": path[1], "value": text})
         else:
-            put(found, setting.path, setting.value)
+            put(found, path, _value(text))
     return found
 
 
@@ -177,11 +164,6 @@ def _value(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-
-
-def _with_variable(env: Any, name: str, value: str) -> list[Any]:
-    kept = [each for each in env or () if not (isinstance(each, dict) and each.get("name") == name)]
-    return [*kept, {"name": name, "value": value}]
 
 
 def put(body: Body, path: Sequence[str], value: Any) -> None:
