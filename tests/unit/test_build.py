@@ -213,8 +213,3 @@ def test_problems_are_those_of_the_api_server() -> None:
     assert str(problem) == "spec.image: is required"
     (problem,) = problems(built(args=["train.py"], image="x", name="UPPER"))
     assert problem.path == "metadata.name"
-
-
-def test_what_is_no_object_is_a_problem_and_no_mistake_of_ours() -> None:
-    for job in ([1], "a", None):
-        assert [problem.path for problem in problems(job)] == ["(file)"]

@@ -1,6 +1,5 @@
 """What `ddpjob describe` says of a job, by its object alone."""
 
-import json
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from ddpjob.client.description import DEFAULT_RESTARTS, describe
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.text import printable
 from ddpjob.times import timestamp
-from tests.builders import NOW, job_object, resumed
+from tests.builders import NOW, job_object
 
 GPUS = {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}}
 
@@ -115,12 +114,6 @@ def test_a_commit_has_seven_digits_as_submit_says_it(revision: str, shown: str) 
     assert found["code"]["revision"] == printable(revision), "whole, for scripts"
 
 
-def test_the_keys_of_the_record_are_always_the_same() -> None:
-    found = described(RESTARTING)
-    assert json.loads(json.dumps(found)) == found
-    assert set(found) == set(described({}))
-
-
 def test_text_of_others_is_printable() -> None:
     failure = {**RESTARTING["failure"], "reason": ESCAPE, "message": ESCAPE, "node": ESCAPE}
     status = {**RESTARTING, "failure": failure, "history": [failure], "summary": {"reason": ESCAPE}}
@@ -191,22 +184,6 @@ def test_a_pending_job_says_why() -> None:
     assert f"why now   Unschedulable: {why_not}" in lines
     assert "next      ddpjob get -w llama" in lines
     assert lines[-1].endswith("reasons.md#unschedulable")
-
-
-def test_a_state_is_as_old_as_itself_and_not_as_its_condition() -> None:
-    found = described(resumed().status.to_json())
-    assert (found["state"], found["since"]) == ("Starting", ago(20))
-    assert next(text(found, NOW)).startswith("llama  team-a  Starting for 20s  ")
-
-
-def test_the_operators_own_line_comes_with_the_conditions_words() -> None:
-    status = {
-        "state": "Starting",
-        "summary": {"reason": "Pulling: image REG/x, pod llama-0-1"},
-        "conditions": [condition("Running", "False", "Pulling", "pod llama-0-1 pulls REG/x")],
-    }
-    [line] = [line for line in text(described(status), NOW) if line.startswith("why now")]
-    assert line == "why now   Pulling: image REG/x, pod llama-0-1: pod llama-0-1 pulls REG/x"
 
 
 def test_a_job_that_no_operator_has_seen_says_so() -> None:
