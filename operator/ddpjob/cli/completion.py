@@ -8,9 +8,8 @@ the words after `ddpjob`, the last of which is to be completed, and reads the co
 import os
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,17 +20,13 @@ from ddpjob.cli.output import document, say
 DIRECTIVE = ":0"
 
 
-class Shell(StrEnum):
-    """A shell that has completion."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
+SHELLS = ("bash", "zsh", "fish")
 
 
 def completion(
     shell: Annotated[
-        Shell | None, typer.Argument(metavar="SHELL", help="bash, zsh or fish; by default $SHELL.")
+        Literal["bash", "zsh", "fish"] | None,
+        typer.Argument(metavar="SHELL", help="bash, zsh or fish; by default $SHELL."),
     ] = None,
 ) -> None:
     """Print the completion script of a shell.
@@ -44,8 +39,8 @@ def completion(
 
     scripts: Any = library
     name = shell or Path(os.environ.get("SHELL", "")).name
-    if name not in tuple(Shell):
-        raise bad(f"$SHELL is {name!r}; name one of {', '.join(Shell)}", "SHELL")
+    if name not in SHELLS:
+        raise bad(f"$SHELL is {name!r}; name one of {', '.join(SHELLS)}", "SHELL")
     script = scripts.get_completion_script(
         prog_name="ddpjob", complete_var="_DDPJOB_COMPLETE", shell=str(name)
     )

@@ -1,7 +1,6 @@
 """`ddpjob convert`: PyTorchJobs and TrainJobs as DDPJobs."""
 
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -10,13 +9,6 @@ from ddpjob.cli.options import FileNames, files_of
 from ddpjob.cli.output import Form, as_text, document, say
 from ddpjob.client import why
 from ddpjob.errors import InvalidJob
-
-
-class Format(StrEnum):
-    """How the DDPJobs are printed."""
-
-    YAML = "yaml"
-    JSON = "json"
 
 
 def convert(
@@ -30,8 +22,9 @@ def convert(
     ] = None,
     filename: FileNames = None,
     output: Annotated[
-        Format, typer.Option("-o", "--output", help="How the DDPJobs are printed: yaml or json.")
-    ] = Format.YAML,
+        Literal["yaml", "json"],
+        typer.Option("-o", "--output", help="How the DDPJobs are printed: yaml or json."),
+    ] = "yaml",
 ) -> None:
     """Turn PyTorchJobs and TrainJobs into DDPJobs, and print these.
 
@@ -83,9 +76,9 @@ def _read(files: list[str]) -> list[tuple[str, Any]]:
     return found
 
 
-def _text(jobs: list[dict[str, Any]], output: Format) -> str:
+def _text(jobs: list[dict[str, Any]], output: Form) -> str:
     """Return the jobs as YAML documents, or as JSON: one object, or a list of several."""
-    if output is Format.YAML:
-        return "---\n".join(as_text(job, Form.YAML) for job in jobs)
+    if output == "yaml":
+        return "---\n".join(as_text(job, "yaml") for job in jobs)
     several = {"apiVersion": "v1", "kind": "List", "items": jobs}
-    return as_text(jobs[0] if len(jobs) == 1 else several, Form.JSON)
+    return as_text(jobs[0] if len(jobs) == 1 else several, "json")

@@ -1,8 +1,7 @@
 """`ddpjob delete`: deletes jobs, and with each of them all that it owns."""
 
 import os
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,16 +15,10 @@ from ddpjob.cli.options import (
     complete_names,
     plain_name,
 )
-from ddpjob.cli.output import Form, note, say, show_jobs
+from ddpjob.cli.output import note, say, show_jobs
 from ddpjob.client.job import Job
 
 STDIN, STDERR = 0, 2
-
-
-class OnlyName(StrEnum):
-    """How a job is printed that is no more."""
-
-    NAME = "name"
 
 
 def delete(
@@ -44,7 +37,7 @@ def delete(
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until their pods are gone.")] = False,
     output: Annotated[
-        OnlyName | None,
+        Literal["name"] | None,
         typer.Option("--output", "-o", help="name: print the jobs by kind and name."),
     ] = None,
     namespace: Namespace = None,
@@ -69,8 +62,8 @@ def delete(
         _ask(jobs)
     for job in jobs:
         job.delete()
-        if output is OnlyName.NAME:
-            show_jobs([job], Form.NAME, single=True)
+        if output == "name":
+            show_jobs([job], "name", single=True)
         else:
             say(f"{job.name} deleted")
     if wait:

@@ -29,7 +29,7 @@ Found = Mapping[str, Any]
 
 def describe(
     name: Name = None,
-    output: Annotated[Record, typer.Option("--output", "-o", help="text or json.")] = Record.TEXT,
+    output: Annotated[Record, typer.Option("--output", "-o", help="text or json.")] = "text",
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -38,7 +38,7 @@ def describe(
     place = Place(namespace, context, kubeconfig)
     job = find(place.client(), name)
     found = description.describe(job, _events(job), now=time.time(), flags=place.flags)
-    if output is Record.JSON:
+    if output == "json":
         document(json.dumps(found, indent=2))
     else:
         say(*text(found, time.time()))

@@ -24,7 +24,7 @@ def doctor(
     namespace: Namespace = None,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
-    ] = Record.TEXT,
+    ] = "text",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -39,12 +39,12 @@ def doctor(
     found: list[Check] = []
     for check in checks(connection, admin=admin):
         found.append(check)
-        if output is Record.TEXT:
+        if output == "text":
             say(f"{check.level:<4}  {check.text}")
             if check.advice and check.level is not Level.OK:
                 say(f"      next: {check.advice}")
     failing = [check for check in found if check.level is Level.FAIL]
-    if output is Record.JSON:
+    if output == "json":
         listed = [
             {"part": c.part, "level": c.level, "text": c.text, "next": c.advice or None}
             for c in found

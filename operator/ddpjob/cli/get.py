@@ -21,7 +21,7 @@ from ddpjob.cli.options import (
     complete_names,
     plain_name,
 )
-from ddpjob.cli.output import Form, Output, as_text, document, note, say, show_jobs
+from ddpjob.cli.output import Output, as_text, document, note, say, show_jobs
 from ddpjob.cli.table import Screen, line, show, styled, widths
 from ddpjob.client import why
 from ddpjob.client.client import Client, is_selected
@@ -83,7 +83,7 @@ def get(
             "-o",
             help="table, wide, name, or the objects as stored: json, yaml.",
         ),
-    ] = Output.TABLE,
+    ] = "table",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -131,7 +131,7 @@ class Listing:
             )
         jobs = sorted(jobs, key=ORDERS[self.sort])
         if not self._is_table:
-            show_jobs(jobs, Form(self.output), single=len(self.names) == 1)
+            show_jobs(jobs, self.output, single=len(self.names) == 1)
         elif jobs:
             show(self._headings, [*map(self._row, jobs)], Screen())
         else:
@@ -155,7 +155,7 @@ class Listing:
 
     @property
     def _is_table(self) -> bool:
-        return self.output in (Output.TABLE, Output.WIDE)
+        return self.output in ("table", "wide")
 
     def _changes(self) -> Iterator[tuple[Job, bool]]:
         """Yield each job when it changes, and whether it is there and in a selected state."""
@@ -169,12 +169,12 @@ class Listing:
                 yield job, event.type != "DELETED" and is_selected(job, self.state, me)
 
     def _print_object(self, job: Job) -> None:
-        if self.output is Output.JSON:
+        if self.output == "json":
             document(json.dumps(job.body))
-        elif self.output is Output.YAML:
-            document("---\n" + as_text(job.body, Form.YAML))
+        elif self.output == "yaml":
+            document("---\n" + as_text(job.body, "yaml"))
         else:
-            show_jobs([job], Form.NAME, single=True)
+            show_jobs([job], "name", single=True)
 
     def _print_rows(self) -> None:
         """Print a row for each change, as wide as the widest so far."""
@@ -210,10 +210,10 @@ class Listing:
 
     @property
     def _headings(self) -> tuple[str, ...]:
-        return headings(wide=self.output is Output.WIDE, namespaces=self.all_namespaces)
+        return headings(wide=self.output == "wide", namespaces=self.all_namespaces)
 
     def _row(self, job: Job) -> tuple[str, ...]:
-        is_wide = self.output is Output.WIDE
+        is_wide = self.output == "wide"
         return row(job, time.time(), wide=is_wide, namespaces=self.all_namespaces)
 
 

@@ -8,10 +8,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -40,13 +39,6 @@ CLUSTERS = {
 }
 # The value of --code that sends nothing.
 NO_CODE = "none"
-
-
-class DryRun(StrEnum):
-    """Who says what would be created."""
-
-    CLIENT = "client"
-    SERVER = "server"
 
 
 class ProgramCommand(TyperCommand):
@@ -151,7 +143,7 @@ MaxRestarts = Annotated[
     int | None, _option("--max-restarts", min=0, help="Restarts before the job fails.")
 ]
 Rehearsal = Annotated[
-    DryRun | None,
+    Literal["client", "server"] | None,
     typer.Option(
         DRY_RUN,
         metavar="[=server]",

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -24,31 +24,10 @@ if TYPE_CHECKING:
 STDOUT = 1
 # Characters of a Base64 text on a terminal, where nobody reads more of it.
 SHOWN = 40
-
-
-class Output(StrEnum):
-    """How objects are printed, as kubectl does."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
-
-
-class Form(StrEnum):
-    """How a job is printed that a command has made or changed, in place of words."""
-
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
-
-
-class Record(StrEnum):
-    """How a record is printed that is no object of Kubernetes."""
-
-    TEXT = "text"
-    JSON = "json"
+# How jobs are printed, how one is in place of words, and how a record is that is no object.
+Output = Literal["table", "wide", "json", "yaml", "name"]
+Form = Literal["json", "yaml", "name"]
+Record = Literal["text", "json"]
 
 
 class Format(StrEnum):
@@ -113,9 +92,9 @@ def tell(job: "Job", words: str, output: Form | None) -> None:
         show_jobs([job], output, single=True)
 
 
-def show_jobs(jobs: "Sequence[Job]", form: Form, *, single: bool) -> None:
+def show_jobs(jobs: "Sequence[Job]", form: Output, *, single: bool) -> None:
     """Print the jobs. A `single` one is printed as itself, others are a List."""
-    if form is Form.NAME:
+    if form == "name":
         say(*(f"ddpjob.{names.GROUP}/{job.name}" for job in jobs))
         return
     bodies = [job.body for job in jobs]
@@ -124,13 +103,13 @@ def show_jobs(jobs: "Sequence[Job]", form: Form, *, single: bool) -> None:
 
 def show_new(found: "Sequence[Body]", form: Form | None) -> None:
     """Print objects that a command would create, by default as documents of YAML."""
-    if form is Form.NAME:
+    if form == "name":
         say(*map(_title, found))
-    elif form is Form.JSON:
+    elif form == "json":
         document(as_text(_listed(found), form))
     else:
         shown = map(_shortened, found) if os.isatty(STDOUT) else found
-        document("---\n".join(as_text(body, Form.YAML) for body in shown))
+        document("---\n".join(as_text(body, "yaml") for body in shown))
 
 
 def _listed(bodies: "Sequence[Body]") -> "Body":
@@ -154,9 +133,9 @@ def _shortened(body: "Body") -> "Body":
     return {**body, "binaryData": data}
 
 
-def as_text(value: Any, form: Form) -> str:
+def as_text(value: Any, form: Output) -> str:
     """Return a value as a document of JSON or YAML, with its line end."""
-    if form is Form.JSON:
+    if form == "json":
         return json.dumps(value, indent=2) + "\n"
     from ddpjob.client.documents import to_yaml
 

@@ -57,7 +57,7 @@ def rerun(
     new = old.rerun_with(spec, name=new_name, dry_run=dry_run is not None)
     if claim := _shared_claim(old, new):
         note(f"{old.name} is {old.state}, and both write to the checkpoints in claim {claim}")
-    if dry_run is job_options.DryRun.CLIENT:
+    if dry_run == "client":
         show_new([edits.rerun(old.body, spec, new.name)], output)
         return
     if wait:

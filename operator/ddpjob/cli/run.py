@@ -45,7 +45,7 @@ def run(
     ] = False,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Print lines of text, or objects of JSON.")
-    ] = Record.TEXT,
+    ] = "text",
     nnodes: job_options.Nnodes = None,
     gpus: job_options.Gpus = None,
     nproc_per_node: job_options.NprocPerNode = None,
@@ -85,5 +85,5 @@ def run(
         logs=logs,
         grace=grace,
         keep=keep,
-        as_json=output is Record.JSON,
+        as_json=output == "json",
     )

@@ -29,7 +29,7 @@ def stacks(
     namespace: Namespace = None,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
-    ] = Record.TEXT,
+    ] = "text",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -47,7 +47,7 @@ def stacks(
         node_rank = rank // processes
     answers = agents.ask(client.connection, job.body, "/stacks", node_rank=node_rank)
     found = agents.read_stacks(answers, processes)
-    is_json = output is Record.JSON
+    is_json = output == "json"
     if not is_json:
         _tell_absent(answers)
     if is_json and rank is None:

@@ -12,7 +12,7 @@ import typer
 
 from ddpjob.cli import job_options
 from ddpjob.cli.exits import Exit, detached, end_with
-from ddpjob.cli.job_options import Asked, DryRun, in_namespace
+from ddpjob.cli.job_options import Asked, in_namespace
 from ddpjob.cli.logs import Shown, print_logs
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, bad
 from ddpjob.cli.output import Form, note, show_jobs, show_new
@@ -95,8 +95,8 @@ def submit(
     elif local:
         from ddpjob.cli.local import run_here
 
-        run_here(asked, as_json=output is Form.JSON)
-    elif dry_run is DryRun.CLIENT:
+        run_here(asked, as_json=output == "json")
+    elif dry_run == "client":
         submission.print()
     else:
         submission.create(watch, dry_run=dry_run is not None)
@@ -104,9 +104,9 @@ def submit(
 
 def _refuse_here(params: dict[str, Any]) -> None:
     """Raise BadParameter for an answer that this machine cannot give."""
-    if params["dry_run"] is DryRun.SERVER:
+    if params["dry_run"] == "server":
         raise bad("there is no API server with --local", "--dry-run")
-    if params["dry_run"] is None and params["output"] not in (None, Form.JSON):
+    if params["dry_run"] is None and params["output"] not in (None, "json"):
         raise bad(f"must be json with --local, got {params['output']}", "--output")
 
 

@@ -42,7 +42,7 @@ def top(
     namespace: Namespace = None,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
-    ] = Record.TEXT,
+    ] = "text",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -57,7 +57,7 @@ def top(
     client = place.client()
     view = View(client.connection, find(client, name))
     screen = Screen()
-    if output is Record.JSON:
+    if output == "json":
         view.look_twice()
         document(json.dumps(view.record(), indent=2))
     elif once or not screen.is_terminal:

@@ -52,7 +52,7 @@ def validate(
     ] = False,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
-    ] = Record.TEXT,
+    ] = "text",
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -78,11 +78,11 @@ def validate(
     for file in files_of(files, filename):
         problems = list(judge.problems(file))
         found += problems
-        if output is Record.TEXT:
+        if output == "text":
             say(*map(str, problems), err=True)
             if not problems:
                 say(f"{file}: ok")
-    if output is Record.JSON:
+    if output == "json":
         listed = [problem.record() for problem in found]
         document(json.dumps({"ok": not listed, "problems": listed}, indent=2))
     codes = {problem.code for problem in found}

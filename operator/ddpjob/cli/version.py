@@ -17,7 +17,7 @@ from ddpjob.version import __version__
 
 def version(
     client: Annotated[bool, typer.Option("--client", help="Of this program alone.")] = False,
-    output: Annotated[Record, typer.Option("--output", "-o", help="text or json.")] = Record.TEXT,
+    output: Annotated[Record, typer.Option("--output", "-o", help="text or json.")] = "text",
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -35,7 +35,7 @@ def version(
             found = look(connection)
         except DDPJobError as error:
             problem = error
-    if output is Record.JSON:
+    if output == "json":
         say(json.dumps(_record(found, problem)))
         return
     lines = {"client": __version__}

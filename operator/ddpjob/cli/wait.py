@@ -35,7 +35,7 @@ def wait(
     any_: Annotated[bool, typer.Option("--any", help="Until one of the jobs is, not all.")] = False,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="text, or json: an object a job.")
-    ] = (Record.TEXT),
+    ] = "text",
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -106,7 +106,7 @@ class Shown:
 
     def end(self, job: Job) -> None:
         """Print the job's result."""
-        if self._output is Record.JSON:
+        if self._output == "json":
             say(json.dumps(job.to_record()))
         else:
             say(f"{job.name} {job.state}")
