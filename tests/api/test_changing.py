@@ -186,22 +186,12 @@ def test_wrong_reruns_are_refused(cluster: Cluster, env: Mapping[str, str]) -> N
     for words, problem in (
         (["--", "-q"], "spec.args: is empty, so there is no script that takes other arguments"),
         (["--lr", "2"], "(the script's own arguments stand after --)"),
-        (["--dry-run", "--wait"], "there is no job to wait for with --dry-run"),
         (["--dry-run", "--name", "bert"], '"bert" already exists'),
         (["--dry-run", "--set", "nnodes=0"], "spec.nnodes: Invalid value: 0"),
     ):
         ended = ddpjob("rerun", "bert", *words, env=env)
         assert ended.code in (2, 5) and problem in ended.err and not ended.out, ended.err
     assert len(cluster.server.request("GET", cluster.jobs)["items"]) == 1
-
-
-def test_two_jobs_that_write_to_one_checkpoint_are_noted(
-    cluster: Cluster, env: Mapping[str, str]
-) -> None:
-    checkpoint = {"volume": {"persistentVolumeClaim": {"claimName": "ckpt"}}}
-    cluster.running("digits", checkpoint=checkpoint)
-    ended = ddpjob("rerun", "digits", env=env)
-    assert "digits is Running, and both write to the checkpoints in claim ckpt" in ended.err
 
 
 def test_deletion_asks_on_a_terminal(cluster: Cluster, env: Mapping[str, str]) -> None:

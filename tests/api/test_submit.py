@@ -200,7 +200,7 @@ def test_wrong_options_are_named(
     for words, text in (
         ([], "error: FILE.py: is required, or -m MODULE, or -f job.yaml"),
         (["train.py"], "error: spec.image: is required\n  next: --image IMAGE"),
-        (["job.yaml", *IMAGE], "a job file is named with -f"),
+        (["job.yaml", *IMAGE, "-f", "other.yaml"], "-f: name one job file, not 'job.yaml' too"),
         (["train.py", "-m", "x", *IMAGE], "give a script or a module, not both"),
         (["train.py", "--lr", "1"], "(the script's own arguments stand after --)"),
         (["train.py", *IMAGE, "--cpu", "many"], "spec.resources.limits.cpu"),

@@ -38,18 +38,6 @@ def test_an_option_without_an_effect_on_this_machine_is_named(
     assert ended.stderr == f"of no effect on this machine: {option}\n"
 
 
-def test_forms_and_checks_that_a_cluster_has_are_refused_on_this_machine() -> None:
-    for words, text in (
-        (("-o", "yaml"), "must be json with --local, got yaml"),
-        (("-o", "name"), "must be json with --local, got name"),
-        (("--dry-run=server",), "there is no API server with --local"),
-    ):
-        ended = submit("--local", *words)
-        assert ended.exit_code == 2 and text in ended.stderr
-    ended = submit("--image", "i", "--dry-run", "--watch")
-    assert ended.exit_code == 2 and "there is no job to watch" in ended.stderr
-
-
 def test_a_dry_run_for_this_machine_prints_the_job_as_it_would_run() -> None:
     printed = submit("--local", "--dry-run", "--nnodes", "2").stdout
     job = yaml.safe_load(printed)

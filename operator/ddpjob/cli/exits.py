@@ -181,3 +181,10 @@ def refuse_finished(job: "Job", advice: str) -> None:
         error = Conflict(409, "Finished", text)
         error.advice = advice
         raise error
+
+
+def until_suspended(job: "Job", left: str) -> "Job":
+    """Return the job once its pods have ended. The line `left` is printed at Ctrl-C."""
+    with detaching(left):
+        note(f"{job.name} is {job.state}: waiting until its pods have ended")
+        return job.until(lambda now: now.state == "Suspended" or now.is_finished)

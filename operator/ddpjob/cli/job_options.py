@@ -179,8 +179,16 @@ class Asked:
 
     @classmethod
     def of(cls, ctx: Any) -> "Asked":
-        """Return what a command's context asks for. Raises InvalidJob for too many programs."""
-        asked = cls(ctx.params, ctx.meta.get(SCRIPT_ARGS))
+        """Return what a command's context asks for. Raises InvalidJob for too many programs.
+
+        FILE may be a job file: one that does not end with `.py` is.
+        """
+        given = dict(ctx.params)
+        if given["file"] and not given["file"].endswith(".py"):
+            if given["filename"]:
+                raise InvalidJob("-f", f"name one job file, not {given['file']!r} too")
+            given |= {"file": None, "filename": given["file"]}
+        asked = cls(given, ctx.meta.get(SCRIPT_ARGS))
         if asked.given["file"] and asked.given["module"]:
             raise InvalidJob("-m", f"give a script or a module, not both: {asked.given['file']!r}")
         if not (asked.given["file"] or asked.given["module"] or asked.given["filename"]):

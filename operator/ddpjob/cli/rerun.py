@@ -15,12 +15,10 @@ from ddpjob.cli.options import (
     Printed,
     Settings,
     Target,
-    bad,
     plain_name,
 )
-from ddpjob.cli.output import note, show_new, tell
-from ddpjob.client import edits, why
-from ddpjob.client.job import Job
+from ddpjob.cli.output import show_new, tell
+from ddpjob.client import edits
 
 
 def rerun(
@@ -47,30 +45,21 @@ def rerun(
 
     ddpjob rerun llama --dry-run -- --lr 1e-4
     """
-    if dry_run and wait:
-        raise bad("there is no job to wait for with --dry-run", "--wait")
     old = Place(namespace, context, kubeconfig).client().job(plain_name(name))
     spec = edits.with_settings(old.body["spec"], set_ or ())
     spec = edits.without_nodes(spec, exclude_node or ())
     if (words := ctx.meta.get(job_options.SCRIPT_ARGS)) is not None:
         spec = edits.with_script_args(spec, words)
     new = old.rerun_with(spec, name=new_name, dry_run=dry_run is not None)
-    if claim := _shared_claim(old, new):
-        note(f"{old.name} is {old.state}, and both write to the checkpoints in claim {claim}")
     if dry_run == "client":
         show_new([edits.rerun(old.body, spec, new.name)], output)
         return
-    if wait:
+    if wait and dry_run is None:
         with detaching(f"detached: {new.name} goes on starting"):
             new = new.wait("running")
     verb = "created" if dry_run is None else "would be created"
-    tell(new, f"{verb}, like {old.name}" + (f"; it is {new.state}" if wait else ""), output)
-
-
-def _shared_claim(old: Job, new: Job) -> str:
-    """Return the claim with the checkpoints of both jobs, if the old one may still write to it."""
-    claims = {
-        why.text(job.body, "spec", "checkpoint", "volume", "persistentVolumeClaim", "claimName")
-        for job in (old, new)
-    }
-    return claims.pop() if len(claims) == 1 and not old.is_finished else ""
+    tell(
+        new,
+        f"{verb}, like {old.name}" + (f"; it is {new.state}" if wait else ""),
+        output,
+    )

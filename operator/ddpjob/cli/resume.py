@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli.exits import detaching, refuse_finished
+from ddpjob.cli.exits import detaching, refuse_finished, until_suspended
 from ddpjob.cli.options import (
     Context,
     Exclusions,
@@ -62,8 +62,6 @@ def _when_suspended(job: Job, place: Place) -> Job:
         error.advice = f"ddpjob suspend {job.name}{place.flags} --wait"
         raise error
     if job.state not in ("Suspended", "Pending"):
-        with detaching(f"nothing is changed: {job.name} stays suspended"):
-            note(f"{job.name} is {job.state}: waiting until its pods have ended")
-            job = job.until(lambda now: now.state == "Suspended" or now.is_finished)
+        job = until_suspended(job, f"nothing is changed: {job.name} stays suspended")
         refuse_finished(job, f"ddpjob rerun {job.name}{place.flags}")
     return job

@@ -8,8 +8,6 @@ import typer
 from ddpjob.cli import job_options
 from ddpjob.cli.output import Record
 
-# A file with another ending is a job file.
-SCRIPT = ".py"
 # An option of `submit` that has no effect here: one command line may be tried on both.
 Unused = Annotated[str | None, typer.Option(hidden=True)]
 
@@ -75,10 +73,6 @@ def run(
     """
     from ddpjob.cli.local import run_here  # the controller is slow to import
 
-    if file is not None and not file.endswith(SCRIPT):
-        if filename is not None:
-            raise typer.BadParameter("name one job file", param_hint="-f")
-        ctx.params |= {"file": None, "filename": file}
     run_here(
         job_options.Asked.of(ctx),
         directory=directory,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from ddpjob.cli import job_options
 from ddpjob.cli.exits import Exit, detached, end_with
 from ddpjob.cli.job_options import Asked, in_namespace
 from ddpjob.cli.logs import Shown, print_logs
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, bad
+from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
 from ddpjob.cli.output import Form, note, show_jobs, show_new
 from ddpjob.client import why
 from ddpjob.client.job import Job
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 STDOUT = 1
 # Seconds without any status after which it is said that no operator has taken the job.
 TAKEN_SECONDS = 10.0
-# Files with these endings are no scripts.
-JOB_FILES = (".yaml", ".yml", ".json")
 
 
 def submit(
@@ -82,12 +80,6 @@ def submit(
     Ctrl-C detaches: the job runs on. With --watch the exit code is 0 if the job succeeds and 1 if
     it fails.
     """
-    if file is not None and file.endswith(JOB_FILES):
-        raise typer.BadParameter("a job file is named with -f", param_hint="FILE.py")
-    if local:
-        _refuse_here(ctx.params)
-    elif dry_run and watch:
-        raise bad("there is no job to watch with --dry-run", "--watch")
     asked = Asked.of(ctx)
     submission = Submission(asked, Place(namespace, context, kubeconfig), output)
     if local and dry_run is not None:
@@ -100,14 +92,6 @@ def submit(
         submission.print()
     else:
         submission.create(watch, dry_run=dry_run is not None)
-
-
-def _refuse_here(params: dict[str, Any]) -> None:
-    """Raise BadParameter for an answer that this machine cannot give."""
-    if params["dry_run"] == "server":
-        raise bad("there is no API server with --local", "--dry-run")
-    if params["dry_run"] is None and params["output"] not in (None, "json"):
-        raise bad(f"must be json with --local, got {params['output']}", "--output")
 
 
 def step(label: str, text: str) -> None:

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli.exits import detaching, refuse_finished
+from ddpjob.cli.exits import refuse_finished, until_suspended
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Printed, Target, plain_name
-from ddpjob.cli.output import note, tell
+from ddpjob.cli.output import tell
 
 
 def suspend(
@@ -26,11 +26,9 @@ def suspend(
     refuse_finished(job, f"ddpjob delete {job.name}{place.flags} removes it, and its pods")
     job = job.suspend()
     if wait and job.state != "Suspended":
-        with detaching(f"detached: {job.name} goes on suspending"):
-            note(f"{job.name} is {job.state}: waiting until its pods have ended")
-            job = job.until(lambda now: now.state == "Suspended" or now.is_finished)
+        job = until_suspended(job, f"detached: {job.name} goes on suspending")
         refuse_finished(job, "")
-    ended = job.state == "Suspended"
-    tell(
-        job, "is suspended" if ended else "suspends: its ranks may save, then its pods end", output
-    )
+    if job.state == "Suspended":
+        tell(job, "is suspended", output)
+    else:
+        tell(job, "suspends: its ranks may save, then its pods end", output)
