@@ -246,7 +246,7 @@ def svg(curve: Curve, title: str, *, is_log: bool = False) -> str:
     ]
     if axes := curve.axes(is_log=is_log):
         x, y = axes
-        parts += [*_grid(x, y, curve.label), *_marks(x, curve.restarts), *_paths(curve, x, y)]
+        parts += [*_grid(x, y, curve.label), *_marks(x, curve.restarts), _path(curve, x, y)]
     else:
         parts.append(f'<text x="{LEFT}" y="{HEIGHT / 2:g}">no {curve.label} yet</text>')
     return "".join([*parts, "</svg>\n"])
@@ -281,18 +281,13 @@ def _marks(x: Axis, restarts: tuple[int, ...]) -> Iterator[str]:
         yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="{MARK}">{count}</text>'
 
 
-def _paths(curve: Curve, x: Axis, y: Axis) -> Iterator[str]:
-    """Yield a path of the lines, and one with the dots of points between two gaps."""
-    lines, dots = [], []
-    places = [f"{_left(x, s):.1f} {_top(y, v):.1f}" if y.has(v) else "" for s, v in curve.points]
-    for before, here, after in zip(["", *places], places, [*places[1:], ""], strict=False):
-        if here and (before or after):
-            lines.append(f"L{here}" if before else f"M{here}")
-        elif here:
-            dots.append(f"M{here}h0")
-    for data, width in (("".join(lines), 2), ("".join(dots), 5)):
-        if data:
-            yield (
-                f'<path d="{data}" fill="none" stroke="{LINE}" stroke-width="{width}" '
-                'stroke-linecap="round" stroke-linejoin="round"/>'
-            )
+def _path(curve: Curve, x: Axis, y: Axis) -> str:
+    """Return the path of the lines; a point between two gaps is a line of no length."""
+    data, last = "", False
+    for step, value in curve.points:
+        if y.has(value):
+            place = f"{_left(x, step):.1f} {_top(y, value):.1f}"
+            data += f"L{place}" if last else f"M{place}h0"
+        last = y.has(value)
+    style = 'stroke-width="2" stroke-linecap="round" stroke-linejoin="round"'
+    return f'<path d="{data}" fill="none" stroke="{LINE}" {style}/>'

@@ -58,18 +58,6 @@ def test_a_job_is_suspended(cluster: Cluster, env: Mapping[str, str]) -> None:
     assert ddpjob("suspend", "digits", "-o", "name", env=env).out == "ddpjob.ddpjob.dev/digits\n"
 
 
-def test_ctrl_c_ends_the_wait_and_not_the_suspension(
-    cluster: Cluster, env: Mapping[str, str]
-) -> None:
-    cluster.running("digits")
-    with Terminal("suspend", "digits", "--wait", env=env) as terminal:
-        terminal.until("waiting until")
-        terminal.type("\x03")
-        ended = terminal.end()
-    assert ended.code == 130 and "detached: digits goes on suspending" in ended.out
-    assert stored(cluster, "digits")["spec"]["suspend"] is True
-
-
 def test_a_finished_job_is_neither_suspended_nor_resumed(
     cluster: Cluster, env: Mapping[str, str]
 ) -> None:
@@ -125,7 +113,6 @@ def test_a_running_job_is_not_changed(cluster: Cluster, env: Mapping[str, str]) 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--set", "nnodes"], "--set: must be FIELD=VALUE, such as nnodes=4, got 'nnodes'"),
         (["--exclude-node", "a/b"], "--exclude-node: must be the name of a node, got 'a/b'"),
         (["--set", "nnodes=0"], "spec.nnodes: Invalid value: 0"),
     ],

@@ -191,13 +191,6 @@ def test_what_a_dry_run_prints_is_run_with_its_code(tmp_path: Path) -> None:
     assert done.returncode == 2 and "spec.code: is an archive that is not in" in done.stderr
 
 
-def test_a_folder_with_code_needs_the_agent(tmp_path: Path) -> None:
-    content = job("true", launcher="none")
-    del content["spec"]["command"], content["spec"]["args"]
-    done = finish(tmp_path, content, "--code", str(tmp_path))
-    assert done.returncode == 2 and "spec.code: is unpacked by the agent" in done.stderr
-
-
 GPUS = 'echo "sees <$CUDA_VISIBLE_DEVICES>"; '
 
 
@@ -238,12 +231,6 @@ def test_each_node_sees_gpus_of_its_own_and_a_restart_the_same(tmp_path: Path) -
     assert seen(tmp_path, attempts=2) == [["<4,GPU-aa>"], ["<MIG-bb,7>"]] * 2
     (told,) = [line for line in done.stdout.splitlines() if "GPUs: " in line]
     assert told.endswith("GPUs: node 0 has 4,GPU-aa, node 1 has MIG-bb,7")
-
-
-def test_a_node_that_asks_for_no_gpu_sees_none(tmp_path: Path) -> None:
-    done = finish(tmp_path, job(GPUS), CUDA_VISIBLE_DEVICES="0,1")
-    assert done.returncode == 0 and "GPUs: " not in done.stdout
-    assert seen(tmp_path) == [["<>"], ["<>"]]
 
 
 SECRET = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
