@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -62,21 +62,18 @@ def _padded(cell: str, size: int) -> str:
 
 def styled(headings: Row, rows: Sequence[Row], width: int) -> list[Text]:
     """Return the table as lines for a terminal: states have colours, and long lines are cut."""
-    heading, *others = lines(headings, rows)
-    found = [Text(_cut(heading, width), style="bold")]
     sizes = widths([headings, *rows])
-    for full, row in zip(others, rows, strict=True):
-        text = Text(_cut(full, width))
-        for position, cell in enumerate(row):
-            if headings[position] == "STATE" and cell in COLOURS:
-                start = sum(sizes[:position]) + len(GAP) * position
-                text.stylize(COLOURS[cell], start, start + len(cell))
+    found = [Text(line(headings, sizes), style="bold")]
+    for row in rows:
+        text, start = Text(line(row, sizes)), 0
+        for heading, cell, size in zip(headings, row, sizes, strict=True):
+            if heading == "STATE":
+                text.stylize(COLOURS.get(cell, ""), start, start + len(cell))
+            start += size + len(GAP)
         found.append(text)
+    for text in found:
+        text.truncate(width, overflow="ellipsis")
     return found
-
-
-def _cut(full: str, width: int) -> str:
-    return full if cell_len(full) <= width else set_cell_size(full, width - 1).rstrip() + "…"
 
 
 def show(headings: Row, rows: Sequence[Row], screen: Screen) -> None:

@@ -9,7 +9,6 @@ from ddpjob import names
 from ddpjob.cli.exits import explain
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
 from ddpjob.cli.output import Record, say
-from ddpjob.client.connection import Connection
 from ddpjob.client.installed import Installed, look
 from ddpjob.errors import DDPJobError
 from ddpjob.version import __version__
@@ -28,35 +27,26 @@ def version(
     program. The exit code is 0 even if the cluster does not answer.
     """
     found: Installed | None = None
-    problem: DDPJobError | None = None
+    problem = ""
     if not client:
         connection = Place(namespace, context, kubeconfig).client(notes=False).connection
         try:
             found = look(connection)
         except DDPJobError as error:
-            problem = error
+            problem = explain(error)[0]
     if output == "json":
         say(json.dumps(_record(found, problem)))
         return
     lines = {"client": __version__}
-    if not client:
-        lines |= _lines(connection, found, problem)
+    if problem:
+        lines["server"] = f"unknown: {problem}"
+    elif found:
+        login = connection.login
+        where = f", context {login.context}" if login.context else ""
+        lines["server"] = f"{found.server} at {login.server}{where}"
+        lines["API"] = definition(found)
+        lines["operator"] = "; ".join(map(str, found.operators)) or operator(found)
     say(*(f"{name:<9} {text}" for name, text in lines.items()))
-
-
-def _lines(
-    connection: Connection, found: Installed | None, problem: DDPJobError | None
-) -> dict[str, str]:
-    if found is None:
-        assert problem is not None
-        return {"server": f"unknown: {explain(problem)[0]}"}
-    login = connection.login
-    context = f", context {login.context}" if login.context else ""
-    return {
-        "server": f"{found.server} at {login.server}{context}",
-        "API": definition(found),
-        "operator": "; ".join(map(str, found.operators)) or operator(found),
-    }
 
 
 def definition(found: Installed) -> str:
@@ -81,8 +71,9 @@ def operator(found: Installed) -> str:
     return "none in this cluster: jobs stay Pending"
 
 
-def _record(found: Installed | None, problem: DDPJobError | None) -> dict[str, Any]:
+def _record(found: Installed | None, problem: str) -> dict[str, Any]:
     record: dict[str, Any] = {"client": __version__, "server": None, "api": None}
+    operators = None
     if found:
         record["server"] = found.server
         record["api"] = {
@@ -90,6 +81,6 @@ def _record(found: Installed | None, problem: DDPJobError | None) -> dict[str, A
             "missing": list(found.missing),
             "unknown": list(found.unknown),
         }
-    hidden = found is None or bool(found.operators_hidden)
-    operators = None if hidden else [each.record() for each in (found.operators if found else ())]
-    return {**record, "operators": operators, "problem": explain(problem)[0] if problem else None}
+        if not found.operators_hidden:
+            operators = [each.record() for each in found.operators]
+    return {**record, "operators": operators, "problem": problem or None}
