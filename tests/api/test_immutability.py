@@ -172,20 +172,6 @@ async def test_some_fields_change_at_any_time(client: Client, jobs: str, state: 
         assert said == "", f"{operation} {field}"
 
 
-@pytest.mark.parametrize("state", FIXED)
-async def test_a_refused_update_names_every_field_and_changes_nothing(
-    client: Client, jobs: str, state: str
-) -> None:
-    path = await create(client, jobs, state, "several", FULL)
-    before = await client.request("GET", path)
-    with pytest.raises(ApiError, match="422") as refused:
-        spec = {"suspend": state != "Suspending", "nnodes": 3, "checkpoint": None}
-        await client.request("PATCH", path, {"spec": spec}, content_type=MERGE)
-    causes = json.loads(str(refused.value).partition(": ")[2])["details"]["causes"]
-    assert {cause["field"] for cause in causes} == {"spec.nnodes", "spec.checkpoint"}
-    assert await client.request("GET", path) == before
-
-
 @pytest.fixture
 async def running(client: Client, jobs: str) -> AsyncIterator[str]:
     path = await create(client, jobs, "Running", f"edit-{uuid.uuid4().hex[:8]}", FULL)

@@ -9,7 +9,7 @@ from ddpjob.api import DDPJob
 from ddpjob.cli import app
 from ddpjob.errors import InvalidJob
 from ddpjob.local.cluster import _merged
-from tests.bad_input.cases import FOLDER, Case, cases
+from tests.bad_input.cases import Case, cases
 from tests.builders import job_object
 
 CASES = cases()
@@ -53,9 +53,3 @@ def test_a_stored_job_may_break_only_what_is_asked_of_new_ones() -> None:
         "failure-rule-reason-unknown",
         "failure-rule-pattern",
     ]
-
-
-def test_every_case_has_a_patch_or_a_file_and_every_file_is_a_case() -> None:
-    files = {path.stem for path in FOLDER.glob("*.yaml")} - {"cases"}
-    assert files == {case.name for case in CASES if case.patch is None}
-    assert len(CASES) >= 193

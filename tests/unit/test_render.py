@@ -221,6 +221,7 @@ def test_an_overlay_merges_by_the_apis_keys() -> None:
             "spec.containers[trainer].volumeMounts[/ddpjob/agent]",
         ),
         ({"metadata": {"labels": {names.RANK_LABEL: "0"}}}, f"metadata.labels[{names.RANK_LABEL}]"),
+        ({"metadata": {"labels": {"team": 7}}}, "metadata.labels[team]"),
         ({"metadata": {"name": "x"}}, "metadata.name"),
         ({"spec": {"volumes": [{"name": "ddpjob-run", "emptyDir": {}}]}}, "spec.volumes[0].name"),
         ({"spec": {"containers": {"name": "trainer"}}}, "spec.containers"),

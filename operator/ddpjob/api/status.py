@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from ddpjob.api.base import DNS_SUBDOMAIN, Model, unique
-from ddpjob.api.result import Result
 from ddpjob.api.values import (
     DURATION,
     MAX_CONDITIONS,
@@ -34,6 +33,7 @@ from ddpjob.api.values import (
     Traceback,
     Words,
 )
+from ddpjob.names import MAX_RESULT
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE, RANKS
 
 State = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
@@ -141,16 +141,13 @@ class Progress(Model):
     """`metrics` are further numbers that the script reports."""
 
 
-class Failure(Model):
-    """`failure` is the primary failure of the last attempt that failed.
-
-    The failures of other ranks follow from it.
-    """
+class _Round(Model):
+    """A round of an attempt, and the primary failure that has ended it."""
 
     attempt: AttemptNumber
-    """`attempt` is the number of the attempt that failed."""
+    """`attempt` is the number of the attempt."""
     round: Count = 0
-    """`round` is the number of the round of `attempt` that failed."""
+    """`round` is the number of the round in the attempt."""
     rank: Rank | None = None
     """`rank` is the global rank of the process. It is absent if a pod of several processes failed
     as a whole, such as by an eviction, or if its agent does not know which of them failed."""
@@ -162,10 +159,18 @@ class Failure(Model):
     """`exitCode` is the worker's own exit code."""
     signal: Signal | None = None
     """`signal` is the name of the signal that ended the worker, such as SIGKILL."""
-    reason: Words
-    """`reason` is the reason of the failure, such as Exception, OOMKilled or Evicted."""
     exception: ExceptionType | None = None
     """`exception` is the type of the uncaught exception."""
+
+
+class Failure(_Round):
+    """`failure` is the primary failure of the last attempt that failed.
+
+    The failures of other ranks follow from it.
+    """
+
+    reason: Words
+    """`reason` is the reason of the failure, such as Exception, OOMKilled or Evicted."""
     message: Message = ""
     """`message` describes the failure in words."""
     traceback: Traceback | None = None
@@ -175,16 +180,12 @@ class Failure(Model):
     """`time` is the time of the failure."""
 
 
-class Attempt(Model):
+class Attempt(_Round):
     """An entry describes one round of an attempt that is over.
 
     An attempt without a restart in place has one round.
     """
 
-    attempt: AttemptNumber
-    """`attempt` is the number of the attempt."""
-    round: Count = 0
-    """`round` is the number of the round in the attempt."""
     start_time: Stamp | None = None
     """`startTime` is the time from which all nodes of the round ran. It is absent if they never all
     ran."""
@@ -195,18 +196,6 @@ class Attempt(Model):
     DeadlineExceeded."""
     charged: bool = False
     """`charged` is true if the failure counts towards `failurePolicy.maxRestarts`."""
-    rank: Rank | None = None
-    """`rank` is the rank of the primary failure, as in `status.failure`."""
-    pod: Name | None = None
-    """`pod` is the name of the pod that failed."""
-    node: Name | None = None
-    """`node` is the name of the Kubernetes node on which the pod ran."""
-    exit_code: ExitCode | None = None
-    """`exitCode` is the exit code, as in `status.failure`."""
-    signal: Signal | None = None
-    """`signal` is the name of the signal, as in `status.failure`."""
-    exception: ExceptionType | None = None
-    """`exception` is the type of the uncaught exception, as in `status.failure`."""
     message: Entry | None = None
     """`message` has the first 512 bytes of the failure's message."""
     first_step: Step | None = None
@@ -286,6 +275,15 @@ class SilentNode(Model):
     """`name` is the node's name."""
     time: Stamp
     """`time` is the time at which the group restarted because of it, or beside it."""
+
+
+class Result(Model):
+    """`result` is what rank 0 has left in its result file when it ended well."""
+
+    value: Annotated[str, Field(max_length=MAX_RESULT, pattern="^[ -~]*$")] | None = None
+    """`value` is the value as JSON. It is absent if it is no JSON or larger than 2048 bytes."""
+    size_bytes: Annotated[int, Field(ge=0, le=2**53 - 1)]
+    """`sizeBytes` is the size of the value in bytes."""
 
 
 class Status(Model):
