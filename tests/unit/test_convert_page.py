@@ -1,4 +1,4 @@
-"""docs/convert.md: its example is what the command prints, and its table has all examples."""
+"""docs/convert.md: its example is what the command prints."""
 
 import re
 from pathlib import Path
