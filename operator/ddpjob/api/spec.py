@@ -4,7 +4,6 @@ This file is longer than 400 lines because it is the definition that users read:
 once, with its bounds, its default and its description.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -223,25 +222,24 @@ _PROCESSES_CEL = (
 )
 
 
-def _own_mounts(spec: "Spec") -> list[str]:
-    return [part.mount_path for part in (spec.checkpoint, spec.data) if part]
+def _mounts(spec: "Spec") -> list[str]:
+    """Return the paths of all volumes but that of the code."""
+    mounts = [part.mount_path for part in (*spec.volume_mounts, spec.checkpoint, spec.data) if part]
+    return mounts + (["/dev/shm"] if spec.shm.enabled else [])
 
 
-_CLAIM_RULE = "the same claim in two volumes keeps a pod from starting"
+_MOUNTS_CEL = (
+    "(self.volumeMounts.map(m, m.mountPath) + "
+    "(has(self.checkpoint) ? [self.checkpoint.mountPath] : []) + "
+    "(has(self.data) ? [self.data.mountPath] : []) + (self.shm.enabled ? ['/dev/shm'] : []))"
+)
 
 
-def _claims(sources: Iterable[VolumeSource]) -> list[str]:
+def _claims(spec: "Spec") -> list[str]:
+    """Return the names of the claims of all volumes but that of the code."""
+    sources = [*spec.volumes, *(part.volume for part in (spec.checkpoint, spec.data) if part)]
     claims = (source.persistent_volume_claim for source in sources)
     return [claim.claim_name for claim in claims if claim]
-
-
-def _own_claims(spec: "Spec") -> list[str]:
-    return _claims(part.volume for part in (spec.checkpoint, spec.data) if part)
-
-
-def _claims_are_single(spec: "Spec") -> bool:
-    claims = _claims(spec.volumes)
-    return len(set(claims)) == len(claims) and not set(claims) & set(_own_claims(spec))
 
 
 def _claim_cel(part: str) -> str:
@@ -249,16 +247,21 @@ def _claim_cel(part: str) -> str:
     return f"(has(self.{part}) && has({volume}) ? [{volume}.claimName] : [])"
 
 
-def _mounts_are_free(spec: "Spec") -> bool:
-    taken = [*_own_mounts(spec), *(["/dev/shm"] if spec.shm.enabled else [])]
-    return not any(mount.mount_path in taken for mount in spec.volume_mounts)
+_CLAIMS_CEL = (
+    "(self.volumes.filter(v, has(v.persistentVolumeClaim))"
+    ".map(v, v.persistentVolumeClaim.claimName) + "
+    f"{_claim_cel('checkpoint')} + {_claim_cel('data')})"
+)
+
+
+def _differ_cel(items: str) -> str:
+    """Return the CEL expression that these items are all different."""
+    return f"[{items}].all(x, x.all(one, x.exists_one(other, other == one)))"
 
 
 def _code_is_apart(spec: "Spec") -> bool:
-    mounts = [*_own_mounts(spec), *(mount.mount_path for mount in spec.volume_mounts)]
-    mounts += ["/dev/shm"] if spec.shm.enabled else []
     folder = f"{spec.code.mount_path}/" if spec.code else ""
-    return not spec.code or not any(f"{mount}/".startswith(folder) for mount in mounts)
+    return not spec.code or not any(f"{mount}/".startswith(folder) for mount in _mounts(spec))
 
 
 def _begins_with_a_script(spec: "Spec") -> bool:
@@ -452,10 +455,7 @@ class Spec(Model):
             "code",
         ),
         Rule(
-            "!has(self.code) || (self.volumeMounts.map(m, m.mountPath) + "
-            "(has(self.checkpoint) ? [self.checkpoint.mountPath] : []) + "
-            "(has(self.data) ? [self.data.mountPath] : []) + "
-            "(self.shm.enabled ? ['/dev/shm'] : []))"
+            f"!has(self.code) || {_MOUNTS_CEL}"
             ".all(p, !(p + '/').startsWith(self.code.mountPath + '/'))",
             _code_is_apart,
             "is emptied before each start, so no other volume can be mounted there or below",
@@ -478,46 +478,16 @@ class Spec(Model):
             "master.resources.limits",
         ),
         Rule(
-            "!has(self.checkpoint) || !has(self.data) || "
-            "self.checkpoint.mountPath != self.data.mountPath",
-            lambda self: len(set(_own_mounts(self))) == len(_own_mounts(self)),
-            "checkpoint and data cannot share a mountPath",
-            "data.mountPath",
+            _differ_cel(_MOUNTS_CEL),
+            lambda self: len({*_mounts(self)}) == len(_mounts(self)),
+            "checkpoint, data, shm and volumeMounts must each have a mountPath of their own",
         ),
         Rule(
-            "!self.shm.enabled || "
-            "(!has(self.checkpoint) || self.checkpoint.mountPath != '/dev/shm') && "
-            "(!has(self.data) || self.data.mountPath != '/dev/shm')",
-            lambda self: not self.shm.enabled or "/dev/shm" not in _own_mounts(self),
-            "must be false where checkpoint or data is mounted at /dev/shm",
-            "shm.enabled",
-        ),
-        Rule(
-            "self.volumeMounts.all(m, "
-            "(!has(self.checkpoint) || m.mountPath != self.checkpoint.mountPath)"
-            " && (!has(self.data) || m.mountPath != self.data.mountPath)"
-            " && (!self.shm.enabled || m.mountPath != '/dev/shm'))",
-            _mounts_are_free,
-            "a mountPath of checkpoint, data or shm is taken",
-            "volumeMounts",
-        ),
-        Rule(
-            f"!has(self.checkpoint) || !has(self.data) || {_claim_cel('data')}"
-            f".all(c, !(c in {_claim_cel('checkpoint')}))",
-            lambda self: len(set(_own_claims(self))) == len(_own_claims(self)),
-            f"{_CLAIM_RULE}: mount ddpjob-checkpoint, the volume of checkpoint, in volumeMounts",
-            "data.volume.persistentVolumeClaim.claimName",
-        ),
-        Rule(
-            "self.volumes.filter(v, has(v.persistentVolumeClaim)).all(v, "
-            "self.volumes.exists_one(w, has(w.persistentVolumeClaim) && "
-            "w.persistentVolumeClaim.claimName == v.persistentVolumeClaim.claimName) && "
-            "!(v.persistentVolumeClaim.claimName in "
-            f"{_claim_cel('checkpoint')} + {_claim_cel('data')}))",
-            _claims_are_single,
-            f"{_CLAIM_RULE}: mount the one volume in several places, in volumeMounts (that of "
-            "checkpoint is named ddpjob-checkpoint, that of data ddpjob-data)",
-            "volumes",
+            _differ_cel(_CLAIMS_CEL),
+            lambda self: len({*_claims(self)}) == len(_claims(self)),
+            "the same claim in two volumes keeps a pod from starting: mount the one volume in "
+            "several places, in volumeMounts (that of checkpoint is named ddpjob-checkpoint, that "
+            "of data ddpjob-data)",
         ),
     )
 
