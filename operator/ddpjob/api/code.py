@@ -1,6 +1,6 @@
 """The model of `spec.code`: the job's own code, and where its archive is."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -33,7 +33,7 @@ class Code(Model):
     """`mountPath` is the folder into which the archive is unpacked. The trainer gets the path as
     DDPJOB_CODE_DIR. The folder is emptied before each start, so the ranks should write nothing
     there that they want to keep."""
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         exactly_one_of("configMaps", "volume"),
         Rule(
             "!has(self.configMaps) || "

@@ -1,7 +1,7 @@
 """The models of `spec.failurePolicy`."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, WithJsonSchema
 
@@ -32,7 +32,7 @@ class BackoffSeconds(Model):
     cap: Annotated[int, Field(ge=0, le=86400)] = 360
     """`cap` is the longest pause in seconds. A row of restarts ends with progress, or with a
     round that ran for longer than `cap`."""
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         Rule(
             "self.cap >= self.first",
             lambda self: self.cap >= self.first,
@@ -94,7 +94,7 @@ class FailureRule(Model):
     group could not be started."""
     avoid_node: bool = False
     """`avoidNode` keeps all later pods of the job off the node of the failed pod."""
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         Rule(
             "has(self.onExitCodes) || has(self.onSignals) || has(self.onReasons) || "
             "has(self.onRanks) || has(self.onMessagePattern)",

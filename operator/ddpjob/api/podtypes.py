@@ -66,12 +66,16 @@ class LocalReference(Model):
     name: DnsSubdomain
 
 
-class KeyReference(Model):
+class EnvFromReference(LocalReference):
+    """All keys of a ConfigMap or Secret of the same namespace become variables."""
+
+    optional: bool | None = None
+
+
+class KeyReference(EnvFromReference):
     """The value is one key of a ConfigMap or Secret of the same namespace."""
 
-    name: DnsSubdomain
     key: Annotated[str, Field(min_length=1, max_length=253)]
-    optional: bool | None = None
 
 
 class FieldReference(Model):
@@ -96,9 +100,7 @@ class EnvSource(Model):
     resource_field_ref: ResourceFieldReference | None = None
     config_map_key_ref: KeyReference | None = None
     secret_key_ref: KeyReference | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (
-        exactly_one_of("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"),
-    )
+    checks = (exactly_one_of("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"),)
 
 
 def is_reserved(name: str) -> bool:
@@ -118,7 +120,7 @@ class EnvVar(Model):
     name: Annotated[str, Field(max_length=253, pattern=ENV_NAME)]
     value: Text | None = None
     value_from: EnvSource | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         not_both("value", "valueFrom"),
         Rule(
             _RESERVED_CEL,
@@ -130,20 +132,13 @@ class EnvVar(Model):
     )
 
 
-class EnvFromReference(Model):
-    """All keys of a ConfigMap or Secret of the same namespace become variables."""
-
-    name: DnsSubdomain
-    optional: bool | None = None
-
-
 class EnvFrom(Model):
     """The variables come from exactly one ConfigMap or Secret."""
 
     prefix: Short | None = None
     config_map_ref: EnvFromReference | None = None
     secret_ref: EnvFromReference | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (exactly_one_of("configMapRef", "secretRef"),)
+    checks = (exactly_one_of("configMapRef", "secretRef"),)
 
 
 class ResourceClaim(Model):
@@ -182,13 +177,16 @@ class EmptyDir(Model):
     size_limit: Quantity | None = None
 
 
-class ConfigMapSource(Model):
+class ProjectedConfigMap(EnvFromReference):
+    """Keys of a ConfigMap or Secret become files of the projected volume."""
+
+    items: Items | None = None
+
+
+class ConfigMapSource(ProjectedConfigMap):
     """The keys of a ConfigMap become files."""
 
-    name: DnsSubdomain
-    items: Items | None = None
     default_mode: FileMode | None = None
-    optional: bool | None = None
 
 
 class SecretSource(Model):
@@ -216,25 +214,16 @@ class DownwardFile(Model):
     mode: FileMode | None = None
 
 
-class DownwardSource(Model):
-    """Fields of the pod become files."""
-
-    items: Annotated[list[DownwardFile], Field(max_length=64)] | None = None
-    default_mode: FileMode | None = None
-
-
-class ProjectedConfigMap(Model):
-    """Keys of a ConfigMap or Secret become files of the projected volume."""
-
-    name: DnsSubdomain
-    items: Items | None = None
-    optional: bool | None = None
-
-
 class ProjectedDownward(Model):
     """Fields of the pod become files of the projected volume."""
 
     items: Annotated[list[DownwardFile], Field(max_length=64)] | None = None
+
+
+class DownwardSource(ProjectedDownward):
+    """Fields of the pod become files."""
+
+    default_mode: FileMode | None = None
 
 
 class ProjectedToken(Model):
@@ -371,7 +360,7 @@ class Volume(VolumeSource):
     """A volume is mounted by its name in `volumeMounts`."""
 
     name: DnsLabel
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         *VolumeSource.checks,
         Rule(
             "!self.name.startsWith('ddpjob-')",
@@ -391,7 +380,7 @@ class VolumeMount(Model):
     sub_path_expr: Annotated[str, Field(max_length=512)] | None = None
     read_only: bool | None = None
     mount_propagation: Literal["None", "HostToContainer"] | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (not_both("subPath", "subPathExpr"),)
+    checks = (not_both("subPath", "subPathExpr"),)
 
 
 _Networks = Annotated[
@@ -423,7 +412,7 @@ class NetworkPeer(Model):
     ip_block: IPBlock | None = None
     namespace_selector: LabelSelector | None = None
     pod_selector: LabelSelector | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         Rule(
             "has(self.ipBlock) != (has(self.namespaceSelector) || has(self.podSelector))",
             lambda self: (
@@ -444,7 +433,7 @@ class NetworkPort(Model):
     """`port` is the port, or the first port of a range."""
     end_port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """`endPort` is the last port of a range. By default there is no range."""
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         Rule(
             "!has(self.endPort) || self.endPort >= self.port",
             lambda self: self.end_port is None or self.end_port >= self.port,

@@ -4,7 +4,7 @@ This file is longer than 400 lines because it is the definition that users read:
 once, with its bounds, its default and its description.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -119,7 +119,7 @@ class WarmStart(Model):
     modules: Annotated[list[ModuleName], Field(max_length=16)] = []
     """`modules` are further modules that the fork server imports after torch, such as
     `transformers`. They must start no thread and use no GPU when they are imported."""
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         Rule(
             "self.enabled || self.modules.size() == 0",
             lambda self: self.enabled or not self.modules,
@@ -169,7 +169,7 @@ class NetworkPolicy(Model):
     egress: Annotated[list[EgressRule], Field(max_length=32)] | None = None
     """`egress` lets traffic out to the peers of these rules, to the job's own pods and to DNS, and
     to nobody else. If it is absent, traffic may go everywhere."""
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         Rule(
             "self.enabled || !has(self.egress)",
             lambda self: self.enabled or self.egress is None,
@@ -396,7 +396,7 @@ class Spec(Model):
     """`terminationGracePeriodSeconds` is the time in seconds in which ranks may save and exit after
     SIGTERM. The timeout of torchrun itself is 10 s shorter."""
 
-    checks: ClassVar[tuple[Rule, ...]] = (
+    checks = (
         Rule(
             "self.launcher == 'none' || has(self.command) && self.command.size() > 0 || "
             "has(self.args) && self.args.size() > 0 && self.args[0] != '' && "
