@@ -113,6 +113,10 @@ class Group:
             if node.state == FAILED or failed and node.state == ENDED or self.are_running() != ran:
                 self.count()
 
+    def is_heard(self) -> bool:
+        """Whether rank 0's agent is there, as another node asks its `Link`."""
+        return True
+
     def are_running(self) -> bool:
         """Whether all nodes have begun the round that is wanted."""
         states = (self.counts.get((self.order.round, state), 0) for state in STATES[1:])

@@ -13,7 +13,7 @@ from ddpjob_agent.config import HANG, Config, say
 from ddpjob_agent.environment import STACK_SIGNAL
 from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure, who_left
 from ddpjob_agent.processes import is_alive, stat_words
-from ddpjob_agent.progress import Progress, counting_pids
+from ddpjob_agent.progress import Progress, read_pages
 from ddpjob_agent.records import integer, objects, past, read_records
 from ddpjob_agent.verdict import Verdict, peer_ended
 
@@ -85,7 +85,7 @@ class Hangs:
 
         launch = next(read_records(self.config.run_dir, "launch"), {})
         pids = [integer(worker.get("pid")) for worker in objects(launch.get("workers"))]
-        workers = {*filter(None, pids), *counting_pids(self.config.run_dir)}
+        workers = {*filter(None, pids), *(p.pid for p in read_pages(self.config.run_dir))}
         with self.lock:  # two at once would read each other's answers
             return stacks.take(os.getpid(), workers, STACK_SIGNAL)
 

@@ -1,4 +1,4 @@
-"""How a node is in touch with node rank 0, whose agent speaks for the group."""
+"""How another node is in touch with node rank 0, whose agent speaks for the group."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import socket
 import threading
 import time
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
+from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.group import HOLD_SECONDS, RUNNING, Group, Node, Order, read_order
+from ddpjob_agent.group import HOLD_SECONDS, RUNNING, Node, Order, read_order
 from ddpjob_agent.records import compact
 
 # After a request that failed, the next one waits so long.
@@ -21,28 +21,11 @@ AGAIN_SECONDS = 0.2
 GONE_SECONDS = 5.0
 
 
-class Link:
-    """Rank 0's own, without a network in between."""
+class Link(threading.Thread):
+    """A request to rank 0's agent is always under way, held until there is news.
 
-    def __init__(self, config: Config, group: Group) -> None:
-        self.config, self.group = config, group
-
-    @property
-    def order(self) -> Order:
-        """The newest order."""
-        return self.group.order
-
-    def tell(self, number: int, state: str, failure: Mapping[str, Any] | None = None) -> None:
-        """Tell the group of this node."""
-        self.group.tell(self.config.node_rank, Node(number, state, failure))
-
-    def is_heard(self) -> bool:
-        """Whether rank 0's agent is there."""
-        return True
-
-
-class RemoteLink(threading.Thread):
-    """Another node's: a request to rank 0's agent is always under way, held until there is news."""
+    It is asked as rank 0's own `Group` is.
+    """
 
     def __init__(self, config: Config, token: str, host: str, on_order: Callable[[], None]) -> None:
         super().__init__(daemon=True, name="link")
@@ -54,10 +37,10 @@ class RemoteLink(threading.Thread):
         self.news = threading.Event()
         self.connection: socket.socket | None = None
 
-    def tell(self, number: int, state: str, failure: Mapping[str, Any] | None = None) -> None:
+    def tell(self, rank: int, node: Node) -> None:
         """Tell the group of this node; the request that is under way is taken back for it."""
         with self.lock:
-            self.node = Node(number, state, failure)
+            self.node = node
             self.news.set()
             if self.connection is not None:
                 self.heard_at = time.monotonic()  # until there is another connection

@@ -51,12 +51,6 @@ def is_alive(words: Sequence[str]) -> bool:
     return len(words) > 17 and (words[0] not in "ZX" or int(words[17]) > 1)
 
 
-def started_ticks(pid: int) -> int:
-    """The start of a process in ticks, since pids are used again; -1 where it is not known."""
-    words = stat_words(pid)
-    return int(words[19]) if len(words) > 19 and words[19].isdigit() else -1
-
-
 def prctl(option: int, value: int) -> bool:
     """Linux' prctl; False where it is refused, and elsewhere."""
     return LIBC is not None and LIBC.prctl(option, value, 0, 0, 0) == 0

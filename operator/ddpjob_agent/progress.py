@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
-from ddpjob_agent.processes import started_ticks
 from ddpjob_agent.records import (
     integer,
     names_in,
@@ -43,7 +42,7 @@ class Progress:
         self.first = (0.0, 0)  # monotonic seconds and step of the first report
         self.counted: int | None = None  # steps, by the hooks
         self.reports = Reports()  # of transformers' callback
-        self.signs: set[tuple[int, int, int, int]] = set()  # of life, by the hooks
+        self.signs: set[tuple[int, int, int]] = set()  # of life, by the hooks
         self.steps: dict[int, tuple[int, int | None, float]] = {}  # by pid; as in stepped
         self.moved: float | None = None  # monotonic seconds of the last new step, of either source
         self.warned: set[str] = set()
@@ -61,7 +60,7 @@ class Progress:
             if page.step != self.steps.get(page.pid, (0,))[0]:
                 self.steps[page.pid] = page.step, page.rank, time.time() - POLL_SECONDS
         shown = self.source != "file" and self.config.count_steps
-        signs = {(page.pid, page.started, page.step, page.others) for page in pages}
+        signs = {(page.pid, page.step, page.others) for page in pages}
         if signs != self.signs and (shown or self.config.hang_seconds):
             self.signs, self.moved = signs, now
         counted = counted_step(pages) if shown else None
@@ -167,13 +166,11 @@ class Counted:
     step: int
     rank: int | None
     local_rank: int | None
-    started: int
-    """In the ticks of /proc; -1 where they are not known."""
     others: int
     """Steps of optimizers that have made fewer than another one of the process."""
 
 
-PAGE, PAGE_MAGIC = struct.Struct("=qqqqqq"), 0x31424F4A504444
+PAGE, PAGE_MAGIC = struct.Struct("=qqqqq"), 0x31424F4A504444
 
 
 def read_pages(folder: str) -> list[Counted]:
@@ -183,10 +180,10 @@ def read_pages(folder: str) -> list[Counted]:
         with contextlib.suppress(OSError):
             content = read_bytes(os.path.join(folder, name), PAGE.size)
             if len(content) == PAGE.size:
-                magic, step, rank, local_rank, started, others = PAGE.unpack(content)
+                magic, step, rank, local_rank, others = PAGE.unpack(content)
                 if magic == PAGE_MAGIC and 0 < step <= STEPS:
                     ranks = integer(rank), integer(local_rank)
-                    pages.append(Counted(int(name[6:-5]), step, *ranks, started, others))
+                    pages.append(Counted(int(name[6:-5]), step, *ranks, others))
     return pages
 
 
@@ -195,11 +192,6 @@ def counted_step(pages: list[Counted]) -> int | None:
     counts = [(2**31 if p.local_rank is None else p.local_rank, p.step) for p in pages]
     lowest = min(counts)[0] if counts else 0
     return max((step for rank, step in counts if rank == lowest), default=None)
-
-
-def counting_pids(folder: str) -> list[int]:
-    """Pids of the processes that have made optimizer steps and still live."""
-    return [page.pid for page in read_pages(folder) if started_ticks(page.pid) == page.started]
 
 
 def metrics_text(page: Mapping[str, Any], job: str) -> str:

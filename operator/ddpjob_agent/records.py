@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -12,8 +11,6 @@ from typing import Any, Iterator  # noqa: UP035 - Python 3.8
 
 # A hook's record has two texts of 4000 characters; torchrun's has whole tracebacks of all ranks.
 RECORD_BYTES = 4 * 2**20
-# So many files of the run folder are read, which is the script's too.
-FILES = 200_000
 
 
 def read_json(path: str, limit: int) -> Any:
@@ -32,10 +29,10 @@ def read_json(path: str, limit: int) -> Any:
 
 
 def names_in(folder: str, pattern: str) -> list[str]:
-    """Names in `folder` that match, sorted, of its first FILES; none where there is no folder."""
+    """Names in `folder` that match, sorted; none where there is no folder."""
     found: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        found = [e.name for e in itertools.islice(entries, FILES) if re.fullmatch(pattern, e.name)]
+    with contextlib.suppress(OSError):
+        found = [name for name in os.listdir(folder) if re.fullmatch(pattern, name)]
     return sorted(found)
 
 

@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.cgroups import oom_kills
-from ddpjob_agent.config import NO_RENDEZVOUS, SAVED, USER_ERROR, Config, say
+from ddpjob_agent.config import NO_RENDEZVOUS, SAVED, Config, say
 from ddpjob_agent.environment import is_ip
 from ddpjob_agent.evidence import find_failures, gather
 from ddpjob_agent.failures import Failure
@@ -27,7 +27,6 @@ from ddpjob_agent.verdict import (
     judge_memory,
     judge_stop,
     judge_torchrun,
-    missing_script,
     refused,
     silent,
     termination_message,
@@ -72,7 +71,6 @@ class Round:
         self,
         config: Config,
         mode: str,
-        arguments: list[str],
         launcher: Launcher,
         *,
         on_start: Callable[[], None],
@@ -86,7 +84,7 @@ class Round:
 
         `silence` says who has not been heard for too long; "" while nobody is missed.
         """
-        self.config, self.mode, self.arguments = config, mode, arguments
+        self.config, self.mode = config, mode
         self.launcher, self.on_start, self.on_end = launcher, on_start, on_end
         self.is_over = is_over
         self.silence = silence
@@ -222,10 +220,6 @@ class Round:
         """The verdict on a launcher that nobody stopped."""
         if code == 0:
             return self.completed(now)
-        script = missing_script(self.arguments) if self.mode != "torchrun" else None
-        if script is not None and code == 2:  # Python says so itself, to nobody but the log
-            failure = Failure(f"no script {os.path.abspath(script)!r}", now, exit_code=2)
-            return Verdict("LaunchFailed", USER_ERROR, failure)
         if failures:
             workers = self.progress.workers()
             verdict = judge_failures(failures, self.config.nnodes == 1, workers)

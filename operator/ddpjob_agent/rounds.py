@@ -14,7 +14,7 @@ from ddpjob_agent.config import NO_RENDEZVOUS, Config, end_lines, say
 from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import CLEAN, ENDED, FAILED, RUNNING, Group, Node, failure_of
-from ddpjob_agent.link import Link, RemoteLink
+from ddpjob_agent.link import Link
 from ddpjob_agent.processes import Launcher
 from ddpjob_agent.progress import Progress
 from ddpjob_agent.round import Round
@@ -56,7 +56,7 @@ class Rounds:
         self.first, self.mode, self.arguments = config, mode, arguments
         self.launcher, self.setup = launcher, setup
         self.group: Group | None = None
-        self.link: Link | RemoteLink | None = None
+        self.link: Group | Link | None = None
         self.beats: Heartbeats | None = None
         self.token = config.token if config.in_place or config.node_timeout else ""
         self.round = self.make_round(config)
@@ -69,22 +69,19 @@ class Rounds:
 
         def begun() -> None:
             if self.link is not None:
-                self.link.tell(number, RUNNING)
+                self.link.tell(config.node_rank, Node(number, RUNNING))
             if self.beats is not None:
                 self.beats.begin()
 
         def ended() -> None:
             message = termination_message(completed(time.time()), self.round.page)
-            end = failure_of(0, message)
-            if self.link is not None:
-                self.link.tell(number, ENDED, end)
-            elif self.group is not None:  # which hears of no other node's
-                self.group.tell(config.node_rank, Node(number, ENDED, end))
+            group = self.link or self.group  # which may hear of no other node's
+            if group is not None:
+                group.tell(config.node_rank, Node(number, ENDED, failure_of(0, message)))
 
         return Round(
             config,
             self.mode,
-            self.arguments,
             self.launcher,
             on_start=begun,
             on_end=ended,
@@ -100,8 +97,7 @@ class Rounds:
         if config.node_rank == 0:
             self.group = Group(config.nnodes, wake_up)
         if config.in_place:
-            ours = self.group and Link(config, self.group)
-            self.link = ours or RemoteLink(config, self.token, master, wake_up)
+            self.link = self.group or Link(config, self.token, master, wake_up)
         if config.node_timeout:
             from ddpjob_agent.heartbeat import HeadHeartbeats, MemberHeartbeats
 
@@ -199,7 +195,8 @@ class Rounds:
         write_termination(log, message)
         # The log is emptied as the next round begins; for who looks into the pod.
         write_termination(os.path.join(self.first.run_dir, FAILURE), message)
-        self.link.tell(number, FAILED, failure_of(verdict.agent_exit, message))
+        failure = failure_of(verdict.agent_exit, message)
+        self.link.tell(self.first.node_rank, Node(number, FAILED, failure))
         self.drain()
         announce(verdict)
         self.is_told = True
@@ -224,7 +221,7 @@ class Rounds:
             self.round.progress = Progress(self.first.of_round(number))
             return problem
         if self.launcher.terminated_at is None and not self.silence():
-            link.tell(number, CLEAN)
+            link.tell(self.first.node_rank, Node(number, CLEAN))
         if self.wait(lambda: link.order.begun >= number, lambda: not link.is_heard()):
             return None
         stop, words = self.launcher.terminated_at, self.silence()

@@ -114,21 +114,6 @@ def judge_memory(verdict: Verdict, kills: int) -> Verdict:
     return Verdict("OOMKilled", OUT_OF_MEMORY, first)
 
 
-def missing_script(command: list[str]) -> str | None:
-    """The script that `command` wanted Python to run, if it wanted one and there is none."""
-    if not re.match(r"python[0-9.]*\Z", os.path.basename(command[0])):
-        return None
-    words = iter(command[1:])
-    for word in words:
-        if word in ("-m", "-c", "-"):
-            return None
-        if word in ("-W", "-X"):
-            next(words, None)
-        elif not word.startswith("-"):
-            return None if os.path.exists(word) else word
-    return None
-
-
 def judge_torchrun(error: Any, config: Config, code: int, now: float) -> Verdict:
     """The verdict on a torchrun that ended without a failed worker; `error` is its own."""
     if not isinstance(error, dict):

@@ -15,7 +15,7 @@ from typing import Any
 
 # "DDPJOB1". It and the places of the numbers in a page are as in progress.py.
 MAGIC = 0x31424F4A504444
-STEP, RANK, LOCAL_RANK, STARTED, OTHERS = 1, 2, 3, 4, 5
+STEP, RANK, LOCAL_RANK, OTHERS = 1, 2, 3, 4
 PAGE_BYTES = 4096
 
 
@@ -62,7 +62,6 @@ class StepCounter:
             memory = bytearray(PAGE_BYTES)
         self.page = memoryview(memory).cast("q")
         self.page[RANK], self.page[LOCAL_RANK] = self.ranks["rank"], self.ranks["local_rank"]
-        self.page[STARTED] = started_ticks()
         self.page[0] = MAGIC
 
 
@@ -86,12 +85,3 @@ def shared_page(path: str) -> Any:
     # used the number again.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(page))
     return page
-
-
-def started_ticks() -> int:
-    """The start of this process, as /proc counts; -1 where there is none."""
-    try:
-        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return -1

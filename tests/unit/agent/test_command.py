@@ -226,7 +226,7 @@ def test_folders_are_made_and_an_earlier_runs_files_are_gone(pods: Pods) -> None
     run = pods.root / "pod-0/run"
     run.mkdir(parents=True)
     (run / "progress.json").write_text('{"step": 99}')
-    page = struct.pack("=5q", ddpjob_counts.MAGIC, 99, 0, 0, -1)
+    page = struct.pack("=4q", ddpjob_counts.MAGIC, 99, 0, 0)
     (run / "steps-1.page").write_bytes(page)
     (run / "error-1.json").write_text('{"type": "ValueError", "message": "old"}')
     (run / "keep.txt").touch()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ddpjob_agent import link
-from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Order
-from ddpjob_agent.link import RemoteLink
+from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Node, Order
+from ddpjob_agent.link import Link
 from tests.unit.agent.samples import config, until
 
 HOST = "127.0.0.1"
@@ -79,18 +79,18 @@ def said(order: Order) -> bytes:
     return b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(order.to_json()).encode()
 
 
-Connect = Callable[..., tuple[RemoteLink, Head]]
+Connect = Callable[..., tuple[Link, Head]]
 
 
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[Connect]:
-    made: list[tuple[RemoteLink, Head]] = []
+    made: list[tuple[Link, Head]] = []
 
-    def run(answer: Callable[[dict[str, Any]], bytes | None]) -> tuple[RemoteLink, Head]:
+    def run(answer: Callable[[dict[str, Any]], bytes | None]) -> tuple[Link, Head]:
         head = Head(answer)
         changes = {"DDPJOB_NNODES": "3", "DDPJOB_NODE_RANK": "2"}
         ours = config(tmp_path, DDPJOB_AGENT_PORT=str(head.port), **changes)
-        made.append((RemoteLink(ours, "t0ken", HOST, lambda: None), head))
+        made.append((Link(ours, "t0ken", HOST, lambda: None), head))
         return made[-1]
 
     yield run
@@ -107,7 +107,7 @@ def hold(known: Order) -> Callable[[dict[str, Any]], bytes | None]:
 def test_a_node_tells_who_it_is_and_what_it_does(connect: Connect) -> None:
     node, head = connect(hold(Order(4, 3)))
     assert not node.is_alive(), "CoreDNS would remember a name that does not exist yet"
-    node.tell(0, RUNNING)
+    node.tell(2, Node(0, RUNNING))
     until(lambda: head.held)
     assert node.order == Order(4, 3)
     assert head.asked[0] == {
@@ -127,9 +127,9 @@ def test_news_take_back_the_request_that_is_held(
 ) -> None:
     monkeypatch.setattr(link, "HOLD_SECONDS", 1000.0)
     node, head = connect(hold(Order()))
-    node.tell(0, RUNNING)
+    node.tell(2, Node(0, RUNNING))
     until(lambda: len(head.held) == 1)
-    node.tell(0, FAILED, {"exit_code": 1, "message": {"message": "\u4e2d"}})
+    node.tell(2, Node(0, FAILED, {"exit_code": 1, "message": {"message": "\u4e2d"}}))
     until(lambda: len(head.held) == 2)
     assert [asked["state"] for asked in head.asked] == [RUNNING, FAILED]
     assert head.asked[1]["failure"]["message"] == {"message": "\u4e2d"}
@@ -138,12 +138,12 @@ def test_news_take_back_the_request_that_is_held(
 def test_rank_0_is_there_at_every_moment_while_requests_are_taken_back(connect: Connect) -> None:
     """A node that has failed gives up where it is not: each of its news ends a held request."""
     node, head = connect(hold(Order()))
-    node.tell(0, RUNNING)
+    node.tell(2, Node(0, RUNNING))
     until(lambda: head.held)
     node.heard_at = -1000.0  # the last answer came long ago, as answers do
     assert node.is_heard()
     for number in range(1, 200):
-        node.tell(number, CLEAN)
+        node.tell(2, Node(number, CLEAN))
         assert node.is_heard()
     until(lambda: head.asked[-1]["round"] == 199)
 
@@ -152,7 +152,7 @@ def test_rank_0_is_gone_some_time_after_its_connection_is(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, head = connect(hold(Order()))
-    node.tell(0, RUNNING)
+    node.tell(2, Node(0, RUNNING))
     until(lambda: head.held)
     node.heard_at = -1000.0
     head.close()
@@ -179,7 +179,7 @@ def test_who_refuses_or_answers_with_anything_else_counts_as_gone(
 ) -> None:
     monkeypatch.setattr(link, "AGAIN_SECONDS", 0.01)
     node, head = connect(lambda asked: answer)
-    node.tell(0, RUNNING)
+    node.tell(2, Node(0, RUNNING))
     until(lambda: len(head.asked) > 3)  # it goes on asking
     monkeypatch.setattr(link, "GONE_SECONDS", 0.3)
     until(lambda: not node.is_heard())
@@ -193,6 +193,6 @@ def test_who_takes_a_request_and_says_nothing_counts_as_gone_in_the_end(
     monkeypatch.setattr(link, "HOLD_SECONDS", 0.2)
     monkeypatch.setattr(link, "GONE_SECONDS", 0.4)
     node, head = connect(lambda asked: None)
-    node.tell(0, RUNNING)
+    node.tell(2, Node(0, RUNNING))
     until(lambda: not node.is_heard())
     assert head.held

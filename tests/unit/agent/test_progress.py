@@ -12,7 +12,6 @@ from ddpjob_agent.hooks import ddpjob_counts
 from ddpjob_agent.progress import (
     Progress,
     counted_step,
-    counting_pids,
     metrics_text,
     read_pages,
 )
@@ -135,8 +134,8 @@ def count(folder: Path, pid: int, *, step: int, local_rank: int | None) -> Path:
     (folder / "run").mkdir(exist_ok=True)
     path = folder / "run" / f"steps-{pid}.page"
     rank = -1 if local_rank is None else local_rank
-    page = [ddpjob_counts.MAGIC, step, rank, rank, ddpjob_counts.started_ticks()]
-    path.write_bytes(struct.pack("=5q", *page).ljust(ddpjob_counts.PAGE_BYTES, b"\0"))
+    page = [ddpjob_counts.MAGIC, step, rank, rank]
+    path.write_bytes(struct.pack("=4q", *page).ljust(ddpjob_counts.PAGE_BYTES, b"\0"))
     return path
 
 
@@ -169,14 +168,6 @@ def test_pages_that_a_script_has_spoilt_cost_neither_the_others_nor_the_agent(
     (run / "steps-10.page").symlink_to("steps-10.page")
     (run / f"steps-{'9' * 200}.page").touch()
     assert counted(tmp_path) == 3
-
-
-def test_a_page_belongs_to_its_process_not_to_the_next_one_with_that_pid(tmp_path: Path) -> None:
-    own = count(tmp_path, os.getpid(), step=3, local_rank=0)
-    run = str(tmp_path / "run")
-    assert counting_pids(run) == [os.getpid()]
-    own.rename(own.with_name("steps-1.page"))
-    assert counting_pids(run) == []
 
 
 def test_the_scripts_own_file_comes_before_counted_steps(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
 """Nodes that do not hear each other any more: agents as processes, stopped and let go on."""
 
-import json
 import math
 import re
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,7 +12,8 @@ import psutil
 import pytest
 
 from tests import agentpod
-from tests.agentpod import TOKEN, Pod, Pods, archive_with
+from tests.agentpod import Pod, Pods, archive_with
+from tests.trainer.rounds import Operator
 from tests.unit.agent.scripts import script
 
 TIMEOUT = 5
@@ -80,26 +79,6 @@ def send(pod: Pod, number: int) -> None:
             process.send_signal(number)
 
 
-class Operator:
-    """Asks rank 0's agent as the operator does."""
-
-    def __init__(self, head: Pod) -> None:
-        self.head, self.page = head, {"serial": 0, "stamp": 0.0}
-
-    def ask(self, *, round: int = 0, hold: int = 0) -> dict[str, Any]:
-        page = self.page
-        query = f"round={round}&after={page['serial']}&hold={hold}&ends=0"
-        heard = f"&heard={page['stamp']!r}" if "stamp" in page else ""
-        self.page = json.loads(self.head.get(f"/group?{query}{heard}", TOKEN))
-        return self.page
-
-    def until(self, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        deadline = time.monotonic() + agentpod.DEADLINE
-        while not holds(page := self.ask(hold=1)):
-            assert time.monotonic() < deadline, (page, self.head.log)
-        return page
-
-
 def unheard(page: dict[str, Any]) -> dict[int, float]:
     """By node rank, for how many seconds."""
     return {each["node_rank"]: each["seconds"] for each in page["unheard"]}
@@ -127,7 +106,7 @@ def assert_silent(pod: Pod, message: str) -> None:
 def test_a_node_that_is_stopped_is_missed_and_ends_when_it_goes_on(pods: Pods) -> None:
     first, second, third = start(pods, 3)
     operator = Operator(first)
-    assert operator.ask()["unheard"] == []
+    assert operator.ask(0)["unheard"] == []
     send(second, signal.SIGSTOP)
     page = operator.until(unheard)
     assert unheard(page).keys() == {1} and unheard(page)[1] >= 2
@@ -136,12 +115,12 @@ def test_a_node_that_is_stopped_is_missed_and_ends_when_it_goes_on(pods: Pods) -
     send(second, signal.SIGCONT)
     assert_silent(second, LOST)
     assert lives(first) and lives(third)
-    assert unheard(operator.ask()).keys() == {1}, "it is not heard again"
+    assert unheard(operator.ask(0)).keys() == {1}, "it is not heard again"
 
 
 def test_where_rank_0_is_stopped_the_others_end_and_so_does_it(pods: Pods) -> None:
     first, second, third = start(pods, 3)
-    Operator(first).ask()
+    Operator(first).ask(0)
     send(first, signal.SIGSTOP)
     assert_silent(second, LOST)
     assert_silent(third, LOST)
@@ -156,7 +135,7 @@ def test_who_ends_in_order_is_not_missed(pods: Pods, leaver: int) -> None:
     assert started[leaver].wait() == 1
     stays = started[1 - leaver]
     if leaver == 1:
-        assert Operator(stays).ask()["unheard"] == []
+        assert Operator(stays).ask(0)["unheard"] == []
     else:
         stays.until(lambda: "unheard_seconds" not in stays.progress())
     end(stays, f"time.sleep({1.5 * TIMEOUT})")
@@ -170,7 +149,7 @@ def test_with_restarts_in_place_a_failed_node_still_waits(pods: Pods) -> None:
     operator.until(lambda page: page["failures"])
     time.sleep(1.5 * TIMEOUT)  # it is heard meanwhile
     (second.folder / "end").unlink()
-    operator.ask(round=1)
+    operator.go_on()
     for pod in (first, second):
         pod.until(partial(trains, pod, 1))
 
@@ -193,7 +172,7 @@ def test_a_node_that_is_clean_ends_too(pods: Pods) -> None:
     end(second, "sys.exit(3)")
     operator.until(lambda page: page["failures"])
     third.process.send_signal(signal.SIGSTOP)
-    operator.ask(round=1)
+    operator.go_on()
     first.until(lambda: not psutil.Process(first.process.pid).children())
     send(first, signal.SIGSTOP)
     assert_silent(second, LOST)
@@ -205,4 +184,4 @@ def test_without_a_timeout_nobody_is_missed(pods: Pods) -> None:
     for pod in (first, second):
         assert "unheard_seconds" not in pod.progress()
         assert psutil.Process(pod.process.pid).net_connections("udp") == []
-    assert not {"stamp", "unheard"} & Operator(first).ask().keys()
+    assert not {"stamp", "unheard"} & Operator(first).ask(0).keys()

@@ -15,29 +15,11 @@ from ddpjob_agent.verdict import (
     Verdict,
     judge_failures,
     judge_memory,
-    missing_script,
     signal_number,
     termination_message,
     write_termination,
 )
 from tests.unit.agent.samples import config
-
-
-@pytest.mark.parametrize(
-    ("command", "script"),
-    [
-        (["python3", "-u", "no/such.py", "--lr", "1"], "no/such.py"),
-        (["/usr/bin/python3.12", "-X", "dev", "-W", "error", "no/such.py"], "no/such.py"),
-        (["python3", __file__], None),
-        (["python", "-m", "no.such"], None),
-        (["python3", "-u"], None),
-        (["bash", "no/such.sh"], None),
-    ],
-)
-def test_a_script_that_python_would_not_find_is_known(
-    command: list[str], script: str | None
-) -> None:
-    assert missing_script(command) == script
 
 
 def test_the_worst_summary_fits_and_a_traceback_keeps_its_end() -> None:
