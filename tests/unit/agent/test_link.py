@@ -1,10 +1,9 @@
 """How a node is in touch with rank 0's agent, and when that agent counts as gone."""
 
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,61 +17,41 @@ from tests.unit.agent.samples import config, until
 HOST = "127.0.0.1"
 
 
-class Head:
+class Head(ThreadingHTTPServer):
     """Rank 0's agent as a node sees it; `answer` is what it sends to a request, None: hold it."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], bytes | None]) -> None:
+        super().__init__((HOST, 0), Request)
         self.answer = answer
         self.asked: list[dict[str, Any]] = []
-        self.heads: list[str] = []
-        self.held: list[socket.socket] = []
-        self.listener = socket.create_server((HOST, 0))
-        self.port = self.listener.getsockname()[1]
-        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.tokens: list[str] = []
+        self.held: list[Request] = []
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         self.thread.start()
 
-    def serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            head, body = read_request(connection)
-            answer = None
-            if body:
-                self.heads.append(head.decode())
-                self.asked.append(json.loads(body))
-                answer = self.answer(self.asked[-1])
-            if body and answer is None:
-                self.held.append(connection)
-                continue
-            with suppress(OSError):  # perhaps the node has taken its request back
-                connection.sendall(answer or b"")
-            connection.close()
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A node may take its request back."""
 
     def close(self) -> None:
-        with suppress(OSError):
-            self.listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
-        self.thread.join(60)
-        self.listener.close()
-        for connection in self.held:
-            connection.close()
+        self.shutdown()
+        self.is_over.set()
+        self.server_close()
 
 
-def read_request(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Its head and its body; no body where it was taken back."""
-    content = b""
-    while True:
-        head, end, body = content.partition(b"\r\n\r\n")
-        if end and len(body) >= int(head.partition(b"Content-Length: ")[2].split()[0]):
-            return head, body
-        try:
-            part = connection.recv(65536)
-        except OSError:
-            part = b""
-        if not part:
-            return content, b""
-        content += part
+class Request(BaseHTTPRequestHandler):
+    server: Head
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.tokens.append(f"{self.path} {self.headers['Authorization']}")
+        self.server.asked.append(asked)
+        answer = self.server.answer(asked)
+        if answer is None:
+            self.server.held.append(self)
+            self.server.is_over.wait()
+        else:
+            self.wfile.write(answer)
 
 
 def said(order: Order) -> bytes:
@@ -89,7 +68,7 @@ def connect(tmp_path: Path) -> Iterator[Connect]:
     def run(answer: Callable[[dict[str, Any]], bytes | None]) -> tuple[Link, Head]:
         head = Head(answer)
         changes = {"DDPJOB_NNODES": "3", "DDPJOB_NODE_RANK": "2"}
-        ours = config(tmp_path, DDPJOB_AGENT_PORT=str(head.port), **changes)
+        ours = config(tmp_path, DDPJOB_AGENT_PORT=str(head.server_port), **changes)
         made.append((Link(ours, "t0ken", HOST, lambda: None), head))
         return made[-1]
 
@@ -118,8 +97,7 @@ def test_a_node_tells_who_it_is_and_what_it_does(connect: Connect) -> None:
         "failure": None,
         "known": Order().to_json(),
     }
-    assert "POST /member HTTP/1.1\r\n" in head.heads[0]
-    assert "\r\nAuthorization: Bearer t0ken" in head.heads[0]
+    assert head.tokens[0] == "/member Bearer t0ken"
 
 
 def test_news_take_back_the_request_that_is_held(
