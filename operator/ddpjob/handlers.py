@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import kopf
@@ -212,14 +212,6 @@ def raise_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def kopf_identity() -> Any:
-    """Return a name for kopf's peering, which is off.
-
-    kopf's own name needs the name of the user, and uid 10001 has none.
-    """
-    return "ddpjob"
-
-
 def main() -> None:
     """Run the operator until SIGTERM."""
     options = parse()
@@ -240,7 +232,8 @@ def main() -> None:
         loop=uvloop.new_event_loop(),
         registry=registry,
         standalone=True,
-        identity=kopf_identity(),
+        # For its peering, which is off. Its own name needs the user's, and uid 10001 has none.
+        identity=cast(Any, "ddpjob"),
         clusterwide=not options.namespace,
         namespaces=options.namespace or (),
     )

@@ -8,8 +8,7 @@ deep parts are cut off. The rest is still too deep for a job, so the job is refu
 import asyncio
 import gc
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import orjson
@@ -49,10 +48,16 @@ def is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
 
 def read_json(text: bytes) -> Any:
     """Return the parsed `text` without its too deep parts. Raises orjson.JSONDecodeError."""
-    if len(text) <= LARGE:
+    # Garbage collection would look through much of it again and again: half a million empty lists
+    # take six times as long.
+    collects = len(text) > LARGE and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
         return _parsed(text)
-    with _uncollected():
-        return _parsed(text)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _parsed(text: bytes) -> Any:
@@ -68,21 +73,6 @@ async def aside(large: bool, work: Callable[P, T], *args: P.args, **options: P.k
     Python changes threads every 5 ms, except within a single call of a library.
     """
     return await asyncio.to_thread(work, *args, **options) if large else work(*args, **options)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """A block without garbage collection, where much JSON becomes objects.
-
-    It would look through them again and again: half a million empty lists take six times as long.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def write_json(value: Any) -> bytes:

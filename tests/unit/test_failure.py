@@ -33,15 +33,6 @@ def test_a_failed_rank_raises_the_attempt_before_anything_is_deleted() -> None:
     assert not step.delete and not step.create
 
 
-def test_many_failed_ranks_are_one_failure() -> None:
-    pods = [failed(rank, summary(rank=rank)) for rank in range(8)]
-    first = started(*(pod(rank) for rank in range(8)), nnodes=8)
-    once = write(first, *pods)
-    assert (once.status.restarts, once.status.budget.charged) == (1, 1)
-    again = write(once, *pods)
-    assert (again.status.restarts, again.status.budget.charged) == (1, 1)
-
-
 @pytest.mark.parametrize("allowed", [0, 1, 3])
 def test_the_job_fails_at_exactly_max_restarts(allowed: int) -> None:
     current = job(failurePolicy={"maxRestarts": allowed})
@@ -197,12 +188,6 @@ def test_a_group_that_was_never_whole_is_not_charged_for_waiting() -> None:
     assert decide(asked, see(alone, pod(1)), NOW).status.budget.charged == 1
 
 
-def test_a_pod_that_is_gone_restarts_the_group_uncharged() -> None:
-    status = decide(started(), see(running(0)), NOW).status
-    assert status.attempt == 1 and status.restarts == 1 and status.budget.charged == 0
-    assert status.failure and status.failure.reason == "ResultUnknown"
-
-
 def test_pods_are_confirmed_before_a_missing_one_counts_as_gone() -> None:
     whole = write(started(), running(0), running(1))
     step = decide(whole, see(running(0), confirmed=False), NOW)
@@ -214,13 +199,6 @@ def test_pods_are_confirmed_before_a_missing_one_counts_as_gone() -> None:
     suspended = write(leaving)
     assert suspended.status.state == "Suspended"
     assert not decide(suspended, see(confirmed=False), NOW).confirm, "at rest nothing is asked"
-
-
-def test_a_pod_that_somebody_deletes_restarts_the_group_uncharged() -> None:
-    noise = failed(0, summary(rank=0, peer=True))
-    status = decide(started(), see(noise, running(1, deleting=True)), NOW).status
-    assert status.failure and status.failure.reason == "PodDeleted"
-    assert status.budget.charged == 0
 
 
 def test_a_known_pod_that_is_gone_before_all_are_there_restarts_the_group() -> None:

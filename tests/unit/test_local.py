@@ -45,39 +45,6 @@ async def take(events: AsyncIterator[WatchEvent], count: int) -> list[WatchEvent
         return [await anext(events) for _ in range(count)]
 
 
-async def test_is_a_cluster() -> None:
-    cluster: Cluster = local()
-    await cluster.close()
-
-
-async def test_a_new_object_gets_what_the_server_sets_and_no_status() -> None:
-    cluster = local()
-    made = await cluster.create(DDPJOBS, "default", {**job(uid="mine"), "status": {"state": "x"}})
-    meta = made["metadata"]
-    assert (meta["generation"], meta["namespace"], meta["resourceVersion"]) == (1, "default", "1")
-    assert meta["uid"] != "mine" and meta["creationTimestamp"] == "2026-01-02T12:00:00Z"
-    assert "status" not in made and (made["apiVersion"], made["kind"]) == (
-        "ddpjob.dev/v1alpha1",
-        "DDPJob",
-    )
-
-
-async def test_a_new_pod_is_pending_and_bound() -> None:
-    made = await local(node_name="here").create(
-        PODS, "default", {**pod(), "status": {"phase": "X"}}
-    )
-    assert made["status"]["phase"] == "Pending" and made["spec"]["nodeName"] == "here"
-
-
-async def test_a_taken_name_conflicts_and_says_so() -> None:
-    cluster = local()
-    await cluster.create(PODS, "default", pod())
-    await cluster.create(PODS, "other", pod())
-    with pytest.raises(Conflict) as raised:
-        await cluster.create(PODS, "default", pod())
-    assert raised.value.reason == "AlreadyExists"
-
-
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\n"])
 async def test_a_name_that_is_no_dns_name_is_refused(name: str) -> None:
     with pytest.raises(Refused, match="metadata.name"):
@@ -179,13 +146,6 @@ async def test_a_pod_is_marked_first_and_gone_when_its_node_says_so() -> None:
     assert await names(cluster) == []
 
 
-async def test_a_finished_pod_is_gone_at_once() -> None:
-    cluster = local()
-    made = await cluster.create(PODS, "default", pod())
-    made = await cluster.update_status(PODS, "default", {**made, "status": {"phase": "Failed"}})
-    assert await cluster.delete(PODS, "default", "p", uid=made["metadata"]["uid"]) is None
-
-
 async def test_what_an_object_owned_goes_with_it_and_pods_keep_their_grace() -> None:
     cluster = local()
     parent = await cluster.create(DDPJOBS, "default", job())
@@ -200,15 +160,6 @@ async def test_what_an_object_owned_goes_with_it_and_pods_keep_their_grace() -> 
     pods = (await cluster.list(PODS, namespace="default")).items
     marked = [p["metadata"]["name"] for p in pods if "deletionTimestamp" in p["metadata"]]
     assert marked == ["child"]
-
-
-async def test_a_child_created_after_its_owner_went_is_collected() -> None:
-    cluster = local()
-    parent = await cluster.create(DDPJOBS, "default", job())
-    await cluster.delete(DDPJOBS, "default", "digits", uid=parent["metadata"]["uid"])
-    config = {"metadata": {"name": "c", "ownerReferences": [owner(parent)]}}
-    await cluster.create(CONFIGMAPS, "default", config)
-    assert await names(cluster, CONFIGMAPS) == []
 
 
 @pytest.mark.parametrize(
