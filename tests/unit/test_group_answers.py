@@ -39,12 +39,12 @@ async def test_the_largest_failure_reaches_the_operator_in_any_script(
     serve(ours, Pages(lambda: page, lambda: "", group, "t0ken"))
     pod = replace(running(0), ip="127.0.0.1", agent_port=port, token="t0ken")
     async with session(60) as http:
-        answer = await fetch_group(http, pod, Order(0), None, 0)
+        answer = await fetch_group(http, pod, Order(0), 0)
         other = replace(pod, token="other")
-        assert await fetch_group(http, other, Order(0), None, 0) is None
-    assert answer is not None and answer.report is not None and answer.report.step == 3
-    assert 9 <= len(answer.group.failures) < 32  # those that explain most
-    for told in answer.group.failures:
+        assert await fetch_group(http, other, Order(0), 0) is None
+    assert answer is not None and answer.progress is not None and answer.progress.step == 3
+    assert 9 <= len(answer.group().failures) < 32  # those that explain most
+    for told in answer.group().failures:
         read = read_termination(replace(pod, message=told.message))
         assert read is not None and read.rank == told.rank
         assert read.message and set(read.message) == {letter}

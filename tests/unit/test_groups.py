@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ddpjob.controller import groups, silence
 from ddpjob.controller.agenthttp import MAX_BYTES, session
-from ddpjob.controller.groups import Answer, Groups, fetch_group
+from ddpjob.controller.groups import GroupPage, Groups, fetch_group
 from ddpjob.controller.memory import Head, JobRecord, Order, job_record
 from ddpjob.controller.silence import Silence
 from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
@@ -74,18 +74,19 @@ async def serving() -> AsyncIterator[Agent]:
         await runner.cleanup()
 
 
-async def fetched(agent: Agent, last: Answer | None = None) -> Answer | None:
+async def fetched(agent: Agent, last: GroupPage | None = None) -> GroupPage | None:
+    after, heard = (last.serial, last.stamp) if last else (0, None)
     async with session(5) as http:
-        return await fetch_group(http, agent.pod, Order(2), last, 0)
+        return await fetch_group(http, agent.pod, Order(2), 0, after=after, heard=heard)
 
 
 async def test_an_answer_says_how_all_nodes_are() -> None:
     async with serving() as agent:
-        answer = await fetched(agent, Answer(4, GroupReport(0, 2, False), None))
+        answer = await fetched(agent)
     assert answer is not None and answer.serial == 5
-    assert answer.group == GroupReport(0, 2, True, (NodeReport(1, 1, MESSAGE),))
-    assert answer.report is not None and (answer.report.step, answer.report.round) == (7, 2)
-    assert agent.asked == [{"round": "2", "after": "4", "hold": "0", "ends": "0"}]
+    assert answer.group() == GroupReport(0, 2, True, (NodeReport(1, 1, MESSAGE),))
+    assert answer.progress is not None and (answer.progress.step, answer.progress.round) == (7, 2)
+    assert agent.asked == [{"round": "2", "after": "0", "hold": "0", "ends": "0"}]
     assert agent.tokens == [f"Bearer {TOKEN}"]
 
 
@@ -134,7 +135,9 @@ async def test_an_answer_names_the_nodes_that_are_not_heard_and_is_acknowledged(
             "unheard": [{"node_rank": 3, "seconds": 6.5}, {"node_rank": 1, "seconds": 6}],
         }
         answer = await fetched(agent)
-        assert answer is not None and answer.unheard == {3: 6.5, 1: 6.0}
+        assert answer is not None
+        unheard = {each.node_rank: each.seconds for each in answer.unheard}
+        assert unheard == {3: 6.5, 1: 6.0}
         await fetched(agent, answer)
     assert [query.get("heard") for query in agent.asked] == [None, "17.25"]
 
@@ -153,7 +156,7 @@ async def test_a_message_that_is_no_agents_is_empty(message: dict[str, Any]) -> 
         agent.page = {**PAGE, **failures({"message": message}, {})}
         answer = await fetched(agent)
     assert answer is not None
-    assert answer.group.failures == (NodeReport(1, 1, "{}"), NodeReport(1, 1, MESSAGE))
+    assert answer.group().failures == (NodeReport(1, 1, "{}"), NodeReport(1, 1, MESSAGE))
 
 
 async def test_a_refusal_is_none() -> None:

@@ -9,9 +9,8 @@ import asyncio
 import math
 import resource
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
@@ -19,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from ddpjob.controller.agenthttp import AgentHttp
 from ddpjob.controller.memory import Desk, Head, Order
 from ddpjob.controller.silence import LOOK_SECONDS, Silence, pause_after
-from ddpjob.plan.model import GroupReport, NodeReport, PodRecord, Report
+from ddpjob.plan.model import GroupReport, NodeReport, PodRecord
 from ddpjob.plan.termination import AgentReport, TerminationMessage
 from ddpjob.settings import Settings
 
@@ -60,7 +59,7 @@ class _Unheard(_Hostile):
     seconds: Annotated[float, Field(ge=0, lt=2**31)]
 
 
-class _Page(AgentReport):
+class GroupPage(AgentReport):
     """The answer at `/group`."""
 
     serial: Number
@@ -68,9 +67,12 @@ class _Page(AgentReport):
     failures: Annotated[list[_Failure], Field(max_length=64), FailFast()] = []
     progress: AgentReport | None = None
     stamp: Annotated[float, Field(ge=0, lt=2**53)] | None = None
+    """The agent's own time, which tells it that it is heard once it comes back."""
     unheard: Annotated[list[_Unheard], Field(max_length=64), FailFast()] = []
+    """The nodes that it has not heard lately."""
 
     def group(self) -> GroupReport:
+        """Return what the page says of the nodes' ranks."""
         return GroupReport(
             attempt=self.attempt,
             round=self.round,
@@ -86,26 +88,14 @@ class _Page(AgentReport):
         )
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What one request has brought."""
-
-    serial: int
-    group: GroupReport
-    report: Report | None
-    stamp: float | None = None
-    """The agent's own time, which tells it that it is heard once it comes back."""
-    unheard: Mapping[int, float] = field(default_factory=dict)
-    """Seconds for which rank 0's agent has not heard nodes, by their ranks."""
-
-
 class _Talk:
     """The request to one agent, and the order that it carries."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.last: Answer | None = None
-        self.request: asyncio.Task[Answer | None] | None = None
+        self.serial = 0
+        self.stamp: float | None = None
+        self.request: asyncio.Task[GroupPage | None] | None = None
         self.missed = 0  # requests without an answer, in a row
         self._spent, self._at = 0.0, time.monotonic()
 
@@ -174,13 +164,14 @@ class Groups:
             if not head.pod.token:
                 token = await self._desk.old_token(head.job, head.pod)
                 head = head._replace(pod=replace(head.pod, token=token))
-            answer = await self._ask(http, head, talk)
-            if answer is not None:
-                talk.last, talk.missed = answer, 0
-                self._silence.heard(head, answer.unheard)
-                self._desk.take_reports(head.job, answer.report, answer.group)
+            page = await self._ask(http, head, talk)
+            if page is not None:
+                talk.serial, talk.stamp, talk.missed = page.serial, page.stamp, 0
+                self._silence.heard(head, {each.node_rank: each.seconds for each in page.unheard})
+                report = page.progress.report() if page.progress else None
+                self._desk.take_reports(head.job, report, page.group())
 
-    async def _ask(self, http: AgentHttp, head: Head, talk: _Talk) -> Answer | None:
+    async def _ask(self, http: AgentHttp, head: Head, talk: _Talk) -> GroupPage | None:
         """Return the answer; None if there is none, or the order has changed meanwhile."""
         is_held, pod = self._held < self._most_held, head.pod
         seconds = self._settings.progress_poll
@@ -192,7 +183,7 @@ class Groups:
         self._held += is_held
         async with nullcontext() if is_held else self._at_once:
             talk.request = asyncio.create_task(
-                fetch_group(http, pod, talk.order, talk.last, seconds)
+                fetch_group(http, pod, talk.order, seconds, after=talk.serial, heard=talk.stamp)
             )
             try:
                 answer = await talk.request
@@ -223,26 +214,24 @@ def knows_all(pod: PodRecord) -> bool:
 
 
 async def fetch_group(
-    http: AgentHttp, pod: PodRecord, order: Order, last: Answer | None, seconds: float
-) -> Answer | None:
-    """Give an agent an order, and return what it answers once there is more than in `last`.
+    http: AgentHttp,
+    pod: PodRecord,
+    order: Order,
+    seconds: float,
+    *,
+    after: int = 0,
+    heard: float | None = None,
+) -> GroupPage | None:
+    """Give an agent an order, and return its answer once there is more than the one `after`.
 
-    It is to wait for news for so many seconds. Returns None if it does not answer, or not as the
-    agent of this pod.
+    It is to wait for news for so many seconds; `heard` is the stamp of that answer. Returns None if
+    it does not answer, or not as the agent of this pod.
     """
-    hold, after = math.ceil(seconds), last.serial if last else 0
+    hold = math.ceil(seconds)
     query = f"round={order.round}&after={after}&hold={hold}&ends={int(order.ends)}"
-    if last and last.stamp is not None:
-        query += f"&heard={last.stamp!r}"
+    if heard is not None:
+        query += f"&heard={heard!r}"
     headers = {"Authorization": f"Bearer {pod.token}"}
     within = hold + LATE_SECONDS if pod.node_timeout or not hold else REQUEST_SECONDS
-    page = await http.read(pod, f"/group?{query}", _Page, headers, within)
-    if page is None or not page.is_of(pod):
-        return None
-    return Answer(
-        page.serial,
-        page.group(),
-        page.progress.report() if page.progress else None,
-        page.stamp,
-        {each.node_rank: each.seconds for each in page.unheard},
-    )
+    page = await http.read(pod, f"/group?{query}", GroupPage, headers, within)
+    return page if page is not None and page.is_of(pod) else None
