@@ -51,7 +51,10 @@ class Watched(LocalCluster):
         self.crashed: asyncio.Event = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
+    async def write(
+        self, verb: str, resource: Resource, name: str, sent: Body
+    ) -> AsyncIterator[None]:
+        """A write of the operator's; `sent` is a body, or the options of a deletion."""
         if self.crashed.is_set():
             raise Crash
         self.writes[verb, resource.kind, name] += 1
@@ -87,28 +90,31 @@ class OperatorView:
     async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
         if resource.kind == "Event":
             return await self._cluster.create(resource, namespace, body)
-        name = _name(body)
-        async with self._cluster.write("create", resource, name):
+        sent = _read(body)
+        async with self._cluster.write("create", resource, sent["metadata"]["name"], sent):
             return await self._cluster.create(resource, namespace, body)
 
     async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
-        async with self._cluster.write("delete", resource, name):
+        grace = options.get("grace_seconds")
+        sent = {"preconditions": {"uid": options.get("uid")}}
+        sent |= {} if grace is None else {"gracePeriodSeconds": grace}
+        async with self._cluster.write("delete", resource, name, sent):
             return await self._cluster.delete(resource, namespace, name, **options)
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Any) -> Body:
-        async with self._cluster.write("patch", resource, name):
+        async with self._cluster.write("patch", resource, name, _read(body)):
             return await self._cluster.patch(resource, namespace, name, body)
 
     async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
         if resource == DDPJOBS:
             api.Status.model_validate(body["status"])  # or the API server would refuse it
-        async with self._cluster.write("status", resource, body["metadata"]["name"]):
+        async with self._cluster.write("status", resource, body["metadata"]["name"], body):
             return await self._cluster.update_status(resource, namespace, body)
 
 
-def _name(body: bytes | Mapping[str, Any]) -> str:
-    parsed = orjson.loads(body) if isinstance(body, bytes) else body
-    return str(parsed["metadata"]["name"])
+def _read(body: bytes | Mapping[str, Any]) -> Body:
+    found: Body = orjson.loads(body) if isinstance(body, bytes) else dict(body)
+    return found
 
 
 def admit(resource: Resource, body: Body) -> Body:

@@ -1,12 +1,10 @@
 """The embedded cluster with a trail of every change, the operator's own marked."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, cast
-
-import orjson
 
 from ddpjob import names
 from ddpjob.cluster import Resource, WatchEvent
@@ -81,16 +79,22 @@ class Trailed(Watched):
         return [entry for entry in self.trail if isinstance(entry, Entry)]
 
     @asynccontextmanager
-    async def write(self, verb: str, resource: Resource, name: str) -> AsyncIterator[None]:
+    async def write(
+        self, verb: str, resource: Resource, name: str, sent: Body
+    ) -> AsyncIterator[None]:
         number = sum(self.writes.values()) + 1
         fault = self.fault if self.fault and self.fault.number == number else None
-        async with super().write(verb, resource, name):
+        async with super().write(verb, resource, name, sent):
             if fault and fault.kind == "500":
                 await asyncio.sleep(SICK_SECONDS if verb == "status" else 0)
                 raise cluster_error(500, "InternalError", "the API server is out of sorts")
             if fault and fault.kind == "conflict":
                 raise cluster_error(409, "Conflict", "somebody was faster")
-            yield
+            token = _request.set((verb, sent))
+            try:
+                yield
+            finally:
+                _request.reset(token)
             if fault and fault.where == "view":
                 self.view_until = asyncio.get_running_loop().time() + BLIND_SECONDS
             if fault and fault.kind == "lost-answer":
@@ -109,36 +113,3 @@ class _TrailedView(OperatorView):
                 if cluster.fault and cluster.fault.kind == "gone":
                     raise cluster_error(410, "Expired", "too old resource version")
             yield event
-
-    async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
-        async with _asked("create", _read(body)):
-            return await super().create(resource, namespace, body)
-
-    async def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> Any:
-        grace = options.get("grace_seconds")
-        sent = {"preconditions": {"uid": options.get("uid")}}
-        sent |= {} if grace is None else {"gracePeriodSeconds": grace}
-        async with _asked("delete", sent):
-            return await super().delete(resource, namespace, name, **options)
-
-    async def patch(self, resource: Resource, namespace: str, name: str, body: Any) -> Body:
-        async with _asked("patch", _read(body)):
-            return await super().patch(resource, namespace, name, body)
-
-    async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
-        async with _asked("status", _read(body)):
-            return await super().update_status(resource, namespace, body)
-
-
-@asynccontextmanager
-async def _asked(verb: str, sent: Body) -> AsyncIterator[None]:
-    token = _request.set((verb, sent))
-    try:
-        yield
-    finally:
-        _request.reset(token)
-
-
-def _read(body: bytes | Mapping[str, Any]) -> Body:
-    found: Body = orjson.loads(body) if isinstance(body, bytes) else dict(body)
-    return found
