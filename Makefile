@@ -85,7 +85,7 @@ coverage: $(DEV_STAMP) ## How much of the judging parts the tests run within the
 	@for part in ddpjob/{plan,api,pods,controller}/\* ddpjob_agent/{evidence,verdict,failures,records,hangs}.py; do \
 	  printf '%-25s %s %%\n' "$$part" "$$($(VENV)/bin/coverage report --format=total --precision=1 --include="operator/$$part")"; done
 
-weight: $(DEV_STAMP) ## Lines, files and circles of imports, and the tests' seconds; writes tables of CONTRIBUTING.md
+weight: $(DEV_STAMP) ## Lines and files, and the tests' seconds; writes tables of CONTRIBUTING.md
 	$(PY) -m tests.weight
 
 mutants: $(DEV_STAMP) ## Wrong operators, each of which the tests must notice; MUTANTS='ghosts budget' picks

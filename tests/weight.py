@@ -16,9 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import grimp
-import networkx
-
 from tests.cluster.tiers import ROOT, TIERS
 from tests.depths import DEPTHS
 from tests.parts import with_part
@@ -51,18 +48,6 @@ def rows() -> Iterator[tuple[str, list[Path]]]:
         yield f"tests/{tier}", [f for f in files if (ROOT / "tests" / tier) in f.parents]
 
 
-def circles() -> list[list[str]]:
-    """Groups of modules that import each other, also inside functions and for types alone."""
-    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=False, cache_dir=None)
-    arrows = networkx.DiGraph(
-        (module, other)
-        for module in graph.modules
-        for other in graph.find_modules_directly_imported_by(module)
-    )
-    found = networkx.strongly_connected_components(arrows)
-    return sorted(sorted(group) for group in found if len(group) > 1)
-
-
 def function_lines(files: Iterable[Path]) -> list[int]:
     """How many lines each function has."""
     return [
@@ -80,9 +65,6 @@ def sizes() -> str:
         count = sum(len(path.read_text().splitlines()) for path in files)
         median = statistics.median(function_lines(files) or [0])
         lines.append(f"| {name} | {len(files)} | {count:,} | {median:g} |")
-    found = circles()
-    lines += ["", f"Circles of imports: {len(found)}."]
-    lines += [f"- {', '.join(f'`{module}`' for module in group)}" for group in found]
     return "\n".join(lines)
 
 
