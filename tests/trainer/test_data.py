@@ -8,34 +8,11 @@ import pytest
 import torch
 
 from ddptrain import data
-from ddptrain.data import Dataset, indices, load, steps_per_epoch
+from ddptrain.data import Dataset, load
 from ddptrain.files import DataError, parse_cifar10, read
 from tests.trainer.image_files import idx, write_cifar10, write_mnist
 
 CPU = torch.device("cpu")
-
-SAMPLES, BATCH = 1437, 64  # 22 full batches and one of 29
-
-
-def share(step: int, rank: int, world: int, *, epoch: int = 0, seed: int = 1) -> list[int]:
-    chosen = indices(
-        SAMPLES, seed=seed, epoch=epoch, step=step, global_batch=BATCH, rank=rank, world=world
-    )
-    return [int(index) for index in chosen]
-
-
-def epoch_order(world: int, *, epoch: int = 0, seed: int = 1) -> list[list[int]]:
-    """The global batches of an epoch, each sorted, put together from all ranks' shares."""
-    steps = range(steps_per_epoch(SAMPLES, BATCH))
-    return [
-        sorted(sum((share(s, r, world, epoch=epoch, seed=seed) for r in range(world)), []))
-        for s in steps
-    ]
-
-
-@pytest.mark.parametrize("world", [2, 3, 7, 100])
-def test_the_global_batch_does_not_depend_on_the_world_size(world: int) -> None:
-    assert epoch_order(world) == epoch_order(1)
 
 
 def test_the_digits_are_the_published_ones() -> None:
