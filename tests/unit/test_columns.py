@@ -99,8 +99,6 @@ def test_a_pod_that_does_not_start_is_the_reason(
     assert shown(again) == (None, "digits-0-0", "gpu-1", "0.0")
 
 
-
-
 def test_a_restart_names_the_rank_that_failed_first() -> None:
     killed = failed(1, summary(reason="Signal", signal="SIGKILL", message="killed by SIGKILL"))
     ours = write(whole(), running(0), on("gpu-17", killed))
