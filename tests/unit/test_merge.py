@@ -40,8 +40,8 @@ def test_nothing_is_lost_and_the_order_is_that_of_the_times(logs: list[list[list
     found = taken(merge)
     assert sorted(found) == sorted(text for log in texts for text in log)
     assert found == sorted(found, key=lambda text: int(text.split()[0]))
-    for number, log in enumerate(texts):
-        assert [text for text in found if text.endswith(f" {number}")] == log
+    for number, lines in enumerate(texts):
+        assert [text for text in found if text.endswith(f" {number}")] == lines
 
 
 def test_the_order_of_a_log_is_kept_even_against_its_times() -> None:
