@@ -44,6 +44,12 @@ def pod_log(
     return log
 
 
+@pytest.fixture
+def log(cluster: Cluster, proxy: Proxy) -> PodLog:
+    """The log of the pod of rank 0 of `digits`, which runs."""
+    return pod_log(cluster, proxy, cluster.running("digits"))
+
+
 def succeed(cluster: Cluster, log: PodLog) -> None:
     """The only pod of the job ends well, and the job with it."""
     log.end()
@@ -97,10 +103,8 @@ def test_the_log_of_rank_0_is_read_once(cluster: Cluster, proxy: Proxy, client: 
 
 @pytest.mark.deep
 def test_no_line_is_lost_or_repeated_at_10_000_a_second_over_cuts(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, log: PodLog, client: Client
 ) -> None:
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
     log.cuts = random_cuts(7, 12, 400_000)
     following = Following(client.job("digits"))
     count = 30_000
@@ -146,10 +150,8 @@ def test_it_follows_into_the_next_attempt_and_ends_with_the_job(
 
 
 def test_a_pod_that_is_deleted_while_its_stream_is_cut_is_told(
-    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
+    cluster: Cluster, proxy: Proxy, log: PodLog, client: Client, notes: list[str]
 ) -> None:
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
     log.write(b"one", b"two", b"three")
     log.cuts = [60, 0, 0, 0, 0, 0]
     following = Following(client.job("digits"))
@@ -233,9 +235,8 @@ def test_the_last_lines_are_read_over_cuts(
 
 
 def test_who_wants_no_old_line_gets_the_new_ones_alone(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, log: PodLog, client: Client
 ) -> None:
-    log = pod_log(cluster, proxy, cluster.running("digits"))
     log.write(b"old", b"older")
     following = Following(client.job("digits"), tail=0)
     while len(log.requests) < 2:
@@ -247,18 +248,9 @@ def test_who_wants_no_old_line_gets_the_new_ones_alone(
     assert read(client.job("digits"), tail=0) == []
 
 
-def test_the_last_lines_are_only_those_since_a_time(
-    cluster: Cluster, proxy: Proxy, client: Client
+def test_the_server_may_be_away_for_a_while(
+    cluster: Cluster, proxy: Proxy, log: PodLog, client: Client
 ) -> None:
-    log = pod_log(cluster, proxy, cluster.running("digits"))
-    log.write(b"old", time_ns=seconds(0))
-    log.write(b"new")
-    assert read(client.job("digits"), tail=5, since=600) == ["new"]
-
-
-def test_the_server_may_be_away_for_a_while(cluster: Cluster, proxy: Proxy, client: Client) -> None:
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
     log.write(b"before")
     following = Following(client.job("digits"))
     following.until("before")
@@ -305,10 +297,8 @@ def test_ranks_of_a_job_that_has_not_started_are_those_of_its_spec(
 
 
 def test_the_last_lines_are_followed_by_all_new_ones(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, log: PodLog, client: Client
 ) -> None:
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
     log.write(*(b"old %d" % number for number in range(20)))
     log.cuts = [70, 100, 0, 150]
     following = Following(client.job("digits"), tail=2)
@@ -322,10 +312,8 @@ def test_the_last_lines_are_followed_by_all_new_ones(
 
 
 def test_a_restart_in_place_goes_on_in_the_same_stream(
-    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
+    cluster: Cluster, log: PodLog, client: Client, notes: list[str]
 ) -> None:
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
     log.write(b"round 0")
     following = Following(client.job("digits"))
     following.until("round 0")
@@ -368,10 +356,8 @@ LAST = [f"line {number} of rank 1" for number in range(10, 60)]
 
 
 def test_a_stream_that_only_looks_ended_is_opened_again(
-    cluster: Cluster, proxy: Proxy, client: Client
+    cluster: Cluster, log: PodLog, client: Client
 ) -> None:
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
     log.cuts, log.cuts_look_like_ends = [40, 0, 200], True
     following = Following(client.job("digits"))
     for number in range(10):
@@ -383,14 +369,12 @@ def test_a_stream_that_only_looks_ended_is_opened_again(
 
 def test_an_idle_stream_is_opened_anew_without_a_word(
     cluster: Cluster,
-    proxy: Proxy,
+    log: PodLog,
     client: Client,
     notes: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ddpjob.client.podlog.IDLE_SECONDS", 0.3)
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
     log.write(b"one")
     following = Following(client.job("digits"))
     following.until("one")
@@ -421,10 +405,8 @@ def test_who_stops_reading_leaves_no_thread(cluster: Cluster, proxy: Proxy, clie
 
 
 def test_a_log_that_was_rotated_away_is_told(
-    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
+    cluster: Cluster, log: PodLog, client: Client, notes: list[str]
 ) -> None:
-    job = cluster.running("digits")
-    log = pod_log(cluster, proxy, job)
     log.cuts = [200]
     for second in range(30):
         log.write(b"line %d" % second, time_ns=seconds(second))

@@ -58,7 +58,7 @@ def test_lines_are_selected(logs: list[PodLog], env: Mapping[str, str]) -> None:
 
     assert got("--rank", "1,3", "--tail", "1") == ["step 2 loss 5.1", "step 2 loss 5.3"]
     assert got("--node", "1", "--grep", r"loss 5\.2$") == ["step 1 loss 5.2", "step 2 loss 5.2"]
-    assert got("--all", "--since", "5m") == []
+    assert got("--all", "--since", "5m") == got("--all", "--since", "5m", "--tail", "5") == []
     assert got("--attempt", "all", "--tail", "0") == []
     timed = ddpjob("logs", "digits", "-t", "--tail", "1", env=env).out
     assert timed == "2023-11-14T22:13:22.000000000Z a0 r0 | step 2 loss 5.0\n"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ddpjob import names
 from ddpjob.client.logs import LineMaker, LogLine, Pod, Wanted, parse_numbers, read_pod
 from ddpjob.client.selection import Query, choices, select
+from ddpjob.client.snapshot import Snapshot
 
 POD = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "")
 
@@ -179,7 +180,8 @@ def test_what_somebody_asks_for_is_taken() -> None:
 
 
 def chosen(status: dict[str, Any], processes: int, **asked: Any) -> list[Query]:
-    return choices({"status": status}, processes, None, Query(**asked))
+    job = Snapshot({"spec": {"nprocPerNode": processes}, "status": status})
+    return choices(job, None, Query(**asked))
 
 
 def test_a_failed_job_shows_the_rank_that_failed_first() -> None:

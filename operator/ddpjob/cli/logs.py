@@ -128,11 +128,11 @@ def print_logs(place: Place, name: str | None, shown: Shown) -> Exit:
     client, wanted, follow = place.client(), shown.wanted, shown.query.follow
     job = find(client, name)
     if wanted:
-        check_is_there(job.name, job.nnodes, job.processes_per_node, wanted)
+        check_is_there(job, wanted)
     printer = Printer(shown.output, timestamps=shown.timestamps)
     seen: Snapshot = job
     try:
-        for query in choices(job.body, job.processes_per_node, wanted, shown.query):
+        for query in choices(job, wanted, shown.query):
             if query.why:
                 note(f"{query.why} (--all has all)")
             logs = Logs(client.connection, seen, query)

@@ -43,7 +43,7 @@ def stacks(
     job = find(client, name)
     processes, node_rank = job.processes_per_node, None
     if rank is not None:
-        check_is_there(job.name, job.nnodes, processes, Wanted(frozenset({rank})))
+        check_is_there(job, Wanted(frozenset({rank})))
         node_rank = rank // processes
     answers = agents.ask(client.connection, job.body, "/stacks", node_rank=node_rank)
     found = agents.read_stacks(answers, processes)

@@ -181,10 +181,10 @@ class Job(Snapshot):
         job: Snapshot = self
         wanted = select(rank=rank, attempt=attempt)
         if wanted:
-            check_is_there(self.name, self.nnodes, self.processes_per_node, wanted)
+            check_is_there(self, wanted)
         begin = None if since is None else time.time() - since
         asked = Query(follow=follow, tail=tail, since=begin, container=container)
-        for query in choices(self.body, self.processes_per_node, wanted, asked):
+        for query in choices(self, wanted, asked):
             logs = Logs(self._connection, job, query)
             for batch in logs.batches():
                 yield from batch

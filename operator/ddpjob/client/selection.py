@@ -6,8 +6,8 @@ from typing import Literal
 
 from ddpjob.client import why
 from ddpjob.client.logs import LogLine, Wanted, parse_numbers
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import NotFound
-from ddpjob.json_depth import Body
 from ddpjob.ranks import format_ranks
 from ddpjob.times import unix_seconds
 
@@ -70,32 +70,30 @@ def _attempt(asked: int | str) -> int | Literal["all", "current"]:
     return int(digits)
 
 
-def check_is_there(name: str, nnodes: int, processes: int, wanted: Wanted) -> None:
-    """Raise NotFound if the current attempt of job `name` has none of these ranks, or nodes.
-
-    It has `nnodes` pods of so many processes.
-    """
+def check_is_there(job: Snapshot, wanted: Wanted) -> None:
+    """Raise NotFound if the current attempt of the job has none of these ranks, or nodes."""
     if wanted.attempt != "current":  # an attempt that is over may have been larger
         return
-    world = nnodes * processes
-    for kind, asked, count in (("rank", wanted.ranks, world), ("node", wanted.nodes, nnodes)):
+    world = job.nnodes * job.processes_per_node
+    for kind, asked, count in (("rank", wanted.ranks, world), ("node", wanted.nodes, job.nnodes)):
         if asked and asked.isdisjoint(range(count)):
             there = f"ranks 0 to {count - 1}" if count > 1 else "rank 0 alone"
             has = f"it has {'node ' * (kind == 'node')}{there}"
-            raise NotFound(404, "NotFound", f"{name} has no {kind} {format_ranks(asked)}; {has}")
+            text = f"{job.name} has no {kind} {format_ranks(asked)}; {has}"
+            raise NotFound(404, "NotFound", text)
 
 
-def choices(body: Body, processes: int, wanted: Wanted | None, query: Query) -> list[Query]:
+def choices(job: Snapshot, wanted: Wanted | None, query: Query) -> list[Query]:
     """Return the queries, to be read one after the other, for the wanted lines of a job.
 
-    `processes` are those of each pod. If nobody says what is wanted, they are the last lines of the
-    rank that failed first, if the job failed or restarts, and then rank 0 from the failure on.
+    If nobody says what is wanted, they are the last lines of the rank that failed first, if the job
+    failed or restarts, and then rank 0 from the failure on.
     """
     if wanted is not None:
         return [replace(query, wanted=wanted)]
-    status, rank_0 = body.get("status") or {}, Wanted(frozenset({0}))
-    failed = whose_lines(status, processes)
-    if why.state(status) not in ("Failed", "Restarting") or failed is None:
+    status, rank_0 = job.body.get("status"), Wanted(frozenset({0}))
+    failed = whose_lines(status, job.processes_per_node)
+    if job.state not in ("Failed", "Restarting") or failed is None:
         return [replace(query, wanted=rank_0)]
     kind, number = failed
     attempt = why.number(status, "failure", "attempt") or 0
@@ -106,9 +104,9 @@ def choices(body: Body, processes: int, wanted: Wanted | None, query: Query) -> 
         tail=FAILURE_LINES if query.tail is None and query.shows is None else query.tail,
         why=f"the last lines of {kind} {number}, which failed first in attempt {attempt}",
     )
-    if not query.follow or why.state(status) in why.FINISHED:
+    if not query.follow or job.is_finished:
         return [replace(first, follow=False)]
-    if failed == ("rank", 0) and attempt == (why.number(status, "attempt") or 0):
+    if failed == ("rank", 0) and attempt == job.attempt:
         return [replace(first, wanted=rank_0)]  # and what comes after them
     failed_at = unix_seconds(why.text(status, "failure", "time"))
     since = failed_at if query.since is None else query.since
