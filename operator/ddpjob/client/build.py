@@ -13,7 +13,7 @@ from ddpjob import names
 from ddpjob.api.job import MAX_NAME, validate
 from ddpjob.client import why
 from ddpjob.client.edits import program, put
-from ddpjob.client.generated import GENERATED
+from ddpjob.client.generated import GENERATED, named
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import is_gpu
@@ -92,13 +92,7 @@ def build_job(options: JobOptions, base: Mapping[str, Any] | None = None) -> Bod
 
 def problems(job: Any) -> list[InvalidJob]:
     """Return an InvalidJob for each rule of the API server that the job breaks."""
-    metadata = job.get("metadata") if isinstance(job, Mapping) else None
-    if isinstance(metadata, Mapping) and not metadata.get("name") and metadata.get("generateName"):
-        job = {
-            **job,
-            "metadata": {**metadata, "name": f"{metadata['generateName']}{'x' * GENERATED}"},
-        }
-    return validate(job)
+    return validate(named(job) if isinstance(why.part(job, "metadata"), Mapping) else job)
 
 
 def stem(args: Sequence[str]) -> str:

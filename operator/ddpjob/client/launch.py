@@ -83,7 +83,7 @@ def launch(
             "launch was called by a job's own code, when it was imported: call it below "
             'if __name__ == "__main__"'
         )
-    folder = _folder(code)
+    folder = None if code is None else Path(code).expanduser().absolute()
     words, files, title = _program(fn_or_module, args, kwargs, folder or Path.cwd())
     options = JobOptions(
         args=words,
@@ -102,9 +102,8 @@ def launch(
     if on == "local":
         run: Run = _run_here(job, folder or Path.cwd(), files)
     elif on == "cluster":
-        archive = None
-        if folder or files:
-            archive = pack(folder, names=code_include, extra=files)
+        sends = bool(folder or files)
+        archive = pack(folder, names=code_include, extra=files) if sends else None
         client = client or Client()
         run = Run(client.connection, client.submit(job, code=archive).body)
     else:
@@ -115,15 +114,6 @@ def launch(
     elif wait:
         run.wait(timeout=timeout)
     return run
-
-
-def _folder(code: str | Path | None) -> Path | None:
-    if code is None:
-        return None
-    folder = Path(code).expanduser().absolute()
-    if not folder.is_dir():
-        raise InvalidJob("code", f"must be a folder, got {str(code)!r}")
-    return folder
 
 
 def _program(
