@@ -101,7 +101,7 @@ class Job(Snapshot):
     @contextmanager
     def news(self) -> "Iterator[Pipe[News]]":
         """Yield a pipe of what happens to the job, for displays."""
-        apart = self.apart()
+        apart = Job(self._connection.apart(), self.body)
         pipe: Pipe[News] = Pipe()
         try:
             pipe.read(apart.watch)
@@ -120,10 +120,6 @@ class Job(Snapshot):
         width = len(found) + max(map(len, verbs))
         lines = [f"  {found + verb:{width}}   {words}" for verb, words in verbs.items()]
         return [f"detached: {self.name} runs on", *lines]
-
-    def apart(self) -> "Job":
-        """Return this job on a connection of its own, which `close` closes."""
-        return Job(self._connection.apart(), self.body)
 
     def close(self) -> None:
         """End the requests of the job's connection, which it may share with others."""

@@ -159,11 +159,10 @@ def place(failure: Any, processes: int) -> tuple[int | None, int | None]:
     nobody knows which of them did.
     """
     rank, node = number(failure, "rank"), names.node_rank(text(failure, "pod", limit=253))
-    # Any process of a pod may have written the rank.
-    if rank is None or rank not in range(MAX_WORLD_SIZE):
-        return None, node if node in range(MAX_NNODES) else None
+    if rank not in range(MAX_WORLD_SIZE):  # any process of a pod may have written it
+        rank = None
     if node not in range(MAX_NNODES):
-        return rank, rank // processes
+        node = None if rank is None else rank // processes
     return rank, node
 
 
