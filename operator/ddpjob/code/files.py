@@ -48,7 +48,7 @@ def select(folder: Path, names: Collection[str] = ()) -> Selection:
     """Return the files of `folder` that are its code, and those `names` whatever they are.
 
     Raises OSError, and InvalidJob for a file that may hold a secret and for a link that leads out
-    of the folder or to another one, unless it is named.
+    of the folder, unless it is named.
     """
     folder = folder.resolve()
     if not folder.is_dir():
@@ -133,25 +133,28 @@ def _fits(patterns: Iterable[str]) -> Callable[[str], bool]:
 
 
 def _follow(folder: Path, paths: Iterable[str]) -> dict[str, Path]:
-    """Return where the files are.
+    """Return where the files are. A link to a folder becomes those below that are sent.
 
-    Raises OSError, and InvalidJob for a link to a folder, or to what is outside of this one.
+    Raises OSError, and InvalidJob for a link that leads out of the folder.
     """
-    files = {}
+    files, links = {}, {}
     for path in paths:
         target = Path(os.path.realpath(folder / path))
         try:
             kind = target.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):  # git still has it; or an editor's lock
             continue
-        is_outside = not target.is_relative_to(folder)
-        if is_outside or stat.S_ISDIR(kind):
+        if not target.is_relative_to(folder):
             include = f", or send the file with --code-include {path!r}" * stat.S_ISREG(kind)
-            what = "outside of the folder" if is_outside else "a folder"
-            rule = f"{path!r} is a link to {str(target)!r}, {what}"
+            rule = f"{path!r} is a link to {str(target)!r}, outside of the folder"
             raise invalid(rule, f"add it to {IGNORE_FILE}{include}")
         if stat.S_ISREG(kind):
             files[path] = target
+        elif stat.S_ISDIR(kind):
+            links[path] = f"{target.relative_to(folder).as_posix()}/"
+    for path, below in sorted(links.items()):
+        found = [each for each in files if each.startswith(below)]
+        files |= {f"{path}/{each.removeprefix(below)}": files[each] for each in found}
     return files
 
 
