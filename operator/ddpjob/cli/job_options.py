@@ -19,7 +19,6 @@ from ddpjob.cli.options import seconds
 from ddpjob.errors import InvalidJob
 
 if TYPE_CHECKING:
-    from ddpjob.client.build import JobOptions
     from ddpjob.client.jobfile import JobFile as Content
     from ddpjob.json_depth import Body
 
@@ -196,11 +195,6 @@ class Asked:
         return asked
 
     @property
-    def title(self) -> str:
-        """Return the file, script or module as it was given."""
-        return str(self.given["filename"] or self.given["file"] or self.given["module"])
-
-    @property
     def ignored(self) -> tuple[str, ...]:
         """Return the options that were given and have no effect on this machine."""
         given = {name: self.given.get(name) for name in CLUSTERS}
@@ -254,66 +248,46 @@ class Asked:
         file = self.given["file"]
         if file is None or self.folder is None:
             return None if file is None else str(file)
-        if not os.path.isfile(file):
+        if not Path(file).is_file():
             raise InvalidJob("FILE.py", f"there is no file {file!r} in {os.getcwd()!r}", file)
-        path = os.path.relpath(os.path.realpath(file), os.path.realpath(self.folder))
-        if path.split(os.sep)[0] == os.pardir:
-            rule = (
-                f"{file!r} is not in the folder {str(self.folder)!r}; name its folder: --code DIR"
-            )
-            raise InvalidJob("FILE.py", rule, file)
-        return Path(path).as_posix()
+        try:
+            return Path(file).resolve().relative_to(self.folder.resolve()).as_posix()
+        except ValueError:
+            rule = f"{file!r} is not in the folder {str(self.folder)!r}; name its folder"
+            raise InvalidJob("FILE.py", f"{rule}: --code DIR", file) from None
 
-    def job(self, **more: Any) -> Any:
-        """Return the object of the job. Raises InvalidJob.
+    def job(self, image: str | None = None) -> Any:
+        """Return the object of the job, with `image` where none is named. Raises InvalidJob."""
+        from ddpjob.client.build import JobOptions, build_job  # the models are slow to import
 
-        `more` are options of JobOptions that are used where nothing is said.
-        """
         if self.base is not None and not isinstance(self.base, dict):
             return self.base  # the check says what is wrong with it
-        from ddpjob.client.build import build_job  # the models are slow to import
-
-        return build_job(self._options(more), self.base)
-
-    def _options(self, more: Mapping[str, Any]) -> "JobOptions":
-        from ddpjob.client.build import JobOptions
-
         given = self.given
         program = ["-m", given["module"]] if given["module"] else None
         if script := self.script:
             program = [script]
-        args = None if program is None else [*program, *(self.script_args or ())]
         nproc, hang = given["nproc_per_node"], given["hang_timeout"]
-        options: dict[str, Any] = {
-            "args": args,
-            "script_args": self.script_args if program is None else None,
-            "name": given["name"],
-            "labels": dict(_label(text) for text in given.get("label") or ()),
-            "image": given["image"],
-            "nnodes": given["nnodes"],
-            "nproc_per_node": int(nproc) if re.fullmatch("[0-9]{1,6}", nproc or "") else nproc,
-            "gpus": given["gpus"],
-            "cpu": given["cpu"],
-            "memory": given["memory"],
-            "checkpoint": given["checkpoint"],
-            "env": self._env(),
-            "env_from_secret": given["env_from_secret"] or (),
-            "image_pull_secrets": given["image_pull_secret"] or (),
-            "hang_timeout_seconds": None if hang is None else math.ceil(hang),
-            "max_restarts": given["max_restarts"],
-        }
-        options |= {name: value for name, value in more.items() if options[name] is None}
-        return JobOptions(**options)
+        as_given = ("name", "nnodes", "gpus", "cpu", "memory", "checkpoint", "max_restarts")
+        options = JobOptions(
+            args=None if program is None else [*program, *(self.script_args or ())],
+            script_args=self.script_args if program is None else None,
+            labels=dict(_pair(text, "--label", "KEY") for text in given.get("label") or ()),
+            image=given["image"] or image,
+            nproc_per_node=int(nproc) if re.fullmatch("[0-9]{1,6}", nproc or "") else nproc,
+            env=self._env(),
+            env_from_secret=given["env_from_secret"] or (),
+            image_pull_secrets=given["image_pull_secret"] or (),
+            hang_timeout_seconds=None if hang is None else math.ceil(hang),
+            **{name: given[name] for name in as_given},
+        )
+        return build_job(options, self.base)
 
     def _env(self) -> dict[str, str]:
         """Return the variables of the files, then those of the options, which win."""
         found: dict[str, str] = {}
         for file in self.given["env_file"] or ():
             found |= read_env_file(file)
-        for text in self.given["env"] or ():
-            name, value = _variable(text, "--env")
-            found[name] = value
-        return found
+        return found | dict(_pair(text, "--env") for text in self.given["env"] or ())
 
 
 def read_env_file(file: str) -> dict[str, str]:
@@ -332,7 +306,7 @@ def read_env_file(file: str) -> dict[str, str]:
     for number, line in enumerate(content.split("\n"), 1):
         text = line.strip().removeprefix("export ").strip()
         if text and not text.startswith("#"):
-            name, value = _variable(text, f"--env-file {file}, line {number}")
+            name, value = _pair(text, f"--env-file {file}, line {number}")
             value = value.strip()
             if len(value) > 1 and value[0] == value[-1] and value[0] in ("'", '"'):
                 value = value[1:-1]
@@ -340,19 +314,12 @@ def read_env_file(file: str) -> dict[str, str]:
     return found
 
 
-def _variable(text: str, where: str) -> tuple[str, str]:
-    """Return name and value. The error does not have the value, which may be a secret."""
+def _pair(text: str, where: str, key: str = "NAME") -> tuple[str, str]:
+    """Return name and value. The error does not have the text, which may be a secret."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidJob(where, "must be NAME=VALUE, got a text without '='")
+        raise InvalidJob(where, f"must be {key}=VALUE, got a text without '='")
     return name.strip(), value
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidJob("--label", f"must be KEY=VALUE, got {text!r}", text)
-    return key, value
 
 
 def _is_here(module: str) -> bool:

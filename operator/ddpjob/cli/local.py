@@ -74,7 +74,7 @@ def run_here(
 
 def job_here(asked: Asked) -> Any:
     """Return the job as it is run here. Its name is the script's, so that its volumes stay."""
-    job = asked.job(**({"image": NO_IMAGE} if asked.base is None else {}))
+    job = asked.job(NO_IMAGE if asked.base is None else None)
     metadata = why.part(job, "metadata")
     if isinstance(metadata, dict) and isinstance(metadata.get("generateName"), str):
         metadata["name"] = metadata.pop("generateName").rstrip("-")
