@@ -65,10 +65,6 @@ def validate(
     Whether it takes their pods turns out when they are created. The exit code is 5 if a job is
     refused, and 4 without a login or a right.
     """
-    place = {"--namespace": namespace, "--context": context, "--kubeconfig": kubeconfig}
-    for option, value in place.items():
-        if value is not None and not server:
-            raise bad("has no effect without --server", option)
     judge = Judge(
         policy=_policy(policy) if policy else None,
         archive=[_content(part, "--code") for part in code or ()],
