@@ -59,7 +59,8 @@ def text(found: Found, now: float) -> Iterator[str]:
     yield _numbers(found)
     yield from _progress(found, now)
     yield from _why(found, now)
-    yield from _attempts(found)
+    if found["attempts"]:
+        yield from lines(HEADINGS, [_row(each) for each in found["attempts"]])
     yield from _events_of(found, now)
     for label in ("hint", "next"):
         for line in found["hints" if label == "hint" else "next"]:
@@ -162,12 +163,6 @@ def how(failure: Found) -> str:
     if failure["exitCode"] is not None and reason in ("ExitCode", "Exception"):
         return f"exit {failure['exitCode']}"
     return str(failure["signal"] or reason) if reason == "Signal" else reason
-
-
-def _attempts(found: Found) -> Iterator[str]:
-    """Yield the table of the rounds that are over."""
-    if found["attempts"]:
-        yield from lines(HEADINGS, [_row(each) for each in found["attempts"]])
 
 
 def _row(each: Found) -> tuple[str, ...]:

@@ -113,20 +113,21 @@ class Session:
 
     async def run(self) -> int:
         """Run the job, and return the exit code once no process of it runs any more."""
-        with self._signal_handlers() as stop:
-            self._show(self._display.note, self._introduction())
-            follow = asyncio.create_task(self._follow())
-            play = asyncio.create_task(self._runner.run())
-            control = asyncio.create_task(self._controller.run())
-            wait = asyncio.create_task(stop.wait())
-            tasks = (wait, control, follow, play)  # the controller first, or it would start anew
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                broken = [task for task in (control, follow, play) if task.done()]
-            finally:
-                for task in tasks:
-                    task.cancel()
-                    await asyncio.wait({task})
+        for number in (signal.SIGINT, signal.SIGTERM):  # until the loop is closed
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
+        self._show(self._display.note, self._introduction())
+        follow = asyncio.create_task(self._follow())
+        play = asyncio.create_task(self._runner.run())
+        control = asyncio.create_task(self._controller.run())
+        wait = asyncio.create_task(self._stop.wait())
+        tasks = (wait, control, follow, play)  # the controller first, or it would start anew
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            broken = [task for task in (control, follow, play) if task.done()]
+        finally:
+            for task in tasks:
+                task.cancel()
+                await asyncio.wait({task})
         for task in broken:
             task.result()
         return self._end()
@@ -179,18 +180,6 @@ class Session:
         if "resources" in self._job["spec"]:
             lines.append("resources set the number of threads, and are not enforced")
         return "; ".join(filter(None, [*lines, listed_gpus(self._shares)]))
-
-    @contextlib.contextmanager
-    def _signal_handlers(self) -> Iterator[asyncio.Event]:
-        """Yield the event that stops the session. SIGINT and SIGTERM set it."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt, number)
-        try:
-            yield self._stop
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
 
     def _interrupt(self, number: int) -> None:
         """Stop the session; at the second signal, kill its processes.
