@@ -41,10 +41,8 @@ class Broken(NamedTuple):
     rule: str
     field: str = ""
     """A path below the value that was validated; empty for that value itself."""
-    value: Any = None
-    """The value at `field`. If it is None, the value that was validated has it."""
-    is_default: bool = False
-    """Whether the API server would fill in `value`, because the object does not have it."""
+    default: Any = None
+    """What the API server would fill in at `field` if the object has nothing there."""
 
 
 def broken_rules(*broken: Broken) -> PydanticCustomError:
@@ -86,13 +84,11 @@ class Model(BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check_rules(self) -> "Model":
-        broken = [
-            Broken(rule.message, rule.field, *_filled_in(self, rule.field))
-            for rule in self.checks
-            if not rule.holds(self)
-        ]
-        if broken:
-            raise broken_rules(*broken)
+        if broken := [rule for rule in self.checks if not rule.holds(self)]:
+            whole = self.to_json()
+            raise broken_rules(
+                *(Broken(rule.message, rule.field, part_at(whole, rule.field)) for rule in broken)
+            )
         return self
 
     @classmethod
@@ -125,17 +121,14 @@ def parts_of(field: FieldInfo) -> Iterator[Any]:
         annotations[:0] = get_args(annotation)
 
 
-def _filled_in(model: Model, path: str) -> tuple[Any, bool]:
-    """Return (the default at this path, True), or (None, False) if the object has a value."""
-    value: Any = model
-    is_default = False
-    for part in filter(None, path.split(".")):
-        name = next(n for n, field in type(value).model_fields.items() if part == field.alias)
-        is_default |= name not in value.model_fields_set
-        value = getattr(value, name)
-        if not isinstance(value, Model):
-            break
-    return (value, True) if is_default and value is not None else (None, False)
+def part_at(value: Any, path: str) -> Any:
+    """Return the part of `value` at `path`, such as `name` or `[1].name`; None if it is absent."""
+    for part in path.replace("[", ".").replace("]", "").split("."):
+        if part.isdigit() and isinstance(value, list):
+            value = value[int(part)]
+        elif part:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 # There is no sign, because no amount in a pod is below zero. A float can hold the exponent.

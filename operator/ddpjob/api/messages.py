@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ddpjob.api.base import PATTERNS, Broken, Model, below, fields_of, parts_of
+from ddpjob.api.base import PATTERNS, Broken, Model, below, fields_of, part_at, parts_of
 from ddpjob.errors import InvalidJob
 
 _RULES = {
@@ -95,24 +95,14 @@ def _fields_at(model: type[Model], place: Sequence[str | int]) -> set[str]:
 def _broken_problem(path: str, broken: Broken, value: Any) -> InvalidJob:
     """Return the InvalidJob for a rule that `value`, which is at `path`, breaks."""
     where = path + (broken.field if broken.field[:1] in ".[" else f".{broken.field}")
-    if broken.value is None:
-        return _problem(where, broken.rule, _at(value, broken.field))
-    note = " (the default)" if broken.is_default else ""
-    return _problem(where, broken.rule, broken.value, note)
+    given = part_at(value, broken.field)
+    if given is None and broken.default is not None:
+        return _problem(where, broken.rule, broken.default, " (the default)")
+    return _problem(where, broken.rule, given)
 
 
 def _problem(path: str, rule: str, value: Any, note: str = "") -> InvalidJob:
     return InvalidJob(path, f"{rule}, got {show(value, path)}{note}", value)
-
-
-def _at(value: Any, field: str) -> Any:
-    """Return the part of `value` at `field`, such as `name` or `[1].name`; None if it is absent."""
-    for part in field.replace("[", ".").replace("]", "").split("."):
-        if part.isdigit() and isinstance(value, list):
-            value = value[int(part)]
-        elif part:
-            value = value.get(part) if isinstance(value, Mapping) else None
-    return value
 
 
 # The values of these fields may hold a secret. A variable's name does not.
