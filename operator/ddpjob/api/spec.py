@@ -222,6 +222,9 @@ _PROCESSES_CEL = (
 )
 
 
+_AGENT_CEL = "self.launcher != 'none' || has(self.command) && self.command.size() > 0"
+
+
 def _mounts(spec: "Spec") -> list[str]:
     """Return the paths of all volumes but that of the code."""
     mounts = [part.mount_path for part in (*spec.volume_mounts, spec.checkpoint, spec.data) if part]
@@ -434,22 +437,19 @@ class Spec(Model):
             "nprocPerNode",
         ),
         Rule(
-            "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "
-            "self.progress != 'file'",
-            lambda self: self.launcher != "none" or bool(self.command) or self.progress != "file",
+            f"{_AGENT_CEL} || self.progress != 'file'",
+            lambda self: self.has_agent or self.progress != "file",
             "progress: file needs the agent, which launcher none without command does not start",
             "progress",
         ),
         Rule(
-            "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "
-            "self.hangTimeoutSeconds == 0",
+            f"{_AGENT_CEL} || self.hangTimeoutSeconds == 0",
             lambda self: self.has_agent or not self.hang_timeout_seconds,
             "hangs are seen by the agent, which launcher none without command does not start",
             "hangTimeoutSeconds",
         ),
         Rule(
-            "self.launcher != 'none' || has(self.command) && self.command.size() > 0 || "
-            "!has(self.code)",
+            f"{_AGENT_CEL} || !has(self.code)",
             lambda self: self.has_agent or self.code is None,
             "is unpacked by the agent, which launcher none without command does not start",
             "code",
