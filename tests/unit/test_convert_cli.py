@@ -1,6 +1,7 @@
 """`ddpjob convert`: what it reads, what it prints and how it ends."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner, Result
 from ddpjob import api
 from ddpjob.cli import app
 from ddpjob.client.documents import documents, to_yaml
+from tests.cluster.tiers import ROOT
 from tests.foreign import pytorch_job, runtime, template, train_job
 
 CLAIM = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
@@ -121,3 +123,18 @@ def test_text_of_others_is_printed_as_text() -> None:
         ended = convert("-", stdin=json.dumps(body))
         assert all(line.isprintable() for line in ended.output.splitlines()), ended.output
         assert not any(line.startswith("fake.yaml") for line in ended.output.splitlines())
+
+
+def test_the_example_of_the_page_becomes_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "convert.md").read_text()
+    before = re.search(r"```yaml\n(apiVersion: kubeflow.*?)```", text, re.DOTALL)
+    after = re.search(r"```\n\$ ddpjob convert bert.yaml\n(.*?)```", text, re.DOTALL)
+    assert before and after
+    monkeypatch.chdir(tmp_path)
+    Path("bert.yaml").write_text(before[1])
+    ended = convert("bert.yaml")
+    assert ended.stderr + ended.stdout == after[1]
+    Path("ddpjob.yaml").write_text(ended.stdout)
+    assert CliRunner().invoke(app, ["validate", "ddpjob.yaml"]).exit_code == 0

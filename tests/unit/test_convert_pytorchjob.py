@@ -45,17 +45,32 @@ def restarts(count: int) -> Body:
     return {"failurePolicy": {"maxRestarts": count}}
 
 
+def two(worker: Body, master: Body) -> Any:
+    """A PyTorchJob whose Worker and Master have these fields in their templates."""
+    return pytorch_job(
+        worker={"template": template(**worker)}, master={"template": template(**master)}
+    )
+
+
+ROLES = {"nnodes": 4, "successPolicy": "Rank0"}
+CPUS = {"limits": {"cpu": 4}}
+PORTS = [{"ports": [{"name": "pytorchjob-port", "containerPort": port}]} for port in (2000, 3000)]
+RANKS = [{"command": ["torchrun", f"--node_rank={rank}", "train.py"]} for rank in (1, 0)]
 # What a PyTorchJob becomes beside the fields of PYTORCH_SPEC, and a part of the notes.
 BECOMES: list[tuple[Body, Body, str]] = [
     (pytorch_job(), {}, "Worker.restartPolicy: changed: OnFailure: the whole group restarts"),
-    (pytorch_job(master={}), {"nnodes": 4, "successPolicy": "Rank0"}, ""),
+    (pytorch_job(master={}), ROLES, ""),
+    (two({}, {"image": "other:1"}), {**ROLES, "master": {"image": "other:1"}}, ""),
+    (two({"resources": CPUS}, {}), {**ROLES, "resources": CPUS, "master": {"resources": {}}}, ""),
+    (two(*RANKS), ROLES, "command: changed: --node_rank: left out"),
+    (two(*PORTS), {**ROLES, "masterPort": 3000}, ""),
     (pytorch_job(worker={"replicas": 0}, master={}), {"nnodes": 1}, "there are no replicas"),
     (pytorch_job(worker=ALWAYS), {}, "not carried over: Always: a rank that has ended well"),
     (pytorch_job(worker=NEVER), restarts(0), "Never: after a failure the job fails"),
     (pytorch_job(worker=NEVER, runPolicy={"backoffLimit": 5}), restarts(0), "5: another field"),
     (
         pytorch_job(worker=NEVER, master=ALWAYS),
-        {"nnodes": 4, "successPolicy": "Rank0", **restarts(0)},
+        {**ROLES, **restarts(0)},
         "Never: counts for the Master too",
     ),
     (
@@ -147,6 +162,25 @@ def test_exit_codes_below_128_are_permanent_with_restart_policy_exit_code() -> N
     assert {rule["action"] for rule in policy["rules"]} == {"FailJob"}
 
 
+DIFFERENCES: list[tuple[Body, Body, str]] = [
+    ({"env": [{"name": "A", "value": "1"}]}, {}, "Master.template.spec.containers[pytorch].env"),
+    ({}, {"workingDir": "/src"}, "[pytorch].workingDir"),
+    ({}, {"pod_volumes": [{"name": "a", "emptyDir": {}}]}, "Master.template.spec.volumes"),
+    ({}, {"pod_containers": [{"name": "side", "image": "s:1"}]}, "spec.containers"),
+    ({"pod_terminationGracePeriodSeconds": 5}, {}, "spec.terminationGracePeriodSeconds"),
+]
+
+
+@pytest.mark.parametrize(("worker", "master", "path"), DIFFERENCES)
+def test_rank_0_gets_what_the_workers_have_and_that_is_said(
+    worker: Body, master: Body, path: str
+) -> None:
+    body = two(worker, master)
+    assert "master" not in spec_of(body)
+    said = f"{path}: not carried over: rank 0 gets what the Worker has; see spec.master.template"
+    assert any(note.endswith(said) for note in notes_of(body))
+
+
 TWICE = dict.fromkeys(("Worker", "worker"), {"template": template()})
 REFUSED: list[tuple[Any, str]] = [
     (pytorch_job(worker={"replicas": 0}), "spec.pytorchReplicaSpecs: must have a Master, or a"),
@@ -158,6 +192,11 @@ REFUSED: list[tuple[Any, str]] = [
     (pytorch_job(pytorchReplicaSpecs=TWICE), "worker: must be Master or Worker, each once, got"),
     (pytorch_job(runPolicy={"cleanPodPolicy": ""}), "DDPJob spec.cleanPodPolicy: must be one of"),
     (pytorch_job(runPolicy=[]), "spec.runPolicy: must be an object, got []"),
+    (
+        two({"resources": {"limits": {"nvidia.com/gpu": 8}}}, {}),
+        "must have as many GPUs as spec",
+    ),
+    (two({}, {"args": ["x"]}), "Worker.template.spec.containers[pytorch].command: must be as in"),
     (pytorch_job(worker={"template": template("main")}), "must have a container with the name"),
     (pytorch_job() | {"metadata": {"generateName": "a-"}}, "metadata.name: is required: a DDPJob"),
     (
