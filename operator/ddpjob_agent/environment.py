@@ -156,10 +156,9 @@ def compile_hooks(run_dir: str) -> str:
     if os.pathsep in folder or sys.pycache_prefix is not None:  # Python has its own place for them
         return ""
     archive = zipimporter(PROGRAM)
-    umask, is_new = os.umask(0o022), False  # the script may be another user's
+    umask = os.umask(0o022)  # the script may be another user's
     try:
         os.makedirs(folder)  # a new one: another may be anybody's
-        is_new = True
         for name in HOOK_FILES:
             path = os.path.join(folder, name)
             source = archive.get_data(os.path.join(HOOKS, name))
@@ -170,10 +169,6 @@ def compile_hooks(run_dir: str) -> str:
                     file.write(content)
     except Exception as problem:  # such as a Python that keeps no bytecode at all
         say(f"hooks are compiled in every process: {problem}")
-        if is_new:  # on a full disk its bytes are wanted for records
-            import shutil  # takes 5 ms
-
-            shutil.rmtree(folder, ignore_errors=True)
         return ""
     finally:
         os.umask(umask)

@@ -59,8 +59,6 @@ class Ended:
     output: str
     records: list[dict[str, Any]]
     """What the hooks have written for the termination message."""
-    left: str | None
-    """What stands in left.txt."""
 
 
 def plain(text: str, pod: Pod, pids: Mapping[int, str]) -> str:
@@ -124,12 +122,10 @@ class Bench:
                 output = (folder / "output").read_text(errors="backslashreplace")
                 pids = {result["pid"]: "PID"}
                 texts = json.dumps(records(folder / "run"))
-                left = folder / "left.txt"
                 self.ended[kind][name] = Ended(
                     result["is_cold"],
                     plain(result["said"], pod, pids),
                     result["code"],
                     plain(output, pod, pids),
                     json.loads(plain(texts, pod, pids)),
-                    left.read_text() if left.exists() else None,
                 )

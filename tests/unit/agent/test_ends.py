@@ -145,22 +145,6 @@ def test_what_stderr_is_stays_what_it_is(pods: Pods) -> None:
 
 # ---- Whose end it was
 
-PROBE = 'subprocess.call([sys.executable, "-c", "import nothing_of_that_name"])\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("sys.exit('no GPU is free')", "exited with code 1: no GPU is free"),
-        ("print('no GPU', file=sys.stderr)\nsys.exit(1)", "code 1; last on stderr: no GPU"),
-    ],
-)
-def test_last_words_come_before_the_failure_of_a_helper(pods: Pods, text: str, words: str) -> None:
-    pod = start(pods, PROBE + text)
-    assert pod.wait() == 1
-    assert pod.summary["message"].endswith(words)
-    assert (pod.summary["reason"], pod.summary["exception"]) == ("ExitCode", None)
-
 
 def test_a_helper_that_failed_before_a_step_explains_nothing(pods: Pods) -> None:
     """Behind a shell, where nobody else has left a record."""

@@ -1,7 +1,6 @@
 """The hooks' bytecode, which the agent lays down once for all processes of the pod."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -60,15 +59,3 @@ def test_what_an_earlier_run_left_in_their_place_is_not_used(
     pod = start(pods, CHILD)
     assert pod.wait() == 0 and records(run) == 1, pod.log
     assert kind != "link" or len(list(theirs.iterdir())) == 1
-
-
-def test_a_disk_without_room_for_the_hooks_is_left_to_the_records(pods: Pods, run: Path) -> None:
-    """A limit on the size of files stands in for it."""
-    python = pods.root / "python"
-    python.write_text(f'#!/bin/sh\nulimit -f 8\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    failing = [sys.executable, "-c", "raise ValueError('boom')"]
-    pod = pods.start("command", "--", *failing, python=str(python))
-    assert pod.wait() == 1
-    assert "hooks are compiled in every process" in pod.log
-    assert not (run / "hooks").exists() and pod.summary["message"] == "ValueError: boom"
