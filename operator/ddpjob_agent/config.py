@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import re
@@ -23,13 +22,6 @@ PORTS = 16
 def say(text: str) -> None:
     """One line on stderr, which is the pod's log, in one piece."""
     print(f"ddpjob-agent: {text}\n", end="", file=sys.stderr, flush=True)
-
-
-def end_lines() -> None:
-    """End what a killed process may have left without its end."""
-    with contextlib.suppress(OSError):
-        for number in (1,) if os.path.sameopenfile(1, 2) else (1, 2):
-            os.write(number, b"\n")
 
 
 class ConfigError(ValueError):

@@ -141,13 +141,9 @@ class Group:
 
     def count(self) -> None:
         """Have the operator told."""
-        self.serial += 1
-        self.told.notify_all()
-
-    def tell_news(self) -> None:
-        """Have the operator told of what is not the group's own news."""
         with self.told:
-            self.count()
+            self.serial += 1
+            self.told.notify_all()
 
     def hear(self, stamp: float | None) -> None:
         """Take in the timestamp of a page that the operator has read."""

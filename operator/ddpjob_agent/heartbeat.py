@@ -151,7 +151,7 @@ class HeadHeartbeats(Heartbeats):
             self.looks_at = now + self.again
             self.head.look(now)
         if self.head.take_news():
-            self.group.tell_news()
+            self.group.count()
 
     def take(self, beat: Beat, address: Any) -> None:
         """Take in and answer a heartbeat."""

@@ -139,7 +139,10 @@ class Launch:
                 return 1
             if type(problem).__name__ == "ChildFailedError":
                 failures: dict[int, Any] = getattr(problem, "failures", {})
-                self.failures = [describe(rank, failure) for rank, failure in failures.items()]
+                for rank, failure in failures.items():
+                    message = failure.message if isinstance(failure.message, dict) else None
+                    told = {"rank": rank, "local_rank": failure.local_rank, "error": message}
+                    self.failures.append({**told, "pid": failure.pid, "exitcode": failure.exitcode})
                 print(problem, file=sys.stderr, flush=True)  # torchrun's own report
                 return 1
             trace = traceback.format_exc()
@@ -153,17 +156,6 @@ class Launch:
         if "traceback" in more:  # the agent prints the message
             print(more["traceback"], file=sys.stderr, flush=True)
         return 1
-
-
-def describe(rank: int, failure: Any) -> dict[str, Any]:
-    """One of torchrun's ProcessFailures as JSON."""
-    return {
-        "rank": rank,
-        "local_rank": failure.local_rank,
-        "pid": failure.pid,
-        "exitcode": failure.exitcode,
-        "error": failure.message if isinstance(failure.message, dict) else None,
-    }
 
 
 def leave_first() -> None:

@@ -10,7 +10,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.config import NO_RENDEZVOUS, Config, end_lines, say
+from ddpjob_agent.config import NO_RENDEZVOUS, Config, say
 from ddpjob_agent.environment import prepare_folders
 from ddpjob_agent.failures import Failure
 from ddpjob_agent.group import CLEAN, ENDED, FAILED, RUNNING, Group, Node, failure_of
@@ -216,10 +216,13 @@ class Rounds:
         link, number = self.link, self.wanted()
         self.tidy()
         self.launcher.on_stop = lambda: None
-        problem = self.lay_code_down()
-        if problem is not None:
-            self.round.progress = Progress(self.first.of_round(number))
-            return problem
+        if self.first.code_dir:
+            from ddpjob_agent.code import lay_down  # few jobs need it
+
+            problem = lay_down(self.first, self.news.append)
+            if problem is not None:
+                self.round.progress = Progress(self.first.of_round(number))
+                return problem
         if self.launcher.terminated_at is None and not self.silence():
             link.tell(self.first.node_rank, Node(number, CLEAN))
         if self.wait(lambda: link.order.begun >= number, lambda: not link.is_heard()):
@@ -234,14 +237,6 @@ class Rounds:
         return unready(
             f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
         )
-
-    def lay_code_down(self) -> Verdict | None:
-        """Unpack the job's own code, if it has some, for a round; the verdict where that fails."""
-        if not self.first.code_dir:
-            return None
-        from ddpjob_agent.code import lay_down  # few jobs need it
-
-        return lay_down(self.first, self.news.append)
 
     def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
         """Wait until something holds.
@@ -262,7 +257,10 @@ class Rounds:
         config = self.first.of_round(number)
         write_termination(self.first.termination_log, b"")
         self.drain()
-        end_lines()
+        with contextlib.suppress(OSError):
+            # A killed process may have left a line without its end.
+            for stream in (1,) if os.path.sameopenfile(1, 2) else (1, 2):
+                os.write(stream, b"\n")
         say(f"round {number} of attempt {config.attempt} begins")
         for line in self.news:
             say(line)

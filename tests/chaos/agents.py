@@ -221,7 +221,7 @@ class PlayedGroup:
         if self._is_up(0):
             head.look(self._now())
             if head.take_news():
-                self.group.tell_news()
+                self.group.count()
         for rank, pod in self.pods.items():
             if self._is_up(rank) and network.reaches(pod.node, "operator"):
                 pod.reached_at = self._now()
