@@ -59,7 +59,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         without_sandbox=_is_without_sandbox(status),
         agent_port=_port(annotations.get(names.AGENT_PORT_ANNOTATION, "")),
         token="" if place[1] else _token(spec),
-        old_agent=_bounded(annotations.get(names.OLD_AGENT_ANNOTATION, "")),
+        old_agent=annotations.get(names.OLD_AGENT_ANNOTATION, "")[:MAX_NAME],
         spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
         root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),
         in_place=annotations.get(names.RESTART_ANNOTATION) == "InPlace",
@@ -83,6 +83,8 @@ def _bounded(value: Any) -> Any:
     return value[:MAX_TEXT] if isinstance(value, str) else value
 
 
+# Characters of a ConfigMap's name.
+MAX_NAME = 253
 # Reasons of the condition DisruptionTarget (the Pod's lifecycle, "Pod disruption conditions").
 _DISRUPTIONS = {
     "PreemptionByScheduler": PREEMPTED,
