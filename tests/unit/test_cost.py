@@ -5,7 +5,6 @@ printed; what is checked is work: sizes, counts, and how long the event loop sta
 long the work itself takes.
 """
 
-import asyncio
 import json
 import sys
 import time
@@ -24,7 +23,6 @@ from ddpjob.api.messages import MAX_PROBLEMS
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES
 from ddpjob.controller.memory import job_record
 from ddpjob.errors import InvalidJob
-from ddpjob.json_depth import aside, read_json
 from ddpjob.plan.budget import judge
 from ddpjob.plan.decide import decide
 from ddpjob.plan.failure import MAX_SEARCHED
@@ -231,18 +229,6 @@ def test_a_record_keeps_little_of_what_somebody_wrote(kind: str, state: str, pha
     assert sum(len(value) for value in kept if isinstance(value, str)) < 16_000
 
 
-async def turns(work: asyncio.Future[Any]) -> int:
-    """How often something else had its turn in the loop until this was done."""
-    count, worst, last = 0, 0.0, time.perf_counter()
-    while not work.done():
-        await asyncio.sleep(0)
-        now = time.perf_counter()
-        count, worst, last = count + 1, max(worst, now - last), now
-    await work
-    print(f"{count} turns, {worst * 1e3:.0f} ms between two of them at most")
-    return count
-
-
 def failing(message: str) -> Callable[[], object]:
     count = 3000
     nodes = {"desired": count, "running": count}
@@ -252,28 +238,6 @@ def failing(message: str) -> Callable[[], object]:
     )
     seen = see(*(failed(rank, message) for rank in range(count)))
     return lambda: decide(ours, seen, NOW)
-
-
-def rendering() -> Callable[[], object]:
-    template: dict[str, Any] = {"spec": {"tolerations": [{}] * 10_000}}
-    ours = job(template=template, master={"template": template})
-    return lambda: render.pods(ours, AGENT, Policy())
-
-
-def deep() -> Callable[[], object]:
-    many = b"[],"[:None] * 200_000
-    text = b'{"a":' + b"[" * 2000 + b"]" * 2000 + b',"b":[' + b"[" * 200 + many + b"1" + b"]" * 201
-    return lambda: read_json(text + b"}")
-
-
-WORK: dict[str, Callable[[], Callable[[], object]]] = {
-    "3000 failed pods without sense": lambda: failing('{"a":[[[[[[[[]]]]]]]],' * 150),
-    "3000 failed pods with sense": lambda: failing(
-        json.dumps({"version": 1, "reason": "Exception", "message": "a" * 1000})
-    ),
-    "an overlay of 10,000 items": rendering,
-    "an object that is too deep": deep,
-}
 
 
 def test_of_thousands_of_failures_some_messages_are_searched_and_no_more() -> None:
@@ -298,15 +262,6 @@ def test_what_a_failed_pod_has_left_is_read_once_and_not_in_every_plan() -> None
         assert decide(ours, see(*pods, secondary_seconds=60.0), NOW).status.failure
 
     assert calls_of(read_termination, twice) == count - 1
-
-
-@pytest.mark.parametrize("name", WORK)
-async def test_what_takes_long_leaves_the_others_their_turn(name: str) -> None:
-    """Each took the loop for 0.3 to 40 s; now two threads change every 5 ms."""
-    work = WORK[name]()
-    begin = time.perf_counter()
-    assert await turns(asyncio.ensure_future(aside(True, work))) > 10
-    print(f"{(time.perf_counter() - begin) * 1e3:.0f} ms in all")
 
 
 async def test_the_reconciler_does_the_long_things_aside() -> None:

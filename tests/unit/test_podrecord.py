@@ -87,13 +87,6 @@ def test_the_failure_of_a_sidecar_is_not_the_trainers(reason: str, result: str) 
 
 
 @pytest.mark.parametrize(
-    "reason", ["TopologyAffinityError", "OutOfcpu", "NodeShutdown", "TaintToleration"]
-)
-def test_what_a_kubelet_does_not_admit_is_no_failure_of_the_training(reason: str) -> None:
-    assert record_of({"phase": "Failed", "reason": reason}).disruption == "NodeRefused"
-
-
-@pytest.mark.parametrize(
     ("status", "expected"),
     [
         ({"phase": "Pending"}, (False, None)),

@@ -24,25 +24,8 @@ from tests.builders import (
 )
 
 
-def test_all_nodes_running_makes_the_job_running() -> None:
-    status = decide(started(), see(running(0), running(1)), NOW).status
-    assert status.state == "Running" and condition(status, "Running") == ("True", "AllNodesRunning")
-    assert status.summary.nodes == "2/2"
-
-
 def test_a_finished_rank_counts_as_running_for_the_group() -> None:
     assert decide(started(), see(succeeded(0), running(1)), NOW).status.state == "Running"
-
-
-def test_launcher_none_without_command_shows_that_the_agent_is_absent() -> None:
-    status = decide(job(launcher="none"), see(), NOW).status
-    assert condition(status, "AgentAbsent") == ("True", "LauncherNone")
-
-
-def test_a_pod_that_waits_for_its_image_shows_the_kubelets_reason() -> None:
-    stuck = pod(0, reason="ErrImagePull", message="not found")
-    status = decide(started(), see(stuck, pod(1)), NOW).status
-    assert condition(status, "Running") == ("False", "ErrImagePull")
 
 
 def test_the_reason_why_a_pod_waits_leaves_the_status_once_it_does_not() -> None:

@@ -96,16 +96,6 @@ def test_a_suspended_job_ends_sidecars_and_late_pods() -> None:
     assert [d.pod.name for d in decide(suspended, see(running(1)), NOW).delete] == ["digits-0-1"]
 
 
-def test_resuming_starts_the_next_attempt() -> None:
-    whole = write(started(), running(0), running(1))
-    leaving = write(with_status(job(suspend=True), whole.status), running(0), running(1))
-    suspended = write(leaving)
-    resumed = write(with_status(job(), suspended.status))
-    assert resumed.status.state == "Starting" and resumed.status.attempt == 1
-    assert condition(resumed.status, "Suspended") == ("False", "Resumed")
-    assert decide(resumed, see(), NOW).create == (0, 1)
-
-
 def test_a_resumed_job_does_not_wait_for_an_earlier_back_off() -> None:
     policy = {"backoffSeconds": {"first": 300, "cap": 3600}, "maxRestarts": 9}
     ours = started(failurePolicy=policy)
