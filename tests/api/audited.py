@@ -6,17 +6,6 @@ from tests.cluster import operator as operators
 from tests.cluster.audit import Entry
 
 
-def none_is_blind(writes: list[Entry]) -> bool:
-    """Whether what the operator deletes and updates is what it has seen."""
-    sent = [(e.verb, e.request) for e in writes if e.user == operators.USER and e.request]
-    deletions = [options for verb, options in sent if verb == "delete"]
-    updates = [body["metadata"] for verb, body in sent if verb == "update"]
-    assert deletions and updates
-    return all(options.get("preconditions", {}).get("uid") for options in deletions) and all(
-        metadata.get("resourceVersion") for metadata in updates
-    )
-
-
 def is_refused(entry: Entry) -> bool:
     """Whether this write changed nothing for sure.
 
