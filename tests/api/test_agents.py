@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ddpjob import Client
-from ddpjob.client import forward
-from ddpjob.client.forward import fetch
+from ddpjob.client import agents
+from ddpjob.client.agents import fetch
 from ddpjob.errors import Forbidden, NotFound, Unavailable
 from tests.api.jobs import Jobs
 from tests.api.processes import jobs as jobs  # noqa: PLC0414
@@ -218,7 +218,7 @@ async def test_what_answers_nothing_is_an_error_of_ours(
         await asyncio.to_thread(fetch, connection, namespace, "gone", 1, "/")
     with pytest.raises(Unavailable):  # its node has no kubelet
         await asyncio.to_thread(fetch, connection, namespace, pod, 1, "/")
-    monkeypatch.setattr(forward, "SECONDS", 1.0)
+    monkeypatch.setattr(agents, "SECONDS", 1.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         Kubelet(api_server, "local", address=lambda pod, port: silent.getsockname()),

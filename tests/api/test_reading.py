@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ddpjob import __version__, names
-from tests.api.reading import Cluster, ago, condition
+from tests.api.reading import Cluster, ago
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
@@ -120,19 +120,6 @@ def test_get_watches_in_a_terminal(cluster: Cluster, env: Mapping[str, str]) -> 
     assert ended.out.endswith("\ndetached: the jobs run on\n")
 
 
-def test_a_missing_right_is_named_with_the_role_to_ask_for(
-    api_server: ApiServer, cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
-    token = api_server.service_account_token(namespace, "nobody")
-    path = api_server.write_kubeconfig(tmp_path / "k", token=token, namespace=namespace)
-    ended = ddpjob("get", env=environment(path))
-    assert ended.code == 4
-    assert f"error: you may not list ddpjobs in namespace {namespace} (you are " in ended.err
-    assert f'  next: ask an admin of namespace {namespace} for the role "view"' in ended.err
-    everywhere = ddpjob("get", "-A", env=environment(path))
-    assert everywhere.code == 4 and "in the whole cluster" in everywhere.err
-
-
 # describe
 
 
@@ -217,30 +204,6 @@ def test_wait_for_a_step_and_for_any(cluster: Cluster, env: Mapping[str, str]) -
     assert there.code == 0 and json.loads(there.out)["step"] == 1840
     any_ = ddpjob("wait", "one", "two", "--for", "running", "--any", env=env)
     assert (any_.code, any_.out) == (0, "one Running\n")
-
-
-def test_wait_gives_up_after_the_timeout(cluster: Cluster, env: Mapping[str, str]) -> None:
-    cluster.running("one")
-    ended = ddpjob("wait", "one", "--timeout", "1s", env=env)
-    assert ended.code == 124 and ended.out == ""
-    assert ended.err.endswith("error: one is Running after 1s, not finished\n")
-    wrong = ddpjob("wait", "one", "--for", "done", env=env)
-    assert wrong.code == 2 and "must be finished, running or step=N, got 'done'" in wrong.err
-
-
-def test_wait_gives_up_on_a_job_that_is_refused(cluster: Cluster, env: Mapping[str, str]) -> None:
-    cluster.pending("one")
-    text = 'pods "one-0-0" is forbidden: exceeded quota: team'
-    refused = condition("Running", "False", "CreateRefused", text, ago(minutes=1))
-    cluster.status("one", conditions=[refused], summary={"reason": f"CreateRefused: {text}"})
-    ended = ddpjob("wait", "one", "--refused-after", "1s", env=env)
-    assert ended.code == 5 and ended.out == ""
-    assert ended.err.endswith(
-        f"error: one is Starting: CreateRefused: {text}\n"
-        "  next: ddpjob describe one says what to change\n"
-    )
-    quota = "ask for less, or ask an admin of the namespace for a larger quota"
-    assert f"hint      {quota}" in ddpjob("describe", "one", env=env).out
 
 
 def test_wait_for_a_job_that_is_deleted(cluster: Cluster, env: Mapping[str, str]) -> None:

@@ -342,15 +342,3 @@ async def test_errors_are_those_of_the_synchronous_client_and_closing_ends_all(
     for waiting in (task, client.jobs()):
         with pytest.raises(DDPJobError, match="the connection was closed"):
             await waiting
-
-
-def test_a_list_of_jobs_is_a_table_in_which_nothing_is_live(
-    cluster: Cluster, kubeconfig: Path
-) -> None:
-    cluster.job("digits")
-    hostile = "<script>alert(1)</script>\x1b[31m\u202e"
-    cluster.status("digits", state="Starting", summary={"reason": hostile})
-    with Client(kubeconfig=kubeconfig) as client:
-        text = client.jobs()._repr_html_()
-    assert "<script" not in text and "&lt;script&gt;" in text
-    assert "\x1b" not in text and "\u202e" not in text

@@ -1,14 +1,14 @@
 """Watches jobs, and ends where one of them is refused for longer than somebody waits."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from contextlib import closing
 from typing import Any
 
 from ddpjob.client.connection import Connection
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.cluster import DDPJOBS, WatchEvent
-from ddpjob.errors import JobRefused
+from ddpjob.cluster import DDPJOBS
+from ddpjob.errors import JobRefused, NotFound
 from ddpjob.json_depth import Body
 
 
@@ -18,10 +18,12 @@ def watch_jobs(
     *,
     deadline: float | None,
     refused_after: float | None = None,
-) -> Generator[WatchEvent, None, None]:
-    """Yield each change of these jobs, which are of one namespace, until `deadline`, if any.
+    left: Container[str] | None = None,
+) -> Generator[Body, None, None]:
+    """Yield these jobs, which are of one namespace, as they change, until `deadline`, if any.
 
-    Raises JobRefused once one of them has been refused for `refused_after` seconds, if any.
+    Raises NotFound if one is deleted whose uid is `left`, by default each of them, and JobRefused
+    once one of them has been refused for `refused_after` seconds, if any.
     """
     latest = {job.uid: job for job in map(Snapshot, bodies)}
     refused = dict[str, float]()  # when each was first seen to be refused
@@ -29,7 +31,7 @@ def watch_jobs(
     def keep(body: Body) -> Body | None:
         return body if Snapshot(body).uid in latest else None
 
-    while True:
+    while latest:
         now = time.monotonic()
         refused = {uid: refused.get(uid, now) for uid, job in latest.items() if job.refusal}
         ends = [] if deadline is None else [deadline]
@@ -46,25 +48,18 @@ def watch_jobs(
         )
         with closing(watch):  # an error would keep its connection open as long as itself
             for event in watch:
-                yield event
                 job = Snapshot(event.object)
-                if event.type == "DELETED":
-                    latest.pop(job.uid, None)
-                else:
+                if event.type != "DELETED":
                     latest[job.uid] = job
+                    yield event.object
+                elif left is None or job.uid in left:
+                    raise NotFound(404, "NotFound", f"{job.name} was deleted")
+                else:
+                    latest.pop(job.uid, None)
                 if not latest or bool(job.refusal) != (job.uid in refused):
                     break
             else:
-                _raise_refused([latest[uid] for uid in refused], refused, refused_after)
+                for uid, since in refused.items():
+                    if refused_after is not None and time.monotonic() >= since + refused_after:
+                        raise JobRefused(latest[uid])
                 return
-        if not latest:
-            return
-
-
-def _raise_refused(
-    jobs: Sequence[Snapshot], refused: dict[str, float], after: float | None
-) -> None:
-    """Raise JobRefused for the first of these jobs that has been refused for so long."""
-    for job in jobs:
-        if after is not None and time.monotonic() >= refused[job.uid] + after:
-            raise JobRefused(job)

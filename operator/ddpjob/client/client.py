@@ -136,14 +136,16 @@ class Client:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         yield from (Job(self.connection, job.body) for job in jobs)
-        limits = {"deadline": deadline, "refused_after": refused_after}
-        with closing(watch_jobs(self.connection, [job.body for job in jobs], **limits)) as events:
-            for event in events:
-                job = Job(self.connection, event.object)
-                if event.type != "DELETED":
-                    yield job
-                elif left is None or job.uid in left:
-                    raise NotFound(404, "NotFound", f"{job.name} was deleted")
+        watch = watch_jobs(
+            self.connection,
+            [job.body for job in jobs],
+            deadline=deadline,
+            refused_after=refused_after,
+            left=left,
+        )
+        with closing(watch) as bodies:
+            for body in bodies:
+                yield Job(self.connection, body)
 
     def newest(self) -> Job:
         """Return the newest job that this user has made with the client. Raises NotFound."""

@@ -326,12 +326,12 @@ class Job(Snapshot):
         Raises NotFound, and JobRefused after so many seconds without pods.
         """
         yield self.refresh()
-        limits = {"deadline": deadline, "refused_after": refused_after}
-        with closing(watch_jobs(self._connection, [self.body], **limits)) as events:
-            for event in events:
-                if event.type == "DELETED":
-                    raise NotFound(404, "NotFound", f"{self.name} was deleted")
-                yield self._take(event.object)
+        watch = watch_jobs(
+            self._connection, [self.body], deadline=deadline, refused_after=refused_after
+        )
+        with closing(watch) as bodies:
+            for body in bodies:
+                yield self._take(body)
 
 
 class Run(Job):
