@@ -13,17 +13,14 @@ import typer
 from ddpjob.cli import job_options
 from ddpjob.cli.exits import Exit, detached, end_with
 from ddpjob.cli.job_options import Asked, in_namespace
-from ddpjob.cli.logs import Shown, print_logs
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
 from ddpjob.cli.output import Form, note, show_jobs, show_new
 from ddpjob.client import why
-from ddpjob.client.job import Job
-from ddpjob.client.selection import Query
-from ddpjob.client.snapshot import Snapshot
 from ddpjob.errors import InvalidJob, JobTimeout
 from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
+    from ddpjob.client.job import Job
     from ddpjob.client.jobfile import JobFile
     from ddpjob.code.archive import CodeArchive
 
@@ -218,7 +215,7 @@ def _listed(config_maps: Sequence[Body]) -> str:
     return f"ConfigMap {first}" + (f" and {more} more" if more else "")
 
 
-def _size(job: Snapshot) -> str:
+def _size(job: "Job") -> str:
     """Return how large the job is: `2 nodes x 8 GPUs`."""
     nodes = f"{job.nnodes} node{'s' if job.nnodes > 1 else ''}"
     if gpus := job.gpus_per_node:
@@ -230,7 +227,7 @@ def _size(job: Snapshot) -> str:
 class Onlooker:
     """Shows one job that has just been created."""
 
-    def __init__(self, job: Job, place: Place) -> None:
+    def __init__(self, job: "Job", place: Place) -> None:
         self._job, self._place = job, place
         self._began = time.monotonic()
         self._shown: tuple[str, str] | None = None
@@ -240,6 +237,9 @@ class Onlooker:
 
         Raises JobRefused once its pods have been refused for some seconds.
         """
+        from ddpjob.cli.logs import Shown, print_logs  # slow to import, for who completes options
+        from ddpjob.client.selection import Query
+
         name = self._job.name
         try:
             self._until_taken()
@@ -259,7 +259,7 @@ class Onlooker:
         except JobTimeout:
             self._step("pending", "no operator has taken the job yet: see ddpjob doctor")
 
-    def _is_settled(self, job: Job) -> bool:
+    def _is_settled(self, job: "Job") -> bool:
         """Show the job's state, once for each change, and return whether it runs or never will."""
         words = job.reason
         if job.state == "Running":
@@ -278,7 +278,7 @@ class Onlooker:
         note(f"{label:<9} {seconds // 60}:{seconds % 60:02}  {text}".rstrip())
 
 
-def _stays_suspended(job: Job) -> bool:
+def _stays_suspended(job: "Job") -> bool:
     """Return whether a suspended job waits for its user.
 
     Until its code is there, a new job is suspended, and its status may still say so afterwards.
