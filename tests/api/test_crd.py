@@ -85,19 +85,6 @@ DEFAULTED: Mapping[str, Body] = {
         "resources": {"limits": {"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": "1"}},
         "template": {"spec": {"nodeSelector": {"disk": "ssd"}, "tolerations": []}},
     },
-    "nothing-left-out": {
-        "nnodes": 4,
-        "nprocPerNode": 2,
-        "backend": "gloo",
-        "masterPort": 29600,
-        "launcher": "none",
-        "command": [],
-        "shm": {"enabled": False},
-        "suspend": True,
-        "cleanPodPolicy": "All",
-        "failurePolicy": {"maxRestarts": 0},
-        "terminationGracePeriodSeconds": 30,
-    },
 }
 
 

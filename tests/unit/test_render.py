@@ -239,6 +239,22 @@ def test_an_overlay_cannot_have_what_is_ours(template: dict[str, Any], path: str
     assert caught.value.path == f"spec.template.{path}"
 
 
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("metadata", ({"labels": {"env": "all"}}, {"labels": {"env": "first"}})),
+        ("spec", ({"nodeSelector": {"ports": "all"}}, {"nodeSelector": {"ports": "first"}})),
+        ("spec", ({"unknown": {"env": [1]}}, {"unknown": {"env": [{"name": []}]}})),
+    ],
+)
+def test_what_is_only_called_like_a_list_of_the_pod_is_replaced(field: str, values: Any) -> None:
+    templates = [{field: value} for value in values]
+    ours = job(template=templates[0], master={"template": templates[1]})
+    for rank, value in enumerate(reversed(values)):
+        ((name, part),) = value.items()
+        assert pod(ours, rank)[field][name].items() >= part.items()
+
+
 def test_an_overlay_may_repeat_what_is_ours() -> None:
     assert pod(job(**overlay(restartPolicy="Never")))["spec"]["restartPolicy"] == "Never"
 
