@@ -21,36 +21,41 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from ddpjob_agent.config import Config
-    from ddpjob_agent.forked import Program
+    from ddpjob_agent.warm.forked import Program
+
+
+# Those in this one, which zipimport finds.
+PACKAGES = ("failures", "nodes", "warm")
 
 
 class Modules:
     """Finds the modules of this package. zipimport's own finder compiles each of them twice."""
 
     def __init__(self, folder: str) -> None:
-        self.folder, self.loader = folder, zipimporter(folder)
+        self.folder = folder
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """The spec of a module of this package; None for every other module."""
-        package, _, module = name.partition(".")
-        if package != "ddpjob_agent" or not module:
+        package, *parts = name.split(".")
+        if package != "ddpjob_agent" or not parts or parts[-1] in PACKAGES:
             return None
-        file = os.path.join(self.folder, f"{module}.py")
-        return spec_from_file_location(name, file, loader=self.loader)
+        folder = os.path.join(self.folder, *parts[:-1])
+        file = os.path.join(folder, f"{parts[-1]}.py")
+        return spec_from_file_location(name, file, loader=zipimporter(folder))
 
 
 def main(arguments: list[str]) -> int | Program:
     """Run what the command line asks for; the exit code, or what a forked process is to run."""
     if arguments[:1] == ["forkserver"]:
-        from ddpjob_agent.forked import serve_alone
+        from ddpjob_agent.warm.forked import serve_alone
 
         return serve_alone(arguments[1])
     if arguments[:1] == ["launch"]:  # torchrun, in the process that `run` starts
         if arguments[1].isdecimal():
-            from ddpjob_agent.forked import launch_warm
+            from ddpjob_agent.warm.forked import launch_warm
 
             return launch_warm(arguments[1], arguments[2:])
-        from ddpjob_agent.launch import launch_torchrun
+        from ddpjob_agent.warm.launch import launch_torchrun
 
         launch_torchrun(arguments[2:])
     from ddpjob_agent.config import Config, ConfigError
@@ -60,7 +65,7 @@ def main(arguments: list[str]) -> int | Program:
         config = Config(os.environ)
         os.environ.pop("DDPJOB_TOKEN", None)  # no rank needs it
     except ConfigError as problem:
-        from ddpjob_agent import verdict
+        from ddpjob_agent.failures import verdict
 
         path = os.environ.get("DDPJOB_TERMINATION_LOG") or "/dev/termination-log"
         return verdict.conclude(verdict.refused(str(problem)), {}, path)
@@ -83,7 +88,7 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
 
         problem = lay_down(config)
         if problem is not None:
-            from ddpjob_agent.verdict import conclude
+            from ddpjob_agent.failures.verdict import conclude
 
             return conclude(problem, {}, config.termination_log)
     master = start(launcher, config, mode, arguments, setup)

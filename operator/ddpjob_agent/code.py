@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.archive import ARCHIVE_BYTES, CodeError, unpack
 from ddpjob_agent.config import USER_ERROR, Config, say
-from ddpjob_agent.failures import Failure
+from ddpjob_agent.failures.failures import Failure
+from ddpjob_agent.failures.verdict import Verdict
 from ddpjob_agent.records import read_text
-from ddpjob_agent.verdict import Verdict
 
 if TYPE_CHECKING:
     from typing import Callable, Sequence  # noqa: UP035 - Python 3.8

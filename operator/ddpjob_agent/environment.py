@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Mapping, MutableMapping  # noqa: UP035 - Pytho
 from zipimport import zipimporter
 
 from ddpjob_agent.config import LOOPBACK, Config, say
-from ddpjob_agent.warm import is_buffered, python_words
+from ddpjob_agent.requests import is_buffered, python_words
 
 if TYPE_CHECKING:
     from ddpjob_agent.processes import ServerCommand

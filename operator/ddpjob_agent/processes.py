@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping, Sequence  
 from ddpjob_agent.cgroups import oom_kills
 from ddpjob_agent.config import say
 from ddpjob_agent.records import read_text
-from ddpjob_agent.warm import is_child, receive, request, send
+from ddpjob_agent.requests import is_child, receive, request, send
 
 if TYPE_CHECKING:
     ServerCommand = tuple[list[str], Mapping[str, str]]

@@ -14,13 +14,10 @@ from typing import Any, Callable  # noqa: UP035 - Python 3.8
 from ddpjob_agent.cgroups import oom_kills
 from ddpjob_agent.config import NO_RENDEZVOUS, SAVED, Config, say
 from ddpjob_agent.environment import is_ip
-from ddpjob_agent.evidence import find_failures, gather
-from ddpjob_agent.failures import Failure
-from ddpjob_agent.hangs import Hangs
-from ddpjob_agent.processes import Launcher
-from ddpjob_agent.progress import POLL_SECONDS, Progress
-from ddpjob_agent.records import objects, past, read_records
-from ddpjob_agent.verdict import (
+from ddpjob_agent.failures.evidence import find_failures, gather
+from ddpjob_agent.failures.failures import Failure
+from ddpjob_agent.failures.hangs import Hangs
+from ddpjob_agent.failures.verdict import (
     Verdict,
     completed,
     judge_failures,
@@ -32,6 +29,9 @@ from ddpjob_agent.verdict import (
     termination_message,
     write_termination,
 )
+from ddpjob_agent.processes import Launcher
+from ddpjob_agent.progress import POLL_SECONDS, Progress
+from ddpjob_agent.records import objects, past, read_records
 
 # Until the launcher has made its workers, that is asked so often.
 START_SECONDS = 0.1

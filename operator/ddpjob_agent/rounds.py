@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import NO_RENDEZVOUS, Config, say
 from ddpjob_agent.environment import prepare_folders
-from ddpjob_agent.failures import Failure
-from ddpjob_agent.group import CLEAN, ENDED, FAILED, RUNNING, Group, Node, failure_of
-from ddpjob_agent.link import Link
-from ddpjob_agent.processes import Launcher
-from ddpjob_agent.progress import Progress
-from ddpjob_agent.round import Round
-from ddpjob_agent.start import Setup, start
-from ddpjob_agent.verdict import (
+from ddpjob_agent.failures.failures import Failure
+from ddpjob_agent.failures.verdict import (
     Verdict,
     announce,
     completed,
@@ -29,9 +23,15 @@ from ddpjob_agent.verdict import (
     termination_message,
     write_termination,
 )
+from ddpjob_agent.nodes.group import CLEAN, ENDED, FAILED, RUNNING, Group, Node, failure_of
+from ddpjob_agent.nodes.link import Link
+from ddpjob_agent.processes import Launcher
+from ddpjob_agent.progress import Progress
+from ddpjob_agent.round import Round
+from ddpjob_agent.start import Setup, start
 
 if TYPE_CHECKING:
-    from ddpjob_agent.heartbeat import Heartbeats
+    from ddpjob_agent.nodes.heartbeat import Heartbeats
 
 # Failures after which the same pods may try again.
 REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled", "PeerEnded")
@@ -99,7 +99,7 @@ class Rounds:
         if config.in_place:
             self.link = self.group or Link(config, self.token, master, wake_up)
         if config.node_timeout:
-            from ddpjob_agent.heartbeat import HeadHeartbeats, MemberHeartbeats
+            from ddpjob_agent.nodes.heartbeat import HeadHeartbeats, MemberHeartbeats
 
             token, on_lost = self.token, self.launcher.kill_now
             if self.group is not None:

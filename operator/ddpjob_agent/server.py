@@ -13,8 +13,8 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
-from ddpjob_agent.group import Group, Node, Order, read_node, read_order
 from ddpjob_agent.guests import Guests, Request
+from ddpjob_agent.nodes.group import Group, Node, Order, read_node, read_order
 from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
 from ddpjob_agent.records import compact
 

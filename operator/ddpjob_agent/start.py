@@ -19,7 +19,7 @@ from ddpjob_agent.environment import (
 )
 from ddpjob_agent.processes import DESCRIPTOR, Launcher
 from ddpjob_agent.records import read_text
-from ddpjob_agent.warm import python_words
+from ddpjob_agent.requests import python_words
 
 if TYPE_CHECKING:
     from typing import Mapping  # noqa: UP035 - Python 3.8

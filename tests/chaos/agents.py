@@ -1,7 +1,7 @@
 """Played agents of pods that may restart in place, as the operator meets them.
 
-What rank 0's agent knows and says is the real one's (`ddpjob_agent.group`). The nodes' lives follow
-`ddpjob_agent.rounds`, but nothing in them takes any time.
+What rank 0's agent knows and says is the real one's (`ddpjob_agent.nodes.group`). The nodes' lives
+follow `ddpjob_agent.rounds`, but nothing in them takes any time.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.local.network import Loopback
 from ddpjob_agent.config import NO_RENDEZVOUS, SILENT
-from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Group, Node, failure_of
-from ddpjob_agent.lease import Beat, Head, Member
+from ddpjob_agent.nodes.group import CLEAN, FAILED, RUNNING, Group, Node, failure_of
+from ddpjob_agent.nodes.lease import Beat, Head, Member
 from ddpjob_agent.rounds import WAIT_SECONDS
 from ddpjob_agent.server import seconds, whole
 from tests.chaos.network import Network, Trouble, node_of

@@ -38,7 +38,8 @@ def test_a_traceback_names_the_line_of_the_source(tmp_path: Path) -> None:
     sources = {
         "__main__.py": (PACKAGE / "__main__.py").read_text(),
         "__init__.py": "",
-        "launch.py": "# why\n\ndef launch_torchrun(arguments: list) -> int:\n    return 1 / 0\n",
+        "warm/__init__.py": "",
+        "warm/launch.py": "# why\n\ndef launch_torchrun(words: list) -> int:\n    return 1 / 0\n",
     }
     program.write_bytes(pack(sources))
     ended = subprocess.run(
@@ -47,4 +48,5 @@ def test_a_traceback_names_the_line_of_the_source(tmp_path: Path) -> None:
         text=True,
         timeout=200,
     )
-    assert f'File "{program}/ddpjob_agent/launch.py", line 4, in launch_torchrun\n' in ended.stderr
+    place = f'File "{program}/ddpjob_agent/warm/launch.py", line 4, in launch_torchrun\n'
+    assert place in ended.stderr

@@ -1,7 +1,7 @@
 """Which ranks stand at the same place, by what their agents answer."""
 
 from ddpjob.client.stacks import by_rank, group
-from ddpjob_agent.stacks import Process
+from ddpjob_agent.failures.stacks import Process
 
 SITE = "/usr/lib/python3/site-packages"
 

@@ -9,10 +9,10 @@ from ddpjob.controller.agenthttp import session
 from ddpjob.controller.groups import fetch_group
 from ddpjob.controller.memory import Order
 from ddpjob.plan.termination import read_termination
-from ddpjob_agent.failures import Failure
-from ddpjob_agent.group import FAILED, Group, Node, failure_of
+from ddpjob_agent.failures.failures import Failure
+from ddpjob_agent.failures.verdict import judge_failures, termination_message
+from ddpjob_agent.nodes.group import FAILED, Group, Node, failure_of
 from ddpjob_agent.server import Pages, serve
-from ddpjob_agent.verdict import judge_failures, termination_message
 from tests.builders import running
 from tests.cluster.processes import free_ports
 from tests.unit.agent.samples import config

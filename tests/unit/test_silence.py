@@ -15,7 +15,7 @@ from ddpjob.controller.agenthttp import session
 from ddpjob.controller.memory import Head, JobRecord, Order, job_record
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
 from ddpjob.plan.model import GroupReport, PodRecord, Report
-from ddpjob_agent.lease import LEASE
+from ddpjob_agent.nodes.lease import LEASE
 from tests.builders import failed, job, running, summary
 from tests.cluster.processes import free_ports
 

@@ -23,8 +23,8 @@ from ddpjob.plan.termination import (
     termination_of,
     with_traceback,
 )
-from ddpjob_agent.failures import Failure
-from ddpjob_agent.verdict import Verdict, termination_message
+from ddpjob_agent.failures.failures import Failure
+from ddpjob_agent.failures.verdict import Verdict, termination_message
 from tests.builders import (
     NOW,
     decide,

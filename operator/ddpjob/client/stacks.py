@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from ddpjob.text import printable
-from ddpjob_agent.stacks import Frame, frames
+from ddpjob_agent.failures.stacks import Frame, frames
 
 # The line before each process in an agent's answer.
 _TITLE = re.compile(r"^--- (?:rank (\d{1,9}) \()?pid \d+\)?: ", re.MULTILINE)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from importlib import resources
+from pathlib import Path
 from secrets import token_bytes
 
 from ddpjob import names
@@ -37,18 +38,9 @@ Key = tuple[str, str]
 @cache
 def load_agent() -> Agent:
     """The agent, as this version of ddpjob ships it."""
-    package = resources.files(agent_zip.PACKAGE)
-    folders = {"": package, "hooks/": package / "hooks"}
-    return Agent(
-        agent_zip.pack(
-            {
-                f"{prefix}{file.name}": file.read_text("utf-8")
-                for prefix, folder in folders.items()
-                for file in folder.iterdir()
-                if file.name.endswith(".py")
-            }
-        )
-    )
+    package = Path(str(resources.files(agent_zip.PACKAGE)))
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    return Agent(agent_zip.pack({name: path.read_text("utf-8") for name, path in files.items()}))
 
 
 class Controller:

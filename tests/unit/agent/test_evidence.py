@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.evidence import find_failures, gather
-from ddpjob_agent.failures import PRIMARY, SECONDARY, Failure
-from ddpjob_agent.verdict import Verdict, judge_failures, termination_message
+from ddpjob_agent.failures.evidence import find_failures, gather
+from ddpjob_agent.failures.failures import PRIMARY, SECONDARY, Failure
+from ddpjob_agent.failures.verdict import Verdict, judge_failures, termination_message
 from tests.unit.agent.samples import PEER_ENDS, SPAWN, config, error, worker
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpjob_agent.failures import names_peer_end, one_line
+from ddpjob_agent.failures.failures import names_peer_end, one_line
 from tests.unit.agent.samples import PEER_ENDS, SPAWN
 
 PRIMARY = [

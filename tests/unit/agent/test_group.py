@@ -13,8 +13,9 @@ import pytest
 
 from ddpjob_agent import guests
 from ddpjob_agent.config import Config
-from ddpjob_agent.failures import Failure
-from ddpjob_agent.group import (
+from ddpjob_agent.failures.failures import Failure
+from ddpjob_agent.failures.verdict import Verdict, termination_message
+from ddpjob_agent.nodes.group import (
     CLEAN,
     ENDED,
     FAILED,
@@ -33,7 +34,6 @@ from ddpjob_agent.group import (
 )
 from ddpjob_agent.records import compact
 from ddpjob_agent.server import Pages, hold_operator, serve
-from ddpjob_agent.verdict import Verdict, termination_message
 from tests.cluster.processes import free_ports
 from tests.unit.agent.samples import ask, config, until
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import heartbeat
 from ddpjob_agent.config import Config
-from ddpjob_agent.group import Group
-from ddpjob_agent.heartbeat import HeadHeartbeats, MemberHeartbeats
-from ddpjob_agent.lease import Beat, read_beat, write_beat
+from ddpjob_agent.nodes import heartbeat
+from ddpjob_agent.nodes.group import Group
+from ddpjob_agent.nodes.heartbeat import HeadHeartbeats, MemberHeartbeats
+from ddpjob_agent.nodes.lease import Beat, read_beat, write_beat
 from tests.cluster.processes import free_ports
 from tests.unit.agent.samples import config, until
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 import ddpjob_agent
-from ddpjob_agent import launch
-from ddpjob_agent.launch import wait_for_store, wait_until_open
+from ddpjob_agent.warm import launch
+from ddpjob_agent.warm.launch import wait_for_store, wait_until_open
 
 HOST = "127.0.0.1"
 
@@ -98,7 +98,7 @@ def test_a_full_disk_fails_no_training_that_is_done(tmp_path: Path) -> None:
     for folder in (package, package.parent):
         (folder / "__init__.py").touch()
     (package / "run.py").write_text(TORCHRUN)
-    call = "import sys; from ddpjob_agent import launch; launch.launch_torchrun(sys.argv[1:])"
+    call = "import sys; from ddpjob_agent.warm import launch; launch.launch_torchrun(sys.argv[1:])"
     sources = Path(ddpjob_agent.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", call, __file__],

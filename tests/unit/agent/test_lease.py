@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import lease
 from ddpjob_agent.config import Config
-from ddpjob_agent.group import Group
-from ddpjob_agent.lease import (
+from ddpjob_agent.nodes import lease
+from ddpjob_agent.nodes.group import Group
+from ddpjob_agent.nodes.lease import (
     DATAGRAM_BYTES,
     MOST_UNHEARD,
     QUICK,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import link
-from ddpjob_agent.group import CLEAN, FAILED, RUNNING, Node, Order
-from ddpjob_agent.link import Link
+from ddpjob_agent.nodes import link
+from ddpjob_agent.nodes.group import CLEAN, FAILED, RUNNING, Node, Order
+from ddpjob_agent.nodes.link import Link
 from tests.unit.agent.samples import config, until
 
 HOST = "127.0.0.1"

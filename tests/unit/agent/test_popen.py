@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import popen
-from ddpjob_agent.popen import Popen, use_server
-from ddpjob_agent.warm import receive, send
+from ddpjob_agent.requests import receive, send
+from ddpjob_agent.warm import popen
+from ddpjob_agent.warm.popen import Popen, use_server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm starts are Linux' alone")
 SCRIPT = "import sys; sys.exit(3)"

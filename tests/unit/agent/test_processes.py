@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import cgroups, processes, records
+from ddpjob_agent.failures.verdict import refused
 from ddpjob_agent.processes import Launcher
-from ddpjob_agent.verdict import refused
 
 
 def write_cgroups(

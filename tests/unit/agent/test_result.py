@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ddpjob_agent.environment import launcher_env, prepare_folders
+from ddpjob_agent.failures.verdict import completed, termination_message
 from ddpjob_agent.result import RESULT_BYTES, read_result
-from ddpjob_agent.verdict import completed, termination_message
 from tests.unit.agent.samples import config
 
 

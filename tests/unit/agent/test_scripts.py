@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent import scripts
-from ddpjob_agent.scripts import differing, why_cold
+from ddpjob_agent.warm import scripts
+from ddpjob_agent.warm.scripts import differing, why_cold
 
 SETS = "sets {}, which may be read at import"
 OMP = SETS.format("OMP_NUM_THREADS")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import stacks
-from ddpjob_agent.hangs import is_ending
-from ddpjob_agent.stacks import DEVICE, OWN, WAITS, Frame, Process
+from ddpjob_agent.failures import stacks
+from ddpjob_agent.failures.hangs import is_ending
+from ddpjob_agent.failures.stacks import DEVICE, OWN, WAITS, Frame, Process
 from tests.agentpod import Pod, Pods
 from tests.unit.agent.scripts import start
 

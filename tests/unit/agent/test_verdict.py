@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ddpjob_agent import round
-from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure
-from ddpjob_agent.verdict import (
+from ddpjob_agent.failures.failures import PRIMARY, SECONDARY, SUSPECT, Failure
+from ddpjob_agent.failures.verdict import (
     Verdict,
     judge_failures,
     judge_memory,

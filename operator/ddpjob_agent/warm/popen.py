@@ -11,7 +11,7 @@ from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
 from ddpjob_agent.processes import PR_SET_CHILD_SUBREAPER, prctl
-from ddpjob_agent.warm import is_buffered, is_child, python_words, receive, request, send
+from ddpjob_agent.requests import is_buffered, is_child, python_words, receive, request, send
 
 # What a caller may ask for where the process is to come from the fork server.
 KEYWORDS = {"args", "env", "cwd", "stdin", "stdout", "stderr", "start_new_session"}

@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from ddpjob_agent.popen import Popen, replace_popen
+from ddpjob_agent.warm.popen import Popen, replace_popen
 
 # Longer than nodes that begin together are apart. Who is later is waited for by torchrun.
 STORE_SECONDS = 3.0

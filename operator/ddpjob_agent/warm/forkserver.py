@@ -24,9 +24,9 @@ from typing import Any, Iterator, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
 from ddpjob_agent.environment import ACCELERATE, PROGRAM
-from ddpjob_agent.scripts import differing, why_cold
-from ddpjob_agent.title import show_words
-from ddpjob_agent.warm import python_words, receive, send
+from ddpjob_agent.requests import python_words, receive, send
+from ddpjob_agent.warm.scripts import differing, why_cold
+from ddpjob_agent.warm.title import show_words
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.group import HOLD_SECONDS, RUNNING, Node, Order, read_order
+from ddpjob_agent.nodes.group import HOLD_SECONDS, RUNNING, Node, Order, read_order
 from ddpjob_agent.records import compact
 
 # After a request that failed, the next one waits so long.

@@ -19,7 +19,7 @@ from ddpjob_agent.config import Config
 from ddpjob_agent.records import compact, integer, number, past
 
 if TYPE_CHECKING:
-    from ddpjob_agent.lease import Head
+    from ddpjob_agent.nodes.lease import Head
 
 RUNNING, ENDED, FAILED, CLEAN = "running", "ended", "failed", "clean"
 # In each round a node goes through these, and never back. All ranks of one that has ENDED are done.

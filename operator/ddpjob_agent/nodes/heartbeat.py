@@ -15,8 +15,8 @@ import time
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
-from ddpjob_agent.group import Group
-from ddpjob_agent.lease import (
+from ddpjob_agent.nodes.group import Group
+from ddpjob_agent.nodes.lease import (
     AGAIN,
     BEAT,
     DATAGRAM_BYTES,

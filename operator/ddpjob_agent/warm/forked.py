@@ -17,12 +17,12 @@ from zipimport import zipimporter
 
 from ddpjob_agent.config import say
 from ddpjob_agent.environment import PROGRAM
-from ddpjob_agent.forkserver import Forked, serve, serve_beside
-from ddpjob_agent.launch import launch_torchrun
-from ddpjob_agent.popen import Popen, replace_popen, use_server
 from ddpjob_agent.processes import end_with
-from ddpjob_agent.title import show_words
-from ddpjob_agent.warm import python_words
+from ddpjob_agent.requests import python_words
+from ddpjob_agent.warm.forkserver import Forked, serve, serve_beside
+from ddpjob_agent.warm.launch import launch_torchrun
+from ddpjob_agent.warm.popen import Popen, replace_popen, use_server
+from ddpjob_agent.warm.title import show_words
 
 # torch's seed in each process, unless it takes one from the system: 2.15 does (c10's Generator.h).
 TORCH_SEED = 67280421310721

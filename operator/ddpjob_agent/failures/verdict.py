@@ -22,7 +22,7 @@ from ddpjob_agent.config import (
     Config,
     say,
 )
-from ddpjob_agent.failures import (
+from ddpjob_agent.failures.failures import (
     PRIMARY,
     SECONDARY,
     STOPPED,

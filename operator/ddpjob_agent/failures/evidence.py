@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Iterable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.failures import LAUNCHERS, Failure, make_failure, recorded_by_torch
+from ddpjob_agent.failures.failures import LAUNCHERS, Failure, make_failure, recorded_by_torch
 from ddpjob_agent.records import integer, objects, past
 
 # A Python process that passes a child's exit code on ends at most so long after the child.

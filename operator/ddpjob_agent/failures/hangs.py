@@ -11,11 +11,11 @@ from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import HANG, Config, say
 from ddpjob_agent.environment import STACK_SIGNAL
-from ddpjob_agent.failures import PRIMARY, SECONDARY, SUSPECT, Failure, who_left
+from ddpjob_agent.failures.failures import PRIMARY, SECONDARY, SUSPECT, Failure, who_left
+from ddpjob_agent.failures.verdict import Verdict, peer_ended
 from ddpjob_agent.processes import is_alive, stat_words
 from ddpjob_agent.progress import Progress, read_pages
 from ddpjob_agent.records import integer, objects, past, read_records
-from ddpjob_agent.verdict import Verdict, peer_ended
 
 # Ranks that wait for others stay so long after a hang: the other pods are yet to be judged.
 LINGER_SECONDS = 4.0
@@ -52,7 +52,7 @@ class Hangs:
         Where all of them wait for others they stay for a moment: once they were gone, a rank
         elsewhere would no longer stand where it was.
         """
-        from ddpjob_agent import stacks
+        from ddpjob_agent.failures import stacks
 
         still, step = self.progress.still_seconds(now), self.progress.report.get("step")
         processes = self.take()
@@ -81,7 +81,7 @@ class Hangs:
 
     def take(self) -> Any:
         """The stacks of this pod's processes now: a list of stacks.Process."""
-        from ddpjob_agent import stacks
+        from ddpjob_agent.failures import stacks
 
         launch = next(read_records(self.config.run_dir, "launch"), {})
         pids = [integer(worker.get("pid")) for worker in objects(launch.get("workers"))]
@@ -94,7 +94,7 @@ class Hangs:
 
         Every answer is some work of every rank, and anybody who reaches the port may ask.
         """
-        from ddpjob_agent import stacks
+        from ddpjob_agent.failures import stacks
 
         with self.showing:
             if time.monotonic() - self.shown_at > SHOWN_SECONDS:

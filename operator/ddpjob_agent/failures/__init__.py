@@ -1,0 +1,1 @@
+"""What stands still, what has failed, and why."""

@@ -1,0 +1,1 @@
+"""torchrun and its ranks, forked from a process that has imported torch."""
