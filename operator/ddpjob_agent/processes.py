@@ -7,6 +7,7 @@ import ctypes
 import errno
 import math
 import os
+import re
 import select
 import signal
 import socket
@@ -15,7 +16,6 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Collection, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.cgroups import oom_kills
 from ddpjob_agent.config import say
 from ddpjob_agent.records import read_text
 from ddpjob_agent.requests import is_child, receive, request, send
@@ -23,6 +23,7 @@ from ddpjob_agent.requests import is_child, receive, request, send
 if TYPE_CHECKING:
     ServerCommand = tuple[list[str], Mapping[str, str]]
     """A fork server's command, to which its descriptor is added, and its environment."""
+
 
 # So much of the grace period is kept to write the termination message.
 LAST_SECONDS = 3.0
@@ -352,3 +353,34 @@ class Launcher:
                 kill(pid, signal.SIGKILL)
             time.sleep(0.005)
             self.reap()
+
+
+CGROUPS = "/sys/fs/cgroup"
+
+
+def memory_cgroup(v1: str, v2: str) -> str:
+    """The text of a file of this process's memory cgroup, which has two names."""
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, name = (f"{CGROUPS}/memory", v1) if controllers else (CGROUPS, v2)
+        for folder in (mount + path, mount):  # in a container the path may be the host's
+            text = read_text(f"{folder.rstrip('/')}/{name}")
+            if text:
+                return text
+    return ""
+
+
+def oom_kills() -> int:
+    """The number of processes of this cgroup that the kernel has killed for want of memory."""
+    match = re.search(
+        r"^oom_kill (\d+)$", memory_cgroup("memory.oom_control", "memory.events"), re.M
+    )
+    return int(match.group(1)) if match else 0
+
+
+def memory_limit() -> int | None:
+    """The cgroup's limit in bytes; None without one."""
+    text = memory_cgroup("memory.limit_in_bytes", "memory.max").strip()
+    return int(text) if text.isdigit() and int(text) < 2**60 else None

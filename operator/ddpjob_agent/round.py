@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -11,7 +12,6 @@ import threading
 import time
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.cgroups import oom_kills
 from ddpjob_agent.config import NO_RENDEZVOUS, SAVED, Config, say
 from ddpjob_agent.environment import is_ip
 from ddpjob_agent.failures.evidence import find_failures, gather
@@ -29,9 +29,9 @@ from ddpjob_agent.failures.verdict import (
     termination_message,
     write_termination,
 )
-from ddpjob_agent.processes import Launcher
+from ddpjob_agent.processes import Launcher, oom_kills
 from ddpjob_agent.progress import POLL_SECONDS, Progress
-from ddpjob_agent.records import objects, past, read_records
+from ddpjob_agent.records import objects, past, read_json, read_records
 
 # Until the launcher has made its workers, that is asked so often.
 START_SECONDS = 0.1
@@ -229,8 +229,6 @@ class Round:
 
     def completed(self, now: float) -> Verdict:
         """The verdict on a round whose work is done."""
-        from ddpjob_agent.result import read_result
-
         return completed(now, read_result(self.config))
 
     def is_done(self, launch: Any, code: int, stop: float) -> bool:
@@ -243,3 +241,46 @@ class Round:
         if workers and len(ended) == len(workers) and max(ended) < stop:
             return True
         return code == 0 and self.progress.is_complete
+
+
+# Bytes of a result in the termination message and in the status, as compact ASCII.
+RESULT_BYTES = 2048
+# Bytes of the file, which may have blanks.
+FILE_BYTES = 64 * 1024
+# Objects and lists within each other.
+LEVELS = 32
+
+
+def read_result(config: Config) -> dict[str, Any] | None:
+    """`value` and `size` for the termination message; None without a file, or of another node.
+
+    A value that is no JSON, or too large, is left out.
+    """
+    if config.node_rank != 0:
+        return None
+    try:
+        size = os.stat(config.result_file).st_size
+    except OSError:
+        return None
+    try:
+        if size <= FILE_BYTES:
+            value = read_json(config.result_file, FILE_BYTES)
+            if is_deep(value, LEVELS):
+                raise ValueError("nested too deeply")
+            size = len(json.dumps(value, separators=(",", ":")))
+            if size <= RESULT_BYTES:
+                return {"value": value, "size": size}
+        problem = f"has {size} bytes, and {RESULT_BYTES} are the limit"
+    except (OSError, ValueError) as error:
+        # A size within the limit, and no value: it is no JSON.
+        size, problem = min(size, RESULT_BYTES), f"is no JSON: {error}"
+    say(f"the result in {config.result_file} {problem}; it is left out")
+    return {"size": size}
+
+
+def is_deep(value: Any, levels: int) -> bool:
+    """Whether objects and lists are nested in more than so many levels."""
+    parts = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(parts, list):
+        return False
+    return levels == 0 or any(is_deep(part, levels - 1) for part in parts)

@@ -8,12 +8,13 @@ import io
 import json
 import socket
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
-from ddpjob_agent.guests import Guests, Request
 from ddpjob_agent.nodes.group import Group, Node, Order, read_node, read_order
 from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
 from ddpjob_agent.records import compact
@@ -220,3 +221,62 @@ def seconds(text: str) -> float | None:
     """The seconds in a text, as JSON has them; None where there are none."""
     good = len(text) <= 40 and all(part.isascii() and part.isdigit() for part in text.split(".", 1))
     return float(text) if good else None
+
+
+# Of a request: its head, and its time. Nobody who has something to ask needs more.
+HEAD_BYTES, REQUEST_SECONDS = 8 * 1024, 5.0
+# So many are there at a time. The next one waits until the oldest has had a second, which it loses
+# then: all members of a large group may come at once, but each sends its request at once too.
+MOST_GUESTS, GUEST_SECONDS = 128, 1.0
+
+
+class Guests:
+    """The connections of one server, from their arrival to their end or their token."""
+
+    def __init__(self) -> None:
+        self.arrivals: dict[socket.socket, float] = {}  # the oldest first
+        self.changed = threading.Condition()
+
+    def arrive(self, guest: socket.socket) -> None:
+        """Wait for room, and make it."""
+        with self.changed:
+            while len(self.arrivals) >= MOST_GUESTS:
+                oldest, at = next(iter(self.arrivals.items()))
+                seconds = at + GUEST_SECONDS - time.monotonic()
+                if seconds > 0:
+                    self.changed.wait(seconds)
+                else:
+                    del self.arrivals[oldest]
+                    with suppress(OSError):  # it may just have ended by itself
+                        oldest.shutdown(socket.SHUT_RDWR)
+            self.arrivals[guest] = time.monotonic()
+
+    def leave(self, guest: socket.socket) -> None:
+        """Count a connection no more."""
+        with self.changed:
+            if self.arrivals.pop(guest, None) is not None:
+                self.changed.notify()
+
+
+class Request(io.RawIOBase):
+    """A request as it comes in: so many bytes, all of them within so many seconds."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.left = HEAD_BYTES  # bytes that may still come; whoever wants a body adds it
+        self.deadline = time.monotonic() + REQUEST_SECONDS
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def readinto(self, room: Any) -> int:
+        """Read into `room`. Raises TimeoutError where it is too slow, or too long."""
+        seconds = self.deadline - time.monotonic()
+        if seconds <= 0 or self.left <= 0:
+            raise TimeoutError
+        self.connection.settimeout(seconds)
+        count = self.connection.recv_into(room, min(len(room), self.left))
+        self.connection.settimeout(REQUEST_SECONDS)  # for the answer
+        self.left -= count
+        return count

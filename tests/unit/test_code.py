@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ddpjob.api.code import Code
 from ddpjob.code.archive import PART_BYTES, CodeArchive, pack, verify
 from ddpjob.errors import InvalidJob
-from ddpjob_agent.archive import unpack
+from ddpjob_agent.code import unpack
 from tests.repositories import add_submodule, commit, run_git, write
 
 TRAIN = {"train.py": "import pack.net\n", "pack/__init__.py": "", "pack/net.py": "SIZE = 4\n"}

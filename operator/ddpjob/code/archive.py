@@ -19,7 +19,7 @@ from ddpjob.names import (
     MAX_ARCHIVE_PARTS,
     code_config_name,
 )
-from ddpjob_agent.archive import ARCHIVE_BYTES, MOST_MEMBERS, CodeError, members
+from ddpjob_agent.code import ARCHIVE_BYTES, MOST_MEMBERS, CodeError, members
 
 # The API server counts the bytes of a ConfigMap's values, before Base64.
 PART_BYTES = 2**20

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.cgroups import memory_limit
 from ddpjob_agent.config import (
     NO_RENDEZVOUS,
     OK,
@@ -33,6 +32,7 @@ from ddpjob_agent.failures.failures import (
     one_line,
     who_left,
 )
+from ddpjob_agent.processes import memory_limit
 from ddpjob_agent.records import integer
 
 # The kubelet keeps no more of a termination message.

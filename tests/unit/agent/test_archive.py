@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob_agent.archive import MOST_BYTES, MOST_MEMBERS, CodeError, members, unpack
+from ddpjob_agent.code import MOST_BYTES, MOST_MEMBERS, CodeError, members, unpack
 from tests.unit.agent.archives import FILES, HOSTILE, member, packed, tar
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.archive import CodeError
-from ddpjob_agent.code import empty, read_parts
+from ddpjob_agent.code import CodeError, empty, read_parts
 from tests import agentpod
 from tests.agentpod import Pod, Pods
 from tests.unit.agent.archives import HOSTILE, packed

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import guests
+from ddpjob_agent import server as guests
 from ddpjob_agent.config import Config
 from ddpjob_agent.failures.failures import Failure
 from ddpjob_agent.failures.verdict import Verdict, termination_message

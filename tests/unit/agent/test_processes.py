@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent import cgroups, processes, records
+from ddpjob_agent import processes, records
+from ddpjob_agent import processes as cgroups
 from ddpjob_agent.failures.verdict import refused
 from ddpjob_agent.processes import Launcher
 

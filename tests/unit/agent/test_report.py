@@ -11,8 +11,7 @@ import pytest
 
 from ddpjob_agent.config import Config
 from ddpjob_agent.environment import CALLBACK_PATH, CALLBACK_TOKEN, CALLBACK_URL, offer_callback
-from ddpjob_agent.progress import Progress
-from ddpjob_agent.report import STEPS, Reports, parse_status
+from ddpjob_agent.progress import STEPS, Progress, Reports, parse_status
 from ddpjob_agent.server import Pages, serve
 from tests.agentpod import Pods
 from tests.cluster.processes import free_ports

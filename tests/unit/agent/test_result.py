@@ -9,7 +9,7 @@ import pytest
 
 from ddpjob_agent.environment import launcher_env, prepare_folders
 from ddpjob_agent.failures.verdict import completed, termination_message
-from ddpjob_agent.result import RESULT_BYTES, read_result
+from ddpjob_agent.round import RESULT_BYTES, read_result
 from tests.unit.agent.samples import config
 
 
