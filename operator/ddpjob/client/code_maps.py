@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpjob import names
+from ddpjob.client import why
 from ddpjob.client.connection import Connection
-from ddpjob.client.jobfile import code_names
 from ddpjob.cluster import CONFIGMAPS
 from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound
 from ddpjob.json_depth import Body
@@ -114,3 +114,9 @@ def _absent(position: int, name: str, namespace: str) -> InvalidJob:
     error = InvalidJob(where, f"ConfigMap {name} does not exist in namespace {namespace}", name)
     error.advice = "send the folder itself: --code DIR"
     return error
+
+
+def code_names(job: Any) -> list[str]:
+    """Return the names of the ConfigMaps that the spec of a job names for its code."""
+    found = why.part(job, "spec", "code", "configMaps")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpjob.client import why
+from ddpjob.client.code_maps import code_names
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
@@ -72,11 +73,6 @@ def with_code_of(job: Any, config_maps: Sequence[Body]) -> JobFile:
     given = {why.part(each, "metadata", "name"): each for each in config_maps}
     return JobFile(job, tuple(_sent(given[name]) for name in code_names(job) if name in given))
 
-
-def code_names(job: Any) -> list[str]:
-    """Return the names of the ConfigMaps that the spec of a job names for its code."""
-    found = why.part(job, "spec", "code", "configMaps")
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def _sent(config_map: Body) -> Body:
