@@ -17,7 +17,7 @@ _PLACES = {
     **dict.fromkeys(("AsyncClient", "AsyncJob", "AsyncJobList"), "ddpjob.client.aio"),
     "launch": "ddpjob.client.launch",
     "Run": "ddpjob.client.job",
-    "LogLine": "ddpjob.client.logs",
+    "LogLine": "ddpjob.cluster.logs",
     "Event": "ddpjob.client.events",
     "CodeArchive": "ddpjob.code.archive",
     # The models, whose import takes as long as all of the client.
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from ddpjob.client.job import Job as Job
     from ddpjob.client.job import Run as Run
     from ddpjob.client.launch import launch as launch
-    from ddpjob.client.logs import LogLine as LogLine
     from ddpjob.client.snapshot import Snapshot as Snapshot
+    from ddpjob.cluster.logs import LogLine as LogLine
     from ddpjob.code.archive import CodeArchive as CodeArchive
     from ddpjob.errors import AlreadyExists as AlreadyExists
     from ddpjob.errors import ClusterError as ClusterError

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ddpjob import names
-from ddpjob.client import why
+from ddpjob import names, why
 from ddpjob.times import written
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer

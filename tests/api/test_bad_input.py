@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob.client.documents import documents
+from ddpjob.documents import documents
 from tests.bad_input import definition
 from tests.bad_input.cases import Case, cases
 from tests.cluster.apiserver import ApiServer

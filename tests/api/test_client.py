@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ddpjob import Client, DDPJob, names
-from ddpjob.client.documents import to_yaml
 from ddpjob.cluster import DDPJOBS
+from ddpjob.documents import to_yaml
 from ddpjob.errors import (
     AlreadyExists,
     Conflict,
@@ -96,7 +96,7 @@ def test_lists_of_many_pages_have_each_job_once(
 ) -> None:
     for number in range(7):
         client.submit(job_object(f"job-{number}"))
-    monkeypatch.setattr("ddpjob.client.connection.PAGE", 2)
+    monkeypatch.setattr("ddpjob.cluster.connection.PAGE", 2)
     found = sorted(client.jobs(), key=lambda job: job.name)
     assert [job.name for job in found] == [f"job-{number}" for number in range(7)]
     whole = client.job("job-3")
@@ -258,7 +258,7 @@ def test_closing_ends_a_pause_between_two_tries(
     api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FIRST_PAUSE", "LONGEST_PAUSE"):
-        monkeypatch.setattr(f"ddpjob.client.connection.{name}", 3600.0)
+        monkeypatch.setattr(f"ddpjob.cluster.connection.{name}", 3600.0)
     url = "https://127.0.0.1:9"
     path = api_server.write_kubeconfig(tmp_path / "config", token="t", url=url)
     noted = threading.Event()

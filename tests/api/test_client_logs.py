@@ -374,7 +374,7 @@ def test_an_idle_stream_is_opened_anew_without_a_word(
     notes: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ddpjob.client.podlog.IDLE_SECONDS", 0.3)
+    monkeypatch.setattr("ddpjob.cluster.podlog.IDLE_SECONDS", 0.3)
     log.write(b"one")
     following = Following(client.job("digits"))
     following.until("one")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ddpjob import Client, Job
-from ddpjob.client import code_maps
 from ddpjob.cluster import CONFIGMAPS
+from ddpjob.code import code_maps
 from ddpjob.errors import Conflict, InvalidJob, NotFound
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer

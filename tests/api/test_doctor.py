@@ -12,8 +12,8 @@ import yaml
 
 from ddpjob import __version__
 from ddpjob.client import doctor
-from ddpjob.client.connection import Connection
 from ddpjob.client.doctor import Level, Part
+from ddpjob.cluster.connection import Connection
 from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from ddpjob import Client
-from ddpjob.client.documents import to_yaml
 from ddpjob.cluster import CONFIGMAPS
+from ddpjob.documents import to_yaml
 from tests.api.jobs import Jobs
 from tests.api.processes import jobs as jobs  # noqa: PLC0414
 from tests.api.reading import Cluster

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob.client.documents import to_yaml
 from ddpjob.convert.objects import convert
+from ddpjob.documents import to_yaml
 from tests.foreign import pytorch_job, template
 from tests.trainer.local_run import LocalRun
 

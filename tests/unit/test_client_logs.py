@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import names
-from ddpjob.client.logs import LineMaker, LogLine, Pod, Wanted, parse_numbers, read_pod
 from ddpjob.client.selection import Query, choices, select
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.cluster.logs import LineMaker, LogLine, Pod, Wanted, parse_numbers, read_pod
 
 POD = Pod("digits-3-1", "u", 3, 1, "gpu-1", "running", "")
 

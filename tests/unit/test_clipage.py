@@ -9,8 +9,8 @@ from ddpjob.cli.live import Records
 from ddpjob.cli.logs import SHOWN, record
 from ddpjob.cli.validate import Problem
 from ddpjob.client.description import describe
-from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.cluster.logs import LogLine
 from ddpjob.errors import InvalidJob
 from tests.builders import NOW, job_object
 from tests.clipage import meanings

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from ddpjob.client.connection import Connection
+from ddpjob.cluster.connection import Connection
 from ddpjob.errors import Unavailable
 
 PATH = "/api/v1/nodes"

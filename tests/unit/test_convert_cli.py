@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from ddpjob import api
 from ddpjob.cli import app
-from ddpjob.client.documents import documents, to_yaml
+from ddpjob.documents import documents, to_yaml
 from tests.cluster.tiers import ROOT
 from tests.foreign import pytorch_job, runtime, template, train_job
 

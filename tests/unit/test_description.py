@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob import api, names
+from ddpjob import api, names, why
 from ddpjob.cli.describe import text
-from ddpjob.client import why
 from ddpjob.client.description import DEFAULT_RESTARTS, describe
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.text import printable

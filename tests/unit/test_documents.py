@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob.client.documents import documents, to_yaml
+from ddpjob.documents import documents, to_yaml
 from ddpjob.text import printable_lines
 from tests.fuzz import HOSTILE
 

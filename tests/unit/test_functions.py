@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client.functions import SCRIPT, Call, describe
+from ddpjob.code.functions import SCRIPT, Call, describe
 from ddpjob.errors import InvalidJob
 from tests.cells import Notebook
 

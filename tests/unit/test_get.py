@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from ddpjob import api
 from ddpjob.cli.get import ORDERS, STATES, Sort, headings, row
 from ddpjob.cli.table import lines, styled
-from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
+from ddpjob.cluster.connection import Connection
 from ddpjob.times import timestamp
 from tests.builders import NOW, job_object, resumed
 

@@ -9,8 +9,8 @@ import pytest
 
 from ddpjob.cli.job_options import Asked, in_namespace, read_env_file
 from ddpjob.client.creation import with_code
-from ddpjob.client.documents import to_yaml
 from ddpjob.code.archive import pack
+from ddpjob.documents import to_yaml
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ddpjob.client.creation import with_code
-from ddpjob.client.documents import to_yaml
 from ddpjob.client.jobfile import read_job
 from ddpjob.code.archive import CodeArchive, pack
+from ddpjob.documents import to_yaml
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 

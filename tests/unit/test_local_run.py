@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from ddpjob.cli.live import LineDisplay
-from ddpjob.client.logs import LineMaker, LogLine, local_pod
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.cluster.logs import LineMaker, LogLine, local_pod
 
 pytestmark = pytest.mark.timeout(180)
 # Rank 0 says so when both ranks have set their traps.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client.login import Login, log_in
+from ddpjob.cluster.login import Login, log_in
 from ddpjob.errors import LoginFailed
 
 

@@ -5,7 +5,7 @@ import typer
 
 from ddpjob.cli.logs import SHOWN, record, shown_text
 from ddpjob.cli.options import seconds
-from ddpjob.client.logs import LogLine
+from ddpjob.cluster.logs import LogLine
 
 
 def line(content: bytes) -> LogLine:

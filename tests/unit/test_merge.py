@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob.client.merge import Merge
+from ddpjob.cluster.merge import Merge
 
 Batch = list[tuple[float, str]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client.notebook_source import module_source
+from ddpjob.code.notebook_source import module_source
 from ddpjob.errors import InvalidJob
 from tests.cells import Notebook
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob.client import resume as module
-from ddpjob.client.resume import Line, Resume
+from ddpjob.cluster import resume as module
+from ddpjob.cluster.resume import Line, Resume
 from tests.kubeletlog import BILLION, Chunk, lines, render, stamped
 
 START = 1_700_000_000 * BILLION

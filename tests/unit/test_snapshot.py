@@ -9,8 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ddpjob.api import Status
 from ddpjob.api.base import Model
-from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
+from ddpjob.cluster.connection import Connection
 from ddpjob.errors import JobFailed
 from tests.builders import job_object
 

@@ -182,9 +182,9 @@ WHERE = {
     "cli/crd.py": {"echo"},  # made of our own models
     "cli/live.py": {"sys.stdout"},  # what is printable but for colours, and JSON in ASCII
     "cli/table.py": {"Console"},
-    "client/call_script.py": {"print", "sys.stderr"},  # a pod's log
+    "code/call_script.py": {"print", "sys.stderr"},  # a pod's log
     "client/display.py": {"print", "sys.stderr"},  # through `printable`, for who uses the SDK
-    "client/login.py": {"addHandler"},  # one that writes nothing
+    "cluster/login.py": {"addHandler"},  # one that writes nothing
     "logs.py": {"basicConfig", "StreamHandler", "Formatter"},
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddpjob.client.threads import WAITING, Pipe
+from ddpjob.cluster.threads import WAITING, Pipe
 
 
 def drain(pipe: Pipe[int]) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from ddpjob.cli.top import bar, head, rates, row
 from ddpjob.client.agents import Answer, NodeProgress, read_progress
 from ddpjob.client.job import Job
-from ddpjob.client.logs import Pod
+from ddpjob.cluster.logs import Pod
 from tests.builders import job_object
 
 POD = Pod("digits-0-1", "u", 0, 1, "gpu-17", "running", "")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob.client.watching import Seen, read_event, whole_lines
 from ddpjob.cluster import WatchEvent
+from ddpjob.cluster.watching import Seen, read_event, whole_lines
 from ddpjob.errors import Expired, Unavailable
 
 

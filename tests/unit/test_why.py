@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob.client import why
+from ddpjob import why
 from ddpjob.times import timestamp
 
 NOW = 1_800_000_000.0

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ddpjob import why
 from ddpjob.cli.exits import Exit
 from ddpjob.cli.options import FileNames, files_of
 from ddpjob.cli.output import Form, as_text, document, say
-from ddpjob.client import why
 from ddpjob.errors import InvalidJob
 
 
@@ -60,7 +60,7 @@ def convert(
 
 def _read(files: list[str]) -> list[tuple[str, Any]]:
     """Return the objects with their titles, such as `bert.yaml: PyTorchJob team/bert`."""
-    from ddpjob.client.documents import documents
+    from ddpjob.documents import documents
 
     found = []
     for file in files:

@@ -13,7 +13,7 @@ def crd(
     """Print the CustomResourceDefinition of DDPJob."""
     from ddpjob.api.crd import crd as definition  # the models are slow to import
     from ddpjob.api.reference import markdown
-    from ddpjob.client.documents import to_yaml
+    from ddpjob.documents import to_yaml
 
     if as_markdown:
         typer.echo(markdown(), nl=False)

@@ -14,9 +14,9 @@ from ddpjob.client import description
 from ddpjob.client.advice import is_because_of
 from ddpjob.client.events import Event
 from ddpjob.client.job import Job
-from ddpjob.client.why import short_place
 from ddpjob.errors import Forbidden
 from ddpjob.times import duration, unix_seconds
+from ddpjob.why import short_place
 
 HEADINGS = ("ATTEMPT", "FROM", "RAN", "STEPS", "CHARGED", "REASON", "WHERE", "MESSAGE")
 NONE = "-"

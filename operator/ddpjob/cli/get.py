@@ -11,6 +11,7 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
+from ddpjob import why
 from ddpjob.cli.exits import detaching
 from ddpjob.cli.options import (
     Context,
@@ -23,7 +24,6 @@ from ddpjob.cli.options import (
 )
 from ddpjob.cli.output import Output, as_text, document, note, say, show_jobs
 from ddpjob.cli.table import Screen, line, show, styled, widths
-from ddpjob.client import why
 from ddpjob.client.client import Client, is_selected
 from ddpjob.client.html import figures_of
 from ddpjob.client.job import Job

@@ -4,8 +4,8 @@ import json
 import sys
 
 from ddpjob.client.display import Display, PlainDisplay
-from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.cluster.logs import LogLine
 from ddpjob.text import printable, printable_but_colours
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, ParamSpec
 
 import typer
 
-from ddpjob import api, names
+from ddpjob import api, names, why
 from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
 from ddpjob.cli.exits import end_with
@@ -23,11 +23,10 @@ from ddpjob.cli.job_options import Asked
 from ddpjob.cli.live import LineDisplay, Records
 from ddpjob.cli.output import close, say
 from ddpjob.cli.validate import check
-from ddpjob.client import why
 from ddpjob.client.display import Display
-from ddpjob.client.logs import LineMaker, local_pod
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, Resource
+from ddpjob.cluster.logs import LineMaker, local_pod
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body

@@ -16,9 +16,9 @@ from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, bad,
 from ddpjob.cli.output import Format, coloured, note, raw, say
 from ddpjob.cli.table import Screen
 from ddpjob.client.follow import Logs
-from ddpjob.client.logs import LogLine, Wanted
 from ddpjob.client.selection import Query, check_is_there, choices, select
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.cluster.logs import LogLine, Wanted
 from ddpjob.errors import NotFound
 
 # Bytes of a line that are shown. A longer one is cut; raw has up to 1 MiB of it.

@@ -137,6 +137,6 @@ def as_text(value: Any, form: Output) -> str:
     """Return a value as a document of JSON or YAML, with its line end."""
     if form == "json":
         return json.dumps(value, indent=2) + "\n"
-    from ddpjob.client.documents import to_yaml
+    from ddpjob.documents import to_yaml
 
     return to_yaml(value)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpjob import why
 from ddpjob.cli import job_options
 from ddpjob.cli.exits import Exit, detached, end_with
 from ddpjob.cli.job_options import Asked, in_namespace
 from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
 from ddpjob.cli.output import Form, note, show_jobs, show_new
-from ddpjob.client import why
 from ddpjob.errors import InvalidJob, JobTimeout
 from ddpjob.json_depth import Body
 

@@ -11,15 +11,16 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from ddpjob import why
 from ddpjob.cli.exits import detaching
 from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
 from ddpjob.cli.output import Record, document, note, say
 from ddpjob.cli.table import COLOURS, Screen, show, styled
-from ddpjob.client import agents, why
+from ddpjob.client import agents
 from ddpjob.client.agents import NodeProgress
-from ddpjob.client.connection import Connection
 from ddpjob.client.html import figures_of
 from ddpjob.client.job import Job
+from ddpjob.cluster.connection import Connection
 from ddpjob.errors import Forbidden
 from ddpjob.times import duration
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddpjob import why
 from ddpjob.cli.exits import Exit, exit_code
 from ddpjob.cli.job_options import in_namespace
 from ddpjob.cli.options import Context, FileNames, Kubeconfig, Namespace, Place, bad, files_of
 from ddpjob.cli.output import Record, document, note, say
-from ddpjob.client import why
 from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refused
 from ddpjob.text import printable
 
@@ -121,8 +121,8 @@ class Judge:
 
     def problems(self, file: str) -> Iterator[Problem]:
         """Yield what is wrong with a file."""
-        from ddpjob.client.documents import documents
         from ddpjob.client.jobfile import parted, unnamed
+        from ddpjob.documents import documents
 
         try:
             jobs, config_maps = parted(documents(file))

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from ddpjob import why
 from ddpjob.cli.exits import Exit, detached
 from ddpjob.cli.options import Context, Kubeconfig, Names, Namespace, Place, bad, find, seconds
 from ddpjob.cli.output import Record, note, say
-from ddpjob.client import why
 from ddpjob.client.job import Job, parse_until
 from ddpjob.errors import JobTimeout
 from ddpjob.times import duration

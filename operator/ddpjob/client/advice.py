@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpjob import names
-from ddpjob.client import why
+from ddpjob import names, why
 from ddpjob.client.selection import whose_lines
 from ddpjob.cluster import is_name
 

@@ -13,14 +13,14 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
-from ddpjob import names
-from ddpjob.client import stacks, why
-from ddpjob.client.answers import no_answer, refusal
-from ddpjob.client.connection import Connection
-from ddpjob.client.login import Login
-from ddpjob.client.logs import Pod, read_pod
-from ddpjob.client.threads import Pipe
+from ddpjob import names, why
+from ddpjob.client import stacks
 from ddpjob.cluster import PODS
+from ddpjob.cluster.answers import no_answer, refusal
+from ddpjob.cluster.connection import Connection
+from ddpjob.cluster.login import Login
+from ddpjob.cluster.logs import Pod, read_pod
+from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed, Unavailable
 from ddpjob.json_depth import Body
 

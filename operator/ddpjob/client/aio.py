@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from ddpjob.client.client import Client
-from ddpjob.client.connection import Connection
 from ddpjob.client.html import table
 from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.client.threads import Pipe
+from ddpjob.cluster.connection import Connection
+from ddpjob.cluster.threads import Pipe
 from ddpjob.json_depth import Body
 
 P = ParamSpec("P")

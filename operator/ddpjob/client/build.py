@@ -9,9 +9,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddpjob import names
+from ddpjob import names, why
 from ddpjob.api.job import MAX_NAME, validate
-from ddpjob.client import why
 from ddpjob.client.edits import program, put
 from ddpjob.client.generated import GENERATED, named
 from ddpjob.errors import InvalidJob

@@ -5,9 +5,9 @@ from collections.abc import Container, Generator, Sequence
 from contextlib import closing
 from typing import Any
 
-from ddpjob.client.connection import Connection
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS
+from ddpjob.cluster.connection import Connection
 from ddpjob.errors import JobRefused, NotFound
 from ddpjob.json_depth import Body
 

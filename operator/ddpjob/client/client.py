@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob.client.changes import watch_jobs
-from ddpjob.client.connection import Connection
 from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS
+from ddpjob.cluster.connection import Connection
 from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
 

@@ -15,14 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpjob import names
-from ddpjob.client import code_maps, why
-from ddpjob.client.answers import may_have_come
-from ddpjob.client.code_maps import code_names
-from ddpjob.client.connection import MERGE, Connection
+from ddpjob import names, why
 from ddpjob.client.generated import named
 from ddpjob.client.jobfile import JobFile, read_job
 from ddpjob.cluster import DDPJOBS
+from ddpjob.cluster.answers import may_have_come
+from ddpjob.cluster.connection import MERGE, Connection
+from ddpjob.code import code_maps
+from ddpjob.code.code_maps import code_names
 from ddpjob.errors import Conflict, DDPJobError, InvalidJob, NotFound, Refused
 from ddpjob.json_depth import Body
 

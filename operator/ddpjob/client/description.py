@@ -7,8 +7,8 @@ write a status, may have left out or added anything. All texts are printable.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpjob import names
-from ddpjob.client import advice, why
+from ddpjob import names, why
+from ddpjob.client import advice
 from ddpjob.client.events import Event
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.json_depth import Body

@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from ddpjob.client.html import figures_of, live, shown
-from ddpjob.client.logs import LogLine
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.client.threads import Pipe
-from ddpjob.client.why import REFUSED_SECONDS
+from ddpjob.cluster.logs import LogLine
+from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import JobRefused, JobTimeout
 from ddpjob.text import printable
+from ddpjob.why import REFUSED_SECONDS
 
 # A text is a line of ddpjob itself.
 News: TypeAlias = Snapshot | LogLine | str

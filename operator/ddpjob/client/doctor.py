@@ -8,11 +8,11 @@ from enum import StrEnum
 from functools import partial
 
 from ddpjob import names
-from ddpjob.client.answers import not_installed
-from ddpjob.client.connection import Connection
 from ddpjob.client.creation import create
 from ddpjob.client.installed import Installed, Operator, free_gpus, look
 from ddpjob.cluster import DDPJOBS, LEASES, Resource
+from ddpjob.cluster.answers import not_installed
+from ddpjob.cluster.connection import Connection
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed, NotInstalled, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import duration, seconds_since

@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-from ddpjob import names
-from ddpjob.client import why
+from ddpjob import names, why
 from ddpjob.cluster import is_name
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body

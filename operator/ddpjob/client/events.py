@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ddpjob.client import why
+from ddpjob import why
 from ddpjob.json_depth import Body
 
 MAX_MESSAGE = 1024

@@ -10,17 +10,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from ddpjob import names
-from ddpjob.client import why
-from ddpjob.client.connection import Connection
-from ddpjob.client.logs import LineMaker, Log, LogLine, Pod, read_pod
-from ddpjob.client.merge import QUIET, Merge
-from ddpjob.client.podlog import PodLog
-from ddpjob.client.resume import Line
+from ddpjob import names, why
 from ddpjob.client.selection import Query
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.client.threads import Pipe
 from ddpjob.cluster import DDPJOBS, PODS
+from ddpjob.cluster.connection import Connection
+from ddpjob.cluster.logs import LineMaker, Log, LogLine, Pod, read_pod
+from ddpjob.cluster.merge import QUIET, Merge
+from ddpjob.cluster.podlog import PodLog
+from ddpjob.cluster.resume import Line
+from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import ClusterError, Forbidden, NotFound, Refused, Unavailable
 from ddpjob.json_depth import Body
 from ddpjob.ranks import format_ranks

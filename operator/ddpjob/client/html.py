@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from ddpjob.client import why
+from ddpjob import why
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.plot import points_of, svg
 from ddpjob.text import printable

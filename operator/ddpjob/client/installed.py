@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddpjob import names
-from ddpjob.client import why
-from ddpjob.client.connection import Connection
+from ddpjob import names, why
 from ddpjob.cluster import PODS, Resource
+from ddpjob.cluster.connection import Connection
 from ddpjob.errors import Forbidden, NotFound
 from ddpjob.json_depth import Body
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from ddpjob import names
-from ddpjob.client import why
+from ddpjob import names, why
 from ddpjob.client.changes import watch_jobs
-from ddpjob.client.connection import MERGE, Connection
 from ddpjob.client.events import Event, read_event
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.client.threads import Pipe
 from ddpjob.cluster import DDPJOBS, EVENTS
+from ddpjob.cluster.connection import MERGE, Connection
+from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import (
     Conflict,
     DDPJobError,
@@ -29,7 +28,7 @@ from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
     from ddpjob.client.display import News
-    from ddpjob.client.logs import LogLine
+    from ddpjob.cluster.logs import LogLine
 
 # Between two looks at the pods that are left of a deleted job.
 POLL_SECONDS = 1.0
@@ -268,8 +267,8 @@ class Job(Snapshot):
 
     def wait_until_gone(self) -> None:
         """Return once neither the job nor a pod of it exists any more."""
-        from ddpjob.client.logs import read_pod
         from ddpjob.cluster import PODS
+        from ddpjob.cluster.logs import read_pod
 
         def keep(body: Body) -> object:  # anybody may give a pod our label, and keep us waiting
             return read_pod(body, self.name, self.uid)

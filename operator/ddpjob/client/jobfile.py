@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddpjob.client import why
-from ddpjob.client.code_maps import code_names
+from ddpjob import why
+from ddpjob.code.code_maps import code_names
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
@@ -34,7 +34,7 @@ def read_job(path: str) -> JobFile:
 
     Raises InvalidJob, whose path begins with that of the file.
     """
-    from ddpjob.client.documents import documents  # YAML is slow to import
+    from ddpjob.documents import documents  # YAML is slow to import
 
     try:
         jobs, config_maps = parted(documents(path))
@@ -72,7 +72,6 @@ def with_code_of(job: Any, config_maps: Sequence[Body]) -> JobFile:
     """Return a job with those of the ConfigMaps that have its code."""
     given = {why.part(each, "metadata", "name"): each for each in config_maps}
     return JobFile(job, tuple(_sent(given[name]) for name in code_names(job) if name in given))
-
 
 
 def _sent(config_map: Body) -> Body:

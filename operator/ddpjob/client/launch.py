@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from ddpjob import names
 from ddpjob.client.client import Client
-from ddpjob.client.functions import SCRIPT, describe
 from ddpjob.client.generated import named
 from ddpjob.client.job import Run
 from ddpjob.client.local import FILES, LocalRun
+from ddpjob.code.functions import SCRIPT, describe
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import Body
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob import names
-from ddpjob.client.connection import Connection
 from ddpjob.client.display import News
 from ddpjob.client.job import Job, Run
-from ddpjob.client.login import Login
-from ddpjob.client.logs import LineMaker, LogLine, local_pod
 from ddpjob.client.snapshot import Snapshot
-from ddpjob.client.threads import Pipe
+from ddpjob.cluster.connection import Connection
+from ddpjob.cluster.login import Login
+from ddpjob.cluster.logs import LineMaker, LogLine, local_pod
+from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import DDPJobError, InvalidJob, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import timestamp

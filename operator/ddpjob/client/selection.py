@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ddpjob.client import why
-from ddpjob.client.logs import LogLine, Wanted, parse_numbers
+from ddpjob import why
 from ddpjob.client.snapshot import Snapshot
+from ddpjob.cluster.logs import LogLine, Wanted, parse_numbers
 from ddpjob.errors import NotFound
 from ddpjob.ranks import format_ranks
 from ddpjob.times import unix_seconds

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ddpjob import names
-from ddpjob.client import why
+from ddpjob import names, why
 from ddpjob.json_depth import Body
 from ddpjob.ranks import MAX_NPROC
 from ddpjob.times import unix_seconds

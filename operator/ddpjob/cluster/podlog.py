@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ddpjob.client.answers import IDLE
-from ddpjob.client.connection import CLOSED, FIRST_PAUSE, TRIES, Connection
-from ddpjob.client.logs import Pod
-from ddpjob.client.resume import Line, Resume
 from ddpjob.cluster import PODS
+from ddpjob.cluster.answers import IDLE
+from ddpjob.cluster.connection import CLOSED, FIRST_PAUSE, TRIES, Connection
+from ddpjob.cluster.logs import Pod
+from ddpjob.cluster.resume import Line, Resume
 from ddpjob.errors import NotFound, Refused, Unavailable
 from ddpjob.times import timestamp
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from ddpjob.client.notebook_source import module_source
+from ddpjob.code.notebook_source import module_source
 from ddpjob.errors import InvalidJob
 
 # The files that are sent beside the user's own. The second one has what is defined in a notebook.

@@ -8,10 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpjob import names
-from ddpjob.client import why
-from ddpjob.client.connection import Connection
+from ddpjob import names, why
 from ddpjob.cluster import CONFIGMAPS
+from ddpjob.cluster.connection import Connection
 from ddpjob.errors import AlreadyExists, Conflict, InvalidJob, NotFound
 from ddpjob.json_depth import Body
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-from ddpjob.client.threads import Pipe
+from ddpjob.cluster.threads import Pipe
 
 Line = TypeVar("Line")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ddpjob.client import why
+from ddpjob import why
 from ddpjob.errors import InvalidJob
 from ddpjob.text import printable_lines
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from ddpjob.client.answers import no_answer, read_object, refusal
-from ddpjob.client.login import Login, log_in
-from ddpjob.client.watching import Seen, read_event, whole_lines
 from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
+from ddpjob.cluster.answers import no_answer, read_object, refusal
+from ddpjob.cluster.login import Login, log_in
+from ddpjob.cluster.watching import Seen, read_event, whole_lines
 from ddpjob.errors import ClusterError, Expired, Unavailable
 from ddpjob.json_depth import Body
 

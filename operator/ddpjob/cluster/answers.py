@@ -4,7 +4,7 @@ import json
 import ssl
 
 from ddpjob import names
-from ddpjob.client.login import Login
+from ddpjob.cluster.login import Login
 from ddpjob.errors import (
     ClusterError,
     DDPJobError,
