@@ -137,7 +137,7 @@ def test_what_is_no_json_fails_no_training(tmp_path: Path) -> None:
 
 
 def test_the_script_runs_in_any_image() -> None:
-    text = resources.files("ddpjob.client").joinpath("call_script.py").read_text("utf-8")
+    text = resources.files("ddpjob.code").joinpath("call_script.py").read_text("utf-8")
     tree = ast.parse(text, feature_version=(3, 8))
     imported = {
         name

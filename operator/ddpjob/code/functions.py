@@ -36,7 +36,7 @@ class Call:
     def files(self) -> dict[str, bytes]:
         """Return the files that are sent for the call, by their paths."""
         sent = {"module": self.module, "name": self.name, "args": self.args, "kwargs": self.kwargs}
-        body = resources.files("ddpjob.client").joinpath("call_script.py").read_text("utf-8")
+        body = resources.files("ddpjob.code").joinpath("call_script.py").read_text("utf-8")
         # Python's own literal of a text: no argument ends it. Tracebacks do not show this line.
         end = f'\n\nSENT = {json.dumps(sent)!a}\n\nif __name__ == "__main__":\n    run(SENT)\n'
         found = {SCRIPT: body + end}
