@@ -18,7 +18,7 @@ _PLACES = {
     "launch": "ddpjob.client.launch",
     "Run": "ddpjob.client.job",
     "LogLine": "ddpjob.cluster.logs",
-    "Event": "ddpjob.client.events",
+    "Event": "ddpjob.client.snapshot",
     "CodeArchive": "ddpjob.code.archive",
     # The models, whose import takes as long as all of the client.
     **dict.fromkeys(("DDPJob", "Spec", "Status", "Progress", "Failure", "Attempt"), "ddpjob.api"),
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from ddpjob.client.aio import AsyncJobList as AsyncJobList
     from ddpjob.client.client import Client as Client
     from ddpjob.client.client import JobList as JobList
-    from ddpjob.client.events import Event as Event
     from ddpjob.client.job import Job as Job
     from ddpjob.client.job import Run as Run
     from ddpjob.client.launch import launch as launch
+    from ddpjob.client.snapshot import Event as Event
     from ddpjob.client.snapshot import Snapshot as Snapshot
     from ddpjob.cluster.logs import LogLine as LogLine
     from ddpjob.code.archive import CodeArchive as CodeArchive

@@ -21,7 +21,7 @@ import aiohttp
 import kopf
 import uvloop
 
-from ddpjob import __version__, logs, names
+from ddpjob import __version__, names, text
 from ddpjob.cluster.credentials import Credentials, NoCredentials
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.controller import Controller
@@ -215,7 +215,7 @@ def raise_descriptors() -> None:
 def main() -> None:
     """Run the operator until SIGTERM."""
     options = parse()
-    logs.configure(
+    text.configure(
         logging.DEBUG if options.verbose else logging.INFO,
         "%(asctime)s %(levelname)s %(name)s %(message)s",
     )

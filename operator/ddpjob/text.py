@@ -5,7 +5,9 @@ Their text could end a line of a log and begin one of its own, move a terminal's
 order of letters around.
 """
 
+import logging
 import re
+from typing import Any
 
 # Letters and marks that take no place or no ink; Python calls all others of this kind unprintable.
 _UNSEEN = re.compile(
@@ -81,3 +83,32 @@ def _seen(character: str) -> str:
     if character.isprintable() and not _UNSEEN.match(character):
         return character
     return character.encode("unicode_escape").decode()
+
+
+# Characters of a line, and of a traceback.
+MAX_LINE, MAX_TRACE = 8192, 32768
+# The indent of a traceback, so that only records begin at the left.
+INDENT = "  "
+
+
+class Lines(logging.Formatter):
+    """A formatter that makes messages and tracebacks printable. Tracebacks keep their lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the record's line, printable."""
+        return printable(super().formatMessage(record), MAX_LINE)
+
+    def formatException(self, ei: Any) -> str:
+        """Return the traceback, printable and indented."""
+        return INDENT + printable_lines(super().formatException(ei), MAX_TRACE, indent=INDENT)
+
+    def formatStack(self, stack_info: str) -> str:
+        """Return the stack, printable and indented."""
+        return INDENT + printable_lines(stack_info, MAX_TRACE, indent=INDENT)
+
+
+def configure(level: int, layout: str) -> None:
+    """Make this process log in the format `layout` to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Lines(layout))
+    logging.basicConfig(level=level, handlers=[handler])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob.client.build import JobOptions, build_job, problems, stem
-from ddpjob.client.generated import named
+from ddpjob.client.jobfile import named
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob import names
-from ddpjob.client.selection import Query, choices, select
+from ddpjob.client.follow import Query, choices, select
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.logs import LineMaker, LogLine, Pod, Wanted, parse_numbers, read_pod
 

@@ -1,6 +1,6 @@
 """Which ranks stand at the same place, by what their agents answer."""
 
-from ddpjob.client.stacks import by_rank, group
+from ddpjob.client.agents import by_rank, group
 from ddpjob_agent.failures.stacks import Process
 
 SITE = "/usr/lib/python3/site-packages"

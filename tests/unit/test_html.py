@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ddpjob.client.html import MAX_ROWS, live, table
+from ddpjob.client.display import MAX_ROWS, live, table
 from ddpjob.client.snapshot import Snapshot
 from tests.builders import NOW, job_object
 

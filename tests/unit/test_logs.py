@@ -3,7 +3,7 @@
 import io
 import logging
 
-from ddpjob.logs import Lines
+from ddpjob.text import Lines
 
 FORGED = "boom\n2027-01-15 08:00:00 INFO ddpjob released\x1b[2J\r\u202e"
 

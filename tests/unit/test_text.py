@@ -185,7 +185,7 @@ WHERE = {
     "code/call_script.py": {"print", "sys.stderr"},  # a pod's log
     "client/display.py": {"print", "sys.stderr"},  # through `printable`, for who uses the SDK
     "cluster/login.py": {"addHandler"},  # one that writes nothing
-    "logs.py": {"basicConfig", "StreamHandler", "Formatter"},
+    "text.py": {"basicConfig", "StreamHandler", "Formatter"},
 }
 
 

@@ -16,7 +16,7 @@ from ddpjob.cli.exits import report, report_unforeseen
 from ddpjob.cli.job_options import ProgramCommand
 from ddpjob.cli.output import close, escape_the_unknown, note, say
 from ddpjob.errors import DDPJobError
-from ddpjob.logs import configure as configure_log
+from ddpjob.text import configure
 from ddpjob.version import __version__
 
 HELP = "Distributed PyTorch on Kubernetes, or on this machine."
@@ -139,6 +139,6 @@ def options(
 
 def main() -> None:
     """Run the command line: the entry point of the console scripts."""
-    configure_log(logging.WARNING, "%(message)s")
+    configure(logging.WARNING, "%(message)s")
     escape_the_unknown()
     app(prog_name="ddpjob")

@@ -11,9 +11,9 @@ from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
 from ddpjob.cli.output import Record, document, note, say
 from ddpjob.cli.table import lines
 from ddpjob.client import description
-from ddpjob.client.advice import is_because_of
-from ddpjob.client.events import Event
+from ddpjob.client.description import is_because_of
 from ddpjob.client.job import Job
+from ddpjob.client.snapshot import Event
 from ddpjob.errors import Forbidden
 from ddpjob.times import duration, unix_seconds
 from ddpjob.why import short_place

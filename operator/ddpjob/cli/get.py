@@ -25,7 +25,7 @@ from ddpjob.cli.options import (
 from ddpjob.cli.output import Output, as_text, document, note, say, show_jobs
 from ddpjob.cli.table import Screen, line, show, styled, widths
 from ddpjob.client.client import Client, is_selected
-from ddpjob.client.html import figures_of
+from ddpjob.client.display import figures_of
 from ddpjob.client.job import Job
 from ddpjob.cluster import DDPJOBS
 from ddpjob.times import duration

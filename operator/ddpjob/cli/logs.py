@@ -15,8 +15,7 @@ from ddpjob.cli.exits import Exit, detached, ended
 from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, bad, find, seconds
 from ddpjob.cli.output import Format, coloured, note, raw, say
 from ddpjob.cli.table import Screen
-from ddpjob.client.follow import Logs
-from ddpjob.client.selection import Query, check_is_there, choices, select
+from ddpjob.client.follow import Logs, Query, check_is_there, choices, select
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.logs import LogLine, Wanted
 from ddpjob.errors import NotFound

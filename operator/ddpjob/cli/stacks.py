@@ -9,10 +9,9 @@ import typer
 from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
 from ddpjob.cli.output import Record, document, note, say
 from ddpjob.client import agents
-from ddpjob.client.agents import Answer
+from ddpjob.client.agents import Answer, Group, group
+from ddpjob.client.follow import check_is_there
 from ddpjob.client.job import Job
-from ddpjob.client.selection import check_is_there
-from ddpjob.client.stacks import Group, group
 from ddpjob.cluster.logs import Wanted
 from ddpjob.errors import NotFound
 from ddpjob.ranks import MAX_WORLD_SIZE, format_ranks

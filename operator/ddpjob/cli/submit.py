@@ -185,7 +185,7 @@ class Submission:
         A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
         """
         from ddpjob.client.creation import with_code
-        from ddpjob.client.generated import named
+        from ddpjob.client.jobfile import named
 
         maps = self._archive.config_maps() if self._archive else self._asked.config_maps
         job = named(with_code(self._job, self._archive))
@@ -238,7 +238,7 @@ class Onlooker:
         Raises JobRefused once its pods have been refused for some seconds.
         """
         from ddpjob.cli.logs import Shown, print_logs  # slow to import, for who completes options
-        from ddpjob.client.selection import Query
+        from ddpjob.client.follow import Query
 
         name = self._job.name
         try:

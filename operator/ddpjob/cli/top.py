@@ -18,7 +18,7 @@ from ddpjob.cli.output import Record, document, note, say
 from ddpjob.cli.table import COLOURS, Screen, show, styled
 from ddpjob.client import agents
 from ddpjob.client.agents import NodeProgress
-from ddpjob.client.html import figures_of
+from ddpjob.client.display import figures_of
 from ddpjob.client.job import Job
 from ddpjob.cluster.connection import Connection
 from ddpjob.errors import Forbidden

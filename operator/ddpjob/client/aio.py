@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from ddpjob.client.client import Client
-from ddpjob.client.html import table
+from ddpjob.client.display import table
 from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.connection import Connection

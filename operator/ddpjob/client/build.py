@@ -12,7 +12,7 @@ from typing import Any
 from ddpjob import names, why
 from ddpjob.api.job import MAX_NAME, validate
 from ddpjob.client.edits import program, put
-from ddpjob.client.generated import GENERATED, named
+from ddpjob.client.jobfile import GENERATED, named
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.names import is_gpu

@@ -6,9 +6,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ddpjob.client.changes import watch_jobs
 from ddpjob.client.job import Job
-from ddpjob.client.snapshot import Snapshot
+from ddpjob.client.snapshot import Snapshot, watch_jobs
 from ddpjob.cluster import DDPJOBS
 from ddpjob.cluster.connection import Connection
 from ddpjob.errors import NotFound
@@ -24,7 +23,7 @@ class JobList(list[Job]):
     """Jobs, newest first. A notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
-        from ddpjob.client.html import table
+        from ddpjob.client.display import table
 
         return table(self, time.time())
 

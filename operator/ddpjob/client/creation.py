@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpjob import names, why
-from ddpjob.client.generated import named
-from ddpjob.client.jobfile import JobFile, read_job
+from ddpjob.client.jobfile import JobFile, named, read_job
 from ddpjob.cluster import DDPJOBS
 from ddpjob.cluster.answers import may_have_come
 from ddpjob.cluster.connection import MERGE, Connection

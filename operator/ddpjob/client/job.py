@@ -7,9 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob import names, why
-from ddpjob.client.changes import watch_jobs
-from ddpjob.client.events import Event, read_event
-from ddpjob.client.snapshot import Snapshot
+from ddpjob.client.snapshot import Event, Snapshot, read_event, watch_jobs
 from ddpjob.cluster import DDPJOBS, EVENTS
 from ddpjob.cluster.connection import MERGE, Connection
 from ddpjob.cluster.threads import Pipe
@@ -48,7 +46,7 @@ class Job(Snapshot):
         return Job(self._connection, body)
 
     def _repr_html_(self) -> str:
-        from ddpjob.client.html import table
+        from ddpjob.client.display import table
 
         return table([self], time.time())
 
@@ -170,8 +168,7 @@ class Job(Snapshot):
         sidecar of those pods; by default it is the trainer, or the init container that failed.
         Raises NotFound for a rank, or a container, that the job does not have.
         """
-        from ddpjob.client.follow import Logs
-        from ddpjob.client.selection import Query, check_is_there, choices, select
+        from ddpjob.client.follow import Logs, Query, check_is_there, choices, select
 
         job: Snapshot = self
         wanted = select(rank=rank, attempt=attempt)

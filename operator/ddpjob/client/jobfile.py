@@ -4,6 +4,7 @@ That is what `ddpjob submit --dry-run` prints. A file with another ConfigMap tha
 what is in a file is used, or named.
 """
 
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,3 +81,17 @@ def _sent(config_map: Body) -> Body:
     kept = {field: metadata[field] for field in METADATA if metadata.get(field)}
     found = {field: config_map[field] for field in FIELDS if field in config_map}
     return {**found, "metadata": kept}
+
+
+# What is appended: so many letters, of which no words are made.
+LETTERS, GENERATED = "bcdfghjklmnpqrstvwxz2456789", 5
+
+
+def named(job: Body) -> Body:
+    """Return the job with a name: its own, or one that is made of `generateName`."""
+    metadata = dict(job["metadata"])
+    start = metadata.pop("generateName", None)
+    if start and not metadata.get("name"):
+        letters = "".join(secrets.choice(LETTERS) for _ in range(GENERATED))
+        metadata["name"] = f"{start}{letters}"
+    return {**job, "metadata": metadata}

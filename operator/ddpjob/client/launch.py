@@ -1,19 +1,249 @@
 """`launch`: a function, a module or a script becomes a job, in a cluster or on this machine."""
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from ddpjob import names
 from ddpjob.client.client import Client
-from ddpjob.client.generated import named
-from ddpjob.client.job import Run
-from ddpjob.client.local import FILES, LocalRun
+from ddpjob.client.display import News
+from ddpjob.client.job import Job, Run
+from ddpjob.client.jobfile import named
+from ddpjob.client.snapshot import Snapshot
+from ddpjob.cluster.connection import Connection
+from ddpjob.cluster.login import Login
+from ddpjob.cluster.logs import LineMaker, LogLine, local_pod
+from ddpjob.cluster.threads import Pipe
 from ddpjob.code.functions import SCRIPT, describe
-from ddpjob.errors import DDPJobError, InvalidJob
+from ddpjob.errors import DDPJobError, InvalidJob, Refused
 from ddpjob.json_depth import Body
+from ddpjob.times import timestamp
+
+# The folder of runs, in that of the code; and what stands in a job for the folder of its files.
+RUNS, FILES = ".ddpjob", "{files}"
+# Lines of the command that are no records and are kept, and its exit code before a job begins.
+NOTES, BAD_INPUT = 20, 2
+# Seconds between two looks at a log that is followed.
+LOOK_SECONDS = 0.2
+
+
+class LocalRun(Run):
+    """A job that runs on this machine, as long as this program does."""
+
+    def __init__(self, job: Body, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Run the job, with `folder` as the working folder of its ranks.
+
+        `files` are written into a folder for the run. FILES in an argument of the job is its path.
+        """
+        started = {"creationTimestamp": timestamp(time.time()), "namespace": "default"}
+        super().__init__(_Nowhere(), {**job, "metadata": {**job["metadata"], **started}})
+        self._root = (folder / RUNS).absolute()
+        self._changed = threading.Condition()
+        self._queues: list[queue.SimpleQueue[News | None]] = []
+        self._notes = deque[str](maxlen=NOTES)
+        place = _write(self._root, job, files)
+        self._process = _start(place / "job.json", self._root, folder)
+        self._finalize = weakref.finalize(self, _end, self._process, place)
+        self._is_over = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def refresh(self) -> Job:
+        """Return the run as it is now. Raises InvalidJob if it was refused."""
+        with self._changed:
+            refused = self._is_over and not self.is_finished and self._process.wait() == BAD_INPUT
+        if refused:
+            raise InvalidJob("launch", "; ".join(self._notes) or "the job was refused")
+        return self
+
+    def logs(
+        self,
+        *,
+        rank: int | str | None = None,
+        attempt: int | str = "current",
+        follow: bool = False,
+        tail: int | None = None,
+        since: float | None = None,
+        container: str | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield lines of the pod of a rank, by default of rank 0. They have no times.
+
+        `attempt` is a number or `current`. Raises InvalidJob for what a local run does not have:
+        several ranks at once, times, and other containers than the trainer.
+        """
+        text = str(rank or 0)
+        is_other = container not in (None, names.TRAINER_CONTAINER)
+        if is_other or not text.isdecimal() or since is not None:
+            rule = "of a local run are those of one rank of the trainer, and have no times"
+            raise InvalidJob("logs", rule)
+        number = self.attempt if attempt == "current" else int(attempt)
+        processes = self.processes_per_node
+        pod = local_pod(self.name, number, int(text) // processes)
+        maker = LineMaker(pod, processes, from_the_beginning=True)
+        texts = _lines(self._log(pod.name), lambda: follow and not self._is_over)
+        made = (maker.line(each.encode(errors="replace")) for each in texts)
+        found = (line for line in made if line.rank in (int(text), None))
+        yield from found if tail is None else deque(found, maxlen=tail)
+
+    def delete(self) -> None:
+        """End the processes, which may save before, and wait until they have ended."""
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        self._process.wait()
+
+    @contextmanager
+    def news(self) -> Iterator[Pipe[News]]:
+        """Yield a pipe of what happens to the run, for displays."""
+        pipe, own = Pipe[News](), queue.SimpleQueue[News | None]()
+        with self._changed:
+            self._queues.append(own)
+            if self._is_over:
+                own.put(None)
+        try:
+            pipe.read(lambda: iter(own.get, None))
+            yield pipe
+            self.refresh()
+        finally:
+            pipe.close()
+            with self._changed:
+                self._queues.remove(own)
+            own.put(None)
+
+    def ways_back(self) -> list[str]:
+        """Return lines that say how to come back to the run, for displays."""
+        lines = ["  .follow() shows it again, .result() waits, .delete() ends it"]
+        return [f"detached: {self.name} runs on, as long as this program does", *lines]
+
+    def _log(self, pod: str) -> Path:
+        return self._root / self.name / "logs" / f"{pod}.log"
+
+    def _changes(
+        self, deadline: float | None, refused_after: float | None = None
+    ) -> Generator[Job, None, None]:
+        while deadline is None or time.monotonic() < deadline:
+            with self._changed:
+                body, is_over = self.body, self._is_over
+            yield self.refresh()
+            if is_over and not self.is_finished:
+                raise DDPJobError(f"{self.name} was ended: {'; '.join(self._notes)}")
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            with self._changed:
+                while self.body is body and self._is_over == is_over:
+                    if not self._changed.wait(left):
+                        break
+
+    def _read(self) -> None:
+        """Take each line of the process, until it ends."""
+        assert self._process.stdout
+        with self._process.stdout as output:
+            for line in output:
+                with self._changed:
+                    self._tell(self._news_of(line.rstrip("\n")))
+        self._process.wait()
+        with self._changed:
+            self._is_over = True
+            self._finalize()
+            self._tell(None)
+
+    def _tell(self, item: News | None) -> None:
+        for each in self._queues:
+            each.put(item)
+        self._changed.notify_all()
+
+    def _news_of(self, text: str) -> News:
+        try:
+            record = dict(json.loads(text))
+        except (ValueError, TypeError):  # an error, or a warning of Python's, say
+            self._notes.append(text)
+            return text
+        if "status" in record:
+            self.body = {**self.body, "status": record["status"]}
+            return Snapshot(self.body)
+        if "line" in record:
+            return self._take_line(record)
+        return str(record.get("note", ""))
+
+    def _take_line(self, record: Mapping[str, Any]) -> LogLine:
+        pod = local_pod(self.name, record["attempt"], record["nodeRank"])
+        place = pod.attempt, record["round"], record["rank"], pod.node_rank, pod.node, pod.name
+        return LogLine("", *place, record["line"].encode(errors="replace"))
+
+
+class _Nowhere(Connection):
+    """The connection of a job that is in no cluster: every request is refused."""
+
+    @property
+    def login(self) -> Login:
+        raise Refused(0, "Local", "the job runs on this machine, and in no cluster")
+
+
+def _write(root: Path, job: Body, files: Mapping[str, bytes]) -> Path:
+    """Write job and files into a new folder, and return it."""
+    root.mkdir(exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=".files-", dir=root))
+    for path, content in files.items():
+        (place / path).write_bytes(content)
+    args = [word.replace(FILES, str(place)) for word in job["spec"].get("args") or ()]
+    text = json.dumps({**job, "spec": {**job["spec"], "args": args}})
+    (place / "job.json").write_text(text)
+    return place
+
+
+def _start(job: Path, root: Path, folder: Path) -> subprocess.Popen[str]:
+    """Start the command, apart from the terminal's and the notebook's interrupts."""
+    options = ["--output", "json", "--directory", str(root), "--code", str(folder)]
+    return subprocess.Popen(
+        # -P: no module of the folder is taken for one of ours.
+        [sys.executable, "-P", "-m", "ddpjob", "run", *options, str(job)],
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def _end(process: "subprocess.Popen[str]", place: Path) -> None:
+    """End the process if it still runs, and remove the files of the run."""
+    process.terminate()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _lines(path: Path, goes_on: Callable[[], bool]) -> Iterable[str]:
+    """Yield the lines of a file, and those that come, for as long as it goes on."""
+    while not path.exists():
+        if not goes_on():
+            return
+        time.sleep(LOOK_SECONDS)
+    with path.open(errors="replace") as file:
+        rest = ""
+        while True:
+            was_going_on, piece = goes_on(), file.readline()
+            rest += piece
+            if rest.endswith("\n"):
+                yield rest.rstrip("\n")
+                rest = ""
+            elif not piece and was_going_on:
+                time.sleep(LOOK_SECONDS)
+            elif not piece:
+                break
+        if rest:
+            yield rest
+
 
 Program = Callable[..., Any] | ModuleType | str | Path
 # Set in each process of a job by the operator.

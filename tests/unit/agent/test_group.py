@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import server as guests
+from ddpjob_agent import server
 from ddpjob_agent.config import Config
 from ddpjob_agent.failures.failures import Failure
 from ddpjob_agent.failures.verdict import Verdict, termination_message
@@ -364,13 +364,13 @@ def test_half_sent_heads_are_few_and_keep_nobody_out(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """100 of them, of 6 MB each and kept by a byte now and then, took 750 MB of the training's."""
-    monkeypatch.setattr(guests, "GUEST_SECONDS", 0.05)
-    monkeypatch.setattr(guests, "REQUEST_SECONDS", 1000.0)
-    kept = [half_sent(agent) for _ in range(2 * guests.MOST_GUESTS)]
+    monkeypatch.setattr(server, "GUEST_SECONDS", 0.05)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 1000.0)
+    kept = [half_sent(agent) for _ in range(2 * server.MOST_GUESTS)]
     assert agent.allowed("GET", "/group?round=0")[0] == 200
     assert agent.ask("GET", "/progress")[0] == 200
-    assert [end_of(connection) for connection in kept[: guests.MOST_GUESTS]] == (
-        [b""] * guests.MOST_GUESTS
+    assert [end_of(connection) for connection in kept[: server.MOST_GUESTS]] == (
+        [b""] * server.MOST_GUESTS
     )
     for connection in kept:
         connection.close()
@@ -379,7 +379,7 @@ def test_half_sent_heads_are_few_and_keep_nobody_out(
 def test_a_byte_now_and_then_keeps_no_connection(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guests, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
     with half_sent(agent) as connection, suppress(ConnectionError):
         connection.settimeout(0.1)
         while True:
@@ -391,7 +391,7 @@ def test_a_byte_now_and_then_keeps_no_connection(
 
 def test_a_head_has_so_many_bytes(agent: Agent) -> None:
     connection = half_sent(
-        agent, b"GET /progress HTTP/1.1\r\nA: " + b"a" * guests.HEAD_BYTES + b"\r\n\r\n"
+        agent, b"GET /progress HTTP/1.1\r\nA: " + b"a" * server.HEAD_BYTES + b"\r\n\r\n"
     )
     assert b"200 OK" not in end_of(connection)
 
@@ -399,8 +399,8 @@ def test_a_head_has_so_many_bytes(agent: Agent) -> None:
 def test_who_waits_for_an_order_is_no_guest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guests, "MOST_GUESTS", 1)
-    monkeypatch.setattr(guests, "GUEST_SECONDS", 0.0)
+    monkeypatch.setattr(server, "MOST_GUESTS", 1)
+    monkeypatch.setattr(server, "GUEST_SECONDS", 0.0)
     agent = Agent(tmp_path)
     known = agent.group.order.to_json()
     body = json.dumps({**GOOD, "state": RUNNING, "failure": None, "known": known}).encode()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import processes, records
-from ddpjob_agent import processes as cgroups
 from ddpjob_agent.failures.verdict import refused
 from ddpjob_agent.processes import Launcher
 
@@ -24,11 +23,11 @@ def write_cgroups(
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name.replace("_", ".", 1)).write_text(text)
-    monkeypatch.setattr(cgroups, "CGROUPS", str(tmp_path))
+    monkeypatch.setattr(processes, "CGROUPS", str(tmp_path))
     read = records.read_text
     listed = "9:name=systemd:/\n5:memory:/kubepods/pod-1\n0::/kubepods/pod-1\n"
     monkeypatch.setattr(
-        cgroups, "read_text", lambda path: listed if path == "/proc/self/cgroup" else read(path)
+        processes, "read_text", lambda path: listed if path == "/proc/self/cgroup" else read(path)
     )
 
 
@@ -77,16 +76,16 @@ def test_the_kernels_count_of_kills_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, files: dict[str, str]
 ) -> None:
     write_cgroups(tmp_path, monkeypatch, where, **files)
-    assert (cgroups.oom_kills(), cgroups.memory_limit()) == (2, 512 * 2**20)
+    assert (processes.oom_kills(), processes.memory_limit()) == (2, 512 * 2**20)
 
 
 def test_no_cgroup_and_no_limit_are_no_news(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_cgroups(tmp_path, monkeypatch, "/")
-    assert (cgroups.oom_kills(), cgroups.memory_limit()) == (0, None)
+    assert (processes.oom_kills(), processes.memory_limit()) == (0, None)
     write_cgroups(tmp_path, monkeypatch, "/", memory_max="max\n")
-    assert cgroups.memory_limit() is None
+    assert processes.memory_limit() is None
 
 
 # ---- The start of a launcher
