@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from tests.cluster.tiers import ROOT
 from tests.parts import print_page, with_part
 
-CLIENT = ROOT / "operator" / "ddpjob" / "client"
+PACKAGE = ROOT / "operator" / "ddpjob"
 # The modules, the classes of each, and what of them the page has no room for.
 CLASSES = (
-    ("client", "Client"),
-    ("job", "Job"),
-    ("snapshot", "Snapshot"),
-    ("logs", "LogLine"),
-    ("events", "Event"),
+    ("client/client", "Client"),
+    ("client/job", "Job"),
+    ("client/snapshot", "Snapshot"),
+    ("cluster/logs", "LogLine"),
+    ("client/snapshot", "Event"),
 )
 LEFT_OUT = {"news", "ways_back", "apart", "at", "until", "on", "rerun_with", "wait_until_gone"}
 LEFT_OUT |= {"Job.close", "body"}
@@ -26,7 +26,7 @@ LEFT_OUT |= {"Job.close", "body"}
 
 def reference() -> str:
     """The reference, as Markdown."""
-    parts = ["### launch", _code(_function("launch", "launch")), *_google("launch", "launch")]
+    parts = ["### launch", _code(_function("client/launch", "launch")), *_google("client/launch", "launch")]
     for module, name in CLASSES:
         found = _class(module, name)
         parts += [f"### {name}", _prose(ast.get_docstring(found) or "")]
@@ -41,7 +41,7 @@ def with_reference(text: str) -> str:
 
 
 def _tree(module: str) -> ast.Module:
-    return ast.parse((CLIENT / f"{module}.py").read_text())
+    return ast.parse((PACKAGE / f"{module}.py").read_text())
 
 
 def _function(module: str, name: str) -> ast.FunctionDef:
