@@ -26,7 +26,11 @@ LEFT_OUT |= {"Job.close", "body"}
 
 def reference() -> str:
     """The reference, as Markdown."""
-    parts = ["### launch", _code(_function("client/launch", "launch")), *_google("client/launch", "launch")]
+    parts = [
+        "### launch",
+        _code(_function("client/launch", "launch")),
+        *_google("client/launch", "launch"),
+    ]
     for module, name in CLASSES:
         found = _class(module, name)
         parts += [f"### {name}", _prose(ast.get_docstring(found) or "")]
