@@ -82,9 +82,8 @@ class Reconciler:
                     if not memory.strays:
                         self.memories.pop(job.uid, None)
                     return decision.requeue_after
-                if (
-                    record.is_part and decision.status != job.status
-                ):  # actions need no more than the part
+                # Actions need no more than the part, but a status is written as a whole.
+                if record.is_part and decision.status != job.status:
                     whole = await self._whole(job)
                     if whole is None:
                         return None
