@@ -59,7 +59,8 @@ AGENT_PORT_ANNOTATION = f"{GROUP}/agent-port"
 
 # The folder at which the ConfigMap with the agent is mounted.
 AGENT_DIR = "/ddpjob/agent"
-# The key of that ConfigMap.
+# The start of that ConfigMap's name, and its key.
+AGENT_PREFIX = "ddpjob-agent-"
 AGENT_ZIP = "agent.pyz"
 # The archive with the job's own code: the folder below which it is mounted, and its key in a
 # ConfigMap.
@@ -143,7 +144,12 @@ def network_policy_name(job: str) -> str:
 
 def agent_config_name(digest: str) -> str:
     """Return the name of the ConfigMap with the agent whose zip has this digest."""
-    return f"ddpjob-agent-{digest[:12]}"
+    return f"{AGENT_PREFIX}{digest[:12]}"
+
+
+def is_agent_config(name: str) -> bool:
+    """Return whether a ConfigMap of this name has an agent, for whoever waits for one."""
+    return name.startswith(AGENT_PREFIX)
 
 
 def code_config_name(sha256: str, part: int) -> str:

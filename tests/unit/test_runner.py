@@ -18,6 +18,7 @@ from ddpjob import names
 from ddpjob.cluster import CONFIGMAPS, PODS, Resource
 from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
+from ddpjob.local import pod as pod_module
 from ddpjob.local.cluster import LocalCluster
 from ddpjob.local.kubelet import Runner
 from ddpjob.local.network import Loopback
@@ -197,6 +198,26 @@ async def test_a_config_map_that_nobody_will_make_fails_at_once(machine: Machine
     await machine.run("true", volumes=volumes, container={"volumeMounts": mounts})
     message = ended(await machine.until(is_ended))["message"]
     assert message == 'configmap "own" not found: nobody makes one here'
+
+
+async def test_a_pod_waits_for_its_agent_which_the_operator_makes_anew(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_module, "AGENT_SECONDS", 0.01)
+    name = names.agent_config_name("0" * 64)
+    asked = asyncio.Event()
+    get = machine.cluster.get
+
+    async def watched(resource: Resource, *place: str) -> Body:
+        if resource is CONFIGMAPS:
+            asked.set()
+        return await get(resource, *place)
+
+    monkeypatch.setattr(machine.cluster, "get", watched)
+    await machine.run("true", volumes=[{"name": "agent", "configMap": {"name": name}}])
+    await asked.wait()
+    await machine.cluster.create(CONFIGMAPS, "default", {"metadata": {"name": name}})
+    await machine.until(is_phase("Succeeded"))
 
 
 async def test_what_the_main_process_leaves_behind_dies_with_it(machine: Machine) -> None:

@@ -23,6 +23,8 @@ from ddpjob.local.volumes import PodFolders, address, annotations, config_map_vo
 
 # The exit code of a container that cannot start, as with containerd's StartError.
 CANNOT_START = 128
+# The time between two requests for a namespace's agent, which the operator makes anew.
+AGENT_SECONDS = 1.0
 # The agent's reason for failures that no restart mends.
 NO_USE = "LaunchFailed"
 
@@ -94,6 +96,8 @@ class PodRun:
         except CannotStart as problem:
             await self._report_end(CANNOT_START, str(problem), NO_USE)
             return
+        if launch is None:
+            return
         self._process = process = await PodProcess.start(
             launch, log=self.folders.log, on_line=self._on_line, notes=_notes(self.view.pod)
         )
@@ -111,12 +115,18 @@ class PodRun:
         code = ended.result()
         await self._report_end(code, self._message(code, process.tail), late=late)
 
-    async def _prepare(self) -> Launch:
-        """Return what to start. Raises CannotStart."""
+    async def _prepare(self) -> Launch | None:
+        """Return what to start; None if the pod is deleted before that. Raises CannotStart."""
         node, view = self.node, self.view
         pod = without_archive(view.pod) if node.code else view.pod
-        found = {name: await view.config_map(name) for name in config_map_volumes(pod)}
-        config_maps = {name: body for name, body in found.items() if body}
+        config_maps: dict[str, Body] = {}
+        for name in config_map_volumes(pod):
+            while not (body := await view.config_map(name)) and names.is_agent_config(name):
+                await view.news(AGENT_SECONDS)
+                if view.ends:
+                    return None
+            if body:
+                config_maps[name] = body
         self.folders.clear()
         given = {names.SOURCE_VOLUME: node.code.absolute()} if node.code else {}
         made = launch(
