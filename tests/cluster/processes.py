@@ -43,7 +43,7 @@ class Guardian:
 
     def close(self) -> None:
         """Run the clean-up now, and wait until it is through."""
-        self._shell.communicate(timeout=200)
+        self._shell.communicate(timeout=600)
 
 
 class Component:

@@ -100,10 +100,12 @@ class Kubelet:
             asyncio.create_task(self._send(reader, socket)),
             asyncio.create_task(self._take(socket, writer)),
         ]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        for task in both:
-            task.cancel()
-        writer.close()
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:  # it may be this kubelet that ends
+            for task in both:
+                task.cancel()
+            writer.close()
         with suppress(OSError):
             await writer.wait_closed()
         with suppress(ConnectionError):

@@ -52,7 +52,8 @@ def scale_operator(cluster: KindCluster, replicas: int) -> None:
 
 def operator_pods(cluster: KindCluster) -> list[Body]:
     """Pods of the operator itself."""
-    items: list[Body] = cluster.get("pods", "-n", SYSTEM)["items"]
+    labels = "app.kubernetes.io/name=ddpjob"
+    items: list[Body] = cluster.get("pods", "-n", SYSTEM, "-l", labels)["items"]
     return items
 
 

@@ -24,7 +24,7 @@ FAILURES = {each for each in NAMES.values() if isinstance(each, str)} - {reasons
 
 def literals() -> Iterator[str]:
     """Reasons that are written out in a call."""
-    for path in (*SOURCES.glob("ddpjob/plan/*.py"), *SOURCES.glob("ddpjob_agent/*.py")):
+    for path in (*SOURCES.glob("ddpjob/plan/*.py"), *SOURCES.glob("ddpjob_agent/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
