@@ -367,7 +367,7 @@ def _environment(job: DDPJob) -> dict[str, str]:
         "PET_MASTER_PORT": str(spec.master_port),
         "PET_RDZV_BACKEND": "static",
         "PET_RDZV_ID": f"{job.uid}-{attempt}",
-        # In-place restart of several agents does not work; the group restarts
+        # torchrun's own restarts do not work with several nodes; a round follows instead.
         "PET_MAX_RESTARTS": "0",
         # What env:// and managed services mean by them: the node's rank, the number of nodes.
         "MASTER_ADDR": master,
