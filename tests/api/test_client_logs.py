@@ -390,7 +390,9 @@ def reading() -> bool:
     return any(thread.name == "ddpjob" for thread in threading.enumerate())
 
 
-def test_who_stops_reading_leaves_no_thread(cluster: Cluster, proxy: Proxy, client: Client) -> None:
+def test_who_stops_reading_leaves_no_thread_and_hears_nothing(
+    cluster: Cluster, proxy: Proxy, client: Client, notes: list[str]
+) -> None:
     job = cluster.running("digits")
     for rank in (0, 1):
         pod_log(cluster, proxy, job, rank).write(b"hello")
@@ -402,6 +404,7 @@ def test_who_stops_reading_leaves_no_thread(cluster: Cluster, proxy: Proxy, clie
     while reading():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    assert notes == []
 
 
 def test_a_log_that_was_rotated_away_is_told(

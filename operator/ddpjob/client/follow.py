@@ -15,7 +15,7 @@ from typing import Literal
 from ddpjob import names, why
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS, PODS
-from ddpjob.cluster.connection import Connection
+from ddpjob.cluster.connection import CLOSED, Connection
 from ddpjob.cluster.logs import LineMaker, Log, LogLine, Pod, Wanted, parse_numbers, read_pod
 from ddpjob.cluster.merge import QUIET, Merge
 from ddpjob.cluster.podlog import PodLog
@@ -256,7 +256,7 @@ class Logs:
         try:
             yield from self._wanted_lines(pod)
         except (Unavailable, Refused) as error:
-            if isinstance(error, Forbidden):
+            if isinstance(error, Forbidden) or error.reason == CLOSED:
                 raise
             if self._errors or self._query.follow:  # the first one is raised in the end
                 self._connection.note(f"{pod.name}: {error}")
