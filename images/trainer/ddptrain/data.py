@@ -74,10 +74,6 @@ class Samples:
         _, channels, height, width = self.images.shape
         return channels, height, width
 
-    def first(self, count: int) -> "Samples":
-        """The first `count` of them."""
-        return Samples(self.images[:count], self.labels[:count], self.pixels)
-
     def any_image(self) -> torch.Tensor:
         """An image (1, C, H, W), for passes whose result nobody wants."""
         return self.batch(torch.zeros(1, dtype=torch.int64))[0]
