@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tests.cluster.client import Client
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
 from tests.logproxy import Proxy
+from tests.terminal import environment
 
 
 @pytest.fixture
@@ -55,6 +56,14 @@ def proxy(api_server: ApiServer) -> Iterator[Proxy]:
     """A server before the API server that answers for the kubelets: their logs."""
     with Proxy(api_server) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
+    """The environment of an administrator whose context has the test's namespace."""
+    path = tmp_path / "kubeconfig"
+    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
+    return environment(path)
 
 
 @pytest.fixture

@@ -49,13 +49,6 @@ TRAIN = """
 """
 
 
-@pytest.fixture
-def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
-    path = tmp_path / "kubeconfig"
-    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
-    return environment(path)
-
-
 async def started(jobs: Jobs, tmp_path: Path) -> None:
     """A job of three nodes, all of which have come to their places."""
     await jobs.create(args=[script(tmp_path, TRAIN)], nnodes=3, warmStart={"enabled": False})

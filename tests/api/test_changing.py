@@ -11,16 +11,7 @@ import yaml
 
 from ddpjob.cluster import PODS
 from tests.api.reading import Cluster, condition
-from tests.cluster.apiserver import ApiServer
-from tests.terminal import Running, Terminal, ddpjob, environment
-
-
-@pytest.fixture
-def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
-    """The environment of an administrator whose context has the test's namespace."""
-    path = tmp_path / "kubeconfig"
-    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
-    return environment(path)
+from tests.terminal import Running, Terminal, ddpjob
 
 
 def stored(cluster: Cluster, name: str) -> Any:

@@ -26,20 +26,10 @@ from tests.terminal import Terminal, ddpjob, environment
 CRD = ROOT / "charts" / "ddpjob" / "files" / "crd.yaml"
 
 
-@pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
-
-
 def kubeconfig(cluster: Cluster, folder: Path, token: str = "") -> Path:
     token = token or cluster.server.token
     path = folder / "kubeconfig"
     return cluster.server.write_kubeconfig(path, token=token, namespace=cluster.namespace)
-
-
-@pytest.fixture
-def env(cluster: Cluster, tmp_path: Path) -> Mapping[str, str]:
-    return environment(kubeconfig(cluster, tmp_path))
 
 
 NAMESPACE = "ddpjob-system"

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 import yaml
 
 from ddpjob import __version__, names
@@ -14,14 +13,6 @@ from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
 from tests.terminal import Running, Terminal, ddpjob, environment
-
-
-@pytest.fixture
-def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
-    """The environment of an administrator whose context has the test's namespace."""
-    path = tmp_path / "kubeconfig"
-    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
-    return environment(path)
 
 
 def test_get_prints_a_row_for_each_job(cluster: Cluster, env: Mapping[str, str]) -> None:

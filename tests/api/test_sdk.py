@@ -40,13 +40,6 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Cluster]:
-    made = Cluster(api_server, namespace)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def kubeconfig(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[Path]:
     """That of an administrator, in the test's namespace, through a proxy that knows logs."""
     with Proxy(api_server) as proxy:

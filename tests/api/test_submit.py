@@ -36,11 +36,6 @@ IMAGE = ("--image", "torch:2.9")
 
 
 @pytest.fixture
-def cluster(api_server: ApiServer, crd: None, namespace: str) -> Cluster:
-    return Cluster(api_server, namespace)
-
-
-@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with a script, a package of its own and a file that the script reads."""
     folder = tmp_path / "project"
@@ -49,13 +44,6 @@ def project(tmp_path: Path) -> Path:
     (folder / "lib" / "__init__.py").write_text("def scale(x):\n    return 2 * x\n")
     (folder / "config.json").write_text('{"lr": 0.5}')
     return folder
-
-
-@pytest.fixture
-def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
-    path = tmp_path / "kubeconfig"
-    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
-    return environment(path)
 
 
 @pytest.fixture
