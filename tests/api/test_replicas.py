@@ -5,8 +5,8 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,25 @@ def counts(job: Body) -> tuple[Any, ...]:
 
 RESTARTED_ONCE = {f"digits-{attempt}-{node_rank}": 1 for attempt in (0, 1) for node_rank in (0, 1)}
 FAILURE = End(exit_code=1, message="ValueError: boom")
+Restarting = Callable[[], AbstractAsyncContextManager[Callable[[], None]]]
+
+
+@pytest.fixture
+def restarting(api_server: ApiServer, jobs: Jobs, nodes: list[str], client: Client) -> Restarting:
+    """A block in which a job runs; it yields what has it fail. In the end it restarted once."""
+
+    @asynccontextmanager
+    async def block() -> AsyncIterator[Callable[[], None]]:
+        mark = api_server.audit.mark()
+        async with ScriptedKubelet(client, nodes, second_attempt_ends) as kubelet:
+            await jobs.create()
+            await jobs.in_state("Running")
+            yield lambda: kubelet.finish(jobs.namespace, "digits-0-1", FAILURE)
+            assert counts(await jobs.in_state("Succeeded")) == (1, 1, 1)
+        writes = api_server.audit.writes(mark, namespace=jobs.namespace)
+        assert created_pods(writes) == RESTARTED_ONCE
+
+    return block
 
 
 async def test_one_leads_and_the_other_only_looks(
@@ -148,112 +167,75 @@ async def test_one_leads_and_the_other_only_looks(
 
 @pytest.mark.deep
 async def test_the_other_takes_over_from_one_that_is_killed(
-    api_server: ApiServer,
-    pair: list[OperatorProcess],
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
+    pair: list[OperatorProcess], restarting: Restarting
 ) -> None:
     leader, other = pair
-    mark = api_server.audit.mark()
-    async with ScriptedKubelet(client, nodes, second_attempt_ends) as kubelet:
-        await jobs.create()
-        await jobs.in_state("Running")
+    async with restarting() as fail:
         leader.kill()
         killed = time.monotonic()
-        kubelet.finish(jobs.namespace, "digits-0-1", FAILURE)
+        fail()
         await takes_over(other)
         print(f"took over {time.monotonic() - killed:.1f} s after SIGKILL")
         leader.start()
         leader.wait_until_ready()
-        job = await jobs.in_state("Succeeded")
-    assert counts(job) == (1, 1, 1)
     assert other.leads and not leader.leads
-    writes = api_server.audit.writes(mark, namespace=jobs.namespace)
-    assert created_pods(writes) == RESTARTED_ONCE
 
 
 async def test_the_other_takes_over_at_once_from_one_that_is_asked_to_end(
-    pair: list[OperatorProcess], jobs: Jobs, nodes: list[str], client: Client
+    pair: list[OperatorProcess], restarting: Restarting
 ) -> None:
     leader, other = pair
-    async with ScriptedKubelet(client, nodes, second_attempt_ends) as kubelet:
-        await jobs.create()
-        await jobs.in_state("Running")
+    async with restarting() as fail:
         assert leader.kill(signal.SIGTERM) == 0
         ended_at = time.monotonic()  # what it takes to end is not the other's
         assert "released lease=" in leader.log.read_text(), "the other has to wait for its end"
-        kubelet.finish(jobs.namespace, "digits-0-1", FAILURE)
+        fail()
         await takes_over(other)
         took = time.monotonic() - ended_at
         print(f"took over {took:.1f} s after the end of the first")
-        assert counts(await jobs.in_state("Succeeded")) == (1, 1, 1)
     # Without a release it is the Lease's time, less the 2 s since the last renewal.
     assert took < LEASE_SECONDS - 3, "it waited until the Lease expired"
 
 
 @pytest.mark.deep
 async def test_one_that_was_stopped_for_too_long_writes_nothing_more_and_ends(
-    api_server: ApiServer,
-    pair: list[OperatorProcess],
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
+    api_server: ApiServer, pair: list[OperatorProcess], jobs: Jobs, restarting: Restarting
 ) -> None:
     leader, other = pair
     assert leader.process is not None
-    mark = api_server.audit.mark()
-    async with ScriptedKubelet(client, nodes, second_attempt_ends) as kubelet:
-        await jobs.create()
-        await jobs.in_state("Running")
+    async with restarting() as fail:
         leader.process.send_signal(signal.SIGSTOP)
-        kubelet.finish(jobs.namespace, "digits-0-1", FAILURE)
+        fail()
         await takes_over(other)
         await jobs.until(lambda job: job["status"]["attempt"] == 1)
         woken = api_server.audit.mark()
         leader.process.send_signal(signal.SIGCONT)
         assert await ended(leader) == 1
-        job = await jobs.in_state("Succeeded")
-    assert counts(job) == (1, 1, 1)
-    assert created_pods(api_server.audit.writes(mark, namespace=jobs.namespace)) == RESTARTED_ONCE
     late = [e for e in api_server.audit.writes(woken) if e.credential == leader.credential]
     assert not late
 
 
 @pytest.mark.deep
 async def test_one_that_does_not_reach_the_api_server_ends_and_the_other_takes_over(
-    api_server: ApiServer,
-    lease: str,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
-    tmp_path: Path,
+    api_server: ApiServer, lease: str, restarting: Restarting, tmp_path: Path
 ) -> None:
-    mark = api_server.audit.mark()
     with ExitStack() as stack:
-        async with (
-            Gate(api_server.url) as gate,
-            ScriptedKubelet(client, nodes, second_attempt_ends) as kubelet,
-        ):
+        async with Gate(api_server.url) as gate:
             start = (stack, api_server, tmp_path / "a", lease)
             leader = await asyncio.to_thread(started, *start, url=gate.url)
             await takes_over(leader)
             other = await asyncio.to_thread(started, stack, api_server, tmp_path / "b", lease)
-            await jobs.create()
-            await jobs.in_state("Running")
-            gate.shut()
-            cut = time.monotonic()
-            kubelet.finish(jobs.namespace, "digits-0-1", FAILURE)
-            assert await ended(leader) == 1
-            others, took = other.leads, time.monotonic() - cut
-            print(f"ended {took:.1f} s after the cut")
-            # Later the other may lead; and this look is late where the machine is busy.
-            assert not others or took > LEASE_SECONDS - 3, "the other led before this one had ended"
-            await takes_over(other)
-            print(f"took over {time.monotonic() - cut:.1f} s after the cut")
-            job = await jobs.in_state("Succeeded")
-    assert counts(job) == (1, 1, 1)
-    assert created_pods(api_server.audit.writes(mark, namespace=jobs.namespace)) == RESTARTED_ONCE
+            async with restarting() as fail:
+                gate.shut()
+                cut = time.monotonic()
+                fail()
+                assert await ended(leader) == 1
+                others, took = other.leads, time.monotonic() - cut
+                print(f"ended {took:.1f} s after the cut")
+                # Later the other may lead; and this look is late where the machine is busy.
+                assert not others or took > LEASE_SECONDS - 3, "it led before this one had ended"
+                await takes_over(other)
+                print(f"took over {time.monotonic() - cut:.1f} s after the cut")
 
 
 async def test_two_that_both_lead_do_nothing_twice(
