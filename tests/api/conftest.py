@@ -3,6 +3,7 @@
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.api.jobs import Jobs
 from tests.api.reading import Cluster
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
+from tests.cluster.kubelet import Played, ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
 from tests.logproxy import Proxy
@@ -84,6 +86,12 @@ async def nodes(client: Client) -> AsyncIterator[list[str]]:
     """Names of two nodes without kubelets."""
     async with fake_nodes(client, "node-a", "node-b") as names:
         yield list(names)
+
+
+@pytest.fixture
+def played(client: Client, nodes: list[str]) -> Played:
+    """Begins to play the pods of both nodes; its arguments are the kubelet's."""
+    return partial(ScriptedKubelet, client, nodes)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ddpjob.times import written
 from tests.api.jobs import Jobs, conditions
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import STRATEGIC, Client
-from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.kubelet import Played
 from tests.cluster.operator import OperatorProcess
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -61,7 +61,7 @@ async def test_a_job_without_room_has_the_schedulers_words_and_one_event(
 
 
 async def test_a_pull_is_told_with_its_image_and_ends(
-    jobs: Jobs, client: Client, nodes: list[str]
+    jobs: Jobs, client: Client, played: Played, nodes: list[str]
 ) -> None:
     await jobs.create("pulls")
     pods = await bound(jobs, 2)
@@ -72,7 +72,7 @@ async def test_a_pull_is_told_with_its_image_and_ends(
     assert found["Node"] in nodes and found["State"] == "Starting"
     said = conditions(await jobs.get("pulls"))
     assert said["Running"] == ("False", "Pulling")
-    async with ScriptedKubelet(client, nodes):
+    async with played():
         found = await row(jobs, "pulls", lambda row: row["State"] == "Running")
     assert (found["Reason"], found["Pod"]) == (None, "pulls-0-0") and found["Node"] in nodes
 

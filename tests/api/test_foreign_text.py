@@ -9,7 +9,7 @@ from tests.api.jobs import Jobs, conditions
 from tests.builders import summary
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
-from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.kubelet import Played
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
 
@@ -33,7 +33,7 @@ async def test_no_text_of_others_reaches_log_status_or_events_as_it_is(
     api_server: ApiServer,
     crd: None,
     jobs: Jobs,
-    nodes: list[str],
+    played: Played,
     client: Client,
     namespace: str,
     tmp_path: Path,
@@ -47,7 +47,7 @@ async def test_no_text_of_others_reaches_log_status_or_events_as_it_is(
     }
     with OperatorProcess(api_server, tmp_path, "--namespace", namespace) as operator:
         await asyncio.to_thread(operator.wait_until_ready)
-        async with ScriptedKubelet(client, nodes, fails):
+        async with played(fails):
             for name, template in overlays.items():
                 await jobs.create(name, template=template)
             await jobs.create("dies", failurePolicy={"maxRestarts": 0})

@@ -11,7 +11,7 @@ from ddpjob.json_depth import Body
 from tests.api.jobs import Jobs, conditions
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import MERGE, Client
-from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.kubelet import Played
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
 
@@ -131,13 +131,13 @@ async def assert_untouched(jobs: Jobs) -> None:
 async def forger(
     operator: OperatorProcess,
     jobs: Jobs,
-    nodes: list[str],
+    played: Played,
     client: Client,
     namespace: str,
     elsewhere: str,
 ) -> AsyncIterator[Forger]:
     """Somebody else, beside an operator and kubelets that play all pods."""
-    async with ScriptedKubelet(client, nodes, life, bind=lambda pod: True):
+    async with played(life, bind=lambda pod: True):
         yield Forger(client, jobs, namespace)
 
 

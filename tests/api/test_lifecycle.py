@@ -10,7 +10,7 @@ from ddpjob.json_depth import Body
 from tests.api.jobs import Jobs, conditions, rank
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
-from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.kubelet import Played
 from tests.cluster.nodes import fake_nodes, set_node_ready
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
@@ -50,10 +50,10 @@ async def gone(jobs: Jobs, name: str = "digits") -> None:
 
 
 async def test_the_deadline_keeps_pods_and_gives_them_their_grace(
-    jobs: Jobs, nodes: list[str], client: Client
+    jobs: Jobs, played: Played
 ) -> None:
     saves = Life(run_seconds=None, stop_seconds=1.0, stop_end=End(exit_code=75))
-    async with ScriptedKubelet(client, nodes, lambda pod: saves):
+    async with played(lambda pod: saves):
         await jobs.create()
         await jobs.in_state("Running")
         await jobs.patch(activeDeadlineSeconds=1)
@@ -79,10 +79,8 @@ def ended(pod: Body) -> bool:
     return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
-async def test_a_finished_job_goes_when_its_time_is_over(
-    jobs: Jobs, nodes: list[str], client: Client
-) -> None:
-    async with ScriptedKubelet(client, nodes, lambda pod: Life(run_seconds=0.2)):
+async def test_a_finished_job_goes_when_its_time_is_over(jobs: Jobs, played: Played) -> None:
+    async with played(lambda pod: Life(run_seconds=0.2)):
         await jobs.create(ttlSecondsAfterFinished=1)
         await gone(jobs)
         # The garbage collector learns of a new kind, as DDPJob is here, within 30 s.
@@ -92,9 +90,9 @@ async def test_a_finished_job_goes_when_its_time_is_over(
 
 
 async def test_a_lost_node_costs_an_uncounted_restart_elsewhere(
-    jobs: Jobs, nodes: list[str], client: Client
+    jobs: Jobs, played: Played, client: Client
 ) -> None:
-    async with ScriptedKubelet(client, nodes) as kubelet:
+    async with played() as kubelet:
         await jobs.create(failurePolicy={"maxRestarts": 0})
         await jobs.in_state("Running")
         lost = next(pod for pod in await jobs.children(PODS) if rank(pod) == (0, 1))
@@ -113,16 +111,14 @@ async def test_a_lost_node_costs_an_uncounted_restart_elsewhere(
     assert node not in {pod["spec"]["nodeName"] for pod in pods}
 
 
-async def test_an_avoided_node_gets_no_further_pod(
-    jobs: Jobs, nodes: list[str], client: Client
-) -> None:
+async def test_an_avoided_node_gets_no_further_pod(jobs: Jobs, played: Played) -> None:
     def fails_once(pod: Body) -> Life:
         if rank(pod) == (0, 1):
             return Life(run_seconds=0.5, end=End(exit_code=9, message="bad memory"))
         return Life(run_seconds=None)
 
     rules = [{"onExitCodes": [9], "action": "Restart", "avoidNode": True}]
-    async with ScriptedKubelet(client, nodes, fails_once):
+    async with played(fails_once):
         await jobs.create(nnodes=6, failurePolicy={"rules": rules})
         job = await jobs.until(lambda job: job.get("status", {}).get("attempt") == 1)
         (avoided,) = job["status"]["avoidedNodes"]
@@ -133,10 +129,10 @@ async def test_an_avoided_node_gets_no_further_pod(
 
 
 async def test_a_group_without_room_is_released_with_the_schedulers_words(
-    jobs: Jobs, nodes: list[str], client: Client
+    jobs: Jobs, played: Played, nodes: list[str]
 ) -> None:
     wish = {"requests": {"cpu": "9k"}}  # one of these fits on each of three nodes
-    async with ScriptedKubelet(client, nodes):
+    async with played():
         await jobs.create(
             nnodes=4,
             resources=wish,

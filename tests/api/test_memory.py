@@ -10,7 +10,7 @@ from tests.api.jobs import Jobs
 from tests.api.large import large_job, large_pod
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
-from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.kubelet import Played
 from tests.cluster.operator import OperatorProcess
 
 pytestmark = pytest.mark.deep
@@ -75,7 +75,7 @@ async def test_large_objects_of_tenants_fill_no_memory_and_hold_up_nobody(
     crd: None,
     tmp_path: Path,
     jobs: Jobs,
-    nodes: list[str],
+    played: Played,
     client: Client,
     namespace: str,
 ) -> None:
@@ -86,7 +86,7 @@ async def test_large_objects_of_tenants_fill_no_memory_and_hold_up_nobody(
         await store(client, jobs.path, [large_job(n) for n in range(LARGE)])
         path = f"/api/v1/namespaces/{namespace}/pods"
         await store(client, path, [large_pod(n) for n in range(LARGE)])
-        async with ScriptedKubelet(client, nodes):
+        async with played():
             await jobs.create()
             await jobs.in_state("Running")
             peaks["as they came"] = peak_mib(operator)

@@ -19,7 +19,7 @@ from tests.chaos.source import blind
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import MERGE, Client
-from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.kubelet import Played
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
 from tests.localplay import until
@@ -33,12 +33,12 @@ def fails_once(pod: Body) -> Life:
 
 
 async def test_a_refusal_is_quoted_and_over_once_its_cause_is(
-    operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client, namespace: str
+    operator: OperatorProcess, jobs: Jobs, played: Played, client: Client, namespace: str
 ) -> None:
     quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
     await client.request("POST", quotas, quota)
-    async with ScriptedKubelet(client, nodes):
+    async with played():
         await jobs.create()
         await jobs.until(lambda job: conditions(job).get("Running") == ("False", "CreateRefused"))
         await client.request("DELETE", f"{quotas}/few")
@@ -46,12 +46,12 @@ async def test_a_refusal_is_quoted_and_over_once_its_cause_is(
 
 
 async def test_pods_pass_pod_security_restricted(
-    api_server: ApiServer, operator: OperatorProcess, nodes: list[str], client: Client
+    api_server: ApiServer, operator: OperatorProcess, played: Played, client: Client
 ) -> None:
     name = f"restricted-{random.randrange(2**32):x}"
     api_server.create_namespace(name, labels={"pod-security.kubernetes.io/enforce": "restricted"})
     jobs = Jobs(client, name)
-    async with ScriptedKubelet(client, nodes):
+    async with played():
         sidecar = {"containers": [{"name": "side", "image": "x"}]}
         await jobs.create(template={"spec": sidecar})
         await jobs.in_state("Running")
@@ -60,11 +60,7 @@ async def test_pods_pass_pod_security_restricted(
 
 @pytest.mark.deep
 async def test_killing_the_operator_twenty_times_changes_nothing(
-    api_server: ApiServer,
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
+    api_server: ApiServer, operator: OperatorProcess, jobs: Jobs, played: Played
 ) -> None:
     """At random moments of a running and of a restarting job."""
     moments = random.Random(20)
@@ -78,7 +74,7 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
         return Life(run_seconds=4.0, end=End(exit_code=1)) if failing else Life()
 
     mark = api_server.audit.mark()
-    async with ScriptedKubelet(client, nodes, life) as kubelet:
+    async with played(life) as kubelet:
         await jobs.create("steady", nnodes=4)
         no_pause = {"backoffSeconds": {"first": 0}}
         await jobs.create("restarting", nnodes=4, failurePolicy=no_pause)
@@ -111,13 +107,9 @@ async def test_killing_the_operator_twenty_times_changes_nothing(
 
 
 async def test_starting_the_operator_again_writes_nothing(
-    api_server: ApiServer,
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
+    api_server: ApiServer, operator: OperatorProcess, jobs: Jobs, played: Played
 ) -> None:
-    async with ScriptedKubelet(client, nodes):
+    async with played():
         await jobs.create()
         await jobs.in_state("Running")
         await asyncio.sleep(3)
@@ -141,7 +133,7 @@ async def test_what_is_granted_is_what_is_used(
     mark: int,
     operator: OperatorProcess,
     jobs: Jobs,
-    nodes: list[str],
+    played: Played,
     client: Client,
     namespace: str,
 ) -> None:
@@ -177,7 +169,7 @@ async def test_what_is_granted_is_what_is_used(
             if entry.user == operators.USER and entry.resource not in ("", "leases")
         }
 
-    async with ScriptedKubelet(client, nodes, script):
+    async with played(script):
         await jobs.create(ttlSecondsAfterFinished=0)
         await jobs.create("taken")
         await jobs.create("late", activeDeadlineSeconds=2)
@@ -220,9 +212,9 @@ ACCOUNT_ROLE = operators.ACCOUNT[1]
 
 
 async def test_the_operator_lives_through_a_restart_of_the_api_server(
-    api_server: ApiServer, operator: OperatorProcess, jobs: Jobs, nodes: list[str], client: Client
+    api_server: ApiServer, operator: OperatorProcess, jobs: Jobs, played: Played
 ) -> None:
-    async with ScriptedKubelet(client, nodes) as kubelet:
+    async with played() as kubelet:
         await jobs.create()
         await jobs.in_state("Running")
         await asyncio.to_thread(api_server.restart_apiserver)
@@ -237,11 +229,7 @@ DEPTHS = (300, 1100, 9000)  # of 10,000 that an API server stores
 
 
 async def test_jobs_of_any_depth_hurt_no_other(
-    api_server: ApiServer,
-    operator: OperatorProcess,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
+    api_server: ApiServer, operator: OperatorProcess, jobs: Jobs, played: Played
 ) -> None:
     """Seen by a watch, then, since the operator starts again, by a list."""
     where = ("-n", jobs.namespace)
@@ -262,7 +250,7 @@ async def test_jobs_of_any_depth_hurt_no_other(
                     await asyncio.sleep(0.2)
             assert said.startswith("spec.template: ")
 
-    async with ScriptedKubelet(client, nodes):
+    async with played():
         await jobs.create("before")
         await jobs.in_state("Running", "before")
         await refused()

@@ -13,7 +13,7 @@ from tests.api.jobs import Jobs, conditions
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
-from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.kubelet import Played, ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
@@ -53,7 +53,7 @@ async def test_a_webhook_that_is_away_is_told_and_the_start_up_deadline_counts(
     crd: None,
     tmp_path: Path,
     jobs: Jobs,
-    nodes: list[str],
+    played: Played,
     client: Client,
     namespace: str,
 ) -> None:
@@ -61,7 +61,7 @@ async def test_a_webhook_that_is_away_is_told_and_the_start_up_deadline_counts(
     try:
         with OperatorProcess(api_server, tmp_path) as operator:
             operator.wait_until_ready()
-            async with ScriptedKubelet(client, nodes):
+            async with played():
                 await jobs.create(startupDeadlineSeconds=10)
                 job = await jobs.until(
                     lambda job: conditions(job).get("Running") == ("False", "CreateRefused")

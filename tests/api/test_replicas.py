@@ -22,9 +22,8 @@ from tests.cluster import binaries
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.audit import Entry
-from tests.cluster.client import Client
 from tests.cluster.gate import Gate
-from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.kubelet import Played
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
 from tests.cluster.tiers import skipping_where_unavailable
@@ -121,13 +120,13 @@ Restarting = Callable[[], AbstractAsyncContextManager[Callable[[], None]]]
 
 
 @pytest.fixture
-def restarting(api_server: ApiServer, jobs: Jobs, nodes: list[str], client: Client) -> Restarting:
+def restarting(api_server: ApiServer, jobs: Jobs, played: Played) -> Restarting:
     """A block in which a job runs; it yields what has it fail. In the end it restarted once."""
 
     @asynccontextmanager
     async def block() -> AsyncIterator[Callable[[], None]]:
         mark = api_server.audit.mark()
-        async with ScriptedKubelet(client, nodes, second_attempt_ends) as kubelet:
+        async with played(second_attempt_ends) as kubelet:
             await jobs.create()
             await jobs.in_state("Running")
             yield lambda: kubelet.finish(jobs.namespace, "digits-0-1", FAILURE)
@@ -139,16 +138,11 @@ def restarting(api_server: ApiServer, jobs: Jobs, nodes: list[str], client: Clie
 
 
 async def test_one_leads_and_the_other_only_looks(
-    api_server: ApiServer,
-    mark: int,
-    pair: list[OperatorProcess],
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
+    api_server: ApiServer, mark: int, pair: list[OperatorProcess], jobs: Jobs, played: Played
 ) -> None:
     leader, other = pair
     both_there = api_server.audit.mark()
-    async with ScriptedKubelet(client, nodes, lambda pod: Life(run_seconds=0.5)):
+    async with played(lambda pod: Life(run_seconds=0.5)):
         await jobs.create()
         await jobs.in_state("Succeeded")
     entries = list(api_server.audit.entries(both_there))
@@ -239,12 +233,7 @@ async def test_one_that_does_not_reach_the_api_server_ends_and_the_other_takes_o
 
 
 async def test_two_that_both_lead_do_nothing_twice(
-    api_server: ApiServer,
-    crd: None,
-    jobs: Jobs,
-    nodes: list[str],
-    client: Client,
-    tmp_path: Path,
+    api_server: ApiServer, crd: None, jobs: Jobs, played: Played, tmp_path: Path
 ) -> None:
     """Without any Lease: being right must not depend on it."""
 
@@ -261,7 +250,7 @@ async def test_two_that_both_lead_do_nothing_twice(
     with ExitStack() as stack:
         both = [started(stack, api_server, tmp_path / name) for name in ("a", "b")]
         assert all(operator.leads for operator in both)
-        async with ScriptedKubelet(client, nodes, life):
+        async with played(life):
             for name in known:
                 no_pause = {"backoffSeconds": {"first": 0}}
                 await jobs.create(name, nnodes=4, failurePolicy=no_pause)

@@ -217,3 +217,6 @@ class ScriptedKubelet:
 
 def _path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+Played = Callable[..., ScriptedKubelet]
