@@ -8,7 +8,7 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, Failure, FailurePolicy, Status
 from ddpjob.plan import decide as core
 from ddpjob.plan import model
-from ddpjob.plan.model import GroupReport, NodeReport, Observed, PodRecord, Report
+from ddpjob.plan.model import NodeExit, Observed, PodRecord, Report, RoundStatus
 from ddpjob.plan.own import print_of, proofs
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.times import timestamp
@@ -157,14 +157,14 @@ def reports(step: int, attempt: int = 0, source: str = "file", round: int = 0) -
     return Report(attempt=attempt, step=step, source=source, round=round)  # type: ignore[arg-type]
 
 
-def told(*failures: NodeReport, round: int = 0, attempt: int = 0) -> GroupReport:
+def told(*failures: NodeExit, round: int = 0, attempt: int = 0) -> RoundStatus:
     """The report of rank 0's agent: all ranks have been started, and these nodes' have failed."""
-    return GroupReport(attempt=attempt, round=round, running=True, failures=failures)
+    return RoundStatus(attempt=attempt, round=round, running=True, exits=failures)
 
 
-def reported(rank: int, *, exit_code: int = 1, **fields: Any) -> NodeReport:
+def reported(rank: int, *, exit_code: int = 1, **fields: Any) -> NodeExit:
     """A node whose ranks have failed, and whose agent waits to be asked on."""
-    return NodeReport(rank, exit_code, summary(**{"rank": rank, "exit_code": exit_code, **fields}))
+    return NodeExit(rank, exit_code, summary(**{"rank": rank, "exit_code": exit_code, **fields}))
 
 
 def failure_policy(*rules: dict[str, Any]) -> FailurePolicy:

@@ -58,6 +58,10 @@ class Operator:
         self._process.start()
         await asyncio.to_thread(self._process.wait_until_ready, READY_SECONDS)
 
+    @property
+    def log(self) -> str:
+        return self._process.log.read_text(errors="replace")
+
     async def keep_running(self) -> None:
         """Start it again whenever it has ended, until cancelled; then it is ended."""
         try:
@@ -66,8 +70,7 @@ class Operator:
                 assert process is not None
                 if process.poll() is not None:
                     if not self._killed:
-                        log = self._process.log.read_text(errors="replace")
-                        self.exits.append(f"exit code {process.returncode}: {log[-1500:]}")
+                        self.exits.append(f"exit code {process.returncode}: {self.log[-1500:]}")
                     self._killed = False
                     self._process.start()
                 await asyncio.sleep(0.05)

@@ -68,6 +68,7 @@ async def run(lane: Lane, plan: Plan, references: References) -> Verdict:
         wrong.append(
             f"lost: it never came to its end ({type(error).__name__} {error}), but to {where}"
         )
+        wrong.append(f"the operator's log: {lane.operator.log[-4000:]}")
     end, calm = end_of(lane, plan), len(lane.source.changes)
     wrong += await clear(lane)
     writes = await asyncio.to_thread(lane.site.server.audit.writes, mark, namespace=lane.namespace)

@@ -24,7 +24,10 @@ def in_round_1(*rules: dict[str, Any], **policy: Any) -> DDPJob:
     """A job that has been told to start again in place, after one charged failure."""
     policy |= {"restartStrategy": "InPlace", "rules": [*rules]}
     ours = write(
-        whole(failurePolicy=policy), running(0), running(1), group=told(reported(1, exit_code=3))
+        whole(failurePolicy=policy),
+        running(0),
+        running(1),
+        round_status=told(reported(1, exit_code=3)),
     )
     assert (ours.status.round, ours.status.budget.charged) == (1, 1)
     return ours

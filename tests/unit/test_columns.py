@@ -115,11 +115,16 @@ def test_a_restart_names_the_rank_that_failed_first() -> None:
 def test_a_restart_in_place_does_too() -> None:
     pods = (running(0), running(1))
     ours = write(
-        whole(failurePolicy={"restartStrategy": "InPlace"}), *pods, group=told(reported(1))
+        whole(failurePolicy={"restartStrategy": "InPlace"}), *pods, round_status=told(reported(1))
     )
     why = "Exception r1 (digits-0-1 on node-1): ValueError: boom"
     assert shown(ours) == (why, "digits-0-1", "node-1", "0.1")
-    assert shown(write(ours, *pods, group=told(round=1))) == (None, "digits-0-0", "node-1", "0.1")
+    assert shown(write(ours, *pods, round_status=told(round=1))) == (
+        None,
+        "digits-0-0",
+        "node-1",
+        "0.1",
+    )
 
 
 def test_a_restart_without_a_failure_has_the_words_of_its_condition() -> None:

@@ -28,7 +28,7 @@ from ddpjob.plan.decide import decide
 from ddpjob.plan.failure import MAX_SEARCHED
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.termination import (
-    AgentReport,
+    ProgressPage,
     loads,
     read_termination,
 )
@@ -191,7 +191,7 @@ def test_a_page_of_an_agent_is_read_or_not_and_that_is_all(name: str) -> None:
     text = PAGES[name]
     begin = time.perf_counter()
     with suppress(ValueError):  # as progress.py has it, and read_termination; pydantic's is one too
-        AgentReport.model_validate(loads(text)).report()
+        ProgressPage.model_validate(loads(text)).report()
     print(f"{len(text)} bytes: {(time.perf_counter() - begin) * 1e3:.1f} ms")
     message = text[:4096]
     pod = failed(0, message)

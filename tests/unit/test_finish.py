@@ -90,7 +90,7 @@ def test_a_failed_job_has_no_running_nodes() -> None:
 def test_the_deadline_of_a_job_counts_on_while_it_restarts_in_place() -> None:
     pods = (running(0), running(1))
     spec = {"activeDeadlineSeconds": 400, "failurePolicy": {"restartStrategy": "InPlace"}}
-    ours = write(long_running(**spec), *pods, group=told(reported(1)))
+    ours = write(long_running(**spec), *pods, round_status=told(reported(1)))
     assert (ours.status.state, ours.status.round) == ("Restarting", 1)
     assert decide(ours, see(*pods), NOW + 99).requeue_after == 1
     late = decide(ours, see(*pods), NOW + 100).status
@@ -100,6 +100,6 @@ def test_the_deadline_of_a_job_counts_on_while_it_restarts_in_place() -> None:
 
 def test_a_job_that_ends_well_before_its_round_is_known_to_run_has_succeeded() -> None:
     ours = whole(failurePolicy={"restartStrategy": "InPlace"})
-    ours = write(ours, running(0), running(1), group=told(reported(1)))
+    ours = write(ours, running(0), running(1), round_status=told(reported(1)))
     done = decide(ours, see(succeeded(0), succeeded(1)), NOW).status
     assert (done.state, done.round) == ("Succeeded", 1)

@@ -93,7 +93,7 @@ def test_a_restart_in_place_counts_as_starting() -> None:
     pods = (running(0), running(1))
     ours = whole(failurePolicy={"restartStrategy": "InPlace"})
     ours = write(ours, *pods, now=NOW + 50, report=reports(7))
-    ours = write(ours, *pods, now=NOW + 100, group=told(reported(1)))
-    ours = write(ours, *pods, now=NOW + 103, group=told(round=1))
+    ours = write(ours, *pods, now=NOW + 100, round_status=told(reported(1)))
+    ours = write(ours, *pods, now=NOW + 103, round_status=told(round=1))
     spent = ours.status.goodput
     assert (spent.productive_seconds, spent.starting_seconds) == (100, 3)

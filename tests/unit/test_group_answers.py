@@ -43,8 +43,8 @@ async def test_the_largest_failure_reaches_the_operator_in_any_script(
         other = replace(pod, token="other")
         assert await fetch_group(http, other, Order(0), 0) is None
     assert answer is not None and answer.progress is not None and answer.progress.step == 3
-    assert 9 <= len(answer.group().failures) < 32  # those that explain most
-    for told in answer.group().failures:
+    assert 9 <= len(answer.round_status().exits) < 32  # those that explain most
+    for told in answer.round_status().exits:
         read = read_termination(replace(pod, message=told.message))
         assert read is not None and read.rank == told.rank
         assert read.message and set(read.message) == {letter}

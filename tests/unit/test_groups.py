@@ -18,7 +18,7 @@ from ddpjob.controller.groups import GroupPage, Groups, fetch_group
 from ddpjob.controller.memory import Head, JobRecord, Order, job_record
 from ddpjob.controller.silence import Silence
 from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
-from ddpjob.plan.model import GroupReport, NodeReport, PodRecord, Report
+from ddpjob.plan.model import NodeExit, PodRecord, Report, RoundStatus
 from ddpjob.settings import Settings
 from tests.builders import job, running
 from tests.cluster.processes import free_ports
@@ -84,7 +84,7 @@ async def test_an_answer_says_how_all_nodes_are() -> None:
     async with serving() as agent:
         answer = await fetched(agent)
     assert answer is not None and answer.serial == 5
-    assert answer.group() == GroupReport(0, 2, True, (NodeReport(1, 1, MESSAGE),))
+    assert answer.round_status() == RoundStatus(0, 2, True, (NodeExit(1, 1, MESSAGE),))
     assert answer.progress is not None and (answer.progress.step, answer.progress.round) == (7, 2)
     assert agent.asked == [{"round": "2", "after": "0", "hold": "0", "ends": "0"}]
     assert agent.tokens == [f"Bearer {TOKEN}"]
@@ -156,7 +156,7 @@ async def test_a_message_that_is_no_agents_is_empty(message: dict[str, Any]) -> 
         agent.page = {**PAGE, **failures({"message": message}, {})}
         answer = await fetched(agent)
     assert answer is not None
-    assert answer.group().failures == (NodeReport(1, 1, "{}"), NodeReport(1, 1, MESSAGE))
+    assert answer.round_status().exits == (NodeExit(1, 1, "{}"), NodeExit(1, 1, MESSAGE))
 
 
 async def test_a_refusal_is_none() -> None:
@@ -171,7 +171,7 @@ class Watcher:
     def __init__(self, agent: Agent) -> None:
         body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
         self.found = [Head(job_record(body), agent.pod, Order())]
-        self.answers: list[GroupReport] = []
+        self.answers: list[RoundStatus] = []
         self.groups = Groups(Settings(progress_poll=20), self, Silence(self))
 
     def heads(self) -> list[Head]:
@@ -183,9 +183,7 @@ class Watcher:
     async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
         return TOKEN
 
-    def take_reports(
-        self, job: JobRecord, report: Report | None, group: GroupReport | None
-    ) -> None:
+    def take_answer(self, job: JobRecord, report: Report | None, group: RoundStatus | None) -> None:
         if group is not None:
             self.answers.append(group)
 

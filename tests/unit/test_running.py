@@ -115,20 +115,20 @@ def test_a_condition_does_not_outlive_the_field_that_it_is_about() -> None:
 def test_in_a_later_round_running_pods_alone_do_not_make_the_job_running() -> None:
     pods = (running(0), running(1))
     ours = write(
-        whole(failurePolicy={"restartStrategy": "InPlace"}), *pods, group=told(reported(1))
+        whole(failurePolicy={"restartStrategy": "InPlace"}), *pods, round_status=told(reported(1))
     )
     why = ours.status.condition("Running")
     assert why and why.reason == "Exception"
     stuck = write(ours, running(0), pod(1, reason="ErrImagePull", message="not found"))
     assert stuck.status.state == "Restarting" and stuck.status.condition("Running") == why
-    part = write(stuck, running(0), pod(1), group=told(round=1))
+    part = write(stuck, running(0), pod(1), round_status=told(round=1))
     assert part.status.state == "Restarting", "not all pods run"
-    assert write(part, *pods, group=told(round=1)).status.state == "Running"
+    assert write(part, *pods, round_status=told(round=1)).status.state == "Running"
 
 
 def test_a_pod_that_ended_well_with_a_round_says_that_the_round_ran() -> None:
     ours = whole(failurePolicy={"restartStrategy": "InPlace"})
-    ours = write(ours, running(0), running(1), group=told(reported(1)))
+    ours = write(ours, running(0), running(1), round_status=told(reported(1)))
 
     def beside(ended: int) -> str | None:
         done = succeeded(0, message=summary(reason="Completed", exit_code=0, round=ended))

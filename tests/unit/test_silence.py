@@ -14,7 +14,7 @@ from ddpjob.controller import silence
 from ddpjob.controller.agenthttp import session
 from ddpjob.controller.memory import Head, JobRecord, Order, job_record
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
-from ddpjob.plan.model import GroupReport, PodRecord, Report
+from ddpjob.plan.model import PodRecord, Report, RoundStatus
 from ddpjob_agent.nodes.lease import LEASE
 from tests.builders import failed, job, running, summary
 from tests.cluster.processes import free_ports
@@ -180,9 +180,7 @@ class Nodes:
     async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
         raise AssertionError
 
-    def take_reports(
-        self, job: JobRecord, report: Report | None, group: GroupReport | None
-    ) -> None:
+    def take_answer(self, job: JobRecord, report: Report | None, group: RoundStatus | None) -> None:
         raise AssertionError
 
     def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:

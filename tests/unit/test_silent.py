@@ -7,7 +7,7 @@ import pytest
 
 from ddpjob.api import DDPJob, SilentNode
 from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
-from ddpjob.plan.model import GroupReport, PodRecord
+from ddpjob.plan.model import PodRecord, RoundStatus
 from ddpjob.plan.restart import AVOID_SECONDS, MAX_SILENT_NODES
 from ddpjob.times import timestamp
 from tests.builders import (
@@ -129,13 +129,13 @@ def test_a_node_that_heard_nobody_says_so_and_the_cause_is_waited_for() -> None:
     words = summary(reason="NodeSilent", peer=True, message="node rank 0 has not been heard")
     fenced = replace(failed(1, words), node="node-b")
     ours, heard = whole(), told()
-    step = decide(ours, see(BOTH[0], fenced, group=heard), NOW)
+    step = decide(ours, see(BOTH[0], fenced, round_status=heard), NOW)
     assert step.only_secondary and step.requeue_after == PRIMARY_WAIT_SECONDS
     first = decide(ours, see(BOTH[0], fenced, silent=frozenset((0,))), NOW).status
     assert first.failure and (first.failure.reason, first.failure.rank) == ("NodeSilent", 0)
     assert [node.name for node in first.silent_nodes] == ["node-a"]
     # The operator hears rank 0, so the network between the two is broken.
-    late = see(BOTH[0], fenced, group=heard, secondary_seconds=PRIMARY_WAIT_SECONDS)
+    late = see(BOTH[0], fenced, round_status=heard, secondary_seconds=PRIMARY_WAIT_SECONDS)
     status = decide(ours, late, NOW).status
     assert (status.attempt, status.budget.charged) == (1, 0)
     assert status.failure and status.failure.reason == "NodeSilent"
@@ -144,12 +144,12 @@ def test_a_node_that_heard_nobody_says_so_and_the_cause_is_waited_for() -> None:
 
 @pytest.mark.parametrize(("heard", "timeout", "seconds"), [(None, 15, 32.5), (told(), 60, 30.0)])
 def test_the_cause_is_waited_for_until_rank_0_may_count_as_silent(
-    heard: GroupReport | None, timeout: int, seconds: float
+    heard: RoundStatus | None, timeout: int, seconds: float
 ) -> None:
     """Or its node, which nobody hears, would be kept, and the node that says so kept off."""
     words = summary(reason="NodeSilent", peer=True, message="node rank 0 has not been heard")
     rank_0 = replace(BOTH[0], node_timeout=timeout)
-    seen = see(rank_0, replace(failed(1, words), node="node-b"), group=heard)
+    seen = see(rank_0, replace(failed(1, words), node="node-b"), round_status=heard)
     step = decide(whole(), replace(seen, secondary_seconds=seconds - 0.5), NOW)
     assert step.only_secondary and step.requeue_after == 0.5
     assert decide(whole(), replace(seen, secondary_seconds=seconds), NOW).status.attempt == 1
@@ -172,7 +172,7 @@ def test_a_rank_0_that_heard_nobody_waits_for_those_that_it_lost() -> None:
 
 def test_no_round_begins_while_a_node_is_silent() -> None:
     ours = whole(failurePolicy={"restartStrategy": "InPlace"})
-    seen = see(*BOTH, group=told(reported(0)), silent=frozenset((1,)))
+    seen = see(*BOTH, round_status=told(reported(0)), silent=frozenset((1,)))
     status = decide(ours, seen, NOW).status
     assert (status.attempt, status.round) == (1, 0)
 

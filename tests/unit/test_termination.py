@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ddpjob.api import MAX_TRACEBACK, Status
 from ddpjob.plan.model import PodRecord
 from ddpjob.plan.termination import (
-    AgentReport,
+    ProgressPage,
     failure,
     final_report,
     first_cause,
@@ -169,8 +169,8 @@ def test_a_round_is_read_strictly() -> None:
         assert read_termination(failed(0, summary(round=wrong))) is None, wrong
         page = {"attempt": 0, "round": wrong, "source": "file", "step": 1}
         with pytest.raises(ValidationError):
-            AgentReport.model_validate(page)
-    told = AgentReport.model_validate({"attempt": 0, "round": 2, "source": "file", "step": 1})
+            ProgressPage.model_validate(page)
+    told = ProgressPage.model_validate({"attempt": 0, "round": 2, "source": "file", "step": 1})
     report = told.report()
     assert report and (report.attempt, report.round) == (0, 2)
 

@@ -16,7 +16,7 @@ from ddpjob.cli.validate import check
 from ddpjob.errors import InvalidJob, cluster_error
 from ddpjob.plan.decide import decide
 from ddpjob.plan.status import with_progress
-from ddpjob.plan.termination import AgentReport
+from ddpjob.plan.termination import ProgressPage
 from ddpjob.text import printable, printable_bytes, printable_end, printable_lines
 from tests.builders import NOW, failed, job_object, running, see, started, summary
 from tests.cluster.tiers import ROOT
@@ -119,7 +119,7 @@ def test_what_a_pod_says_is_quoted_and_nothing_is_lost_behind_it(message: str) -
 
 def test_names_of_metrics_too_and_no_two_become_one_name_twice() -> None:
     metrics = dict.fromkeys(("a\x1b[2J", r"a\x1b[2J", "\U000e0041" * 63, "\U000e0042" * 63), 1.0)
-    found = AgentReport(step=1, source="file", metrics=metrics).report()
+    found = ProgressPage(step=1, source="file", metrics=metrics).report()
     status = with_progress(Status(), found)
     assert status.progress and Status.model_validate(status.to_json()) == status
     names = [metric.name for metric in status.progress.metrics]

@@ -7,7 +7,7 @@ from ddpjob.controller.groups import Groups, knows_all
 from ddpjob.controller.memory import Desk, Head, Order
 from ddpjob.controller.silence import Silence
 from ddpjob.plan.model import PodRecord, Report
-from ddpjob.plan.termination import AgentReport
+from ddpjob.plan.termination import ProgressPage
 from ddpjob.settings import Settings
 
 # Agents that are asked for progress at a time, and the seconds that each has for its answer.
@@ -57,7 +57,7 @@ class Agents:
         async with self._slots:
             report = await fetch(http, head.pod)
         if report is not None:
-            self._desk.take_reports(head.job, report, None)
+            self._desk.take_answer(head.job, report, None)
 
 
 async def fetch(http: AgentHttp, pod: PodRecord) -> Report | None:
@@ -65,5 +65,5 @@ async def fetch(http: AgentHttp, pod: PodRecord) -> Report | None:
 
     Returns None if the agent does not answer in time, or if the answer is no report of this pod.
     """
-    page = await http.read(pod, "/progress", AgentReport)
+    page = await http.read(pod, "/progress", ProgressPage)
     return page.report() if page is not None and page.is_of(pod) else None

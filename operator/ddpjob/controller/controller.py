@@ -20,7 +20,7 @@ from ddpjob.controller.memory import Caches, Head, JobRecord, job_record
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.errors import ClusterError, Refused
-from ddpjob.plan.model import GroupReport, PodRecord, Report
+from ddpjob.plan.model import PodRecord, Report, RoundStatus
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import agent_zip
 from ddpjob.pods.render import Agent
@@ -207,16 +207,14 @@ class Controller:
         """Return the token of a pod that an earlier version has made; "" if it cannot be read."""
         return await self.reconciler.children.old_token(job, pod)
 
-    def take_reports(
-        self, job: JobRecord, report: Report | None, group: GroupReport | None
-    ) -> None:
+    def take_answer(self, job: JobRecord, report: Report | None, seen: RoundStatus | None) -> None:
         """Keep what an agent says for the next decision, and have that made if it is news."""
         memory = self.reconciler.memories.get(job.uid)
         if memory is None:
             return
-        news = (report or memory.report, group or memory.group)
-        if news != (memory.report, memory.group):
-            memory.report, memory.group = news
+        news = (report or memory.report, seen or memory.round_status)
+        if news != (memory.report, memory.round_status):
+            memory.report, memory.round_status = news
             self.trigger(job.namespace, job.name)
 
     def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:

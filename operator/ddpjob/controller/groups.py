@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from ddpjob.controller.agenthttp import AgentHttp
 from ddpjob.controller.memory import Desk, Head, Order
 from ddpjob.controller.silence import LOOK_SECONDS, Silence, pause_after
-from ddpjob.plan.model import GroupReport, NodeReport, PodRecord
-from ddpjob.plan.termination import AgentReport, TerminationMessage
+from ddpjob.plan.model import NodeExit, PodRecord, RoundStatus
+from ddpjob.plan.termination import ProgressPage, TerminationMessage
 from ddpjob.settings import Settings
 
 # So many requests are held at a time, if there are descriptors for them beside those of all other
@@ -59,26 +59,26 @@ class _Unheard(_Hostile):
     seconds: Annotated[float, Field(ge=0, lt=2**31)]
 
 
-class GroupPage(AgentReport):
+class GroupPage(ProgressPage):
     """The answer at `/group`."""
 
     serial: Number
     running: bool = False
     failures: Annotated[list[_Failure], Field(max_length=64), FailFast()] = []
-    progress: AgentReport | None = None
+    progress: ProgressPage | None = None
     stamp: Annotated[float, Field(ge=0, lt=2**53)] | None = None
     """The agent's own time, which tells it that it is heard once it comes back."""
     unheard: Annotated[list[_Unheard], Field(max_length=64), FailFast()] = []
     """The nodes that it has not heard lately."""
 
-    def group(self) -> GroupReport:
+    def round_status(self) -> RoundStatus:
         """Return what the page says of the nodes' ranks."""
-        return GroupReport(
+        return RoundStatus(
             attempt=self.attempt,
             round=self.round,
             running=self.running,
-            failures=tuple(
-                NodeReport(
+            exits=tuple(
+                NodeExit(
                     each.node_rank,
                     each.exit_code,
                     each.message.model_dump_json(exclude_unset=True),
@@ -169,7 +169,7 @@ class Groups:
                 talk.serial, talk.stamp, talk.missed = page.serial, page.stamp, 0
                 self._silence.heard(head, {each.node_rank: each.seconds for each in page.unheard})
                 report = page.progress.report() if page.progress else None
-                self._desk.take_reports(head.job, report, page.group())
+                self._desk.take_answer(head.job, report, page.round_status())
 
     async def _ask(self, http: AgentHttp, head: Head, talk: _Talk) -> GroupPage | None:
         """Return the answer; None if there is none, or the order has changed meanwhile."""

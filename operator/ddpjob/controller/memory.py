@@ -16,7 +16,7 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, oversize
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import read_json, write_json
-from ddpjob.plan.model import GroupReport, PodRecord, Report
+from ddpjob.plan.model import PodRecord, Report, RoundStatus
 from ddpjob.pods.render import PodTemplate
 
 _AT_REST = ("suspend", "managedBy", "nnodes", "cleanPodPolicy", "ttlSecondsAfterFinished")
@@ -146,7 +146,7 @@ class Memory:
     """Monotonic time at which only secondary failures were seen first."""
     report: Report | None = None
     """The last progress report of rank 0."""
-    group: GroupReport | None = None
+    round_status: RoundStatus | None = None
     """The last report on all nodes."""
     silent: dict[int, frozenset[int]] = field(default_factory=dict)
     """Ranks of nodes that nobody hears, by attempt: what is said of one may come in the next."""
@@ -180,7 +180,7 @@ class Memory:
         """Forget what belongs to another attempt or round, whoever has begun this one."""
         old, self.at = self.at, (attempt, current_round)
         if self.at != old:
-            self.secondary_at = self.report = self.group = None
+            self.secondary_at = self.report = self.round_status = None
         if attempt != old[0]:
             self.silent = {of: ranks for of, ranks in self.silent.items() if of == attempt}
             self.create_error = self.create_error_at = self.template = self.prepared = None
@@ -223,9 +223,7 @@ class Desk(Protocol):
         """Return the token of a pod that an earlier version has made; "" if it cannot be read."""
         ...
 
-    def take_reports(
-        self, job: JobRecord, report: Report | None, group: GroupReport | None
-    ) -> None:
+    def take_answer(self, job: JobRecord, report: Report | None, seen: RoundStatus | None) -> None:
         """Take what rank 0's agent has said: of the progress, and of all nodes."""
         ...
 

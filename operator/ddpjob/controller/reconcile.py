@@ -145,7 +145,7 @@ class Reconciler:
             edit_error=rendered.error if rendered and _checks_edits(job) else None,
             secondary_seconds=elapsed(memory.secondary_at),
             report=memory.report,
-            group=memory.group,
+            round_status=memory.round_status,
             silent=memory.silent.get(job.status.attempt, frozenset()),
             spec_hash=rendered.spec_hash if rendered else "",
             key=self.children.key,
@@ -372,8 +372,9 @@ def _is_long(job: DDPJob, observed: Observed) -> bool:
     """
     if len(observed.pods) > _MANY_PODS or job.spec.failure_policy.message_patterns():
         return True
-    reported = len(observed.group.failures) if observed.group else 0  # and read in each decision
-    return reported + sum(pod.result == "failed" for pod in observed.pods) > _MANY_FAILED
+    seen = observed.round_status
+    exits = len(seen.exits) if seen else 0  # and read in each decision
+    return exits + sum(pod.result == "failed" for pod in observed.pods) > _MANY_FAILED
 
 
 def _needs_confirmation(job: DDPJob, decision: Decision, memory: Memory) -> bool:

@@ -23,7 +23,7 @@ from ddpjob.controller.agenthttp import AgentHttp
 from ddpjob.controller.memory import Desk, Head
 from ddpjob.plan.model import PodRecord
 from ddpjob.plan.restart import heard_nobody
-from ddpjob.plan.termination import AgentReport
+from ddpjob.plan.termination import ProgressPage
 
 # So many requests in a row must have had no answer, and for this part of the time-out.
 LEAST_MISSED, MISSED_PART = 3, 1 / 3
@@ -55,7 +55,7 @@ PATIENCE = 5
 MOST_ASKED, MOST_OF_A_JOB, LEAST_OF_A_JOB = 512, 64, 8
 
 
-class MemberPage(AgentReport):
+class MemberPage(ProgressPage):
     """The answer at `/progress` of a node's agent."""
 
     unheard_seconds: Annotated[float, Field(ge=0, lt=2**31)] | None = None

@@ -15,9 +15,9 @@ from ddpjob.plan.cleanup import clean_up, delete_strays
 from ddpjob.plan.columns import news, with_columns
 from ddpjob.plan.failure import after_failure, restart_or_fail
 from ddpjob.plan.finish import complete, is_suspending, seconds_left, suspend, time_is_up
-from ddpjob.plan.in_place import after_reports, is_waiting, with_ends, with_wait
+from ddpjob.plan.in_place import after_exits, is_waiting, with_ends, with_wait
 from ddpjob.plan.model import Decision, Observed, PodRecord, requeue
-from ddpjob.plan.own import BEGUN, Group, Pods, is_own, sort_pods, with_own
+from ddpjob.plan.own import BEGUN, Inputs, Pods, is_own, sort_pods, with_own
 from ddpjob.plan.podrecord import seconds_to_slow
 from ddpjob.plan.reasons import COMPLETED
 from ddpjob.plan.restart import return_to_nodes, with_own_root
@@ -78,47 +78,47 @@ def _decide_by_state(job: DDPJob, pods: Pods, observed: Observed, now: float) ->
 
 def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> Decision:
     """Decide about a job that has not ended, by its own pods."""
-    group, status = _group(job, pods, observed, now)
-    succeeded = group.succeeded
+    inputs, status = _inputs(job, pods, observed, now)
+    succeeded = inputs.succeeded
 
     # All the work is done.
     if len(succeeded) == job.spec.nnodes or 0 in succeeded and job.spec.success_policy == "Rank0":
-        return complete(group, status)
+        return complete(inputs, status)
     # Somebody wants the job to stop for now.
     if job.spec.suspend or is_suspending(status):
-        return suspend(group, status)
+        return suspend(inputs, status)
     # It has run for as long as it may.
-    if seconds_left(group, status) <= 0:
-        return time_is_up(group, status)
+    if seconds_left(inputs, status) <= 0:
+        return time_is_up(inputs, status)
     # A rank has failed, or its pod is lost.
-    failing = after_failure(with_ends(group, status), status)
+    failing = after_failure(with_ends(inputs, status), status)
     if failing is not None and not is_waiting(failing):
         return failing
     # Ranks have failed, and their agents wait to be asked on.
-    told = after_reports(group, status)
+    told = after_exits(inputs, status)
     if told is not None and not is_waiting(told):
         return told
     # It should have started by now.
-    left = seconds_to_start(group, status)
-    if left <= 0 and (found := not_started(group, status)):
-        return restart_or_fail(group, status, found)
+    left = seconds_to_start(inputs, status)
+    if left <= 0 and (found := not_started(inputs, status)):
+        return restart_or_fail(inputs, status, found)
     # Nothing is wrong: count what runs, and create what is missing.
-    status = with_counts(group, status)
-    decision = create_missing(group, status)
-    if decision.status.state in BEGUN and (returning := return_to_nodes(group, decision.status)):
+    status = with_counts(inputs, status)
+    decision = create_missing(inputs, status)
+    if decision.status.state in BEGUN and (returning := return_to_nodes(inputs, decision.status)):
         if returning.status.attempt != status.attempt:
             return returning
         decision = requeue(decision, returning.requeue_after)
     if decision.status.state in ("Starting", "Restarting"):
-        decision = requeue(decision, seconds_to_slow(group.current, now))
+        decision = requeue(decision, seconds_to_slow(inputs.current, now))
     for waiting in (failing, told):
         decision = with_wait(decision, waiting)
     if decision.status.state in BEGUN:
-        decision = requeue(decision, seconds_left(group, decision.status))
+        decision = requeue(decision, seconds_left(inputs, decision.status))
     return requeue(decision, left if left > 0 else None)
 
 
-def _group(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Group, Status]:
+def _inputs(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Inputs, Status]:
     """Return the group, and its status with what the pods and their agents have reported."""
     current, older = pods.current, pods.older
     status = with_own(_begin(job), current)
@@ -135,7 +135,7 @@ def _group(job: DDPJob, pods: Pods, observed: Observed, now: float) -> tuple[Gro
     status = with_last_report(status, final_report(former))
     status = with_report(status, final_report(current) or polled)
     status = status.model_copy(update={"result": final_result(current) or status.result})
-    return Group(job, pods, frozenset(succeeded), observed, now), status
+    return Inputs(job, pods, frozenset(succeeded), observed, now), status
 
 
 def _has_succeeded(job: DDPJob, pod: PodRecord) -> bool:

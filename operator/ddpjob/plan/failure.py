@@ -10,7 +10,7 @@ from ddpjob.api import Budget, DDPJob, FailurePolicy, Status
 from ddpjob.plan.budget import SAME_STEP_FAILURES, Verdict, judge, reported_step, spend
 from ddpjob.plan.finish import fail
 from ddpjob.plan.model import Decision, Event, PodRecord
-from ddpjob.plan.own import Group, known_ranks
+from ddpjob.plan.own import Inputs, known_ranks
 from ddpjob.plan.reasons import (
     CODE_INVALID,
     CODE_REFUSED,
@@ -75,28 +75,28 @@ class Judged:
     """Why the job ends with it, if it does, also in words."""
 
 
-def restart_or_fail(group: Group, status: Status, found: api.Failure) -> Decision:
+def restart_or_fail(inputs: Inputs, status: Status, found: api.Failure) -> Decision:
     """Return the group's next attempt after the failure `found`, or the job's end."""
-    judged = judge_failure(group, status, found)
+    judged = judge_failure(inputs, status, found)
     status, what = judged.status, judged.what
     if judged.end is not None:
         reason, why = judged.end
-        return fail(group, status, reason, what, why)
+        return fail(inputs, status, reason, what, why)
     if judged.verdict.avoid_node and found.node and found.node not in status.avoided_nodes:
         nodes = [*status.avoided_nodes, found.node][-MAX_AVOIDED_NODES:]
         status = status.model_copy(update={"avoided_nodes": nodes})
-    status = with_silent_nodes(group, status)
+    status = with_silent_nodes(inputs, status)
     text = f"{what}; {judged.cost}"
     if judged.pause:
         text += f"; pods are created again in {duration(judged.pause)}"
     event = Event("Restarting", text, warning=True)
-    begun = restart(group, status, found.reason, what, pause=judged.pause)
+    begun = restart(inputs, status, found.reason, what, pause=judged.pause)
     return replace(begun, events=(event,))
 
 
-def judge_failure(group: Group, status: Status, found: api.Failure) -> Judged:
+def judge_failure(inputs: Inputs, status: Status, found: api.Failure) -> Judged:
     """Return how the failure `found` is judged, and what it costs."""
-    policy, now = group.job.spec.failure_policy, group.now
+    policy, now = inputs.job.spec.failure_policy, inputs.now
     verdict = _verdict(policy, status, found)
     budget, pause = spend(
         status.budget,
@@ -188,23 +188,23 @@ SILENCE_PART, NEW_SILENCE_PART, LEFT_SILENCE_PART = 0.5, 1.5, 0.75
 # Node rank of the pod, and its failure. The failure may have the rank of a process in the pod.
 _NodeFailure = tuple[int, api.Failure]
 # What follows from the failure that all others follow from.
-_Answer = Callable[[Group, Status, api.Failure], Decision]
+_Answer = Callable[[Inputs, Status, api.Failure], Decision]
 
 
 def after_failure(
-    group: Group, status: Status, answer: _Answer = restart_or_fail
+    inputs: Inputs, status: Status, answer: _Answer = restart_or_fail
 ) -> Decision | None:
     """Return what follows from failed and lost ranks, or None if there are none.
 
     That is a restart, the job's end, or a short wait for the primary failure.
     """
-    job, observed, succeeded = group.job, group.observed, group.succeeded
+    job, observed, succeeded = inputs.job, inputs.observed, inputs.succeeded
     processes = job.spec.processes_per_node
-    rest = [pod for pod in group.current if pod.rank not in succeeded]
-    silent = [pod for pod in silent_pods(group) if pod.rank not in succeeded]
+    rest = [pod for pod in inputs.current if pod.rank not in succeeded]
+    silent = [pod for pod in silent_pods(inputs) if pod.rank not in succeeded]
     lost = [pod for pod in rest if pod.deleting] + silent
     failed = [pod for pod in rest if pod.result == "failed" and not pod.deleting]
-    gone = _gone_ranks(group, rest)
+    gone = _gone_ranks(inputs, rest)
     if ignored := _ignored(job, _in_order(failed, status.round, processes)):
         return _ignore(status, ignored, succeeded)
     # If Kubernetes ends one of the pods, a pod that failed without a termination message failed
@@ -218,27 +218,29 @@ def after_failure(
     if primary:
         first = first_cause(primary)
         found = with_traceback(failure(first, status.round), first)
-        return answer(group, status, with_rank(found, processes))
+        return answer(inputs, status, with_rank(found, processes))
     if gone and not lost and not observed.confirmed:
         return Decision(job.status, confirm=True)
     if lost or gone:
-        losses = _losses(group, status, lost, gone)
+        losses = _losses(inputs, status, lost, gone)
         if ignored := _ignored(job, losses):
             return _ignore(status, ignored, succeeded)
-        return answer(group, status, losses[0][1])
+        return answer(inputs, status, losses[0][1])
     if not failed:
         return None
-    left = _seconds_to_wait(group, rest, failed) - observed.secondary_seconds
+    left = _seconds_to_wait(inputs, rest, failed) - observed.secondary_seconds
     if left > 0 and any(pod.live for pod in rest):
         return Decision(status, only_secondary=True, requeue_after=left)
-    if peer := _peer_ended(group, failed, status.round):
-        return answer(group, status, with_rank(peer, processes))
+    if peer := _peer_ended(inputs, failed, status.round):
+        return answer(inputs, status, with_rank(peer, processes))
     late = late_failure(failed, [pod for pod in rest if pod.live], status.round)
     found = with_rank(late or secondary_failure(failed, status.round), processes)
-    return answer(group, status, found if late else _with_bystanders(found, rest, succeeded))
+    return answer(inputs, status, found if late else _with_bystanders(found, rest, succeeded))
 
 
-def _seconds_to_wait(group: Group, rest: Sequence[PodRecord], failed: Sequence[PodRecord]) -> float:
+def _seconds_to_wait(
+    inputs: Inputs, rest: Sequence[PodRecord], failed: Sequence[PodRecord]
+) -> float:
     """Return for how long the primary failure is waited for.
 
     A node that has not heard rank 0 may have been the one that was cut off, or rank 0 was. The same
@@ -250,14 +252,14 @@ def _seconds_to_wait(group: Group, rest: Sequence[PodRecord], failed: Sequence[P
     if not rank_0.running:
         part = LEFT_SILENCE_PART if heard_nobody(rank_0) else 0.0
         return PRIMARY_WAIT_SECONDS + part * rank_0.node_timeout
-    said = group.observed.group
+    said = inputs.observed.round_status
     if said is not None and said.attempt == rank_0.attempt:
         return max(PRIMARY_WAIT_SECONDS, SILENCE_PART * rank_0.node_timeout)
     return PRIMARY_WAIT_SECONDS + NEW_SILENCE_PART * rank_0.node_timeout
 
 
 def _peer_ended(
-    group: Group, failed: Sequence[PodRecord], current_round: int
+    inputs: Inputs, failed: Sequence[PodRecord], current_round: int
 ) -> api.Failure | None:
     """Return the failure of a rank that has ended well before the others, or None.
 
@@ -269,8 +271,8 @@ def _peer_ended(
         return secondary_failure(failed, current_round)
     if termination is None or not termination.secondary or termination.maybe_primary:
         return None
-    ended = [pod for pod in group.current if pod.result == "succeeded"]
-    if not ended or any(pod.unreachable_since for pod in group.current):
+    ended = [pod for pod in inputs.current if pod.result == "succeeded"]
+    if not ended or any(pod.unreachable_since for pod in inputs.current):
         return None
     # The last one: the training had gone on without those that left before.
     return peer_ended(secondary_failure(failed, current_round), first, by_cause(ended)[-1])
@@ -337,17 +339,17 @@ def _is_whole(status: Status) -> bool:
     return counted == nodes.desired > 0
 
 
-def _gone_ranks(group: Group, rest: Sequence[PodRecord]) -> list[int]:
+def _gone_ranks(inputs: Inputs, rest: Sequence[PodRecord]) -> list[int]:
     """Return the node ranks whose pods have existed and exist no more."""
-    job = group.job
+    job = inputs.job
     nodes = range(job.status.nodes.desired)
     existed = nodes if _is_whole(job.status) else known_ranks(job.status) & {*nodes}
-    present = {pod.rank for pod in rest} | group.succeeded
+    present = {pod.rank for pod in rest} | inputs.succeeded
     return [rank for rank in sorted(existed) if rank not in present]
 
 
 def _losses(
-    group: Group, status: Status, lost: Sequence[PodRecord], gone: Sequence[int]
+    inputs: Inputs, status: Status, lost: Sequence[PodRecord], gone: Sequence[int]
 ) -> list[_NodeFailure]:
     """Return a failure for each lost or gone pod, the first cause first.
 
@@ -356,7 +358,7 @@ def _losses(
     seen: dict[str, Any] = {
         "attempt": status.attempt,
         "round": status.round,
-        "time": timestamp(group.now),
+        "time": timestamp(inputs.now),
     }
     found = list[_NodeFailure]()
     for pod in sorted(lost, key=lambda pod: (_loss_of(pod) == POD_DELETED, pod.rank)):
@@ -364,11 +366,11 @@ def _losses(
         where = {**seen, "pod": pod.name, "node": pod.node or None}
         found.append((pod.rank, api.Failure(**where, reason=reason, message=words)))
     for rank in gone:
-        name = names.pod_name(group.job.name, status.attempt, rank)
+        name = names.pod_name(inputs.job.name, status.attempt, rank)
         words = f"pod {name} is gone, and how it ended was never seen"
         unknown = api.Failure(pod=name, reason=RESULT_UNKNOWN, message=words, **seen)
         found.append((rank, unknown))
-    processes = group.job.spec.processes_per_node
+    processes = inputs.job.spec.processes_per_node
     return [(rank, with_rank(each, processes)) for rank, each in found]
 
 

@@ -7,7 +7,7 @@ from ddpjob.api import Status
 from ddpjob.plan.budget import active_seconds
 from ddpjob.plan.cleanup import delete, stale_pods
 from ddpjob.plan.model import Decision, Event
-from ddpjob.plan.own import Group
+from ddpjob.plan.own import Inputs
 from ddpjob.plan.reasons import (
     ALL_RANKS_SUCCEEDED,
     DEADLINE_EXCEEDED,
@@ -23,68 +23,68 @@ from ddpjob.plan.status import count_nodes, with_condition, with_history
 from ddpjob.times import timestamp
 
 
-def complete(group: Group, status: Status) -> Decision:
+def complete(inputs: Inputs, status: Status) -> Decision:
     """Return the end of a job whose ranks have ended well, or as many as it asks for."""
-    job, now = group.job, group.now
+    job, now = inputs.job, inputs.now
     reason, message = ALL_RANKS_SUCCEEDED, "all ranks have ended with exit code 0"
-    if len(group.succeeded) < job.spec.nnodes:
+    if len(inputs.succeeded) < job.spec.nnodes:
         reason, message = RANK0_SUCCEEDED, "rank 0 has ended with exit code 0"
     elif any(rule.action == "Ignore" for rule in job.spec.failure_policy.rules):
         message += ", or are ignored"
     status = with_history(status, "Succeeded", now)
-    status = _finished(group, status, "Succeeded", message)
+    status = _finished(inputs, status, "Succeeded", message)
     status = with_condition(status, reason, message, now=now)
     event = Event("Succeeded", message)
     return Decision(status, events=(event,))
 
 
-def fail(group: Group, status: Status, reason: Reason, what: str, why: str) -> Decision:
+def fail(inputs: Inputs, status: Status, reason: Reason, what: str, why: str) -> Decision:
     """Return the end of a job that has failed: `what` failed, and `why` nothing is tried again."""
-    status = _finished(group, status, "Failed", what)
-    status = with_condition(status, reason, why, now=group.now)
+    status = _finished(inputs, status, "Failed", what)
+    status = with_condition(status, reason, why, now=inputs.now)
     return Decision(status, events=(Event("Failed", why, warning=True),))
 
 
-def time_is_up(group: Group, status: Status) -> Decision:
+def time_is_up(inputs: Inputs, status: Status) -> Decision:
     """Return the end of a job that has been active for as long as it may be."""
-    limit = group.job.spec.active_deadline_seconds
+    limit = inputs.job.spec.active_deadline_seconds
     message = f"active for longer than activeDeadlineSeconds, {limit}"
-    status = with_history(status, DEADLINE_EXCEEDED.name, group.now)
-    return fail(group, status, DEADLINE_EXCEEDED, message, message)
+    status = with_history(status, DEADLINE_EXCEEDED.name, inputs.now)
+    return fail(inputs, status, DEADLINE_EXCEEDED, message, message)
 
 
-def seconds_left(group: Group, status: Status) -> float:
+def seconds_left(inputs: Inputs, status: Status) -> float:
     """Return the seconds until `activeDeadlineSeconds`; infinity without one."""
-    limit = group.job.spec.active_deadline_seconds
-    return math.inf if limit is None else limit - active_seconds(status, group.now)
+    limit = inputs.job.spec.active_deadline_seconds
+    return math.inf if limit is None else limit - active_seconds(status, inputs.now)
 
 
-def _finished(group: Group, status: Status, state: api.State, message: str) -> Status:
+def _finished(inputs: Inputs, status: Status, state: api.State, message: str) -> Status:
     """Return `status` with all that both ends have in common."""
     status = status.model_copy(
         update={
             "state": state,
-            "completion_time": timestamp(group.now),
-            "nodes": _last_counts(group, status.nodes.desired),
+            "completion_time": timestamp(inputs.now),
+            "nodes": _last_counts(inputs, status.nodes.desired),
             "pods": [],
         }
     )
-    return with_condition(status, FINISHED, message, now=group.now)
+    return with_condition(status, FINISHED, message, now=inputs.now)
 
 
-def _last_counts(group: Group, desired: int) -> api.Nodes:
+def _last_counts(inputs: Inputs, desired: int) -> api.Nodes:
     """Return the counts that stay for ever. Nobody watches a pod that still runs or waits."""
-    nodes = count_nodes(desired, group.current, group.succeeded)
+    nodes = count_nodes(desired, inputs.current, inputs.succeeded)
     return nodes.model_copy(update={"pending": 0, "running": 0})
 
 
-def suspend(group: Group, status: Status) -> Decision:
+def suspend(inputs: Inputs, status: Status) -> Decision:
     """Return the next decision of a suspension.
 
     First the attempt ends in the status, then its pods end with their full grace period, then the
     job is Suspended.
     """
-    job, pods, now = group.job, group.pods, group.now
+    job, pods, now = inputs.job, inputs.pods, inputs.now
     started = status.state not in ("Pending", "Suspended")
     if started and not is_suspending(status):
         ranks = {"succeeded_ranks": status.succeeded_ranks}
@@ -98,7 +98,7 @@ def suspend(group: Group, status: Status) -> Decision:
     if left := stale_pods(status, [*pods.current, *pods.older]):
         silent = silent_nodes(status, now)
         return delete(Decision(status), left, None, now, silent)
-    if started and not group.observed.confirmed:
+    if started and not inputs.observed.confirmed:
         return Decision(job.status, confirm=True)
     budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
     update = {

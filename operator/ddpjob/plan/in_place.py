@@ -11,7 +11,7 @@ from ddpjob import api, names
 from ddpjob.api import Status
 from ddpjob.plan.failure import after_failure, judge_failure, restart_or_fail
 from ddpjob.plan.model import MAX_TEXT, Decision, Event, PodRecord, requeue
-from ddpjob.plan.own import Group
+from ddpjob.plan.own import Inputs
 from ddpjob.plan.reasons import (
     EXCEPTION,
     EXIT_CODE,
@@ -30,36 +30,36 @@ from ddpjob.times import timestamp
 IN_PLACE = (EXCEPTION, EXIT_CODE, SIGNAL, HANG, OOM_KILLED, PEER_ENDED)
 
 
-def after_reports(group: Group, status: Status) -> Decision | None:
+def after_exits(inputs: Inputs, status: Status) -> Decision | None:
     """Return what follows from failures that only agents have seen, or None if there are none.
 
     That is the next round, a short wait for the primary failure, or that the agents end their pods.
     They are judged as if their pods had ended so.
     """
-    if foreign := _foreign_order(group, status):
+    if foreign := _foreign_order(inputs, status):
         return foreign
-    views = _views(group, status)
+    views = _views(inputs, status)
     if all(view.result == "succeeded" for view in views.values()):
         return None
-    current = [views.get(pod.rank, pod) for pod in group.current]
-    seen = replace(group, pods=replace(group.pods, current=current))
+    current = [views.get(pod.rank, pod) for pod in inputs.current]
+    seen = replace(inputs, pods=replace(inputs.pods, current=current))
     decision = after_failure(seen, with_report(status, final_report(current)), _next_round)
     if decision is not None and (decision.only_secondary or decision.status.round != status.round):
         return decision
     return Decision(status, end_round=True)
 
 
-def _foreign_order(group: Group, status: Status) -> Decision | None:
+def _foreign_order(inputs: Inputs, status: Status) -> Decision | None:
     """Return the end of an attempt that is in a round which no operator has ordered.
 
     Somebody else has the job's token. Another operator's order is in the status that it wrote.
     """
-    seen = group.observed.group
+    seen = inputs.observed.round_status
     if seen is None or seen.attempt != status.attempt or seen.round <= status.round:
         return None
-    if not group.observed.confirmed:
-        return Decision(group.job.status, confirm=True)
-    head = names.pod_name(group.job.name, status.attempt, 0)
+    if not inputs.observed.confirmed:
+        return Decision(inputs.job.status, confirm=True)
+    head = names.pod_name(inputs.job.name, status.attempt, 0)
     words = f"its agent is in round {seen.round}, and the operator has ordered {status.round}"
     found = api.Failure(
         attempt=status.attempt,
@@ -67,22 +67,22 @@ def _foreign_order(group: Group, status: Status) -> Decision | None:
         pod=head,
         reason=FOREIGN_ORDER,
         message=words,
-        time=timestamp(group.now),
+        time=timestamp(inputs.now),
     )
-    return restart_or_fail(group, status, found)
+    return restart_or_fail(inputs, status, found)
 
 
-def with_ends(group: Group, status: Status) -> Group:
+def with_ends(inputs: Inputs, status: Status) -> Inputs:
     """Return the group with the pods whose ranks have ended well, as if they had ended too.
 
     Their launchers wait for other nodes.
     """
-    views = _views(group, status)
+    views = _views(inputs, status)
     ended = {rank: view for rank, view in views.items() if view.result == "succeeded"}
     if not ended:
-        return group
-    current = [ended.get(pod.rank, pod) for pod in group.current]
-    return replace(group, pods=replace(group.pods, current=current))
+        return inputs
+    current = [ended.get(pod.rank, pod) for pod in inputs.current]
+    return replace(inputs, pods=replace(inputs.pods, current=current))
 
 
 def is_waiting(decision: Decision) -> bool:
@@ -102,21 +102,21 @@ def with_wait(decision: Decision, waiting: Decision | None) -> Decision:
     return requeue(decision, waiting.requeue_after)
 
 
-def _views(group: Group, status: Status) -> Mapping[int, PodRecord]:
+def _views(inputs: Inputs, status: Status) -> Mapping[int, PodRecord]:
     """Return, by node rank, the pods whose ranks have ended, as if they had ended with that."""
-    seen = group.observed.group
+    seen = inputs.observed.round_status
     if seen is None or (seen.attempt, seen.round) != (status.attempt, status.round):
         return {}
-    reports = {report.rank: report for report in seen.failures}
+    exits = {each.rank: each for each in seen.exits}
     found = dict[int, PodRecord]()
-    for pod in group.current:
-        if (report := reports.get(pod.rank)) is None or not pod.running or pod.deleting:
+    for pod in inputs.current:
+        if (node := exits.get(pod.rank)) is None or not pod.running or pod.deleting:
             continue
         view = replace(
             pod,
-            result="failed" if report.exit_code else "succeeded",
-            exit_code=report.exit_code,
-            message=report.message[:MAX_TEXT],
+            result="failed" if node.exit_code else "succeeded",
+            exit_code=node.exit_code,
+            message=node.message[:MAX_TEXT],
             finished_at=None,
         )
         termination = termination_of(view)
@@ -125,25 +125,25 @@ def _views(group: Group, status: Status) -> Mapping[int, PodRecord]:
     return found
 
 
-def _next_round(group: Group, status: Status, found: api.Failure) -> Decision:
+def _next_round(inputs: Inputs, status: Status, found: api.Failure) -> Decision:
     """Return the next round after the failure `found`, or that the agents end their pods."""
-    judged = judge_failure(group, status, found)
+    judged = judge_failure(inputs, status, found)
     ends = judged.end is not None or judged.verdict.avoid_node or found.reason not in IN_PLACE
     # A second restart in a row wants new pods: what is in the old ones may be the cause.
     first = judged.status.budget.consecutive_restarts == 1
-    if ends or not (first or _has_stepped(group, status)) or not _may_stay(group):
+    if ends or not (first or _has_stepped(inputs, status)) or not _may_stay(inputs):
         return Decision(status, end_round=True)
-    begun = restart_in_place(group, judged.status, found.reason, judged.what)
+    begun = restart_in_place(inputs, judged.status, found.reason, judged.what)
     text = f"{judged.what}; {judged.cost}; in place, as round {begun.status.round}"
     return replace(begun, events=(Event("Restarting", text, warning=True),))
 
 
-def _has_stepped(group: Group, status: Status) -> bool:
+def _has_stepped(inputs: Inputs, status: Status) -> bool:
     """Whether a step of this round has been seen: by a failed node's agent, or in rank 0's report.
 
     A rank that fails soon after its first step may do so before rank 0 has reported one.
     """
-    ended = [found for pod in group.current if pod.result and (found := termination_of(pod))]
+    ended = [found for pod in inputs.current if pod.result and (found := termination_of(pod))]
     if any(found.stepped and found.round == status.round for found in ended):
         return True
     progress = status.current_progress
@@ -154,20 +154,20 @@ def _has_stepped(group: Group, status: Status) -> bool:
     return first is not None and progress.step > first
 
 
-def _may_stay(group: Group) -> bool:
+def _may_stay(inputs: Inputs) -> bool:
     """Whether every node has a pod that runs, will go on running, and is as it would be made now.
 
     If nobody knows how it would be made now, it counts as unchanged.
     """
-    job, observed = group.job, group.observed
+    job, observed = inputs.job, inputs.observed
     if job.spec.failure_policy.restart_strategy != "InPlace" or observed.edit_error is not None:
         return False
     staying = [
         pod
-        for pod in group.current
+        for pod in inputs.current
         if pod.running
         and pod.rank not in observed.silent
         and not (pod.deleting or pod.disruption or pod.unreachable_since)
         and observed.spec_hash in ("", pod.spec_hash)
     ]
-    return len(staying) == job.spec.nnodes and not group.succeeded
+    return len(staying) == job.spec.nnodes and not inputs.succeeded

@@ -148,10 +148,10 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReport:
-    """A node whose ranks have failed. Its pod runs: its agent waits to be asked on.
+class NodeExit:
+    """How the ranks of one node have ended, while its pod runs and its agent waits for an order.
 
-    Or all of them have ended well, and its launcher waits for other nodes.
+    If all of them have ended well, its launcher waits for other nodes.
     """
 
     rank: int
@@ -162,14 +162,14 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupReport:
+class RoundStatus:
     """What rank 0's agent says of all nodes. A pod of somebody's writes it, so it is hostile."""
 
     attempt: int
     round: int
     running: bool
     """The ranks of every node have been started in `round`."""
-    failures: tuple[NodeReport, ...] = ()
+    exits: tuple[NodeExit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Observed:
     secondary_seconds: float = 0.0
     """For how long only secondary failures of this attempt have been seen."""
     report: Report | None = None
-    group: GroupReport | None = None
+    round_status: RoundStatus | None = None
     silent: frozenset[int] = frozenset()
     """Node ranks of the attempt that neither rank 0's agent nor the operator hears."""
     spec_hash: str = ""
@@ -238,7 +238,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do next for one job: first write the status, then do the rest."""
+    """What to do next for one job. A turn does one part of it: see `Reconciler.reconcile`."""
 
     status: Status
     delete: tuple[Deletion, ...] = ()

@@ -235,7 +235,7 @@ def _with_table(status: Status, table: OwnPods, update: dict[str, object]) -> St
 
 
 @dataclass(frozen=True)
-class Group:
+class Inputs:
     """The inputs of one decision. The status, which a decision changes, is passed beside it."""
 
     job: DDPJob

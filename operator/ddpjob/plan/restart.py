@@ -14,7 +14,7 @@ from ddpjob import api, names
 from ddpjob.api import DDPJob, SilentNode, Status
 from ddpjob.plan.budget import reported_step, with_highest_step
 from ddpjob.plan.model import UNSCHEDULABLE, Decision, Event, Observed, PodRecord, requeue
-from ddpjob.plan.own import Group, proofs, with_root
+from ddpjob.plan.own import Inputs, proofs, with_root
 from ddpjob.plan.reasons import AVOIDANCE_OVER, NODE_SILENT, STARTING, because
 from ddpjob.plan.status import with_condition, with_history
 from ddpjob.plan.termination import termination_of
@@ -22,10 +22,10 @@ from ddpjob.times import seconds_since, timestamp
 
 
 def restart(
-    group: Group, status: Status, reason: str, message: str, *, pause: float = 0.0
+    inputs: Inputs, status: Status, reason: str, message: str, *, pause: float = 0.0
 ) -> Decision:
     """Return the beginning of a new attempt, whose pods are created after `pause` seconds."""
-    job, now = group.job, group.now
+    job, now = inputs.job, inputs.now
     status = next_attempt(job, status)
     later: dict[str, str | None] = {"next_restart_time": None}
     # The start-up deadline counts from this time, so it is set even without a pause.
@@ -42,7 +42,7 @@ def restart(
     return Decision(status)
 
 
-def restart_in_place(group: Group, status: Status, reason: str, message: str) -> Decision:
+def restart_in_place(inputs: Inputs, status: Status, reason: str, message: str) -> Decision:
     """Return the beginning of the attempt's next round: new processes in the same pods."""
     status = _left(status)
     update = {
@@ -51,7 +51,7 @@ def restart_in_place(group: Group, status: Status, reason: str, message: str) ->
         "restarts": status.restarts + 1,
     }
     status = status.model_copy(update=update)
-    status = with_condition(status, because(STARTING, reason), message, now=group.now)
+    status = with_condition(status, because(STARTING, reason), message, now=inputs.now)
     return Decision(status)
 
 
@@ -93,10 +93,12 @@ AVOID_SECONDS = 60.0
 MAX_SILENT_NODES = 32
 
 
-def silent_pods(group: Group) -> list[PodRecord]:
+def silent_pods(inputs: Inputs) -> list[PodRecord]:
     """Return the attempt's pods that run on silent nodes, as far as anybody knows."""
-    silent = group.observed.silent
-    return [pod for pod in group.current if pod.rank in silent and pod.running and not pod.deleting]
+    silent = inputs.observed.silent
+    return [
+        pod for pod in inputs.current if pod.rank in silent and pod.running and not pod.deleting
+    ]
 
 
 def heard_nobody(pod: PodRecord) -> bool:
@@ -105,16 +107,16 @@ def heard_nobody(pod: PodRecord) -> bool:
     return ending is not None and ending.reason == NODE_SILENT
 
 
-def with_silent_nodes(group: Group, status: Status) -> Status:
+def with_silent_nodes(inputs: Inputs, status: Status) -> Status:
     """Return `status` with the nodes that the next attempt must keep off."""
-    nodes = [pod.node for pod in silent_pods(group)]
+    nodes = [pod.node for pod in silent_pods(inputs)]
     found = status.failure
     if found and found.reason == NODE_SILENT and found.attempt == status.attempt and found.node:
         nodes.insert(0, found.node)
     new = dict.fromkeys(node for node in nodes if node)
-    kept = [node for node in status.silent_nodes if _seconds_left(node, group.now) > 0]
+    kept = [node for node in status.silent_nodes if _seconds_left(node, inputs.now) > 0]
     kept = [node for node in kept if node.name not in new]
-    added = [SilentNode(name=name, time=timestamp(group.now)) for name in new]
+    added = [SilentNode(name=name, time=timestamp(inputs.now)) for name in new]
     return status.model_copy(update={"silent_nodes": [*kept, *added][-MAX_SILENT_NODES:]})
 
 
@@ -123,21 +125,21 @@ def silent_nodes(status: Status, now: float) -> Set[str]:
     return {node.name for node in status.silent_nodes if _seconds_left(node, now) > 0}
 
 
-def return_to_nodes(group: Group, status: Status) -> Decision | None:
+def return_to_nodes(inputs: Inputs, status: Status) -> Decision | None:
     """Return a new attempt without nodes to keep off, if pods find no other nodes.
 
     Before that is due, return when it will be. Return None if there is nothing to wait for.
     """
-    stuck = [pod for pod in group.current if not pod.node and pod.reason == UNSCHEDULABLE]
+    stuck = [pod for pod in inputs.current if not pod.node and pod.reason == UNSCHEDULABLE]
     if not stuck or not status.silent_nodes:
         return None
-    left = max(_seconds_left(node, group.now) for node in status.silent_nodes)
+    left = max(_seconds_left(node, inputs.now) for node in status.silent_nodes)
     if left > 0:
         return requeue(Decision(status), left)
     names = ", ".join(node.name for node in status.silent_nodes[:4])
     message = f"no other node has room, so pods may run again where nobody was heard: {names}"
-    status = with_history(with_silent_nodes(group, status), AVOIDANCE_OVER, group.now)
-    begun = restart(group, status, AVOIDANCE_OVER, message)
+    status = with_history(with_silent_nodes(inputs, status), AVOIDANCE_OVER, inputs.now)
+    begun = restart(inputs, status, AVOIDANCE_OVER, message)
     return replace(begun, events=(Event("Restarting", message),))
 
 

@@ -11,7 +11,7 @@ from ddpjob.errors import AlreadyExists, InvalidJob
 from ddpjob.plan.budget import reported_step, with_highest_step, with_lost_time, with_refill
 from ddpjob.plan.cleanup import UNBEGUN_SECONDS, end_older, name_taken
 from ddpjob.plan.model import Decision, Event, Observed, PodRecord, Report, requeue
-from ddpjob.plan.own import Group
+from ddpjob.plan.own import Inputs
 from ddpjob.plan.podrecord import first_stuck, slowest
 from ddpjob.plan.reasons import (
     ACCEPTED,
@@ -36,33 +36,33 @@ from ddpjob.plan.termination import termination_of, with_rank
 from ddpjob.times import seconds_since, timestamp
 
 
-def with_counts(group: Group, status: Status) -> Status:
+def with_counts(inputs: Inputs, status: Status) -> Status:
     """Return `status` with counts, and Running once every node runs or has ended well."""
-    job, now = group.job, group.now
-    nodes = count_nodes(job.spec.nnodes, group.current, group.succeeded)
+    job, now = inputs.job, inputs.now
+    nodes = count_nodes(job.spec.nnodes, inputs.current, inputs.succeeded)
     status = status.model_copy(update={"nodes": nodes})
     full = nodes.running + nodes.succeeded == nodes.desired
-    if full and status.state != "Running" and _has_begun(group, status):
+    if full and status.state != "Running" and _has_begun(inputs, status):
         own = [table for table in status.pods if table.attempt == status.attempt]
         status = status.model_copy(update={"state": "Running", "pods": own})
         message = f"{nodes.desired} of {nodes.desired} nodes run"
         status = with_condition(status, ALL_NODES_RUNNING, message, now=now)
     elif status.state in ("Starting", "Restarting") and status.round == 0:
-        status = _waiting(status, group.current, now)
+        status = _waiting(status, inputs.current, now)
     return _watched(job, status, now)
 
 
-def _has_begun(group: Group, status: Status) -> bool:
+def _has_begun(inputs: Inputs, status: Status) -> bool:
     """Whether the ranks of the round have been started, if all pods run.
 
     The first ranks of a pod start with it. Those of a later round start when the agents have
     agreed, which rank 0's agent reports. If a pod has ended well with this round, its agent may be
     gone, and they have started too.
     """
-    seen, here = group.observed.group, (status.attempt, status.round)
+    seen, here = inputs.observed.round_status, (status.attempt, status.round)
     if status.round == 0 or seen and seen.running and (seen.attempt, seen.round) == here:
         return True
-    ended = (termination_of(pod) for pod in group.current if pod.result == "succeeded")
+    ended = (termination_of(pod) for pod in inputs.current if pod.result == "succeeded")
     return any(termination and termination.round == status.round for termination in ended)
 
 
@@ -131,16 +131,16 @@ def _is_of(report: Report, part: Attempt | Progress) -> bool:
     return part.attempt in (None, report.attempt) and part.round == report.round
 
 
-def seconds_to_start(group: Group, status: Status) -> float:
+def seconds_to_start(inputs: Inputs, status: Status) -> float:
     """Return the seconds until `startupDeadlineSeconds`, or infinity if nothing is to start.
 
     The deadline counts from the last pod's creation, and from the first refusal of one.
     """
-    observed, current, now = group.observed, group.current, group.now
-    limit = group.job.spec.startup_deadline_seconds
+    observed, current, now = inputs.observed, inputs.current, inputs.now
+    limit = inputs.job.spec.startup_deadline_seconds
     # A restart in place waits for no pods.
     starting = status.state in ("Starting", "Restarting") and status.round == 0
-    starting = starting and not any(pod.live for pod in group.pods.older)
+    starting = starting and not any(pod.live for pod in inputs.pods.older)
     if limit is None or not starting:
         return math.inf
     created = [pod.created_at for pod in current if pod.created_at]
@@ -153,14 +153,14 @@ def seconds_to_start(group: Group, status: Status) -> float:
     return limit - min(waited, default=0.0)
 
 
-def not_started(group: Group, status: Status) -> api.Failure | None:
+def not_started(inputs: Inputs, status: Status) -> api.Failure | None:
     """Return the failure that a part of the group could not be started, if there is one.
 
     A pod that pulls its image, or has it, counts as started where its kubelet shows that: before
     Kubernetes 1.36 a pod without its first image looks like one without volumes or network.
     """
-    job, observed, current = group.job, group.observed, group.current
-    missing = set(range(job.spec.nnodes)) - {pod.rank for pod in current} - group.succeeded
+    job, observed, current = inputs.job, inputs.observed, inputs.current
+    missing = set(range(job.spec.nnodes)) - {pod.rank for pod in current} - inputs.succeeded
     early = [pod for pod in current if pod.live and (not pod.node or pod.without_sandbox)]
     pod = first_stuck(current) or min(early, key=lambda pod: pod.rank, default=None)
     if pod is None and not missing:
@@ -181,22 +181,22 @@ def not_started(group: Group, status: Status) -> api.Failure | None:
         node=pod.node or None if pod else None,
         reason=NOT_STARTED,
         message=f"not started within {job.spec.startup_deadline_seconds} s: {words}"[:4096],
-        time=timestamp(group.now),
+        time=timestamp(inputs.now),
     )
     return with_rank(found, job.spec.processes_per_node)
 
 
-def create_missing(group: Group, status: Status) -> Decision:
+def create_missing(inputs: Inputs, status: Status) -> Decision:
     """Return the next decision on the way to the missing pods.
 
     Pods of older attempts are deleted and waited for, then the pause; then the job is prepared, is
     Starting, and its pods are created.
     """
-    job, pods, observed, now = group.job, group.pods, group.observed, group.now
+    job, pods, observed, now = inputs.job, inputs.pods, inputs.observed, inputs.now
     current, older = pods.current, pods.older
     silent = silent_nodes(status, now)
     decision = end_older(status, older, now, silent)
-    present = {pod.rank for pod in current} | group.succeeded
+    present = {pod.rank for pod in current} | inputs.succeeded
     missing = tuple(rank for rank in range(job.spec.nnodes) if rank not in present)
     if not missing:
         if observed.edit_error is not None:
@@ -225,7 +225,7 @@ def create_missing(group: Group, status: Status) -> Decision:
         message = "the job was edited while its pods were being created"
         event = Event("Restarting", message)
         status = with_history(status, SPEC_CHANGED, now)
-        return replace(restart(group, status, SPEC_CHANGED, message), events=(event,))
+        return replace(restart(inputs, status, SPEC_CHANGED, message), events=(event,))
     # Another operator may have begun this attempt. Then this one's root is written first.
     known = with_own_root(job, status, observed)
     if status.state not in ("Starting", "Restarting"):

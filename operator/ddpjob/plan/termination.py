@@ -46,7 +46,7 @@ Name = Annotated[str, Field(max_length=MAX_NAME)]
 _POD_FIELDS = ("namespace", "job", "node_rank")
 
 
-class AgentReport(BaseModel):
+class ProgressPage(BaseModel):
     """The agent's answer at `/progress`, and `progress` of its termination message.
 
     NaN and infinite losses are legal.
@@ -107,7 +107,7 @@ class LeftResult(BaseModel):
 class TerminationMessage(BaseModel):
     """What the agent writes into the pod's termination message when it ends."""
 
-    model_config = AgentReport.model_config
+    model_config = ProgressPage.model_config
 
     version: Literal[1]
     reason: Annotated[str, Field(max_length=63)]
@@ -125,7 +125,7 @@ class TerminationMessage(BaseModel):
     """Where a rank that hangs waits for others."""
     time: Annotated[float, Field(ge=0, lt=2**36)] | None = None
     result: LeftResult | None = None
-    progress: AgentReport | None = None
+    progress: ProgressPage | None = None
     traceback: Annotated[str, Field(max_length=4096)] = ""
     """Its end, where it is long."""
 
