@@ -324,19 +324,11 @@ class HostPathSource(Model):
     type: Short | None = None
 
 
-VOLUME_SOURCES = [
-    "emptyDir",
-    "configMap",
-    "secret",
-    "persistentVolumeClaim",
-    "projected",
-    "downwardAPI",
-    "csi",
-    "ephemeral",
-    "image",
-    "nfs",
-    "hostPath",
-]
+# Those that pods under Pod Security `restricted` may have.
+RESTRICTED_SOURCES = (
+    *("emptyDir", "configMap", "secret", "persistentVolumeClaim", "projected", "downwardAPI"),
+    *("csi", "ephemeral", "image"),
+)
 
 
 class VolumeSource(Model):
@@ -353,7 +345,7 @@ class VolumeSource(Model):
     image: ImageSource | None = None
     nfs: NfsSource | None = None
     host_path: HostPathSource | None = None
-    checks: ClassVar[tuple[Rule, ...]] = (exactly_one_of(*VOLUME_SOURCES),)
+    checks: ClassVar[tuple[Rule, ...]] = (exactly_one_of(*RESTRICTED_SOURCES, "nfs", "hostPath"),)
 
 
 class Volume(VolumeSource):

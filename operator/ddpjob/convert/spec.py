@@ -6,7 +6,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddpjob import api, names
-from ddpjob.api.podtypes import VOLUME_SOURCES, Resources
+from ddpjob.api.base import fields_of
+from ddpjob.api.podtypes import Resources, Volume
 from ddpjob.api.spec import NPROC_WORDS, Spec, gpus
 from ddpjob.convert.command import Program, number
 from ddpjob.convert.fields import Fields, Notes
@@ -18,7 +19,6 @@ from ddpjob.pods.allowlist import NOT_ALLOWED, Policy
 
 # The fields of the trainer's container that a DDPJob's spec has itself.
 _OF_TRAINER = ("image", "imagePullPolicy", "env", "envFrom", "resources")
-_SOURCES = frozenset({"name", *VOLUME_SOURCES})
 _MOUNT = frozenset({"name", "mountPath", "subPath", "subPathExpr", "readOnly"})
 # The order of the fields of a spec.
 _ORDER = [str(field.alias) for field in Spec.model_fields.values()]
@@ -39,7 +39,7 @@ def spec_of(pod: Pod) -> Body:
     if any(mount["mountPath"] == "/dev/shm" for mount in trainer.get("volumeMounts", [])):
         spec["shm"] = {"enabled": False}
     _move(parts, "imagePullSecrets", spec, frozenset({"name"}))
-    _move(parts, "volumes", spec, _SOURCES)
+    _move(parts, "volumes", spec, frozenset(fields_of(Volume)))
     _move(trainer, "volumeMounts", spec, _MOUNT)
     fields = {"masterPort": pod.port, "terminationGracePeriodSeconds": pod.grace}
     spec |= {name: value for name, value in fields.items() if value is not None}

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from ddpjob.api.base import Model, called
 from ddpjob.api.messages import explain, show
+from ddpjob.api.podtypes import RESTRICTED_SOURCES
 from ddpjob.errors import InvalidJob
 
 Body = Mapping[str, Any]
@@ -36,17 +37,7 @@ class Policy(Model):
     """Priority classes that a job may name."""
     runtime_class_names: list[str] = ["*"]
     """Runtime classes that a job may name."""
-    volume_types: list[str] = [
-        "configMap",
-        "secret",
-        "emptyDir",
-        "persistentVolumeClaim",
-        "projected",
-        "downwardAPI",
-        "csi",
-        "ephemeral",
-        "image",
-    ]
+    volume_types: list[str] = [*RESTRICTED_SOURCES]
     """Volume sources that a job may use. The default is those of Pod Security `restricted`."""
     capabilities: list[str] = []
     """Linux capabilities that a container may add, such as IPC_LOCK for RDMA. With `*` it may also
