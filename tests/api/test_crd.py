@@ -113,7 +113,7 @@ def test_kubectl_get_shows_what_a_job_does_why_and_where(server: ApiServer) -> N
     server.request("PUT", f"{JOBS}/why/status", {**stored, "status": status})
     head, row = server.kubectl("get", "ddp", "why").splitlines()
     titles = ["NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE", "REASON"]
-    assert head.split() == titles == ["NAME", *(name.upper() for name, *_ in COLUMNS)]
+    assert head.split() == titles == ["NAME", *map(str.upper, COLUMNS)]
     assert row.split()[:7] == ["why", "Restarting", "1/2", "1240/2260", "0.0831", "14s", "1"]
     assert row.endswith(why) and "gpu-17 " not in row
     head, row = server.kubectl("get", "ddp", "why", "-o", "wide").splitlines()

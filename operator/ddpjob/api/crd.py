@@ -13,61 +13,37 @@ from ddpjob.api.spec import MUTABLE_FIELDS, Spec
 Schema = dict[str, Any]
 
 # Words of JSON schema that a structural schema does not have.
-_DROPPED = {"title", "$defs", "const"}
+_DROPPED = {"title", "$defs"}
 # JSON readers keep integers exact up to here.
 _INT64 = 2**53
 
-COLUMNS = (
-    ("State", "string", ".status.state", "State is the job's state in one word."),
-    (
-        "Nodes",
-        "string",
-        ".status.summary.nodes",
-        "Nodes is the number of nodes that run or have succeeded, of all nodes.",
-    ),
-    ("Step", "string", ".status.summary.step", "Step is the last reported step, of all steps."),
-    ("Loss", "string", ".status.summary.loss", "Loss is the last reported loss."),
-    ("ETA", "string", ".status.summary.eta", "ETA is the time that is left."),
-    (
-        "Restarts",
-        "integer",
-        ".status.restarts",
-        "Restarts is the number of times that the group was started again.",
-    ),
-    (
-        "Age",
-        "date",
-        ".metadata.creationTimestamp",
-        "Age is the time since the job was created.",
-    ),
-    (
-        "Reason",
-        "string",
-        ".status.summary.reason",
-        "Reason is the reason for which the job is not simply running, or has failed.",
-    ),
-)
+# The columns of `kubectl get`: the field that each of them prints.
+COLUMNS = {
+    "State": "status.state",
+    "Nodes": "status.summary.nodes",
+    "Step": "status.summary.step",
+    "Loss": "status.summary.loss",
+    "ETA": "status.summary.eta",
+    "Restarts": "status.restarts",
+    "Age": "metadata.creationTimestamp",
+    "Reason": "status.summary.reason",
+}
+# The schema has only what rules read of the metadata.
+_CREATED = {"type": "date", "description": "Age is the time since the job was created."}
 # `kubectl get -o wide` shows these too.
-WIDE_COLUMNS = (
-    (
-        "Attempt",
-        "string",
-        ".status.summary.attempt",
-        "Attempt has the numbers of the current attempt and of its round.",
-    ),
-    (
-        "Pod",
-        "string",
-        ".status.summary.pod",
-        "Pod is the pod that the reason is about, or else that of node rank 0.",
-    ),
-    ("Node", "string", ".status.summary.node", "Node is the node on which that pod runs or ran."),
-    ("Image", "string", ".spec.image", "Image is the image of the trainer container."),
-)
+WIDE_COLUMNS = {
+    "Attempt": "status.summary.attempt",
+    "Pod": "status.summary.pod",
+    "Node": "status.summary.node",
+    "Image": "spec.image",
+}
 
 
 def crd() -> Schema:
     """Return the whole definition, as `charts/ddpjob/files/crd.yaml` has it."""
+    schema = openapi_schema()
+    columns = [_column(schema, *column) for column in COLUMNS.items()]
+    wide = [_column(schema, *column) | {"priority": 1} for column in WIDE_COLUMNS.items()]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -89,19 +65,21 @@ def crd() -> Schema:
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": [
-                        *(_column(*column) for column in COLUMNS),
-                        *({**_column(*column), "priority": 1} for column in WIDE_COLUMNS),
-                    ],
-                    "schema": {"openAPIV3Schema": openapi_schema()},
+                    "additionalPrinterColumns": columns + wide,
+                    "schema": {"openAPIV3Schema": schema},
                 }
             ],
         },
     }
 
 
-def _column(name: str, kind: str, path: str, description: str) -> Schema:
-    return {"name": name, "type": kind, "jsonPath": path, "description": description}
+def _column(schema: Schema, name: str, path: str) -> Schema:
+    """Return a column, with the type and the description of its field."""
+    field = schema
+    for part in path.split("."):
+        field = field["properties"].get(part, _CREATED)
+    about = {key: field[key] for key in ("type", "description")}
+    return {"name": name, "jsonPath": f".{path}", **about}
 
 
 def openapi_schema() -> Schema:
@@ -156,10 +134,8 @@ def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     """Return `schema` with references resolved, without nulls, and with a bound on all integers."""
     if "$ref" in schema:
         target = definitions[schema["$ref"].removeprefix("#/$defs/")]
-        # A field's own keywords win over those of its type.
-        return _structural(
-            {**target, **{k: v for k, v in schema.items() if k != "$ref"}}, definitions
-        )
+        own = {k: v for k, v in schema.items() if k != "$ref"}
+        return _structural({**target, **own}, definitions)  # a field's own keywords win
     if "anyOf" in schema and not schema.get("x-kubernetes-int-or-string"):
         (only,) = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]
         rest = {k: v for k, v in schema.items() if k not in ("anyOf", "default")}
@@ -168,23 +144,18 @@ def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     if isinstance(schema.get("default"), dict):
         # The API server takes a null in a default on create, and refuses it on update.
         result["default"] = {k: v for k, v in schema["default"].items() if v is not None}
-    if "const" in schema:
-        result["enum"] = [schema["const"]]
     if "description" in result:
         result["description"] = " ".join(str(result["description"]).split())
     if "properties" in schema:
         result["properties"] = {
             name: _structural(part, definitions) for name, part in schema["properties"].items()
         }
-        result.pop(
-            "additionalProperties", None
-        )  # closed by nature: unknown fields are refused or pruned
-    elif isinstance(schema.get("additionalProperties"), dict):
-        result["additionalProperties"] = _structural(schema["additionalProperties"], definitions)
-    elif not schema.get("x-kubernetes-preserve-unknown-fields"):
+    # Objects are closed by nature: unknown fields are refused or pruned.
+    if not isinstance(result.get("additionalProperties"), dict):
         result.pop("additionalProperties", None)
-    if "items" in schema:
-        result["items"] = _structural(schema["items"], definitions)
+    for name in ("items", "additionalProperties"):
+        if name in result:
+            result[name] = _structural(result[name], definitions)
     if schema.get("type") == "integer":
         result.setdefault("maximum", _INT64)
         result.setdefault("minimum", -_INT64)
