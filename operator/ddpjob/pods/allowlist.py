@@ -6,7 +6,7 @@ as well.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -75,129 +75,114 @@ def parse_policy(content: bytes) -> Policy:
         raise ValueError("; ".join(map(str, explain(Policy, error)))) from None
 
 
+class _Wish(NamedTuple):
+    """A field of a pod, its value, and the setting that may allow it. None is no wish."""
+
+    path: str
+    value: Any
+    setting: str
+    name: str = ""
+    """What the setting must name, if that is not the value."""
+
+
 def refusals(pod: Body, policy: Policy) -> list[InvalidJob]:
     """Return an InvalidJob for each field of `pod` that `policy` does not allow.
 
     Paths are those of the pod, below `spec.template`.
     """
-    spec = pod["spec"]
+    settings = policy.to_json()
     return [
-        *_annotations(pod.get("metadata") or {}, policy),
-        *_pod_fields(spec, policy),
-        *_service_account(spec, policy),
-        *_volumes(spec, policy),
-        *(
-            problem
-            for kind in ("containers", "initContainers")
-            for container in spec.get(kind) or []
-            for problem in _container(container, f"spec.{kind}{called(container['name'])}", policy)
-        ),
+        InvalidJob(
+            f"spec.template.{wish.path}",
+            f"{show(wish.value)} {NOT_ALLOWED} (policy.{wish.setting})",
+            wish.value,
+        )
+        for wish in _wishes(pod, policy)
+        if wish.value is not None and not _allows(settings[wish.setting], wish)
     ]
 
 
-def _refuse(path: str, value: Any, setting: str) -> InvalidJob:
-    rule = f"{show(value)} {NOT_ALLOWED} (policy.{setting})"
-    return InvalidJob(f"spec.template.{path}", rule, value)
+def _allows(setting: bool | list[str], wish: _Wish) -> bool:
+    if isinstance(setting, bool):
+        return setting
+    name = wish.name or wish.value
+    # Kubernetes' own system- classes outrank everything else on the node.
+    is_class = wish.setting in ("priorityClassNames", "runtimeClassNames")
+    return name in setting or "*" in setting and not (is_class and "system-" in name)
 
 
-def _allowed(value: str, names: list[str]) -> bool:
-    return "*" in names or value in names
+def _wishes(pod: Body, policy: Policy) -> Iterator[_Wish]:
+    for name, value in ((pod.get("metadata") or {}).get("annotations") or {}).items():
+        if name.startswith(_APPARMOR) and value == "unconfined":
+            yield _Wish(f"metadata.annotations{called(name)}", value, "privileged")
+    spec = pod["spec"]
+    yield from _of_pod(spec)
+    yield from _of_volumes(spec)
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind) or []:
+            path = f"spec.{kind}{called(container['name'])}"
+            yield from _of_container(container, path, policy)
 
 
-def _annotations(metadata: Body, policy: Policy) -> Iterator[InvalidJob]:
-    for name, value in (metadata.get("annotations") or {}).items():
-        if name.startswith(_APPARMOR) and value == "unconfined" and not policy.privileged:
-            yield _refuse(f"metadata.annotations{called(name)}", value, "privileged")
-
-
-def _pod_fields(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
-    switches = {
-        "hostNetwork": policy.host_network,
-        "hostPID": policy.host_pid,
-        "hostIPC": policy.host_ipc,
-        "nodeName": policy.node_name,
-    }
-    for name, allowed in switches.items():
-        if spec.get(name) and not allowed:
-            yield _refuse(f"spec.{name}", spec[name], name)
-    named = {
-        "priorityClassName": (policy.priority_class_names, "priorityClassNames"),
-        "runtimeClassName": (policy.runtime_class_names, "runtimeClassNames"),
-    }
-    for name, (names, setting) in named.items():
-        value = spec.get(name)
-        # Kubernetes' own system- classes outrank everything else on the node.
-        if value and not _allowed(value, [n for n in names if n != "*" or "system-" not in value]):
-            yield _refuse(f"spec.{name}", value, setting)
-    if spec.get("hostUsers") and not policy.privileged:
-        yield _refuse("spec.hostUsers", True, "privileged")
-    context = spec.get("securityContext") or {}
-    yield from _confinement(context, "spec.securityContext", policy)
-    if context.get("sysctls") and not policy.privileged:
-        yield _refuse("spec.securityContext.sysctls", context["sysctls"], "privileged")
-
-
-def _service_account(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
-    names = policy.service_account_names
+def _of_pod(spec: Body) -> Iterator[_Wish]:
+    for field in ("hostNetwork", "hostPID", "hostIPC", "nodeName"):
+        yield _Wish(f"spec.{field}", spec.get(field) or None, field)
+    for field in ("priorityClassName", "runtimeClassName"):
+        yield _Wish(f"spec.{field}", spec.get(field) or None, f"{field}s")
     for field in ("serviceAccountName", "serviceAccount"):
-        account = spec.get(field)
-        if account and account != "default" and not _allowed(account, names):
-            yield _refuse(f"spec.{field}", account, "serviceAccountNames")
-    account = spec.get("serviceAccountName") or "default"
-    if spec.get("automountServiceAccountToken") and not _allowed(account, names):
-        yield _refuse("spec.automountServiceAccountToken", True, "serviceAccountNames")
+        if spec.get(field) != "default":
+            yield _Wish(f"spec.{field}", spec.get(field) or None, "serviceAccountNames")
+    if spec.get("automountServiceAccountToken"):
+        field = "automountServiceAccountToken"
+        yield _Wish(f"spec.{field}", True, "serviceAccountNames", _account(spec))
+    yield _Wish("spec.hostUsers", spec.get("hostUsers") or None, "privileged")
+    yield from _of_security(spec.get("securityContext") or {}, "spec.securityContext")
 
 
-def _volumes(spec: Body, policy: Policy) -> Iterator[InvalidJob]:
-    account = spec.get("serviceAccountName") or "default"
+def _account(spec: Body) -> str:
+    return spec.get("serviceAccountName") or "default"
+
+
+def _of_volumes(spec: Body) -> Iterator[_Wish]:
     for volume in spec.get("volumes") or []:
         path = f"spec.volumes{called(volume['name'])}"
         for source in volume:
-            if source != "name" and not _allowed(source, policy.volume_types):
-                yield _refuse(path, source, "volumeTypes")
+            if source != "name":
+                yield _Wish(path, source, "volumeTypes")
         for projection in (volume.get("projected") or {}).get("sources") or []:
             for source in projection:
-                personal = source not in _IMPERSONAL
-                if personal and not _allowed(account, policy.service_account_names):
-                    yield _refuse(f"{path}.projected", source, "serviceAccountNames")
+                if source not in _IMPERSONAL:
+                    where = f"{path}.projected"
+                    yield _Wish(where, source, "serviceAccountNames", _account(spec))
 
 
-def _container(container: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:
-    context = container.get("securityContext") or {}
-    yield from _confinement(context, f"{path}.securityContext", policy)
-    for name in ("privileged", "allowPrivilegeEscalation"):
-        if context.get(name) and not policy.privileged:
-            yield _refuse(f"{path}.securityContext.{name}", True, "privileged")
-    if context.get("procMount", "Default") != "Default" and not policy.privileged:
-        yield _refuse(f"{path}.securityContext.procMount", context["procMount"], "privileged")
+def _of_container(container: Body, path: str, policy: Policy) -> Iterator[_Wish]:
+    context, where = container.get("securityContext") or {}, f"{path}.securityContext"
+    yield from _of_security(context, where)
     capabilities = context.get("capabilities") or {}
     for capability in capabilities.get("add") or []:
-        if not _allowed(capability, policy.capabilities):
-            yield _refuse(f"{path}.securityContext.capabilities.add", capability, "capabilities")
+        yield _Wish(f"{where}.capabilities.add", capability, "capabilities")
     dropped = capabilities.get("drop") or []
-    if "ALL" not in dropped and not policy.privileged and "*" not in policy.capabilities:
-        yield _refuse(f"{path}.securityContext.capabilities.drop", dropped, "capabilities")
-    yield from _probes(container, path, policy)
-    for port in container.get("ports") or []:
-        if port.get("hostPort") and not policy.host_ports:
-            yield _refuse(f"{path}.ports", port["hostPort"], "hostPorts")
-
-
-def _probes(container: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:
-    """Yield the probes and hooks that name a host: their requests bypass all NetworkPolicies."""
+    if "ALL" not in dropped and not policy.privileged:
+        yield _Wish(f"{where}.capabilities.drop", dropped, "capabilities", "*")
+    # Probes and hooks that name a host: their requests bypass all NetworkPolicies.
     handlers = {**container, **(container.get("lifecycle") or {})}
     for name in _PROBES:
         for action in ("httpGet", "tcpSocket"):
-            host = ((handlers.get(name) or {}).get(action) or {}).get("host")
-            if host and not policy.host_network:
-                yield _refuse(f"{path}.{name}.{action}.host", host, "hostNetwork")
+            host = ((handlers.get(name) or {}).get(action) or {}).get("host") or None
+            yield _Wish(f"{path}.{name}.{action}.host", host, "hostNetwork")
+    for port in container.get("ports") or []:
+        yield _Wish(f"{path}.ports", port.get("hostPort") or None, "hostPorts")
 
 
-def _confinement(context: Body, path: str, policy: Policy) -> Iterator[InvalidJob]:
+def _of_security(context: Body, path: str) -> Iterator[_Wish]:
+    """Yield what the security context of a pod or of a container asks for."""
+    for name in ("privileged", "allowPrivilegeEscalation", "seLinuxOptions", "sysctls"):
+        yield _Wish(f"{path}.{name}", context.get(name) or None, "privileged")
     for name in ("seccompProfile", "appArmorProfile"):
-        if (context.get(name) or {}).get("type") == "Unconfined" and not policy.privileged:
-            yield _refuse(f"{path}.{name}", "Unconfined", "privileged")
-    if (context.get("windowsOptions") or {}).get("hostProcess") and not policy.privileged:
-        yield _refuse(f"{path}.windowsOptions.hostProcess", True, "privileged")
-    if context.get("seLinuxOptions") and not policy.privileged:
-        yield _refuse(f"{path}.seLinuxOptions", context["seLinuxOptions"], "privileged")
+        if (context.get(name) or {}).get("type") == "Unconfined":
+            yield _Wish(f"{path}.{name}", "Unconfined", "privileged")
+    if context.get("procMount", "Default") != "Default":
+        yield _Wish(f"{path}.procMount", context["procMount"], "privileged")
+    process = (context.get("windowsOptions") or {}).get("hostProcess") or None
+    yield _Wish(f"{path}.windowsOptions.hostProcess", process, "privileged")
