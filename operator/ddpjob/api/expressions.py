@@ -43,10 +43,9 @@ def compile_all(texts: tuple[str, ...]) -> tuple[Any, ...]:
         elif instructions > MAX_PROGRAM:
             found.append(_LARGE)
         else:
-            found.append(compiled := _compile(text, options))
-            instructions += MAX_PROGRAM + 1 if compiled is _LARGE else _size(compiled)
-            if instructions > MAX_PROGRAM:
-                found[-1] = _LARGE
+            compiled, size = _compile(text, options)
+            instructions += size
+            found.append(_LARGE if instructions > MAX_PROGRAM else compiled)
     return tuple(found)
 
 
@@ -59,14 +58,13 @@ def broken(texts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
                 return
 
 
-def _compile(text: str, options: Any) -> Any:
+def _compile(text: str, options: Any) -> tuple[Any, int]:
+    """Return the expression compiled, or the rule that it breaks, and its instructions."""
     try:
-        return re2.compile(text, options)
+        compiled = re2.compile(text, options)
     except re2.error as error:
         message = error.args[0].decode(errors="replace")
-        # RE2's message if the memory is not enough.
-        return _LARGE if "too large" in message else f"must be an RE2 expression: {message}"
-
-
-def _size(compiled: Any) -> int:
-    return 0 if isinstance(compiled, str) else int(compiled.programsize)
+        if "too large" in message:  # the memory is not enough
+            return _LARGE, MAX_PROGRAM + 1
+        return f"must be an RE2 expression: {message}", 0
+    return compiled, int(compiled.programsize)
