@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from ddpjob.api.base import DNS_SUBDOMAIN, Model, unique
+from ddpjob.api.base import DnsSubdomain, Model, unique
 from ddpjob.api.values import (
     DURATION,
     MAX_CONDITIONS,
@@ -271,7 +271,7 @@ class OwnPods(Model):
 class SilentNode(Model):
     """An entry is a node that nobody heard."""
 
-    name: Annotated[str, Field(max_length=253, pattern=DNS_SUBDOMAIN)]
+    name: DnsSubdomain
     """`name` is the node's name."""
     time: Stamp
     """`time` is the time at which the group restarted because of it, or beside it."""
@@ -331,9 +331,7 @@ class Status(Model):
     pods: Annotated[list[OwnPods], Field(max_length=2)] = []
     """`pods` proves which pods of the current attempt and of the one before it the operator has
     created. Other pods do not count."""
-    avoided_nodes: Annotated[
-        list[Annotated[str, Field(max_length=253, pattern=DNS_SUBDOMAIN)]], Field(max_length=32)
-    ] = []
+    avoided_nodes: Annotated[list[DnsSubdomain], Field(max_length=32)] = []
     """`avoidedNodes` are the nodes that later pods of the job must not run on, because of
     `avoidNode`."""
     silent_nodes: Annotated[list[SilentNode], Field(max_length=32), unique("name")] = []
