@@ -11,14 +11,6 @@ from ddpjob.api.messages import show
 from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
 
-RestartStrategy = Literal["InPlace", "Recreate"]
-DEFAULT_RESTART_STRATEGY: RestartStrategy = "InPlace"
-
-MessagePattern = Annotated[str, Field(min_length=1, max_length=256)]
-# CEL's expressions are RE2's too. An expression that does not compile is an error, which `?:` hands
-# on.
-_PATTERN_CEL = "!has(self.onMessagePattern) || (''.matches(self.onMessagePattern) ? true : true)"
-
 
 class BackoffSeconds(Model):
     """`backoffSeconds` are the pauses before restarts in a row.
@@ -81,7 +73,7 @@ class FailureRule(Model):
     on_ranks: Annotated[list[Rank], Field(min_length=1, max_length=64)] | None = None
     """`onRanks` fits if the global rank of the worker is one of these. The ranks of a job are 0 to
     `nnodes` times the processes of a node, less one."""
-    on_message_pattern: MessagePattern | None = None
+    on_message_pattern: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """`onMessagePattern` is an RE2 expression. It fits if it is found in `status.failure.message`.
     All expressions of a job together may have 2000 instructions and 16 Unicode classes such as
     `\\pL`. An expression has about as many instructions as characters, but `.{100}` has 800."""
@@ -109,8 +101,9 @@ class FailureRule(Model):
             "countsTowardsMax and avoidNode are about restarts: action must be Restart",
             "action",
         ),
+        # CEL's expressions are RE2's too. A broken one is an error, which `?:` hands on.
         Rule(
-            _PATTERN_CEL,
+            "!has(self.onMessagePattern) || (''.matches(self.onMessagePattern) ? true : true)",
             lambda self: True,  # see broken_expressions: to compile costs more than to parse
             "must be an RE2 expression",
             "onMessagePattern",
@@ -130,7 +123,7 @@ class FailurePolicy(Model):
     does not count, and a restart because the group could not be started does not count. The count
     is 0 again when the script reports a step that no earlier round or attempt has reached. Three
     counted failures in a row at one reported step fail the job in any case."""
-    restart_strategy: RestartStrategy = DEFAULT_RESTART_STRATEGY
+    restart_strategy: Literal["InPlace", "Recreate"] = "InPlace"
     """`restartStrategy` decides how the group is started again after a failure. `Recreate` creates
     new pods, as a new attempt. `InPlace` ends all processes and starts them again in the same pods,
     as a new round of the attempt. It does so if all pods run, after reason Exception, ExitCode,

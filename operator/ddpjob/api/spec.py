@@ -209,19 +209,14 @@ def _gpus_cel(resources: str) -> str:
     return f"(has({limits}) ? {limits}.filter(r, {names}).map(r, {count}).sum() : 0)"
 
 
-def _cpus_cel(resources: str) -> str:
-    """Return the CEL expression for `cpus` of the resources at this path."""
-    limits = f"{resources}.limits"
-    count = f"int(quantity(string({limits}['cpu'])).asApproximateFloat())"
-    return f"(has({limits}) && 'cpu' in {limits} ? {count} : 0)"
-
-
+_CPUS_CEL = (
+    "(has(self.resources.limits) && 'cpu' in self.resources.limits ? "
+    "int(quantity(string(self.resources.limits['cpu'])).asApproximateFloat()) : 0)"
+)
 _PROCESSES_CEL = (
     "(type(self.nprocPerNode) != string ? int(self.nprocPerNode) : self.nprocPerNode == 'cpu' ? "
-    f"[1, {_cpus_cel('self.resources')}].max() : [1, {_gpus_cel('self.resources')}].max())"
+    f"[1, {_CPUS_CEL}].max() : [1, {_gpus_cel('self.resources')}].max())"
 )
-
-
 _AGENT_CEL = "self.launcher != 'none' || has(self.command) && self.command.size() > 0"
 
 
