@@ -37,6 +37,8 @@ MAX_TERMS = 64
 # How the agent runs the launcher; `python`: a command of Python's that may start warm.
 _MODES = {"torchrun": "torchrun", "accelerate": "python", "python": "python"}
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+# The fields that `master` may have for the pod of rank 0.
+_OF_RANK_0 = ("image", "resources")
 # The marks in place of what the pods of an attempt differ in, and of the job's token. Nobody knows
 # them, so they are in no job.
 _RANK, _PROOF, _TOKEN = (f"@{secrets.token_hex(8)}@" for _ in range(3))
@@ -52,11 +54,6 @@ class Agent:
     def digest(self) -> str:
         """Return the SHA-256 of the zip, hexadecimal."""
         return hashlib.sha256(self.archive).hexdigest()
-
-    @cached_property
-    def encoded(self) -> str:
-        """Return the zip in Base64, as a ConfigMap has it."""
-        return base64.b64encode(self.archive).decode()
 
 
 @dataclass(frozen=True)
@@ -79,58 +76,34 @@ class PodTemplate:
 
 @cache
 def _templates() -> jinja2.Environment:
-    def encode(value: Any) -> str:
-        return orjson.dumps(value.to_json() if isinstance(value, Model) else value).decode()
-
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ddpjob.pods"),
         undefined=jinja2.StrictUndefined,
-        finalize=encode,
+        finalize=lambda value: orjson.dumps(value, default=Model.to_json).decode(),
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["names"] = names
+    return environment
 
 
 def service(job: DDPJob, token: str) -> Body:
     """Return the job's headless Service, which keeps the token that agents and operator share."""
-    return _render(
-        "service.json.j2",
-        job,
-        service=names.service_name(job.name),
-        uid_label=names.JOB_UID_LABEL,
-        token_annotation=names.TOKEN_ANNOTATION,
-        token=token,
-    )
+    return _render("service.json.j2", job, token=token)
 
 
 def config_map(job: DDPJob, agent: Agent) -> Body:
     """Return the ConfigMap with the agent for all jobs of the namespace. This job owns it."""
-    return _render(
-        "configmap.json.j2",
-        job,
-        agent_config=names.agent_config_name(agent.digest),
-        agent_zip=names.AGENT_ZIP,
-        archive=agent.encoded,
-    )
+    archive = base64.b64encode(agent.archive).decode()
+    return _render("configmap.json.j2", job, digest=agent.digest, archive=archive)
 
 
 def network_policy(job: DDPJob, policy: Policy) -> Body | None:
     """Return the job's NetworkPolicy, or None if the job has none."""
-    wish = job.spec.network_policy
-    if not wish.enabled:
+    if not job.spec.network_policy.enabled:
         return None
-    egress = None if wish.egress is None else [rule.to_json() for rule in wish.egress]
-    return _render(
-        "networkpolicy.json.j2",
-        job,
-        name=names.network_policy_name(job.name),
-        own_pods={"matchLabels": {names.JOB_UID_LABEL: job.uid}},
-        agent_clients=policy.agent_clients,
-        agent_port=names.AGENT_PORT,
-        dns_ports=policy.dns_ports,
-        egress=egress,
-    )
+    return _render("networkpolicy.json.j2", job, policy=policy)
 
 
 def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
@@ -166,11 +139,13 @@ def problems(job: DDPJob, policy: Policy) -> list[InvalidJob]:
 
 def _both(job: DDPJob, agent: Agent, policy: Policy) -> tuple[Body, Body, list[InvalidJob]]:
     """Return the pod of rank 0, that of all others, and what is wrong with them."""
-    rest = _for_others(job)
-    others, found = _pod(rest, agent, policy)
-    if not job.spec.master and rest is job:
+    master, checkpoint = job.spec.master, job.spec.checkpoint
+    is_alone = checkpoint is not None and checkpoint.mount_on == "Rank0"
+    others, found = _pod(_with(job, checkpoint=None) if is_alone else job, agent, policy)
+    if not master and not is_alone:
         return others, others, found
-    first, more = _pod(_for_rank_0(job), agent, policy, job.spec.master)
+    own = {name: getattr(master, name, None) or getattr(job.spec, name) for name in _OF_RANK_0}
+    first, more = _pod(_with(job, **own), agent, policy, master)
     common = {str(problem) for problem in found}
     for problem in more:
         if str(problem) not in common:  # so it is in the master's part
@@ -189,22 +164,8 @@ def _node_timeout(job: DDPJob) -> int:
     return job.spec.node_timeout_seconds if job.spec.has_agent and job.spec.nnodes > 1 else 0
 
 
-def _for_rank_0(job: DDPJob) -> DDPJob:
-    """Return the job as the pod of rank 0 is rendered from it."""
-    master = job.spec.master or Master()
-    own = {"image": master.image, "resources": master.resources}
-    return _with(job, {name: value for name, value in own.items() if value is not None})
-
-
-def _for_others(job: DDPJob) -> DDPJob:
-    """Return the job as all other pods are rendered from it."""
-    checkpoint = job.spec.checkpoint
-    alone = checkpoint is not None and checkpoint.mount_on == "Rank0"
-    return _with(job, {"checkpoint": None} if alone else {})
-
-
-def _with(job: DDPJob, changes: Body) -> DDPJob:
-    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)}) if changes else job
+def _with(job: DDPJob, **changes: Any) -> DDPJob:
+    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)})
 
 
 def _pod(
@@ -278,26 +239,17 @@ def _render(template: str, job: DDPJob, **values: Any) -> Body:
 
 
 def _pod_values(job: DDPJob, agent: Agent) -> Body:
-    spec, attempt = job.spec, job.status.attempt
     env = _environment(job)
-    for variable in spec.env:  # a user's value replaces a default of ours
+    for variable in job.spec.env:  # a user's value replaces a default of ours
         env.pop(variable.name, None)
     volumes, mounts = _volumes(job, agent)
     return {
-        "pod_name": names.pod_name(job.name, attempt, _RANK),
-        "service": names.service_name(job.name),
-        "labels": pod_labels(attempt, _RANK),
-        "token_variable": names.TOKEN_VARIABLE,
+        "pod_name": names.pod_name(job.name, job.status.attempt, _RANK),
+        "labels": pod_labels(job.status.attempt, _RANK),
         "token": _TOKEN,
-        "agent_port": names.AGENT_PORT,
-        "container": names.TRAINER_CONTAINER,
         "command": _command(job),
         "args": _args(job),
         "env": env,
-        "user_env": spec.env,
-        "env_from": [source.to_json() for source in spec.env_from],
-        "image_pull_secrets": [ref.to_json() for ref in spec.image_pull_secrets or []],
-        "resources": spec.resources,
         "container_security": _CONTAINER_SECURITY,
         "volume_mounts": mounts,
         "volumes": volumes,
@@ -355,9 +307,8 @@ def _environment(job: DDPJob) -> dict[str, str]:
     if cpus := (spec.resources.limits or {}).get("cpu"):
         env["OMP_NUM_THREADS"] = str(max(1, int(quantity_value(cpus) / nproc)))
     if not spec.gpus:
-        env["ACCELERATE_USE_CPU"] = (
-            "true"  # without it accelerate leaves every process alone, silently
-        )
+        # Without it accelerate leaves every process alone, silently.
+        env["ACCELERATE_USE_CPU"] = "true"
     env |= {
         # torchrun reads these and ignores the next four.
         "PET_NNODES": str(spec.nnodes),
