@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema
 
 from ddpjob.api import expressions
 from ddpjob.api.base import Model, Rule
-from ddpjob.api.messages import show
+from ddpjob.api.messages import misfit
 from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
 
@@ -142,6 +142,9 @@ class FailurePolicy(Model):
         return tuple(rule.on_message_pattern for rule in self.rules if rule.on_message_pattern)
 
 
+_RULES = "spec.failurePolicy.rules"
+
+
 def broken_expressions(policy: FailurePolicy) -> list[InvalidJob]:
     """Return an InvalidJob for each broken expression of the rules.
 
@@ -150,7 +153,7 @@ def broken_expressions(policy: FailurePolicy) -> list[InvalidJob]:
     places = [place for place, rule in enumerate(policy.rules) if rule.on_message_pattern]
     texts = policy.message_patterns()
     return [
-        _misfit(f"[{places[position]}].onMessagePattern", rule, texts[position])
+        misfit(f"{_RULES}[{places[position]}].onMessagePattern", rule, texts[position])
         for position, rule in expressions.broken(texts)
     ]
 
@@ -164,9 +167,5 @@ def fits_nothing(policy: FailurePolicy) -> Iterator[InvalidJob]:
         ):
             for position, value in enumerate(values or ()):
                 if value not in known:
-                    path, words = f"[{place}].{field}[{position}]", ", ".join(known)
-                    yield _misfit(path, f"must be one of {words}", value)
-
-
-def _misfit(path: str, rule: str, value: object) -> InvalidJob:
-    return InvalidJob(f"spec.failurePolicy.rules{path}", f"{rule}, got {show(value)}", value)
+                    path, words = f"{_RULES}[{place}].{field}[{position}]", ", ".join(known)
+                    yield misfit(path, f"must be one of {words}", value)

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from ddpjob.api.base import NAMESPACE, Model, Rule, keeps
 from ddpjob.api.failure_policy import broken_expressions, fits_nothing
-from ddpjob.api.messages import explain, show
+from ddpjob.api.messages import explain, misfit
 from ddpjob.api.spec import MAX_OVERLAY_BYTES, MAX_SPEC_BYTES, Spec
 from ddpjob.api.status import Status, read_status
 from ddpjob.errors import InvalidJob
@@ -105,7 +105,7 @@ def validate(obj: Any) -> list[InvalidJob]:
     checked once all fields of their object are right.
     """
     if not isinstance(obj, Mapping):
-        return [InvalidJob("(file)", f"must be a DDPJob object, got {show(obj)}", obj)]
+        return [misfit("(file)", "must be a DDPJob object", obj)]
     # All other checks take longer for larger objects, so they come after the checks of the size.
     if problems := list(oversize(obj)) or list(_too_deep(obj)):
         return problems
@@ -155,10 +155,10 @@ def _larger(path: str, part: Any, most: int, what: str) -> Iterator[InvalidJob]:
         size = len(orjson.dumps(part))
     except orjson.JSONEncodeError as error:
         if not is_deep(part):  # the next check finds deep parts
-            yield InvalidJob(path, f"must be JSON ({error}), got {show(part)}", part)
+            yield misfit(path, f"must be JSON ({error})", part)
         return
     if size > most:
-        yield InvalidJob(path, f"must be at most {most} {what}, is {size}, got {show(part)}", part)
+        yield misfit(path, f"must be at most {most} {what}, is {size}", part)
 
 
 def _too_deep(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:

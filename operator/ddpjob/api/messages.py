@@ -62,15 +62,15 @@ def _problems(model: type[Model], detail: ErrorDetails) -> Iterator[InvalidJob]:
         yield InvalidJob(path, "is required")
     elif detail["type"] == "extra_forbidden":
         *place, name = detail["loc"]
-        yield _problem(path, _unknown_field(str(name), _fields_at(model, place)), value)
+        yield misfit(path, _unknown_field(str(name), _fields_at(model, place)), value)
     elif detail["type"] == "rules":
         yield from (_broken_problem(path, broken, value) for broken in context["broken"])
     elif detail["type"] == "string_pattern_mismatch":
         pattern = context["pattern"]
-        yield _problem(path, PATTERNS.get(pattern, f"must match {pattern}"), value)
+        yield misfit(path, PATTERNS.get(pattern, f"must match {pattern}"), value)
     else:
         words = _RULES.get(detail["type"])
-        yield _problem(path, words.format(**context) if words else detail["msg"], value)
+        yield misfit(path, words.format(**context) if words else detail["msg"], value)
 
 
 def _unknown_field(name: str, known: Collection[str]) -> str:
@@ -97,11 +97,12 @@ def _broken_problem(path: str, broken: Broken, value: Any) -> InvalidJob:
     where = path + (broken.field if broken.field[:1] in ".[" else f".{broken.field}")
     given = part_at(value, broken.field)
     if given is None and broken.default is not None:
-        return _problem(where, broken.rule, broken.default, " (the default)")
-    return _problem(where, broken.rule, given)
+        return misfit(where, broken.rule, broken.default, " (the default)")
+    return misfit(where, broken.rule, given)
 
 
-def _problem(path: str, rule: str, value: Any, note: str = "") -> InvalidJob:
+def misfit(path: str, rule: str, value: Any, note: str = "") -> InvalidJob:
+    """Return the InvalidJob for a rule that the value at `path` breaks, with the value."""
     return InvalidJob(path, f"{rule}, got {show(value, path)}{note}", value)
 
 

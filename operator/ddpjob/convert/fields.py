@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ddpjob.api.messages import show
+from ddpjob.api.messages import misfit, show
 from ddpjob.errors import MAX_PATH, MAX_RULE, InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.text import printable
@@ -90,8 +90,7 @@ class Fields:
 
     def __init__(self, value: Any, path: str, notes: Notes) -> None:
         if not isinstance(value, Mapping):
-            rule = f"must be an object, got {show(value, path)}"
-            raise InvalidJob(path or "(object)", rule, value)
+            raise misfit(path or "(object)", "must be an object", value)
         self.path, self.notes = path, notes
         self._left = dict(value)
         self._parts: dict[str, Fields] = {}
@@ -102,8 +101,7 @@ class Fields:
 
     def error(self, name: str, rule: str, value: Any = None) -> InvalidJob:
         """Return the error that the field `name` breaks this rule."""
-        path = self.where(name)
-        return InvalidJob(path, f"{rule}, got {show(value, path)}", value)
+        return misfit(self.where(name), rule, value)
 
     def __iter__(self) -> Iterator[str]:
         """Return an iterator over the names of the fields that nobody has taken."""

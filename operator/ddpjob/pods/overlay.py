@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.api.base import below, called
-from ddpjob.api.messages import show
+from ddpjob.api.messages import misfit, show
 from ddpjob.api.podtypes import is_reserved
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
@@ -119,9 +119,12 @@ def merge(base: Any, patch: Any, field: str = "") -> Any:
         merged = {name: merge(base.get(name), value, name) for name, value in patch.items()}
         return {**base, **merged}
     key = MERGE_KEYS.get(field)
-    if key and is_keyed(base, key) and is_keyed(patch, key):
-        return _merge_list(base, patch, key)
-    return patch
+    if not (key and is_keyed(base, key) and is_keyed(patch, key)):
+        return patch
+    items = {item[key]: item for item in base}
+    for item in patch:
+        items[item[key]] = merge(items.get(item[key]), item)
+    return list(items.values())
 
 
 def is_keyed(value: Any, key: str) -> bool:
@@ -129,14 +132,6 @@ def is_keyed(value: Any, key: str) -> bool:
     return isinstance(value, list) and all(
         isinstance(item, Mapping) and isinstance(item.get(key), str | int) for item in value
     )
-
-
-def _merge_list(base: list[Any], patch: list[Any], key: str) -> list[Any]:
-    items = {item.get(key): item for item in base}
-    for item in patch:
-        name = item.get(key)
-        items[name] = merge(items.get(name), item)
-    return list(items.values())
 
 
 def misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
@@ -162,17 +157,17 @@ def misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
         for key, text in metadata.get(kind, {}).items():
             where = f"{path}.metadata.{kind}{called(key)}"
             if not isinstance(text, str):
-                yield InvalidJob(where, f"must be a text, got {show(text)}", text)
+                yield misfit(where, "must be a text", text)
             elif is_own_label(key):
                 yield InvalidJob(where, "is set by ddpjob", text)
     if spec.get("runtimeClassName") == "":  # the API server answers 500, as if it were overloaded
-        yield InvalidJob(f"{path}.spec.runtimeClassName", "must not be empty, got ''", "")
+        yield misfit(f"{path}.spec.runtimeClassName", "must not be empty", "")
     if "ephemeralContainers" in spec:
         yield InvalidJob(f"{path}.spec.ephemeralContainers", "cannot be set on new pods")
     for position, volume in enumerate(spec.get("volumes", [])):
         if (name := volume["name"]).startswith("ddpjob-"):
-            rule = f"names that begin with ddpjob- are reserved, got {show(name)}"
-            yield InvalidJob(f"{path}.spec.volumes[{position}].name", rule, name)
+            where = f"{path}.spec.volumes[{position}].name"
+            yield misfit(where, "names that begin with ddpjob- are reserved", name)
 
 
 def misshapen(value: Any, path: str, shape: Any = _POD, key: str = "") -> Iterator[InvalidJob]:
@@ -184,7 +179,7 @@ def misshapen(value: Any, path: str, shape: Any = _POD, key: str = "") -> Iterat
     if not isinstance(value, kind) or isinstance(value, bool) or key and key not in value:
         words = {dict: f"an object with {key}" if key else "an object", list: "a list"}
         what = words.get(kind, "an integer" if kind is int else "a text")
-        yield InvalidJob(path, f"must be {what}, got {show(value, path)}", value)
+        yield misfit(path, f"must be {what}", value)
     elif isinstance(shape, list):
         field = path.rpartition(".")[2]
         for position, item in enumerate(value):

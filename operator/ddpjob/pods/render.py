@@ -24,7 +24,7 @@ import orjson
 from ddpjob import names
 from ddpjob.api import DDPJob, Master
 from ddpjob.api.base import Model, called, quantity_value
-from ddpjob.api.messages import show
+from ddpjob.api.messages import misfit
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.pods import code, overlay
@@ -479,4 +479,4 @@ def _unmounted(pod: Body) -> Iterator[InvalidJob]:
                     path = f"spec.volumeMounts{called(str(mount.get('mountPath')))}.name"
                     if container["name"] != names.TRAINER_CONTAINER:
                         path = f"spec.template.spec.{kind}[{position}].volumeMounts"
-                    yield InvalidJob(path, f"no volume has the name, got {show(name)}", name)
+                    yield misfit(path, "no volume has the name", name)
