@@ -66,7 +66,6 @@ REPLICATED_JOB: Table = {
 OTHER_JOB: Table = {"*": Dropped("a DDPJob has no such job")}
 
 _NAMED = Dropped("ddpjob names the pods, so that the ranks find each other")
-_WATCHED = Dropped("ddpjob restarts the ranks and keeps their last words")
 POD: Table = {
     "hostname": _NAMED,
     "hostnameOverride": _NAMED,
@@ -76,9 +75,7 @@ POD: Table = {
     "activeDeadlineSeconds": Dropped("is a field of the job"),
     "ephemeralContainers": Dropped("cannot be set on new pods"),
 }
-TRAINER: Table = {
-    "restartPolicy": _WATCHED,
-    "restartPolicyRules": _WATCHED,
-    "terminationMessagePath": _WATCHED,
-    "terminationMessagePolicy": _WATCHED,
-}
+TRAINER: Table = dict.fromkeys(
+    ("restartPolicy", "restartPolicyRules", "terminationMessagePath", "terminationMessagePolicy"),
+    Dropped("ddpjob restarts the ranks and keeps their last words"),
+)
