@@ -18,16 +18,12 @@ from ddpjob.api.values import (
     ConditionType,
     Count,
     Entry,
-    ExceptionType,
-    ExitCode,
     Message,
-    MetricName,
     Name,
     NodeCount,
     Number,
     Point,
-    Rank,
-    Signal,
+    ShortName,
     Stamp,
     Step,
     Traceback,
@@ -100,7 +96,7 @@ class Nodes(Model):
 class Metric(Model):
     """A metric is one of the numbers that the script itself reports."""
 
-    name: MetricName
+    name: ShortName
     """`name` is the name that the script gave to the metric."""
     value: Number
     """`value` is a string, because it may be NaN or infinite."""
@@ -148,18 +144,18 @@ class _Round(Model):
     """`attempt` is the number of the attempt."""
     round: Count = 0
     """`round` is the number of the round in the attempt."""
-    rank: Rank | None = None
+    rank: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """`rank` is the global rank of the process. It is absent if a pod of several processes failed
     as a whole, such as by an eviction, or if its agent does not know which of them failed."""
     pod: Name | None = None
     """`pod` is the name of the pod that failed."""
     node: Name | None = None
     """`node` is the name of the Kubernetes node on which the pod ran."""
-    exit_code: ExitCode | None = None
+    exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     """`exitCode` is the worker's own exit code."""
-    signal: Signal | None = None
+    signal: ShortName | None = None
     """`signal` is the name of the signal that ended the worker, such as SIGKILL."""
-    exception: ExceptionType | None = None
+    exception: Name | None = None
     """`exception` is the type of the uncaught exception."""
 
 

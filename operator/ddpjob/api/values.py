@@ -21,8 +21,6 @@ MAX_POINTS = 64
 MAX_TRACEBACK = 2048
 # Bytes of a message in `history`.
 MAX_ENTRY = 512
-# Characters of a name of a pod or node.
-MAX_NAME = 253
 # JSON readers keep integers exact up to here.
 _EXACT = 2**53 - 1
 NUMBER = r"^(nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]{2,3})?)$"
@@ -62,10 +60,11 @@ def _point(value: Any) -> list[int | float]:
 # A reason of a pod, of Kubernetes or of a webhook. It may quote anybody.
 Words = Annotated[str, Field(max_length=1024), _printable(1024)]
 Message = Annotated[str, Field(max_length=4096), _printable(4096)]
-# A name of a pod or node that anybody may have written into the status.
-Name = Annotated[str, Field(max_length=MAX_NAME), _printable(MAX_NAME)]
+# A name of a pod, a node or an exception that anybody may have written into the status.
+Name = Annotated[str, Field(max_length=253), _printable(253)]
 ConditionType = Annotated[str, Field(max_length=316), _printable(316)]
-MetricName = Annotated[str, Field(max_length=63), _printable(63)]
+# A name of a metric or of a signal.
+ShortName = Annotated[str, Field(max_length=63), _printable(63)]
 # The same shorter: a column of `kubectl get`, and the message of an entry of the history.
 Column = Annotated[str, Field(max_length=MAX_COLUMN), _printable(MAX_COLUMN)]
 Entry = Annotated[str, Field(max_length=MAX_ENTRY), _printable(MAX_ENTRY, printable_bytes)]
@@ -83,13 +82,9 @@ Stamp = Annotated[
 Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_whole_number)]
 Step = Annotated[int, Field(ge=0, le=_EXACT)]
 AttemptNumber = Annotated[int, Field(ge=0, le=names.MAX_ATTEMPT)]
-Rank = Annotated[int, Field(ge=0, le=2**31 - 1)]
 NodeCount = Annotated[int, Field(ge=0, le=MAX_NNODES)]
 # A number that may be NaN or infinite. JSON has no such numbers, so it is a string.
 Number = Annotated[str, Field(max_length=32, pattern=NUMBER)]
-ExitCode = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
-Signal = Annotated[str, Field(max_length=63), _printable(63)]
-ExceptionType = Annotated[str, Field(max_length=253), _printable(253)]
 # Step, loss, and samples per second if they are known. A union of lists would have errors at
 # places that the value does not have.
 Point = Annotated[
