@@ -6,7 +6,6 @@ number of instructions.
 """
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +21,7 @@ _MEMORY = 256 * 1024
 _SHARED = "in all expressions of a job together"
 _LARGE = f"must be smaller: RE2 may make at most {MAX_PROGRAM} instructions {_SHARED}"
 _CLASSES = f"must have fewer Unicode classes: at most {MAX_CLASSES} of \\p and \\P {_SHARED}"
+SHARED = (_LARGE, _CLASSES)
 
 
 # One entry holds one job's expressions, for all failures of one decision: 8 MiB at most.
@@ -29,7 +29,8 @@ _CLASSES = f"must have fewer Unicode classes: at most {MAX_CLASSES} of \\p and \
 def compile_all(texts: tuple[str, ...]) -> tuple[Any, ...]:
     """Return each expression compiled, or the rule that it breaks, as a str.
 
-    The first expression that is too large is not compiled, and neither are those after it.
+    The first expression that is too large is not compiled, and neither are those after it: they
+    break a rule of SHARED.
     """
     options = re2.Options()
     options.log_errors = False
@@ -47,15 +48,6 @@ def compile_all(texts: tuple[str, ...]) -> tuple[Any, ...]:
             instructions += size
             found.append(_LARGE if instructions > MAX_PROGRAM else compiled)
     return tuple(found)
-
-
-def broken(texts: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Yield (position, rule) of each expression that is not RE2, and of the first too large one."""
-    for position, found in enumerate(compile_all(texts)):
-        if isinstance(found, str):
-            yield position, found
-            if found in (_LARGE, _CLASSES):
-                return
 
 
 def _compile(text: str, options: Any) -> tuple[Any, int]:

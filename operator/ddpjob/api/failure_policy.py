@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from ddpjob.api import expressions
 from ddpjob.api.base import Model, Rule
+from ddpjob.api.expressions import SHARED, compile_all
 from ddpjob.api.messages import misfit
 from ddpjob.errors import InvalidJob
 from ddpjob.ranks import MAX_WORLD_SIZE
@@ -146,16 +146,19 @@ _RULES = "spec.failurePolicy.rules"
 
 
 def broken_expressions(policy: FailurePolicy) -> list[InvalidJob]:
-    """Return an InvalidJob for each broken expression of the rules.
+    """Return an InvalidJob for each expression that is not RE2, and for the first too large one.
 
     This is no part of parsing, because it compiles the expressions.
     """
     places = [place for place, rule in enumerate(policy.rules) if rule.on_message_pattern]
     texts = policy.message_patterns()
-    return [
-        misfit(f"{_RULES}[{places[position]}].onMessagePattern", rule, texts[position])
-        for position, rule in expressions.broken(texts)
-    ]
+    problems: list[InvalidJob] = []
+    for place, text, found in zip(places, texts, compile_all(texts), strict=True):
+        if isinstance(found, str):
+            problems.append(misfit(f"{_RULES}[{place}].onMessagePattern", found, text))
+        if found in SHARED:
+            break
+    return problems
 
 
 def fits_nothing(policy: FailurePolicy) -> Iterator[InvalidJob]:
