@@ -74,9 +74,8 @@ Traceback = Annotated[
 # A time as `times.timestamp` writes it.
 Stamp = Annotated[
     str,
-    Field(max_length=20, pattern=STAMP),
+    Field(max_length=20, pattern=STAMP, json_schema_extra={"format": "date-time"}),
     AfterValidator(_time),
-    WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 20, "pattern": STAMP}),
 ]
 # A number that the operator reads and raises.
 Count = Annotated[int, Field(ge=0, le=_EXACT), BeforeValidator(_whole_number)]
