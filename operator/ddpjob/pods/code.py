@@ -1,7 +1,7 @@
 """What pods have for `spec.code`: the archive, the folder of the code, variables. Pure."""
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpjob import names
 from ddpjob.api.code import Code
@@ -18,9 +18,8 @@ FIELDS |= {
 
 def variables(code: Code) -> dict[str, str]:
     """Return the variables by which the agent finds the archive, and the ranks their folder."""
-    files = [f"{name}/{names.ARCHIVE_KEY}" for name in code.config_maps or ()]
-    if code.path:
-        files = [code.path]
+    parts = [f"{name}/{names.ARCHIVE_KEY}" for name in code.config_maps or ()]
+    files = [code.path] if code.path else parts
     return {
         "DDPJOB_CODE_DIR": code.mount_path,
         "DDPJOB_CODE_PARTS": ":".join(f"{names.ARCHIVE_DIR}/{file}" for file in files),
@@ -54,12 +53,11 @@ def _claim(volume: Body) -> str:
     return str((volume.get("persistentVolumeClaim") or {}).get("claimName") or "")
 
 
-def check_mounts(code: Code, mounts: Iterable[Body]) -> None:
-    """Raise InvalidJob if a volume is mounted below the folder of the code, which is emptied."""
+def misplaced(code: Code, mounts: Iterable[Body]) -> Iterator[InvalidJob]:
+    """Yield an InvalidJob for each mount below the folder of the code, which is emptied."""
     for mount in mounts:
         path = mount["mountPath"]
         if posixpath.normpath("/" + path.lstrip("/")).startswith(f"{code.mount_path}/"):
             where = f"spec.template.spec.containers[{names.TRAINER_CONTAINER}].volumeMounts[{path}]"
-            raise InvalidJob(
-                where, "lies in spec.code.mountPath, which is emptied before each start"
-            )
+            rule = "lies in spec.code.mountPath, which is emptied before each start"
+            yield InvalidJob(where, rule)

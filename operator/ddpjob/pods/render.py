@@ -183,12 +183,10 @@ def _pod(
     _secure(pod)
     _mount_tmp(pod)
     if job.spec.code:
-        code.check_mounts(job.spec.code, overlay.trainer(pod)["volumeMounts"])
+        found += code.misplaced(job.spec.code, overlay.trainer(pod)["volumeMounts"])
     _leave_lost_nodes(pod)
-    try:
-        _avoid(pod, job.status.avoided_nodes, [node.name for node in job.status.silent_nodes])
-    except InvalidJob as problem:
-        found.append(problem)
+    silent = [node.name for node in job.status.silent_nodes]
+    found += _avoid(pod, job.status.avoided_nodes, silent)
     found += [_at_its_source(job, problem) for problem in refusals(pod, policy)]
     return pod, found
 
@@ -420,8 +418,8 @@ def _tolerates(toleration: Body, key: str) -> bool:
     return effect == "NoExecute" and toleration.get("key", key) in (key, "")
 
 
-def _avoid(pod: Body, nodes: Sequence[str], silent: Sequence[str]) -> None:
-    """Keep the pod off these nodes, whatever else it asks of its node.
+def _avoid(pod: Body, nodes: Sequence[str], silent: Sequence[str]) -> list[InvalidJob]:
+    """Keep the pod off these nodes, whatever else it asks of its node, or return why it cannot.
 
     It keeps off silent nodes where it can: no job is refused for their sake.
     """
@@ -433,11 +431,11 @@ def _avoid(pod: Body, nodes: Sequence[str], silent: Sequence[str]) -> None:
     few = len(given) <= MAX_TERMS
     every = dict.fromkeys([*nodes, *(silent if few else ())])
     if not every:
-        return
+        return []
     if not few:  # each gets all nodes: thousands of them make a pod of megabytes
         where = "spec.template.spec.affinity.nodeAffinity"
         rule = f"must have at most {MAX_TERMS} nodeSelectorTerms to keep off {len(nodes)} nodes"
-        raise InvalidJob(where, f"{rule}, has {len(given)}")
+        return [InvalidJob(where, f"{rule}, has {len(given)}")]
     off = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in every]
     terms = [{**term, "matchFields": [*(term.get("matchFields") or []), *off]} for term in given]
     node_affinity = {
@@ -445,6 +443,7 @@ def _avoid(pod: Body, nodes: Sequence[str], silent: Sequence[str]) -> None:
         "requiredDuringSchedulingIgnoredDuringExecution": {**required, "nodeSelectorTerms": terms},
     }
     pod["spec"]["affinity"] = {**wish, "nodeAffinity": node_affinity}
+    return []
 
 
 def _secure(pod: Body) -> None:
