@@ -230,8 +230,8 @@ def owner_of(job: DDPJob) -> Body:
 
 
 def _render(template: str, job: DDPJob, **values: Any) -> Body:
-    common = {"labels": labels_of(job) | values.pop("labels", {}), "owner": owner_of(job)}
-    text = _templates().get_template(template).render(job=job, **common, **values)
+    common = {"job": job, "labels": labels_of(job), "owner": owner_of(job)}
+    text = _templates().get_template(template).render(common | values)
     body: Body = orjson.loads(text)
     return body
 
@@ -243,7 +243,7 @@ def _pod_values(job: DDPJob, agent: Agent) -> Body:
     volumes, mounts = _volumes(job, agent)
     return {
         "pod_name": names.pod_name(job.name, job.status.attempt, _RANK),
-        "labels": pod_labels(job.status.attempt, _RANK),
+        "labels": labels_of(job) | pod_labels(job.status.attempt, _RANK),
         "token": _TOKEN,
         "command": _command(job),
         "args": _args(job),
@@ -339,27 +339,19 @@ def _environment(job: DDPJob) -> dict[str, str]:
         "DDPJOB_GRACE_SECONDS": str(spec.termination_grace_period_seconds),
         "DDPJOB_TERMINATION_LOG": names.TERMINATION_LOG,
     }
-    if nproc == 1:
-        env["LOCAL_RANK"] = "0"
-    if spec.success_policy != "All":
-        env["DDPJOB_SUCCESS_POLICY"] = spec.success_policy
-    if _waits(job):
-        env["DDPJOB_RESTART"] = "InPlace"
-    if not spec.warm_start.enabled:
-        env["DDPJOB_WARM_START"] = "0"
-    if spec.warm_start.modules:
-        env["DDPJOB_WARM_MODULES"] = ",".join(spec.warm_start.modules)
-    if spec.hang_timeout_seconds:
-        env["DDPJOB_HANG_SECONDS"] = str(spec.hang_timeout_seconds)
-    if timeout := _node_timeout(job):
-        env["DDPJOB_NODE_TIMEOUT"] = str(timeout)
-    if spec.checkpoint:
-        env["DDPJOB_CHECKPOINT_DIR"] = spec.checkpoint.mount_path
-    if spec.data:
-        env["DDPJOB_DATA_DIR"] = spec.data.mount_path
-    if spec.code:
-        env |= code.variables(spec.code)
-    return env
+    optional = {
+        "LOCAL_RANK": "0" if nproc == 1 else None,
+        "DDPJOB_SUCCESS_POLICY": None if spec.success_policy == "All" else spec.success_policy,
+        "DDPJOB_RESTART": "InPlace" if _waits(job) else None,
+        "DDPJOB_WARM_START": None if spec.warm_start.enabled else "0",
+        "DDPJOB_WARM_MODULES": ",".join(spec.warm_start.modules),
+        "DDPJOB_HANG_SECONDS": spec.hang_timeout_seconds,
+        "DDPJOB_NODE_TIMEOUT": _node_timeout(job),
+        "DDPJOB_CHECKPOINT_DIR": spec.checkpoint and spec.checkpoint.mount_path,
+        "DDPJOB_DATA_DIR": spec.data and spec.data.mount_path,
+    }
+    env |= {name: str(value) for name, value in optional.items() if value}
+    return env | (code.variables(spec.code) if spec.code else {})
 
 
 def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
