@@ -26,7 +26,6 @@ _RULES = {
     "list_type": "must be a list",
     "dict_type": "must be an object",
     "model_type": "must be an object",
-    "model_attributes_type": "must be an object",
 }
 
 

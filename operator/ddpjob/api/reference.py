@@ -36,9 +36,8 @@ def markdown() -> str:
         )
         parts += _rows(schema["properties"][section], section)
         parts.append("\n")
-    rules = [*_rules(schema, "")]
     parts.append("## Rules over several fields\n\n")
-    parts += [f"- `{path or 'object'}`: {message}\n" for path, message in rules]
+    parts += [f"- `{path or 'object'}`: {message}\n" for path, message in _rules(schema, "")]
     return "".join(parts)
 
 
