@@ -13,10 +13,7 @@ from ddpjob.ranks import MAX_WORLD_SIZE
 
 
 class BackoffSeconds(Model):
-    """`backoffSeconds` are the pauses before restarts in a row.
-
-    There is no pause, then `first`, then twice `first`, and so on up to `cap`.
-    """
+    """`backoffSeconds` are the pauses before restarts in a row."""
 
     first: Annotated[int, Field(ge=0, le=3600)] = 10
     """`first` is the pause in seconds before the second restart in a row, if new pods are created.
@@ -112,10 +109,7 @@ class FailureRule(Model):
 
 
 class FailurePolicy(Model):
-    """`failurePolicy` decides what happens when a rank fails.
-
-    By default the whole group restarts as a new attempt.
-    """
+    """`failurePolicy` decides what happens when a rank fails."""
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
     """`maxRestarts` is the number of counted failures that are followed by a restart. The next

@@ -157,10 +157,7 @@ class Data(Model):
 
 
 class NetworkPolicy(Model):
-    """`networkPolicy` describes the NetworkPolicy of the job's pods.
-
-    Rendezvous and collectives have no authentication, so whoever reaches them can join the group.
-    """
+    """`networkPolicy` describes the NetworkPolicy of the job's pods."""
 
     enabled: bool = True
     """`enabled` creates a NetworkPolicy for the job's pods. It lets in the job's own pods on all
