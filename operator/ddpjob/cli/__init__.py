@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ddpjob.cli.exits import report, report_unforeseen
 from ddpjob.cli.job_options import ProgramCommand
+from ddpjob.cli.options import spread
 from ddpjob.cli.output import close, escape_the_unknown, note, say
 from ddpjob.errors import DDPJobError
 from ddpjob.text import configure
@@ -105,7 +106,7 @@ def load(verb: str | None) -> Any:
     """Import the module of a verb, and return its command."""
     function = getattr(import_module(f"ddpjob.cli.{verb}"), str(verb))
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(verb, cls=ProgramCommand if verb in WITH_PROGRAM else None)(function)
+    alone.command(verb, cls=ProgramCommand if verb in WITH_PROGRAM else None)(spread(function))
     return typer.main.get_command(alone)
 
 

@@ -6,15 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from ddpjob.cli.exits import Exit, detaching
-from ddpjob.cli.options import (
-    Context,
-    Kubeconfig,
-    Namespace,
-    Place,
-    bad,
-    complete_names,
-    plain_name,
-)
+from ddpjob.cli.options import Place, bad, complete_names, plain_name
 from ddpjob.cli.output import note, say, show_jobs
 from ddpjob.client.job import Job
 
@@ -22,6 +14,7 @@ STDIN, STDERR = 0, 2
 
 
 def delete(
+    place: Place,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME", help="Jobs.", autocompletion=complete_names),
@@ -40,9 +33,6 @@ def delete(
         Literal["name"] | None,
         typer.Option("--output", "-o", help="name: print the jobs by kind and name."),
     ] = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Delete jobs, with their pods and logs. Checkpoints in volumes stay.
 
@@ -51,7 +41,7 @@ def delete(
     """
     if bool(names) == bool(labels):
         raise bad("give the NAMEs of jobs or --selector, one of the two")
-    client = Place(namespace, context, kubeconfig).client()
+    client = place.client()
     jobs: list[Job]
     if names:
         jobs = [client.job(name) for name in dict.fromkeys(map(plain_name, names))]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
+from ddpjob.cli.options import Name, Place, find
 from ddpjob.cli.output import Record, document, note, say
 from ddpjob.cli.table import lines
 from ddpjob.client import description
@@ -28,14 +28,11 @@ Found = Mapping[str, Any]
 
 
 def describe(
+    place: Place,
     name: Name = None,
     output: Annotated[Record, typer.Option("--output", "-o", help="text or json.")] = "text",
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Describe a job: how it is and why, its attempts, what failed first, and what to do next."""
-    place = Place(namespace, context, kubeconfig)
     job = find(place.client(), name)
     found = description.describe(job, _events(job), now=time.time(), flags=place.flags)
     if output == "json":

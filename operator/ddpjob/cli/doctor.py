@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
+from ddpjob.cli.options import Place
 from ddpjob.cli.output import Record, document, say
 from ddpjob.client.doctor import Check, Level, Part, checks
 
@@ -20,13 +20,11 @@ CODES = {
 
 
 def doctor(
+    place: Place,
     admin: Annotated[bool, typer.Option("--admin", help="Check the installation too.")] = False,
-    namespace: Namespace = None,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
     ] = "text",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Check login, API, operator, rights and free GPUs, and say what to do about each gap.
 
@@ -35,7 +33,7 @@ def doctor(
     or a right, and 5 if --admin finds a fault of the installation; the first check that fails
     decides. Nothing is created: the API server is asked to check a job, and stores none.
     """
-    connection = Place(namespace, context, kubeconfig).client().connection
+    connection = place.client().connection
     found: list[Check] = []
     for check in checks(connection, admin=admin):
         found.append(check)

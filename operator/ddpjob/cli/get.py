@@ -13,15 +13,7 @@ from rich.live import Live
 
 from ddpjob import why
 from ddpjob.cli.exits import detaching
-from ddpjob.cli.options import (
-    Context,
-    Kubeconfig,
-    Namespace,
-    Place,
-    bad,
-    complete_names,
-    plain_name,
-)
+from ddpjob.cli.options import Place, bad, complete_names, plain_name
 from ddpjob.cli.output import Output, as_text, document, note, say, show_jobs
 from ddpjob.cli.table import Screen, line, show, styled, widths
 from ddpjob.client.client import Client, is_selected
@@ -58,11 +50,11 @@ def _states(text: str | None) -> str | None:
 
 
 def get(
+    place: Place,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME", help="Jobs. By default all.", autocompletion=complete_names),
     ] = None,
-    namespace: Namespace = None,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
     ] = False,
@@ -84,8 +76,6 @@ def get(
             help="table, wide, name, or the objects as stored: json, yaml.",
         ),
     ] = "table",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show jobs: state, progress, and why one is not running.
 
@@ -96,7 +86,7 @@ def get(
     if names and (all_namespaces or labels or state or mine):
         raise bad("NAMES stand alone: without -A, -l, --state and --mine")
     chosen = list(map(plain_name, names or ()))
-    client = Place(namespace, context, kubeconfig).client()
+    client = place.client()
     listing = Listing(client, chosen, all_namespaces, labels, state, mine, sort, output)
     if not watch:
         listing.print()

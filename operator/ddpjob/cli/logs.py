@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.exits import Exit, detached, ended
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, bad, find, seconds
+from ddpjob.cli.options import Name, Place, bad, find, seconds
 from ddpjob.cli.output import Format, coloured, note, raw, say
 from ddpjob.cli.table import Screen
 from ddpjob.client.follow import Logs, Query, check_is_there, choices, select
@@ -29,6 +29,7 @@ COLOURS = (36, 33, 32, 35, 34, 96)
 
 
 def logs(
+    place: Place,
     name: Name = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends, over restarts.")
@@ -74,9 +75,6 @@ def logs(
     max_streams: Annotated[
         int, typer.Option(min=1, max=1024, help="The most pods that are read at once.")
     ] = 64,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Print what the ranks have printed: rank 0, or the one that failed first.
 
@@ -106,7 +104,7 @@ def logs(
     )
     again = shlex.join(sys.argv[1:])
     shown = Shown(query, wanted, output, timestamps=timestamps, again=again)
-    raise typer.Exit(print_logs(Place(namespace, context, kubeconfig), name, shown))
+    raise typer.Exit(print_logs(place, name, shown))
 
 
 @dataclass(frozen=True)

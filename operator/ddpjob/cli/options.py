@@ -1,10 +1,13 @@
 """What the commands that talk to a cluster share: options, and the client that they lead to."""
 
+import inspect
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
@@ -23,11 +26,39 @@ _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([dhms])", re.ASCII)
 
 
+def spread(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function of a verb with options in place of its dataclasses.
+
+    These are the fields of the dataclass that are annotated as options. They come last.
+    """
+    own, spreads = list[inspect.Parameter](), list[inspect.Parameter]()
+    groups = dict[str, tuple[type, list[str]]]()
+    for parameter in inspect.signature(function).parameters.values():
+        kind = parameter.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
+            found = inspect.signature(kind).parameters.values()
+            options = [each for each in found if get_origin(each.annotation) is Annotated]
+            groups[parameter.name] = kind, [each.name for each in options]
+            spreads += options
+        else:
+            own.append(parameter)
+
+    @wraps(function)
+    def verb(**given: Any) -> None:
+        for name, (kind, options) in groups.items():
+            given[name] = kind(**{option: given.pop(option) for option in options})
+        function(**given)
+
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *spreads)]
+    verb.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return verb
+
+
 def complete_names(ctx: Any, incomplete: str) -> list[str]:
     """Return the names of jobs for the shell; none where the cluster does not answer."""
-    params = getattr(ctx, "params", {})
     try:
-        client = Place.of(params).client(notes=False)
+        place = Place(**{each.name: ctx.params.get(each.name) for each in fields(Place)})
+        client = place.client(notes=False)
         client.connection.connect_seconds = TAB_SECONDS
         jobs = client.jobs()
     except Exception:  # a TAB must not print a traceback into the line that is typed
@@ -35,24 +66,6 @@ def complete_names(ctx: Any, incomplete: str) -> list[str]:
     return [job.name for job in jobs if job.name.startswith(incomplete)]
 
 
-Namespace = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
-        help="Namespace. By default it is that of the context.",
-    ),
-]
-Context = Annotated[
-    str | None,
-    typer.Option(help="Context of the kubeconfig. By default it is the current one."),
-]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(
-        help="Kubeconfig file. By default it is $KUBECONFIG or ~/.kube/config.",
-    ),
-]
 Name = Annotated[
     str | None,
     typer.Argument(
@@ -102,14 +115,18 @@ Printed = Annotated[
 class Place:
     """Which cluster, and which namespace of it."""
 
-    namespace: str | None = None
-    context: str | None = None
-    kubeconfig: Path | None = None
-
-    @classmethod
-    def of(cls, params: dict[str, Any]) -> "Place":
-        """Return the place that a command's parameters name."""
-        return cls(params.get("namespace"), params.get("context"), params.get("kubeconfig"))
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace. By default it is that of the context."),
+    ] = None
+    context: Annotated[
+        str | None,
+        typer.Option(help="Context of the kubeconfig. By default it is the current one."),
+    ] = None
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Kubeconfig file. By default it is $KUBECONFIG or ~/.kube/config."),
+    ] = None
 
     @property
     def flags(self) -> str:

@@ -8,11 +8,12 @@ import typer
 
 from ddpjob import plot as plots
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, bad, find
+from ddpjob.cli.options import Name, Place, bad, find
 from ddpjob.cli.output import say
 
 
 def plot(
+    place: Place,
     name: Name = None,
     file: Annotated[
         typer.FileText | None,
@@ -28,9 +29,6 @@ def plot(
     ] = None,
     metric: Annotated[plots.Metric, typer.Option(help="What is plotted.")] = "loss",
     log: Annotated[bool, typer.Option("--log", help="With a logarithmic axis.")] = False,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Plot a training's loss by step, with its restarts.
 
@@ -45,7 +43,7 @@ def plot(
         if unread:
             say(f"{title}: lines left out that are no JSON object with a step: {unread}", err=True)
     else:
-        job = find(Place(namespace, context, kubeconfig).client(), name)
+        job = find(place.client(), name)
         title, is_over = job.name, job.is_finished
         curve = plots.points_of(job.body.get("status") or {}, metric)
     if not curve.points:

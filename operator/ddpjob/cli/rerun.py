@@ -6,17 +6,7 @@ import typer
 
 from ddpjob.cli import job_options
 from ddpjob.cli.exits import detaching
-from ddpjob.cli.options import (
-    Context,
-    Exclusions,
-    Kubeconfig,
-    Namespace,
-    Place,
-    Printed,
-    Settings,
-    Target,
-    plain_name,
-)
+from ddpjob.cli.options import Exclusions, Place, Printed, Settings, Target, plain_name
 from ddpjob.cli.output import show_new, tell
 from ddpjob.client import edits
 
@@ -24,6 +14,7 @@ from ddpjob.client import edits
 def rerun(
     ctx: typer.Context,
     name: Target,
+    place: Place,
     new_name: Annotated[
         str | None,
         typer.Option("--name", help="Name of the new job. By default NAME-2, or the next number."),
@@ -32,10 +23,7 @@ def rerun(
     set_: Settings = None,
     dry_run: job_options.Rehearsal = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all its nodes run.")] = False,
-    namespace: Namespace = None,
     output: Printed = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Create a new job with the spec and the code of this one, which stays as it is.
 
@@ -45,7 +33,7 @@ def rerun(
 
     ddpjob rerun llama --dry-run -- --lr 1e-4
     """
-    old = Place(namespace, context, kubeconfig).client().job(plain_name(name))
+    old = place.client().job(plain_name(name))
     spec = edits.with_settings(old.body["spec"], set_ or ())
     spec = edits.without_nodes(spec, exclude_node or ())
     if (words := ctx.meta.get(job_options.SCRIPT_ARGS)) is not None:

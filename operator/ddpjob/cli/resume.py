@@ -5,17 +5,7 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.exits import detaching, refuse_finished, until_suspended
-from ddpjob.cli.options import (
-    Context,
-    Exclusions,
-    Kubeconfig,
-    Namespace,
-    Place,
-    Printed,
-    Settings,
-    Target,
-    plain_name,
-)
+from ddpjob.cli.options import Exclusions, Place, Printed, Settings, Target, plain_name
 from ddpjob.cli.output import note, tell
 from ddpjob.client import edits
 from ddpjob.client.job import Job
@@ -24,20 +14,17 @@ from ddpjob.errors import Conflict
 
 def resume(
     name: Target,
+    place: Place,
     exclude_node: Exclusions = None,
     set_: Settings = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all its nodes run.")] = False,
-    namespace: Namespace = None,
     output: Printed = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Start a suspended job again, with a new attempt.
 
     Changes are made while it is suspended, in the same request. The exit code is 1 if the job fails
     while it is waited for.
     """
-    place = Place(namespace, context, kubeconfig)
     job = place.client().job(plain_name(name))
     refuse_finished(job, f"ddpjob rerun {job.name}{place.flags}")
     if set_ or exclude_node:

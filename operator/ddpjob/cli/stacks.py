@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
+from ddpjob.cli.options import Name, Place, find
 from ddpjob.cli.output import Record, document, note, say
 from ddpjob.client import agents
 from ddpjob.client.agents import Answer, Group, group
@@ -18,6 +18,7 @@ from ddpjob.ranks import MAX_WORLD_SIZE, format_ranks
 
 
 def stacks(
+    place: Place,
     name: Name = None,
     rank: Annotated[
         int | None,
@@ -25,19 +26,15 @@ def stacks(
             min=0, max=MAX_WORLD_SIZE - 1, help="Print the whole stacks of this global rank."
         ),
     ] = None,
-    namespace: Namespace = None,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
     ] = "text",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show where the ranks of a job are: those with the same Python stack in one line.
 
     The rank that the others wait for is most often one that differs. The agents in the pods are
     asked through port-forward; asking disturbs no rank.
     """
-    place = Place(namespace, context, kubeconfig)
     client = place.client()
     job = find(client, name)
     processes, node_rank = job.processes_per_node, None

@@ -14,7 +14,7 @@ from ddpjob import why
 from ddpjob.cli import job_options
 from ddpjob.cli.exits import Exit, detached, end_with
 from ddpjob.cli.job_options import Asked, in_namespace
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
+from ddpjob.cli.options import Place
 from ddpjob.cli.output import Form, note, show_jobs, show_new
 from ddpjob.errors import InvalidJob, JobTimeout
 from ddpjob.json_depth import Body
@@ -31,6 +31,7 @@ TAKEN_SECONDS = 10.0
 
 def submit(
     ctx: typer.Context,
+    place: Place,
     file: job_options.File = None,
     module: job_options.Module = None,
     filename: job_options.JobFile = None,
@@ -66,9 +67,6 @@ def submit(
         Form | None,
         typer.Option("--output", "-o", help="Print the job as json, yaml or name, and detach."),
     ] = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Train with a script on the cluster: send its folder, and create the job.
 
@@ -78,7 +76,7 @@ def submit(
     it fails.
     """
     asked = Asked.of(ctx)
-    submission = Submission(asked, Place(namespace, context, kubeconfig), output)
+    submission = Submission(asked, place, output)
     if local and dry_run is not None:
         submission.print_here()
     elif local:

@@ -5,23 +5,20 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.exits import refuse_finished, until_suspended
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place, Printed, Target, plain_name
+from ddpjob.cli.options import Place, Printed, Target, plain_name
 from ddpjob.cli.output import tell
 
 
 def suspend(
     name: Target,
+    place: Place,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until no pod runs any more.")] = False,
-    namespace: Namespace = None,
     output: Printed = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """End the pods of a job, and keep the job: its ranks have their grace period to save.
 
     `ddpjob resume` starts it again. In between any field of its spec may be changed.
     """
-    place = Place(namespace, context, kubeconfig)
     job = place.client().job(plain_name(name))
     refuse_finished(job, f"ddpjob delete {job.name}{place.flags} removes it, and its pods")
     job = job.suspend()

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ddpjob import why
 from ddpjob.cli.exits import detaching
-from ddpjob.cli.options import Context, Kubeconfig, Name, Namespace, Place, find
+from ddpjob.cli.options import Name, Place, find
 from ddpjob.cli.output import Record, document, note, say
 from ddpjob.cli.table import COLOURS, Screen, show, styled
 from ddpjob.client import agents
@@ -33,6 +33,7 @@ ONCE_SECONDS = 1.0
 
 
 def top(
+    place: Place,
     name: Name = None,
     interval: Annotated[
         float, typer.Option(min=0.5, max=86400, help="Seconds between two looks at the nodes.")
@@ -40,12 +41,9 @@ def top(
     once: Annotated[
         bool, typer.Option("--once", help="Print one table. Without a terminal it is the default.")
     ] = False,
-    namespace: Namespace = None,
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
     ] = "text",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show the progress of a job and of each node, in a table that changes until the job ends.
 
@@ -54,7 +52,6 @@ def top(
     port-forward; who may not do that sees the job's status alone. Ctrl-C ends the command, and the
     job runs on.
     """
-    place = Place(namespace, context, kubeconfig)
     client = place.client()
     view = View(client.connection, find(client, name))
     screen = Screen()

@@ -12,7 +12,7 @@ import typer
 from ddpjob import why
 from ddpjob.cli.exits import Exit, exit_code
 from ddpjob.cli.job_options import in_namespace
-from ddpjob.cli.options import Context, FileNames, Kubeconfig, Namespace, Place, bad, files_of
+from ddpjob.cli.options import FileNames, Place, bad, files_of
 from ddpjob.cli.output import Record, document, note, say
 from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refused
 from ddpjob.text import printable
@@ -27,6 +27,7 @@ SERVER = "(server)"
 
 
 def validate(
+    place: Place,
     files: Annotated[
         list[str] | None, typer.Argument(help="Job files, YAML or JSON. - is standard input.")
     ] = None,
@@ -53,9 +54,6 @@ def validate(
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
     ] = "text",
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Check job files by the rules of the API server and of the operator, without a cluster.
 
@@ -68,7 +66,7 @@ def validate(
     judge = Judge(
         policy=_policy(policy) if policy else None,
         archive=[_content(part, "--code") for part in code or ()],
-        place=Place(namespace, context, kubeconfig) if server else None,
+        place=place if server else None,
     )
     found: list[Problem] = []
     for file in files_of(files, filename):

@@ -7,7 +7,7 @@ import typer
 
 from ddpjob import names
 from ddpjob.cli.exits import explain
-from ddpjob.cli.options import Context, Kubeconfig, Namespace, Place
+from ddpjob.cli.options import Place
 from ddpjob.cli.output import Record, say
 from ddpjob.client.installed import Installed, look
 from ddpjob.errors import DDPJobError
@@ -15,11 +15,9 @@ from ddpjob.version import __version__
 
 
 def version(
+    place: Place,
     client: Annotated[bool, typer.Option("--client", help="Of this program alone.")] = False,
     output: Annotated[Record, typer.Option("--output", "-o", help="text or json.")] = "text",
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Print the versions of this program and, if the cluster answers, of the operator there.
 
@@ -29,7 +27,7 @@ def version(
     found: Installed | None = None
     problem = ""
     if not client:
-        connection = Place(namespace, context, kubeconfig).client(notes=False).connection
+        connection = place.client(notes=False).connection
         try:
             found = look(connection)
         except DDPJobError as error:

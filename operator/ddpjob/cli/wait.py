@@ -8,7 +8,7 @@ import typer
 
 from ddpjob import why
 from ddpjob.cli.exits import Exit, detached
-from ddpjob.cli.options import Context, Kubeconfig, Names, Namespace, Place, bad, find, seconds
+from ddpjob.cli.options import Names, Place, bad, find, seconds
 from ddpjob.cli.output import Record, note, say
 from ddpjob.client.job import Job, parse_until
 from ddpjob.errors import JobTimeout
@@ -16,6 +16,7 @@ from ddpjob.times import duration
 
 
 def wait(
+    place: Place,
     names: Names = None,
     until: Annotated[
         str, typer.Option("--for", help="finished, running, or step=N: that step at least.")
@@ -36,9 +37,6 @@ def wait(
     output: Annotated[
         Record, typer.Option("--output", "-o", help="text, or json: an object a job.")
     ] = "text",
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Wait for jobs, by default until they have finished.
 
@@ -50,7 +48,6 @@ def wait(
         wanted = parse_until(until)
     except ValueError as error:
         raise bad(str(error), "--for") from None
-    place = Place(namespace, context, kubeconfig)
     client = place.client()
     found = [find(client, name) for name in names] if names else [find(client, None)]
     # The same job twice is one job.
