@@ -14,14 +14,6 @@ from ddpjob.documents import to_yaml
 from ddpjob.errors import InvalidJob
 from tests.builders import job_object
 
-NOTHING: dict[str, Any] = dict.fromkeys(
-    (
-        *("file", "module", "filename", "name", "nnodes", "gpus", "nproc_per_node", "image"),
-        *("image_pull_secret", "cpu", "memory", "code", "checkpoint", "env", "env_file"),
-        *("env_from_secret", "hang_timeout", "max_restarts"),
-    )
-)
-
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Asked]:
@@ -32,7 +24,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Aske
     monkeypatch.chdir(tmp_path)
 
     def make(script_args: list[str] | None = None, **given: Any) -> Asked:
-        return Asked({**NOTHING, **given}, script_args)
+        return Asked(script_args=script_args, **given)
 
     return make
 

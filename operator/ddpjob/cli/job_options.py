@@ -6,8 +6,8 @@ They are those of `submit` and of `run`; some are `rerun`'s.
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,10 +19,9 @@ from ddpjob.cli.options import seconds
 from ddpjob.errors import InvalidJob
 
 if TYPE_CHECKING:
-    from ddpjob.client.jobfile import JobFile as Content
+    from ddpjob.client.jobfile import JobFile
     from ddpjob.json_depth import Body
 
-JOB, CODE = "Job", "Code"
 # Where the words after `--` are kept in the context; None without a `--`.
 SCRIPT_ARGS = "ddpjob.script_args"
 # An option that may stand without its value.
@@ -62,85 +61,6 @@ class ProgramCommand(TyperCommand):
         formatter.write_usage(ctx.command_path, " ".join(pieces))
 
 
-def _option(*names: str, help: str, panel: str = JOB, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
-
-
-File = Annotated[
-    str | None,
-    typer.Argument(metavar="FILE.py", help="Script to train with. What follows -- is its own."),
-]
-Module = Annotated[
-    str | None, _option("--module", "-m", help="Module to train with, instead of a script.")
-]
-JobFile = Annotated[
-    str | None,
-    _option(
-        "--filename",
-        "-f",
-        help="Job file, YAML or JSON. The other options override it. - is standard input.",
-    ),
-]
-Name = Annotated[
-    str | None, _option("--name", help="Name of the job. By default it is made of the script's.")
-]
-Label = Annotated[
-    list[str] | None,
-    _option("--label", metavar="KEY=VALUE", help="Label of the job. May be repeated."),
-]
-Nnodes = Annotated[int | None, _option("--nnodes", min=1, help="Number of nodes, one pod each.")]
-NprocPerNode = Annotated[
-    str | None,
-    _option(
-        "--nproc-per-node",
-        help="Processes of each node: a number, auto, gpu or cpu. By default one for each GPU.",
-    ),
-]
-Gpus = Annotated[int | None, _option("--gpus", min=0, help="GPUs of each node.")]
-Cpu = Annotated[str | None, _option("--cpu", help="CPUs of each node, such as 4 or 500m.")]
-Memory = Annotated[str | None, _option("--memory", help="Memory of each node, such as 16Gi.")]
-Image = Annotated[str | None, _option("--image", help="Image with python3 and torch.")]
-PullSecret = Annotated[
-    list[str] | None,
-    _option(
-        "--image-pull-secret", metavar="SECRET", help="Secret to pull the image. May be repeated."
-    ),
-]
-Checkpoint = Annotated[
-    str | None,
-    _option(
-        "--checkpoint",
-        metavar="CLAIM[:PATH]",
-        help="Claim for checkpoints, mounted at PATH, by default /checkpoints.",
-    ),
-]
-Env = Annotated[
-    list[str] | None,
-    _option("--env", metavar="NAME=VALUE", help="Variable of the ranks. May be repeated."),
-]
-EnvFile = Annotated[
-    list[str] | None, _option("--env-file", metavar="FILE", help="File of lines NAME=VALUE.")
-]
-EnvFromSecret = Annotated[
-    list[str] | None,
-    _option(
-        "--env-from-secret",
-        metavar="SECRET",
-        help="Secret whose keys become variables. May be repeated.",
-    ),
-]
-HangTimeout = Annotated[
-    float | None,
-    _option(
-        "--hang-timeout",
-        parser=seconds,
-        metavar="TIME",
-        help="Restart if no step is made for so long, such as 30m. By default never.",
-    ),
-]
-MaxRestarts = Annotated[
-    int | None, _option("--max-restarts", min=0, help="Restarts before the job fails.")
-]
 Rehearsal = Annotated[
     Literal["client", "server"] | None,
     typer.Option(
@@ -149,70 +69,130 @@ Rehearsal = Annotated[
         help="Print what would be created; with =server, once the API server has checked it.",
     ),
 ]
-Code = Annotated[
-    str | None,
-    _option(
-        "--code",
-        panel=CODE,
-        metavar="DIR|none",
-        help="Folder to send with the script. By default the current one; none sends nothing.",
-    ),
-]
-CodeInclude = Annotated[
-    list[str] | None,
-    _option(
-        "--code-include",
-        panel=CODE,
-        metavar="PATH",
-        help="Send this file of the folder though it is ignored, or may hold a secret.",
-    ),
-]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of one command, by their names."""
+    """The options that say what a job is to be."""
 
-    given: Mapping[str, Any]
-    script_args: Sequence[str] | None
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Script to train with (.py), or job file. - is standard input. What follows -- is "
+            "the script's own.",
+        ),
+    ] = None
+    module: Annotated[
+        str | None,
+        typer.Option("--module", "-m", help="Module to train with, instead of a script."),
+    ] = None
+    filename: Annotated[
+        str | None,
+        typer.Option(
+            "--filename",
+            "-f",
+            help="Job file, YAML or JSON. The other options override it. - is standard input.",
+        ),
+    ] = None
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job. By default it is made of the script's.")
+    ] = None
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Label of the job. May be repeated."),
+    ] = None
+    nnodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes, one pod each.")] = None
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of each node.")] = None
+    nproc_per_node: Annotated[
+        str | None,
+        typer.Option(
+            help="Processes of each node: a number, auto, gpu or cpu. By default one for each GPU."
+        ),
+    ] = None
+    image: Annotated[str | None, typer.Option(help="Image with python3 and torch.")] = None
+    image_pull_secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SECRET", help="Secret to pull the image. May be repeated."),
+    ] = None
+    cpu: Annotated[str | None, typer.Option(help="CPUs of each node, such as 4 or 500m.")] = None
+    memory: Annotated[str | None, typer.Option(help="Memory of each node, such as 16Gi.")] = None
+    code: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|none",
+            help="Folder to send with the script. By default the current one; none sends nothing.",
+        ),
+    ] = None
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLAIM[:PATH]",
+            help="Claim for checkpoints, mounted at PATH, by default /checkpoints.",
+        ),
+    ] = None
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Variable of the ranks. May be repeated."),
+    ] = None
+    env_file: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="File of lines NAME=VALUE.")
+    ] = None
+    env_from_secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SECRET", help="Secret whose keys become variables. May be repeated."),
+    ] = None
+    hang_timeout: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds,
+            metavar="TIME",
+            help="Restart if no step is made for so long, such as 30m. By default never.",
+        ),
+    ] = None
+    max_restarts: Annotated[
+        int | None, typer.Option(min=0, help="Restarts before the job fails.")
+    ] = None
+    script_args: Sequence[str] | None = None
+    """The words after `--`; None without a `--`."""
+    ignored: tuple[str, ...] = ()
+    """The options that were given and have no effect on this machine."""
 
-    @classmethod
-    def of(cls, ctx: Any) -> "Asked":
-        """Return what a command's context asks for. Raises InvalidJob for too many programs.
+    def within(self, ctx: Any) -> "Asked":
+        """Return the same with what else the command's context has. Raises InvalidJob.
 
         FILE may be a job file: one that does not end with `.py` is.
         """
-        given = dict(ctx.params)
-        if given["file"] and not given["file"].endswith(".py"):
-            if given["filename"]:
-                raise InvalidJob("-f", f"name one job file, not {given['file']!r} too")
-            given |= {"file": None, "filename": given["file"]}
-        asked = cls(given, ctx.meta.get(SCRIPT_ARGS))
-        if asked.given["file"] and asked.given["module"]:
-            raise InvalidJob("-m", f"give a script or a module, not both: {asked.given['file']!r}")
-        if not (asked.given["file"] or asked.given["module"] or asked.given["filename"]):
+        file, filename = self.file, self.filename
+        if file and not file.endswith(".py"):
+            if filename:
+                raise InvalidJob("-f", f"name one job file, not {file!r} too")
+            file, filename = None, file
+        if file and self.module:
+            raise InvalidJob("-m", f"give a script or a module, not both: {file!r}")
+        if not (file or self.module or filename):
             raise InvalidJob("FILE.py", "is required, or -m MODULE, or -f job.yaml")
-        return asked
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Return the options that were given and have no effect on this machine."""
-        given = {name: self.given.get(name) for name in CLUSTERS}
-        named = {**CLUSTERS, "watch": "--detach" if given["watch"] is False else "--watch"}
-        return tuple(named[name] for name, value in given.items() if value not in (None, [], ()))
+        given = [name for name in CLUSTERS if ctx.params.get(name) not in (None, [], ())]
+        named = {**CLUSTERS, "watch": "--watch" if ctx.params["watch"] else "--detach"}
+        return replace(
+            self,
+            file=file,
+            filename=filename,
+            script_args=ctx.meta.get(SCRIPT_ARGS),
+            ignored=tuple(named[name] for name in given),
+        )
 
     @cached_property
-    def file(self) -> "Content | None":
+    def content(self) -> "JobFile | None":
         """Return what is in the job file, or None without a file. Raises InvalidJob."""
         from ddpjob.client.jobfile import read_job
 
-        name = self.given["filename"]
-        return None if name is None else read_job(name)
+        return None if self.filename is None else read_job(self.filename)
 
     @property
     def base(self) -> Any:
         """Return the object in the job file, or None without a file. Raises InvalidJob."""
-        return self.file.job if self.file else None
+        return self.content.job if self.content else None
 
     @property
     def config_maps(self) -> "tuple[Body, ...]":
@@ -220,8 +200,9 @@ class Asked:
 
         None does if the code is to be that of a folder, or if nothing is to be sent.
         """
-        is_files = self.file and self.folder is None and self.given["code"] != NO_CODE
-        return self.file.config_maps if self.file and is_files else ()
+        if self.content is None or self.folder is not None or self.code == NO_CODE:
+            return ()
+        return self.content.config_maps
 
     @cached_property
     def folder(self) -> Path | None:
@@ -229,12 +210,11 @@ class Asked:
 
         By default it is the current folder if the script or module is there. Raises InvalidJob.
         """
-        asked, module = self.given["code"], self.given["module"]
-        if asked == NO_CODE or asked is None and not (self.given["file"] or module):
+        if self.code == NO_CODE or self.code is None and not (self.file or self.module):
             return None
-        if asked is None and module and not _is_here(module):
+        if self.code is None and self.module and not _is_here(self.module):
             return None  # a module of the image
-        folder = Path(asked or ".")
+        folder = Path(self.code or ".")
         if not os.path.isdir(folder):
             raise InvalidJob("--code", f"there is no folder {str(folder)!r}")
         return folder
@@ -245,9 +225,9 @@ class Asked:
 
         Raises InvalidJob for a script that does not exist, or is elsewhere.
         """
-        file = self.given["file"]
+        file = self.file
         if file is None or self.folder is None:
-            return None if file is None else str(file)
+            return file
         if not Path(file).is_file():
             raise InvalidJob("FILE.py", f"there is no file {file!r} in {os.getcwd()!r}", file)
         try:
@@ -262,32 +242,31 @@ class Asked:
 
         if self.base is not None and not isinstance(self.base, dict):
             return self.base  # the check says what is wrong with it
-        given = self.given
-        program = ["-m", given["module"]] if given["module"] else None
+        program = ["-m", self.module] if self.module else None
         if script := self.script:
             program = [script]
-        nproc, hang = given["nproc_per_node"], given["hang_timeout"]
+        nproc, hang = self.nproc_per_node, self.hang_timeout
         as_given = ("name", "nnodes", "gpus", "cpu", "memory", "checkpoint", "max_restarts")
         options = JobOptions(
             args=None if program is None else [*program, *(self.script_args or ())],
             script_args=self.script_args if program is None else None,
-            labels=dict(_pair(text, "--label", "KEY") for text in given.get("label") or ()),
-            image=given["image"] or image,
-            nproc_per_node=int(nproc) if re.fullmatch("[0-9]{1,6}", nproc or "") else nproc,
+            labels=dict(_pair(text, "--label", "KEY") for text in self.label or ()),
+            image=self.image or image,
+            nproc_per_node=int(nproc) if nproc and re.fullmatch("[0-9]{1,6}", nproc) else nproc,
             env=self._env(),
-            env_from_secret=given["env_from_secret"] or (),
-            image_pull_secrets=given["image_pull_secret"] or (),
+            env_from_secret=self.env_from_secret or (),
+            image_pull_secrets=self.image_pull_secret or (),
             hang_timeout_seconds=None if hang is None else math.ceil(hang),
-            **{name: given[name] for name in as_given},
+            **{name: getattr(self, name) for name in as_given},
         )
         return build_job(options, self.base)
 
     def _env(self) -> dict[str, str]:
         """Return the variables of the files, then those of the options, which win."""
         found: dict[str, str] = {}
-        for file in self.given["env_file"] or ():
+        for file in self.env_file or ():
             found |= read_env_file(file)
-        return found | dict(_pair(text, "--env") for text in self.given["env"] or ())
+        return found | dict(_pair(text, "--env") for text in self.env or ())
 
 
 def read_env_file(file: str) -> dict[str, str]:

@@ -29,9 +29,9 @@ _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([dhms])", re.ASCII)
 def spread(function: Callable[..., None]) -> Callable[..., None]:
     """Return the function of a verb with options in place of its dataclasses.
 
-    These are the fields of the dataclass that are annotated as options. They come last.
+    These are the fields of the dataclass that are annotated as options. Those of Place come last.
     """
-    own, spreads = list[inspect.Parameter](), list[inspect.Parameter]()
+    parameters, last = list[inspect.Parameter](), list[inspect.Parameter]()
     groups = dict[str, tuple[type, list[str]]]()
     for parameter in inspect.signature(function).parameters.values():
         kind = parameter.annotation
@@ -39,9 +39,9 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
             found = inspect.signature(kind).parameters.values()
             options = [each for each in found if get_origin(each.annotation) is Annotated]
             groups[parameter.name] = kind, [each.name for each in options]
-            spreads += options
+            (last if kind is Place else parameters).extend(options)
         else:
-            own.append(parameter)
+            parameters.append(parameter)
 
     @wraps(function)
     def verb(**given: Any) -> None:
@@ -49,7 +49,7 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
             given[name] = kind(**{option: given.pop(option) for option in options})
         function(**given)
 
-    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *spreads)]
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*parameters, *last)]
     verb.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     return verb
 

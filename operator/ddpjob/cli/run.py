@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ddpjob.cli import job_options
+from ddpjob.cli.job_options import Asked
 from ddpjob.cli.output import Record
 
 # An option of `submit` that has no effect here: one command line may be tried on both.
@@ -14,17 +14,8 @@ Unused = Annotated[str | None, typer.Option(hidden=True)]
 
 def run(
     ctx: typer.Context,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE", help="Script to train with, or job file. - is standard input."
-        ),
-    ] = None,
-    module: job_options.Module = None,
-    filename: job_options.JobFile = None,
+    asked: Asked,
     local: Annotated[bool, typer.Option("--local", help="The default: on this machine.")] = True,
-    name: job_options.Name = None,
-    label: job_options.Label = None,
     logs: Annotated[
         bool, typer.Option("--logs/--quiet", help="Print the output of rank 0, or do not.")
     ] = True,
@@ -44,21 +35,7 @@ def run(
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Print lines of text, or objects of JSON.")
     ] = "text",
-    nnodes: job_options.Nnodes = None,
-    gpus: job_options.Gpus = None,
-    nproc_per_node: job_options.NprocPerNode = None,
-    image: job_options.Image = None,
-    image_pull_secret: job_options.PullSecret = None,
-    cpu: job_options.Cpu = None,
-    memory: job_options.Memory = None,
-    code: job_options.Code = None,
     code_include: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
-    checkpoint: job_options.Checkpoint = None,
-    env: job_options.Env = None,
-    env_file: job_options.EnvFile = None,
-    env_from_secret: job_options.EnvFromSecret = None,
-    hang_timeout: job_options.HangTimeout = None,
-    max_restarts: job_options.MaxRestarts = None,
     watch: Annotated[bool | None, typer.Option("--watch/--detach", hidden=True)] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", hidden=True)] = None,
     context: Unused = None,
@@ -74,7 +51,7 @@ def run(
     from ddpjob.cli.local import run_here  # the controller is slow to import
 
     run_here(
-        job_options.Asked.of(ctx),
+        asked.within(ctx),
         directory=directory,
         logs=logs,
         grace=grace,

@@ -31,27 +31,15 @@ TAKEN_SECONDS = 10.0
 
 def submit(
     ctx: typer.Context,
+    asked: Asked,
     place: Place,
-    file: job_options.File = None,
-    module: job_options.Module = None,
-    filename: job_options.JobFile = None,
-    name: job_options.Name = None,
-    label: job_options.Label = None,
-    nnodes: job_options.Nnodes = None,
-    gpus: job_options.Gpus = None,
-    nproc_per_node: job_options.NprocPerNode = None,
-    image: job_options.Image = None,
-    image_pull_secret: job_options.PullSecret = None,
-    cpu: job_options.Cpu = None,
-    memory: job_options.Memory = None,
-    code: job_options.Code = None,
-    code_include: job_options.CodeInclude = None,
-    checkpoint: job_options.Checkpoint = None,
-    env: job_options.Env = None,
-    env_file: job_options.EnvFile = None,
-    env_from_secret: job_options.EnvFromSecret = None,
-    hang_timeout: job_options.HangTimeout = None,
-    max_restarts: job_options.MaxRestarts = None,
+    code_include: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Send this file of the folder though it is ignored, or may hold a secret.",
+        ),
+    ] = None,
     local: Annotated[
         bool, typer.Option("--local", help="Run it on this machine: see ddpjob run.")
     ] = False,
@@ -75,8 +63,8 @@ def submit(
     Ctrl-C detaches: the job runs on. With --watch the exit code is 0 if the job succeeds and 1 if
     it fails.
     """
-    asked = Asked.of(ctx)
-    submission = Submission(asked, place, output)
+    asked = asked.within(ctx)
+    submission = Submission(asked, place, output, code_include or ())
     if local and dry_run is not None:
         submission.print_here()
     elif local:
@@ -97,8 +85,10 @@ def step(label: str, text: str) -> None:
 class Submission:
     """One job to create."""
 
-    def __init__(self, asked: Asked, place: Place, output: Form | None) -> None:
-        self._asked, self._place, self._output = asked, place, output
+    def __init__(
+        self, asked: Asked, place: Place, output: Form | None, included: Sequence[str]
+    ) -> None:
+        self._asked, self._place, self._output, self._included = asked, place, output, included
 
     def print(self) -> None:
         """Print the objects that would be created."""
@@ -150,7 +140,7 @@ class Submission:
         if self._asked.folder is None:
             return None
         script = self._asked.script  # if it is not there, that is said first
-        archive = pack(self._asked.folder, names=self._asked.given["code_include"] or ())
+        archive = pack(self._asked.folder, names=self._included)
         if archive.note:
             note(archive.note)
         if script is not None and script not in archive.files:
@@ -198,8 +188,8 @@ class Submission:
         if archive is None:
             if found := self._asked.config_maps:
                 step("code", f"that of the job file, {_listed(found)}")
-            elif created and self._asked.given["module"]:
-                step("code", f"none sent: {self._asked.given['module']} is not in this folder")
+            elif created and self._asked.module:
+                step("code", f"none sent: {self._asked.module} is not in this folder")
             return
         files = f"{len(archive.files)} file{'s' if len(archive.files) > 1 else ''}"
         sizes = f"{in_bytes(archive.size)} -> {in_bytes(len(archive.data))}"
