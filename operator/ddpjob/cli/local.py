@@ -22,6 +22,7 @@ from ddpjob.cli.exits import end_with
 from ddpjob.cli.job_options import Asked
 from ddpjob.cli.live import LineDisplay, Records
 from ddpjob.cli.output import close, say
+from ddpjob.cli.run import Here
 from ddpjob.cli.validate import check
 from ddpjob.client.display import Display
 from ddpjob.client.snapshot import Snapshot
@@ -49,24 +50,13 @@ NO_ARCHIVE = {"configMaps": ["none"], "sha256": "0" * 64}
 P = ParamSpec("P")
 
 
-def run_here(
-    asked: Asked,
-    *,
-    directory: Path = Path(".ddpjob"),
-    logs: bool = True,
-    grace: float = 10.0,
-    keep: bool = False,
-    as_json: bool = False,
-) -> NoReturn:
-    """Run the job on this machine, and end the command with its exit code. Raises InvalidJob.
-
-    The ranks may save and exit for `grace` seconds. `keep` keeps the pods' own folders.
-    """
-    session = Session(asked, directory, logs=logs, grace=grace, as_json=as_json)
+def run_here(asked: Asked, here: Here) -> NoReturn:
+    """Run the job on this machine, and end the command with its exit code. Raises InvalidJob."""
+    session = Session(asked, here)
     with _alone(session.folder):
         _clear(session.folder, but={SHARED})
         code = asyncio.run(session.run())
-        if not keep:
+        if not here.keep:
             _clear(session.folder, but={SHARED, LOGS})
     raise typer.Exit(code)
 
@@ -83,14 +73,11 @@ def job_here(asked: Asked) -> Any:
 class Session:
     """One run of a job, from its creation to its end, on a cluster of its own."""
 
-    def __init__(
-        self, asked: Asked, directory: Path, *, logs: bool, grace: float, as_json: bool
-    ) -> None:
-        self._asked, self._job = asked, _checked(asked)
-        self._logs = logs
+    def __init__(self, asked: Asked, here: Here) -> None:
+        self._asked, self._here, self._job = asked, here, _checked(asked)
         meta = self._job["metadata"]
         self.name, self.namespace = meta["name"], meta.setdefault("namespace", "default")
-        self.folder = job_folder(directory, self.namespace, self.name)
+        self.folder = job_folder(here.directory, self.namespace, self.name)
         parsed = api.DDPJob.parse(self._job)
         self._shares = shares(parsed, os.environ)
         self._processes = parsed.spec.processes_per_node
@@ -98,16 +85,16 @@ class Session:
         self._cluster = LocalCluster(admit=_admit)
         self._runner = Runner(
             cluster=self._cluster,
-            directory=directory,
+            directory=here.directory,
             shares=self._shares,
             on_line=self._line,
-            shutdown_seconds=grace,
+            shutdown_seconds=here.grace,
             code=asked.folder,
         )
         self._controller = Controller(self._cluster, settings=SETTINGS)
         self._signals: list[int] = []
         self._stop = asyncio.Event()
-        self._display: Display = Records() if as_json else LineDisplay()
+        self._display: Display = Records() if here.output == "json" else LineDisplay()
         self._status: dict[str, Any] = {}
 
     async def run(self) -> int:
@@ -147,7 +134,7 @@ class Session:
                 return
 
     def _line(self, labels: Mapping[str, str], line: str) -> None:
-        if not self._logs or labels.get(names.RANK_LABEL) != "0":
+        if not self._here.logs or labels.get(names.RANK_LABEL) != "0":
             return
         attempt = labels[names.ATTEMPT_LABEL]
         if attempt not in self._makers:
@@ -241,7 +228,7 @@ class Session:
         cause, log, *traceback = self._first_cause()
         pod = str((self._status.get("failure") or {}).get("pod"))
         # Rank 0's lines are printed, and its pod may have other ranks.
-        is_shown = self._logs and pod.endswith("-0") and self._processes == 1
+        is_shown = self._here.logs and pod.endswith("-0") and self._processes == 1
         return [f"{self.name} restarts{where}: {cause}", log, *([] if is_shown else traceback)]
 
     def _refusal(self) -> str | None:

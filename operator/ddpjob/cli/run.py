@@ -1,5 +1,6 @@
 """`ddpjob run`: a job on this machine, with the restarts and the progress of a cluster."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,29 +13,36 @@ from ddpjob.cli.output import Record
 Unused = Annotated[str | None, typer.Option(hidden=True)]
 
 
-def run(
-    ctx: typer.Context,
-    asked: Asked,
-    local: Annotated[bool, typer.Option("--local", help="The default: on this machine.")] = True,
+@dataclass(frozen=True)
+class Here:
+    """How a job is run on this machine."""
+
     logs: Annotated[
         bool, typer.Option("--logs/--quiet", help="Print the output of rank 0, or do not.")
-    ] = True,
+    ] = True
     directory: Annotated[
         Path, typer.Option(help="Folder for logs, and for the folders that stand in for volumes.")
-    ] = Path(".ddpjob"),
+    ] = Path(".ddpjob")
     grace: Annotated[
         float,
         typer.Option(
             min=0.0, help="Seconds in which the ranks may save and exit after Ctrl-C or SIGTERM."
         ),
-    ] = 10.0,
+    ] = 10.0
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
-    ] = False,
+    ] = False
     output: Annotated[
         Record, typer.Option("--output", "-o", help="Print lines of text, or objects of JSON.")
-    ] = "text",
+    ] = "text"
+
+
+def run(
+    ctx: typer.Context,
+    asked: Asked,
+    here: Here,
+    local: Annotated[bool, typer.Option("--local", help="The default: on this machine.")] = True,
     code_include: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     watch: Annotated[bool | None, typer.Option("--watch/--detach", hidden=True)] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", hidden=True)] = None,
@@ -50,11 +58,4 @@ def run(
     """
     from ddpjob.cli.local import run_here  # the controller is slow to import
 
-    run_here(
-        asked.within(ctx),
-        directory=directory,
-        logs=logs,
-        grace=grace,
-        keep=keep,
-        as_json=output == "json",
-    )
+    run_here(asked.within(ctx), here)

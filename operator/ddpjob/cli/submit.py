@@ -69,8 +69,9 @@ def submit(
         submission.print_here()
     elif local:
         from ddpjob.cli.local import run_here
+        from ddpjob.cli.run import Here
 
-        run_here(asked, as_json=output == "json")
+        run_here(asked, Here(output="json" if output == "json" else "text"))
     elif dry_run == "client":
         submission.print()
     else:
