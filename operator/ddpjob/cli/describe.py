@@ -1,14 +1,11 @@
 """`ddpjob describe`: one job, its attempts, what failed first, and what to do."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from ddpjob.cli.options import Name, Place, find
-from ddpjob.cli.output import Record, document, note, say
+from ddpjob.cli.options import Name, Place, Recorded, find
+from ddpjob.cli.output import as_text, document, note, say
 from ddpjob.cli.table import lines
 from ddpjob.client import description
 from ddpjob.client.description import is_because_of
@@ -30,13 +27,13 @@ Found = Mapping[str, Any]
 def describe(
     place: Place,
     name: Name = None,
-    output: Annotated[Record, typer.Option("--output", "-o", help="text or json.")] = "text",
+    output: Recorded = "text",
 ) -> None:
     """Describe a job: how it is and why, its attempts, what failed first, and what to do next."""
     job = find(place.client(), name)
     found = description.describe(job, _events(job), now=time.time(), flags=place.flags)
     if output == "json":
-        document(json.dumps(found, indent=2))
+        document(as_text(found, "json"))
     else:
         say(*text(found, time.time()))
 

@@ -1,13 +1,12 @@
 """`ddpjob doctor`: what a user needs of a cluster, and what is missing."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from ddpjob.cli.exits import Exit
-from ddpjob.cli.options import Place
-from ddpjob.cli.output import Record, document, say
+from ddpjob.cli.options import Place, Recorded
+from ddpjob.cli.output import as_text, document, say
 from ddpjob.client.doctor import Check, Level, Part, checks
 
 CODES = {
@@ -22,9 +21,7 @@ CODES = {
 def doctor(
     place: Place,
     admin: Annotated[bool, typer.Option("--admin", help="Check the installation too.")] = False,
-    output: Annotated[
-        Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
-    ] = "text",
+    output: Recorded = "text",
 ) -> None:
     """Check login, API, operator, rights and free GPUs, and say what to do about each gap.
 
@@ -47,5 +44,5 @@ def doctor(
             {"part": c.part, "level": c.level, "text": c.text, "next": c.advice or None}
             for c in found
         ]
-        document(json.dumps({"ok": not failing, "checks": listed}, indent=2))
+        document(as_text({"ok": not failing, "checks": listed}, "json"))
     raise typer.Exit(CODES[failing[0].part] if failing else Exit.OK)

@@ -191,7 +191,7 @@ class Session:
         if self._signals and not self._wishes:
             return 128 + signal.SIGPIPE  # nobody reads
         if self._wishes:
-            step = (self._status.get("summary") or {}).get("step")
+            step = why.text(self._status, "summary", "step")
             where = f" at step {step}" if step else ""
             say(f"{self.name} interrupted{where}; logs in {self.folder / LOGS}", err=True)
             return 128 + self._wishes[0]
@@ -204,8 +204,7 @@ class Session:
 
     def _failure(self) -> list[str]:
         """Return lines with the reason why the job failed, and with the primary failure."""
-        conditions = {c["type"]: c for c in self._status.get("conditions") or []}
-        end = f"failed: {conditions.get('Failed', {}).get('message', '')}".rstrip(": ")
+        end = f"failed: {why.message(self._status)}".rstrip(": ")
         if not self._status.get("failure"):  # a deadline, and no rank that has failed
             return [end, f"  logs: {self.folder / LOGS}"]
         cause, *details = self._first_cause()
@@ -232,10 +231,9 @@ class Session:
         return [f"{self.name} restarts{where}: {cause}", log, *([] if is_shown else traceback)]
 
     def _refusal(self) -> str | None:
-        for condition in self._status.get("conditions") or []:
-            if condition["type"] == "Accepted" and condition["status"] == "False":
-                return f"was not accepted: {condition['message']}"
-        return None
+        accepted = why.condition(self._status, "Accepted")
+        is_refused = accepted.get("status") == "False"
+        return f"was not accepted: {accepted['message']}" if is_refused else None
 
 
 def _checked(asked: Asked) -> Body:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 import typer
 
 from ddpjob import names
-from ddpjob.cli.output import Form, note
+from ddpjob.cli.output import Form, Record, note
 from ddpjob.text import printable
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ Exclusions = Annotated[
         help="Keep the pods off this node from now on. May be repeated.",
     ),
 ]
+Recorded = Annotated[Record, typer.Option("--output", "-o", help="Print text, or objects of JSON.")]
 Printed = Annotated[
     Form | None,
     typer.Option("--output", "-o", help="Print the job as json, yaml or name instead of words."),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ddpjob.cli.job_options import Asked
-from ddpjob.cli.output import Record
+from ddpjob.cli.options import Recorded
 
 # An option of `submit` that has no effect here: one command line may be tried on both.
 Unused = Annotated[str | None, typer.Option(hidden=True)]
@@ -33,9 +33,7 @@ class Here:
         bool,
         typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
     ] = False
-    output: Annotated[
-        Record, typer.Option("--output", "-o", help="Print lines of text, or objects of JSON.")
-    ] = "text"
+    output: Recorded = "text"
 
 
 def run(

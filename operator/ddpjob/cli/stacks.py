@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpjob.cli.options import Name, Place, find
-from ddpjob.cli.output import Record, document, note, say
+from ddpjob.cli.options import Name, Place, Recorded, find
+from ddpjob.cli.output import as_text, document, note, say
 from ddpjob.client import agents
 from ddpjob.client.agents import Answer, Group, group
 from ddpjob.client.follow import check_is_there
@@ -26,9 +26,7 @@ def stacks(
             min=0, max=MAX_WORLD_SIZE - 1, help="Print the whole stacks of this global rank."
         ),
     ] = None,
-    output: Annotated[
-        Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
-    ] = "text",
+    output: Recorded = "text",
 ) -> None:
     """Show where the ranks of a job are: those with the same Python stack in one line.
 
@@ -47,7 +45,7 @@ def stacks(
     if not is_json:
         _tell_absent(answers)
     if is_json and rank is None:
-        document(json.dumps(_record(job, group(found), answers), indent=2))
+        document(as_text(_record(job, group(found), answers), "json"))
     if not found or rank is not None and rank not in found:
         silent = "no rank has answered" if rank is None else f"rank {rank} has not answered"
         why = f"{job.name} is {job.state}" + ("" if answers else ", and has no pods")

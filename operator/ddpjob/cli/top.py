@@ -1,6 +1,5 @@
 """`ddpjob top`: how far a job is, and each of its nodes."""
 
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ from rich.text import Text
 
 from ddpjob import why
 from ddpjob.cli.exits import detaching
-from ddpjob.cli.options import Name, Place, find
-from ddpjob.cli.output import Record, document, note, say
+from ddpjob.cli.options import Name, Place, Recorded, find
+from ddpjob.cli.output import as_text, document, note, say
 from ddpjob.cli.table import COLOURS, Screen, show, styled
 from ddpjob.client import agents
 from ddpjob.client.agents import NodeProgress
@@ -41,9 +40,7 @@ def top(
     once: Annotated[
         bool, typer.Option("--once", help="Print one table. Without a terminal it is the default.")
     ] = False,
-    output: Annotated[
-        Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
-    ] = "text",
+    output: Recorded = "text",
 ) -> None:
     """Show the progress of a job and of each node, in a table that changes until the job ends.
 
@@ -57,7 +54,7 @@ def top(
     screen = Screen()
     if output == "json":
         view.look_twice()
-        document(json.dumps(view.record(), indent=2))
+        document(as_text(view.record(), "json"))
     elif once or not screen.is_terminal:
         view.look_twice()
         say(*head(view.job, view.nodes))

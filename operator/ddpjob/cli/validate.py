@@ -1,6 +1,5 @@
 """`ddpjob validate`: the checks of the API server and of the operator."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,8 @@ import typer
 from ddpjob import why
 from ddpjob.cli.exits import Exit, exit_code
 from ddpjob.cli.job_options import in_namespace
-from ddpjob.cli.options import FileNames, Place, bad, files_of
-from ddpjob.cli.output import Record, document, note, say
+from ddpjob.cli.options import FileNames, Place, Recorded, bad, files_of
+from ddpjob.cli.output import as_text, document, note, say
 from ddpjob.errors import AlreadyExists, Conflict, Forbidden, InvalidJob, Refused
 from ddpjob.text import printable
 
@@ -51,9 +50,7 @@ def validate(
             "--server", help="Have the API server check the valid jobs too. It stores none."
         ),
     ] = False,
-    output: Annotated[
-        Record, typer.Option("--output", "-o", help="Text, or one object of JSON.")
-    ] = "text",
+    output: Recorded = "text",
 ) -> None:
     """Check job files by the rules of the API server and of the operator, without a cluster.
 
@@ -78,7 +75,7 @@ def validate(
                 say(f"{file}: ok")
     if output == "json":
         listed = [problem.record() for problem in found]
-        document(json.dumps({"ok": not listed, "problems": listed}, indent=2))
+        document(as_text({"ok": not listed, "problems": listed}, "json"))
     codes = {problem.code for problem in found}
     raise typer.Exit(Exit.USAGE if Exit.USAGE in codes else min(codes, default=Exit.OK))
 

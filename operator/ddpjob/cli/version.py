@@ -7,8 +7,8 @@ import typer
 
 from ddpjob import names
 from ddpjob.cli.exits import explain
-from ddpjob.cli.options import Place
-from ddpjob.cli.output import Record, say
+from ddpjob.cli.options import Place, Recorded
+from ddpjob.cli.output import say
 from ddpjob.client.installed import Installed, look
 from ddpjob.errors import DDPJobError
 from ddpjob.version import __version__
@@ -17,7 +17,7 @@ from ddpjob.version import __version__
 def version(
     place: Place,
     client: Annotated[bool, typer.Option("--client", help="Of this program alone.")] = False,
-    output: Annotated[Record, typer.Option("--output", "-o", help="text or json.")] = "text",
+    output: Recorded = "text",
 ) -> None:
     """Print the versions of this program and, if the cluster answers, of the operator there.
 

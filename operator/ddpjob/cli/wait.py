@@ -8,7 +8,7 @@ import typer
 
 from ddpjob import why
 from ddpjob.cli.exits import Exit, detached
-from ddpjob.cli.options import Names, Place, bad, find, seconds
+from ddpjob.cli.options import Names, Place, Recorded, bad, find, seconds
 from ddpjob.cli.output import Record, note, say
 from ddpjob.client.job import Job, parse_until
 from ddpjob.errors import JobTimeout
@@ -34,9 +34,7 @@ def wait(
         ),
     ] = None,
     any_: Annotated[bool, typer.Option("--any", help="Until one of the jobs is, not all.")] = False,
-    output: Annotated[
-        Record, typer.Option("--output", "-o", help="text, or json: an object a job.")
-    ] = "text",
+    output: Recorded = "text",
 ) -> None:
     """Wait for jobs, by default until they have finished.
 
