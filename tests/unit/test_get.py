@@ -6,12 +6,14 @@ import pytest
 from rich.cells import cell_len
 
 from ddpjob import api
-from ddpjob.cli.get import ORDERS, STATES, Sort, headings, row
+from ddpjob.cli.get import ORDERS, STATES, Listing, Sort
 from ddpjob.cli.table import lines, styled
 from ddpjob.client.job import Job
 from ddpjob.cluster.connection import Connection
 from ddpjob.times import timestamp
 from tests.builders import NOW, job_object, resumed
+
+row = Listing().row
 
 
 def job(status: dict[str, Any] | None = None, **metadata: Any) -> Job:
@@ -61,8 +63,8 @@ def test_what_an_earlier_attempt_waited_for_does_not_count() -> None:
 
 def test_wide_rows_have_as_many_cells_as_headings() -> None:
     summary = {"attempt": "3.0", "pod": "llama-3-0", "node": "gpu-2"}
-    cells = row(job({"summary": summary}), NOW, wide=True, namespaces=True)
-    named = dict(zip(headings(wide=True, namespaces=True), cells, strict=True))
+    wide = Listing(output="wide", all_namespaces=True)
+    named = dict(zip(wide.headings, wide.row(job({"summary": summary}), NOW), strict=True))
     assert named["ATTEMPT"] == "3.0" and named["POD"] == "llama-3-0" and named["USER"] == "-"
 
 

@@ -49,25 +49,35 @@ def _states(text: str | None) -> str | None:
     return text
 
 
-def get(
-    place: Place,
+def loss(job: Job) -> float:
+    """Return the last loss, infinity without one or for NaN: those jobs come last."""
+    try:
+        found = float(why.text(job.body, "status", "summary", "loss"))
+    except ValueError:
+        return math.inf
+    return math.inf if math.isnan(found) else found
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which jobs are shown, in which order and in which format."""
+
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME", help="Jobs. By default all.", autocompletion=complete_names),
-    ] = None,
+    ] = None
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
-    ] = False,
+    ] = False
     labels: Annotated[
         str, typer.Option("--selector", "-l", help="Label selector, such as team=vision.")
-    ] = "",
+    ] = ""
     state: Annotated[
         str | None,
         typer.Option(callback=_states, help="States, with commas between: Failed,Restarting."),
-    ] = None,
-    mine: Annotated[bool, typer.Option("--mine", help="Jobs that you have submitted.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, and show changes.")] = False,
-    sort: Annotated[Sort, typer.Option(help=f"Order: {', '.join(ORDERS)}.")] = "age",
+    ] = None
+    mine: Annotated[bool, typer.Option("--mine", help="Jobs that you have submitted.")] = False
+    sort: Annotated[Sort, typer.Option(help=f"Order: {', '.join(ORDERS)}.")] = "age"
     output: Annotated[
         Output,
         typer.Option(
@@ -75,45 +85,14 @@ def get(
             "-o",
             help="table, wide, name, or the objects as stored: json, yaml.",
         ),
-    ] = "table",
-) -> None:
-    """Show jobs: state, progress, and why one is not running.
+    ] = "table"
 
-    By default these are all jobs of the namespace, newest first. A reason comes with the time for
-    which the job waits: Unschedulable 12m. The exit code is 3 if a job that is named does not
-    exist.
-    """
-    if names and (all_namespaces or labels or state or mine):
-        raise bad("NAMES stand alone: without -A, -l, --state and --mine")
-    chosen = list(map(plain_name, names or ()))
-    client = place.client()
-    listing = Listing(client, chosen, all_namespaces, labels, state, mine, sort, output)
-    if not watch:
-        listing.print()
-        return
-    with detaching("detached: the jobs run on"):
-        listing.follow()
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Which jobs are shown, in which order and in which format."""
-
-    client: Client
-    names: list[str]
-    all_namespaces: bool
-    labels: str
-    state: str | None
-    mine: bool
-    sort: Sort
-    output: Output
-
-    def print(self) -> None:
+    def print(self, client: Client) -> None:
         """Print the jobs. Raises NotFound if one that is named does not exist."""
         if self.names:
-            jobs = [self.client.job(name) for name in self.names]
+            jobs = [client.job(plain_name(name)) for name in self.names]
         else:
-            jobs = self.client.jobs(
+            jobs = client.jobs(
                 state=self.state,
                 mine=self.mine,
                 labels=self.labels,
@@ -121,41 +100,40 @@ class Listing:
             )
         jobs = sorted(jobs, key=ORDERS[self.sort])
         if not self._is_table:
-            show_jobs(jobs, self.output, single=len(self.names) == 1)
+            show_jobs(jobs, self.output, single=len(self.names or ()) == 1)
         elif jobs:
-            show(self._headings, [*map(self._row, jobs)], Screen())
+            show(self.headings, [self.row(job, time.time()) for job in jobs], Screen())
         else:
-            where = "any namespace" if self.all_namespaces else f"namespace {self.client.namespace}"
+            where = "any namespace" if self.all_namespaces else f"namespace {client.namespace}"
             note(f"no such jobs in {where}")
 
-    def follow(self) -> None:
+    def follow(self, client: Client) -> None:
         """Print the jobs and their changes, until Ctrl-C.
 
         A terminal shows one table that changes; elsewhere each change is a line or an object.
         """
         screen = Screen()
         if not self._is_table:
-            for job, is_shown in self._changes():
+            for job, is_shown in self._changes(client):
                 if is_shown:
                     self._print_object(job)
         elif screen.is_terminal:
-            self._keep_table(screen)
+            self._keep_table(client, screen)
         else:
-            self._print_rows()
+            self._print_rows(client)
 
     @property
     def _is_table(self) -> bool:
         return self.output in ("table", "wide")
 
-    def _changes(self) -> Iterator[tuple[Job, bool]]:
+    def _changes(self, client: Client) -> Iterator[tuple[Job, bool]]:
         """Yield each job when it changes, and whether it is there and in a selected state."""
-        for name in self.names:
-            self.client.job(name)  # raises NotFound
-        connection, me = self.client.connection, self.client.user if self.mine else None
-        namespace = None if self.all_namespaces else self.client.namespace
+        names = [client.job(plain_name(name)).name for name in self.names or ()]
+        connection, me = client.connection, client.user if self.mine else None
+        namespace = None if self.all_namespaces else client.namespace
         for event in connection.watch(DDPJOBS, namespace=namespace, labels=self.labels):
             job = Job(connection, event.object)
-            if is_selected(job, None, me) and (not self.names or job.name in self.names):
+            if is_selected(job, None, me) and (not names or job.name in names):
                 yield job, event.type != "DELETED" and is_selected(job, self.state, me)
 
     def _print_object(self, job: Job) -> None:
@@ -166,17 +144,17 @@ class Listing:
         else:
             show_jobs([job], "name", single=True)
 
-    def _print_rows(self) -> None:
+    def _print_rows(self, client: Client) -> None:
         """Print a row for each change, as wide as the widest so far."""
-        sizes = widths([self._headings])
-        say(line(self._headings, sizes))
-        for job, is_shown in self._changes():
+        sizes = widths([self.headings])
+        say(line(self.headings, sizes))
+        for job, is_shown in self._changes(client):
             if is_shown:
-                row = self._row(job)
+                row = self.row(job, time.time())
                 sizes = [max(pair) for pair in zip(sizes, widths([row]), strict=True)]
                 say(line(row, sizes))
 
-    def _keep_table(self, screen: Screen) -> None:
+    def _keep_table(self, client: Client, screen: Screen) -> None:
         """Keep one table on the terminal."""
         jobs: dict[str, Job] = {}
         with Live(
@@ -184,7 +162,7 @@ class Listing:
             console=screen,
             refresh_per_second=REFRESHES,
         ) as live:
-            for job, is_shown in self._changes():
+            for job, is_shown in self._changes(client):
                 jobs.pop(job.uid, None)
                 if is_shown:
                     jobs[job.uid] = job
@@ -192,43 +170,48 @@ class Listing:
 
     def _table(self, screen: Screen, jobs: list[Job]) -> Group:
         """Return the table, cut at the height of the terminal."""
-        rows = [self._row(job) for job in sorted(jobs, key=ORDERS[self.sort])]
+        rows = [self.row(job, time.time()) for job in sorted(jobs, key=ORDERS[self.sort])]
         room = max(1, screen.height - 2)
         more = len(rows) - room
-        text = styled(self._headings, rows[:room], screen.width)
+        text = styled(self.headings, rows[:room], screen.width)
         return Group(*text, *([f"… and {more} more"] if more > 0 else []))
 
     @property
-    def _headings(self) -> tuple[str, ...]:
-        return headings(wide=self.output == "wide", namespaces=self.all_namespaces)
+    def headings(self) -> tuple[str, ...]:
+        """Return the headings of the columns."""
+        first, more = ["NAMESPACE"] * self.all_namespaces, WIDE if self.output == "wide" else ()
+        return (*first, *HEADINGS, *more, "REASON")
 
-    def _row(self, job: Job) -> tuple[str, ...]:
-        is_wide = self.output == "wide"
-        return row(job, time.time(), wide=is_wide, namespaces=self.all_namespaces)
-
-
-def loss(job: Job) -> float:
-    """Return the last loss, infinity without one or for NaN: those jobs come last."""
-    try:
-        found = float(why.text(job.body, "status", "summary", "loss"))
-    except ValueError:
-        return math.inf
-    return math.inf if math.isnan(found) else found
-
-
-def headings(*, wide: bool = False, namespaces: bool = False) -> tuple[str, ...]:
-    """Return the headings of the columns."""
-    first, more = ["NAMESPACE"] if namespaces else [], WIDE if wide else ()
-    return (*first, *HEADINGS, *more, "REASON")
+    def row(self, job: Job, now: float) -> tuple[str, ...]:
+        """Return the cells of a job, all of them printable."""
+        age = NONE if job.created is None else duration(max(0.0, now - job.created))
+        cells = [job.namespace] * self.all_namespaces
+        cells += [job.name, job.state, *figures_of(job).values(), age]
+        if self.output == "wide":
+            summary = why.part(job.body, "status", "summary")
+            cells += [why.text(summary, name) or NONE for name in ("attempt", "pod", "node")]
+            cells += [why.text(job.body, "spec", "image") or NONE, job.user or NONE]
+        return (*cells, why.with_time(job.reason, job.body.get("status"), now))
 
 
-def row(job: Job, now: float, *, wide: bool = False, namespaces: bool = False) -> tuple[str, ...]:
-    """Return the cells of a job, all of them printable."""
-    age = NONE if job.created is None else duration(max(0.0, now - job.created))
-    cells = [job.namespace] if namespaces else []
-    cells += [job.name, job.state, *figures_of(job).values(), age]
-    if wide:
-        summary = why.part(job.body, "status", "summary")
-        cells += [why.text(summary, name) or NONE for name in ("attempt", "pod", "node")]
-        cells += [why.text(job.body, "spec", "image") or NONE, job.user or NONE]
-    return (*cells, why.with_time(job.reason, job.body.get("status"), now))
+def get(
+    listing: Listing,
+    place: Place,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, and show changes.")] = False,
+) -> None:
+    """Show jobs: state, progress, and why one is not running.
+
+    By default these are all jobs of the namespace, newest first. A reason comes with the time for
+    which the job waits: Unschedulable 12m. The exit code is 3 if a job that is named does not
+    exist.
+    """
+    if listing.names and (
+        listing.all_namespaces or listing.labels or listing.state or listing.mine
+    ):
+        raise bad("NAMES stand alone: without -A, -l, --state and --mine")
+    client = place.client()
+    if not watch:
+        listing.print(client)
+        return
+    with detaching("detached: the jobs run on"):
+        listing.follow(client)
