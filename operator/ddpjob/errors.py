@@ -155,9 +155,14 @@ class ClusterError(DDPJobError):
     """
 
     def __init__(
-        self, code: int, reason: str, message: str, retry_after: float | None = None
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        retry_after: float | None = None,
+        advice: str = "",
     ) -> None:
-        self.code, self.retry_after = code, retry_after
+        self.code, self.retry_after, self.advice = code, retry_after, advice
         self.reason, self.message = printable(reason, MAX_PATH), printable(message, MAX_ANSWER)
         super().__init__(f"{code} {self.reason}: {self.message}")
 

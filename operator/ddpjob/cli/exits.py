@@ -102,12 +102,8 @@ def end_with(problems: Sequence[InvalidJob]) -> None:
 
 def explain(error: DDPJobError) -> tuple[str, str]:
     """Return what went wrong, and the next step, which may be empty."""
-    if isinstance(error, Forbidden):
-        return _missing_right(error)
-    return getattr(error, "message", "") or str(error), error.advice
-
-
-def _missing_right(error: Forbidden) -> tuple[str, str]:
+    if not isinstance(error, Forbidden):
+        return getattr(error, "message", "") or str(error), error.advice
     where = f"in namespace {error.namespace}" if error.namespace else "in the whole cluster"
     text = f"you may not {error.verb} {error.resource} {where} (you are {error.user})"
     enters = error.resource == "pods/portforward"  # by GET, as it begins a stream
@@ -178,9 +174,7 @@ def refuse_finished(job: "Job", advice: str) -> None:
     """Raise Conflict if the job has finished: it never starts again."""
     if job.is_finished:
         text = f"{job.name} has {job.state.lower()}; a finished job never starts again"
-        error = Conflict(409, "Finished", text)
-        error.advice = advice
-        raise error
+        raise Conflict(409, "Finished", text, advice=advice)
 
 
 def until_suspended(job: "Job", left: str) -> "Job":

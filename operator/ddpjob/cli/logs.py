@@ -7,19 +7,21 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ddpjob.cli.exits import Exit, detached, ended
 from ddpjob.cli.options import Name, Place, bad, find, seconds
-from ddpjob.cli.output import Format, coloured, note, raw, say
+from ddpjob.cli.output import coloured, note, raw, say
 from ddpjob.cli.table import Screen
 from ddpjob.client.follow import Logs, Query, check_is_there, choices, select
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.logs import LogLine, Wanted
 from ddpjob.errors import NotFound
 
+# How lines are printed.
+Format = Literal["text", "json", "raw"]
 # Bytes of a line that are shown. A longer one is cut; raw has up to 1 MiB of it.
 SHOWN = 16 * 1024
 # A colour that a script has given to its words, and what a progress bar has written over.
@@ -71,7 +73,7 @@ def logs(
             "-o",
             help="text, json, or raw: as printed, escape sequences included.",
         ),
-    ] = Format.TEXT,
+    ] = "text",
     max_streams: Annotated[
         int, typer.Option(min=1, max=1024, help="The most pods that are read at once.")
     ] = 64,
@@ -114,7 +116,7 @@ class Shown:
     query: Query
     wanted: Wanted | None = None
     """None for nothing in particular."""
-    output: Format = Format.TEXT
+    output: Format = "text"
     timestamps: bool = False
     again: str = ""
     """The command that shows them; empty for `logs -f` and the job."""
@@ -155,11 +157,8 @@ def _say_why(logs: Logs, query: Query, place: Place, *, goes_on: bool) -> None:
         text = f"attempt {attempt} of {job.name} has no pods any more; {there}"
         if goes_on:
             return note(text)
-        error = NotFound(404, "NotFound", text)
-        error.advice = (
-            f"ddpjob describe {job.name}{place.flags} has what is known of earlier attempts"
-        )
-        raise error
+        advice = f"ddpjob describe {job.name}{place.flags} has what is known of earlier attempts"
+        raise NotFound(404, "NotFound", text, advice=advice)
     because = f"; {job.reason}" if job.reason else ""
     read = list(logs.read.values())
     waiting = next((pod for pod in read if pod.state == "waiting"), None)
@@ -179,14 +178,14 @@ class Printer:
 
     def __init__(self, output: Format, *, timestamps: bool) -> None:
         self._output, self._timestamps = output, timestamps
-        self._coloured = output is Format.TEXT and Screen().color_system is not None
+        self._coloured = output == "text" and Screen().color_system is not None
         self._width = 0
 
     def print(self, lines: Sequence[LogLine]) -> int:
         """Print the lines, and return how many they are."""
-        if self._output is Format.RAW:
+        if self._output == "raw":
             raw(b"".join(line.content + b"\n" for line in lines))
-        elif self._output is Format.JSON:
+        elif self._output == "json":
             say(*(json.dumps(record(line)) for line in lines))
         else:
             self._print(lines)

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -28,14 +27,6 @@ SHOWN = 40
 Output = Literal["table", "wide", "json", "yaml", "name"]
 Form = Literal["json", "yaml", "name"]
 Record = Literal["text", "json"]
-
-
-class Format(StrEnum):
-    """How lines of logs are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-    RAW = "raw"
 
 
 def escape_the_unknown() -> None:

@@ -45,9 +45,8 @@ def _when_suspended(job: Job, place: Place) -> Job:
     """Return the job once it is suspended, when all of its spec may change. Raises Conflict."""
     if not job.body["spec"].get("suspend") and job.state != "Pending":
         text = f"{job.name} is {job.state}; its spec can change only while it is suspended"
-        error = Conflict(409, "NotSuspended", text)
-        error.advice = f"ddpjob suspend {job.name}{place.flags} --wait"
-        raise error
+        advice = f"ddpjob suspend {job.name}{place.flags} --wait"
+        raise Conflict(409, "NotSuspended", text, advice=advice)
     if job.state not in ("Suspended", "Pending"):
         job = until_suspended(job, f"nothing is changed: {job.name} stays suspended")
         refuse_finished(job, f"ddpjob rerun {job.name}{place.flags}")

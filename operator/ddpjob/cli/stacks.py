@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -43,15 +44,16 @@ def stacks(
     found = agents.read_stacks(answers, processes)
     is_json = output == "json"
     if not is_json:
-        _tell_absent(answers)
+        for answer in answers:
+            if answer.problem:
+                note(f"{answer.pod.name} on {answer.pod.node or 'no node'}: {answer.problem}")
     if is_json and rank is None:
         document(as_text(_record(job, group(found), answers), "json"))
     if not found or rank is not None and rank not in found:
         silent = "no rank has answered" if rank is None else f"rank {rank} has not answered"
         why = f"{job.name} is {job.state}" + ("" if answers else ", and has no pods")
-        error = NotFound(404, "NotFound", f"{silent}: {why}")
-        error.advice = f"ddpjob describe {job.name}{place.flags}"
-        raise error
+        advice = f"ddpjob describe {job.name}{place.flags}"
+        raise NotFound(404, "NotFound", f"{silent}: {why}", advice=advice)
     if rank is not None:
         text = found[rank].rstrip("\n")
         document(json.dumps({"rank": rank, "stacks": text}) if is_json else text)
@@ -73,29 +75,12 @@ def _lines(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _tell_absent(answers: Sequence[Answer]) -> None:
-    for answer in answers:
-        if answer.problem:
-            note(f"{answer.pod.name} on {answer.pod.node or 'no node'}: {answer.problem}")
-
-
 def _record(job: Job, groups: Sequence[Group], answers: Sequence[Answer]) -> dict[str, Any]:
     return {
         "job": job.name,
         "namespace": job.namespace,
         "attempt": job.attempt,
-        "groups": [
-            {
-                "ranks": list(each.ranks),
-                "differs": each.differs,
-                "state": each.state,
-                "frames": [
-                    {"file": frame.file, "line": frame.line, "function": frame.function}
-                    for frame in each.frames
-                ],
-            }
-            for each in groups
-        ],
+        "groups": [asdict(each) for each in groups],
         "unreached": [
             {"pod": answer.pod.name, "node": answer.pod.node, "problem": answer.problem}
             for answer in answers

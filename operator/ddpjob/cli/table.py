@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -52,12 +52,7 @@ def lines(headings: Row, rows: Sequence[Row]) -> list[str]:
 
 def line(row: Row, sizes: Sequence[int]) -> str:
     """Return a row whose columns have these widths."""
-    cells = [_padded(cell, size) for cell, size in zip(row, sizes, strict=True)]
-    return GAP.join(cells).rstrip()
-
-
-def _padded(cell: str, size: int) -> str:
-    return cell + " " * (size - cell_len(cell))
+    return GAP.join(map(set_cell_size, row, sizes)).rstrip()
 
 
 def styled(headings: Row, rows: Sequence[Row], width: int) -> list[Text]:
