@@ -11,7 +11,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, NoReturn
 
 import typer
 
@@ -46,8 +46,6 @@ LOCK = ".ddpjob-lock"
 NO_IMAGE = "none"
 # In place of the archive of a job that names none. Nobody reads it.
 NO_ARCHIVE = {"configMaps": ["none"], "sha256": "0" * 64}
-
-P = ParamSpec("P")
 
 
 def run_here(asked: Asked, here: Here) -> NoReturn:
@@ -93,6 +91,7 @@ class Session:
         )
         self._controller = Controller(self._cluster, settings=SETTINGS)
         self._signals: list[int] = []
+        self._is_unread = False
         self._stop = asyncio.Event()
         self._display: Display = Records() if here.output == "json" else LineDisplay()
         self._status: dict[str, Any] = {}
@@ -144,13 +143,14 @@ class Session:
         if not made.rank:
             self._show(self._display.line, made)
 
-    def _show(self, show: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
+    def _show(self, show: Callable[..., None], *shown: Any) -> None:
         """Call `show`; if nobody reads any more (`| head`), end as after SIGPIPE."""
         try:
-            show(*args, **options)
+            show(*shown)
         except BrokenPipeError:
             close()
-            self._interrupt(signal.SIGPIPE)
+            self._is_unread = True
+            self._stop.set()
 
     def _introduction(self) -> str:
         lines = [f"logs in {self.folder / LOGS}"]
@@ -168,33 +168,23 @@ class Session:
         return "; ".join(filter(None, [*lines, listed_gpus(self._shares)]))
 
     def _interrupt(self, number: int) -> None:
-        """Stop the session; at the second signal, kill its processes.
-
-        Ctrl-C ends who reads from a pipe too, so that nobody reads is no second signal.
-        """
+        """Stop the session; at the second signal, kill its processes."""
         self._signals.append(number)
         self._stop.set()
-        if number == signal.SIGPIPE:
-            return
-        if len(self._wishes) > 1:
+        if len(self._signals) > 1:
             self._runner.kill()
         else:
             self._show(self._display.note, "stopping; a second signal kills at once")
 
-    @property
-    def _wishes(self) -> list[int]:
-        """Return the signals that somebody has sent."""
-        return [number for number in self._signals if number != signal.SIGPIPE]
-
     def _end(self) -> int:
         """Print how the job ended, and return the exit code."""
-        if self._signals and not self._wishes:
-            return 128 + signal.SIGPIPE  # nobody reads
-        if self._wishes:
+        if self._signals:
             step = why.text(self._status, "summary", "step")
             where = f" at step {step}" if step else ""
             say(f"{self.name} interrupted{where}; logs in {self.folder / LOGS}", err=True)
-            return 128 + self._wishes[0]
+            return 128 + self._signals[0]
+        if self._is_unread:
+            return 128 + signal.SIGPIPE
         state = self._status.get("state")
         if state == "Succeeded":
             return 0
