@@ -9,7 +9,6 @@ from ddpjob.cli.output import as_text, document, note, say
 from ddpjob.cli.table import lines
 from ddpjob.client import description
 from ddpjob.client.description import is_because_of
-from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Event
 from ddpjob.errors import Forbidden
 from ddpjob.times import duration, unix_seconds
@@ -31,20 +30,16 @@ def describe(
 ) -> None:
     """Describe a job: how it is and why, its attempts, what failed first, and what to do next."""
     job = find(place.client(), name)
-    found = description.describe(job, _events(job), now=time.time(), flags=place.flags)
+    events: list[Event] = []
+    try:
+        events = job.events()
+    except Forbidden as error:
+        note(f"without events: you may not {error.verb} {error.resource} (role view)")
+    found = description.describe(job, events, now=time.time(), flags=place.flags)
     if output == "json":
         document(as_text(found, "json"))
     else:
         say(*text(found, time.time()))
-
-
-def _events(job: Job) -> list[Event]:
-    """Return the job's events; none for who may not read them."""
-    try:
-        return job.events()
-    except Forbidden as error:
-        note(f"without events: you may not {error.verb} {error.resource} (role view)")
-        return []
 
 
 def text(found: Found, now: float) -> Iterator[str]:
@@ -131,24 +126,18 @@ def _cause(found: Found, cause: Found, label: str) -> Iterator[str]:
     where += f" on {cause['node']}" if cause["node"] else ""
     place = ", ".join([*inside, where])
     yield f"{label:<{LABEL}}{who} ({place}) {how(cause)}: {cause['message'] or NONE}"
-    in_round = f", round {cause['round']}" if cause["round"] else ""
-    text = f"the first cause of attempt {cause['attempt']}{in_round}"
-    yield f"{'':<{LABEL}}{text}{_others(found, rank, node)}"
+    text = f"the first cause of attempt {cause['attempt']}"
+    text += f", round {cause['round']}" if cause["round"] else ""
+    # Of those outside the pod if it failed as a whole.
+    processes = found["processesPerNode"]
+    others = found["nodes"] * processes - (processes if rank is None else 1)
+    if others > 0 and not (rank is None and node is None):
+        them = f"{others} other ranks were" if others > 1 else "other rank was"
+        text += f"; the {them} stopped after it"
+    yield f"{'':<{LABEL}}{text}"
     if found["state"] == "Failed" and found["reason"] and label == "why now":
         yield f"{'':<{LABEL}}{found['reason'].partition(':')[0]}: the job has failed for good"
     yield from (f"  {line}" for line in cause["traceback"].splitlines())
-
-
-def _others(found: Found, rank: int | None, node: int | None) -> str:
-    """Return what became of the other ranks, of those outside the pod if it failed as a whole."""
-    processes = found["processesPerNode"]
-    if rank is None and node is None:
-        return ""
-    count = found["nodes"] * processes - (processes if rank is None else 1)
-    if count < 1:
-        return ""
-    them = f"{count} other ranks were" if count > 1 else "other rank was"
-    return f"; the {them} stopped after it"
 
 
 def how(failure: Found) -> str:

@@ -45,9 +45,5 @@ def rerun(
     if wait and dry_run is None:
         with detaching(f"detached: {new.name} goes on starting"):
             new = new.wait("running")
-    verb = "created" if dry_run is None else "would be created"
-    tell(
-        new,
-        f"{verb}, like {old.name}" + (f"; it is {new.state}" if wait else ""),
-        output,
-    )
+    words = f"{'created' if dry_run is None else 'would be created'}, like {old.name}"
+    tell(new, words + (f"; it is {new.state}" if wait else ""), output)

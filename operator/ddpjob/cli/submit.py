@@ -21,7 +21,6 @@ from ddpjob.json_depth import Body
 
 if TYPE_CHECKING:
     from ddpjob.client.job import Job
-    from ddpjob.client.jobfile import JobFile
     from ddpjob.code.archive import CodeArchive
 
 STDOUT = 1
@@ -92,8 +91,19 @@ class Submission:
         self._asked, self._place, self._output, self._included = asked, place, output, included
 
     def print(self) -> None:
-        """Print the objects that would be created."""
-        show_new(self._objects(), self._output)
+        """Print the objects that would be created, in the namespace that was named.
+
+        A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
+        """
+        from ddpjob.client.creation import with_code
+        from ddpjob.client.jobfile import named
+
+        maps = self._archive.config_maps() if self._archive else self._asked.config_maps
+        job = named(with_code(self._job, self._archive))
+        namespace = why.text(job, "metadata", "namespace") or self._place.namespace
+        where = {"namespace": namespace} if namespace else {}
+        bodies = [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]
+        show_new(bodies, self._output)
         self._tell_code(created=False)
 
     def print_here(self) -> None:
@@ -109,10 +119,13 @@ class Submission:
 
     def create(self, watch: bool | None, *, dry_run: bool) -> None:
         """Create the job, and look on or not; or have the API server check the objects."""
+        from ddpjob.client.jobfile import JobFile
+
         client = self._place.client()
         self._tell_code(created=not dry_run)
         try:
-            job = client.submit(self._file, code=self._archive, dry_run=dry_run)
+            file = JobFile(self._job, self._asked.config_maps)
+            job = client.submit(file, code=self._archive, dry_run=dry_run)
         except KeyboardInterrupt as stopped:
             left = getattr(stopped, "__notes__", ("no job was created",))
             note("", *(f"stopped: {words}" for words in left))
@@ -160,27 +173,6 @@ class Submission:
         end_with(problems(with_code(job, self._archive) if has_spec else job))
         in_namespace(job, self._place.namespace)
         return dict(job)
-
-    @property
-    def _file(self) -> "JobFile":
-        """Return the job, with the ConfigMaps of the job file that go with it."""
-        from ddpjob.client.jobfile import JobFile
-
-        return JobFile(self._job, self._asked.config_maps)
-
-    def _objects(self) -> list[Body]:
-        """Return the ConfigMaps and the job, in the namespace that was named.
-
-        A name is made up for a job without one, because `kubectl apply` refuses `generateName`.
-        """
-        from ddpjob.client.creation import with_code
-        from ddpjob.client.jobfile import named
-
-        maps = self._archive.config_maps() if self._archive else self._asked.config_maps
-        job = named(with_code(self._job, self._archive))
-        namespace = why.text(job, "metadata", "namespace") or self._place.namespace
-        where = {"namespace": namespace} if namespace else {}
-        return [{**body, "metadata": {**body["metadata"], **where}} for body in (*maps, job)]
 
     def _tell_code(self, *, created: bool) -> None:
         from ddpjob.code.archive import in_bytes
