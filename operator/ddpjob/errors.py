@@ -50,11 +50,8 @@ class InvalidJob(DDPJobError, ValueError):
     """
 
     def __init__(self, path: str, rule: str, value: Any = None, advice: str = "") -> None:
-        self.path, self.rule, self.value = (
-            printable(path, MAX_PATH),
-            printable(rule, MAX_RULE),
-            value,
-        )
+        self.path, self.rule = printable(path, MAX_PATH), printable(rule, MAX_RULE)
+        self.value = value
         super().__init__(f"{self.path}: {self.rule}")
         if advice:
             self.advice = printable(advice, MAX_RULE)

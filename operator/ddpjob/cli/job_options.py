@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from ddpjob import why
 from ddpjob.cli.options import seconds
 from ddpjob.errors import InvalidJob
 
@@ -26,15 +27,8 @@ if TYPE_CHECKING:
 SCRIPT_ARGS = "ddpjob.script_args"
 # An option that may stand without its value.
 DRY_RUN = "--dry-run"
-# Options of a cluster, which have no effect on this machine, by the names of their parameters.
-CLUSTERS = {
-    "label": "--label",
-    "namespace": "--namespace",
-    "context": "--context",
-    "kubeconfig": "--kubeconfig",
-    "watch": "--watch",
-    "code_include": "--code-include",
-}
+# Parameters with options of a cluster, which have no effect on this machine.
+CLUSTERS = ("label", "namespace", "context", "kubeconfig", "watch", "code_include")
 # The value of --code that sends nothing.
 NO_CODE = "none"
 
@@ -173,13 +167,14 @@ class Asked:
         if not (file or self.module or filename):
             raise InvalidJob("FILE.py", "is required, or -m MODULE, or -f job.yaml")
         given = [name for name in CLUSTERS if ctx.params.get(name) not in (None, [], ())]
-        named = {**CLUSTERS, "watch": "--watch" if ctx.params["watch"] else "--detach"}
+        if ctx.params["watch"] is False:
+            given[given.index("watch")] = "detach"
         return replace(
             self,
             file=file,
             filename=filename,
             script_args=ctx.meta.get(SCRIPT_ARGS),
-            ignored=tuple(named[name] for name in given),
+            ignored=tuple(f"--{name.replace('_', '-')}" for name in given),
         )
 
     @cached_property
@@ -309,7 +304,6 @@ def _is_here(module: str) -> bool:
 
 def in_namespace(job: "Body", namespace: str | None) -> None:
     """Raise InvalidJob if the file has another namespace than the option."""
-    metadata = job.get("metadata")
-    own = metadata.get("namespace") if isinstance(metadata, dict) else None
+    own = why.text(job, "metadata", "namespace")
     if namespace and own and own != namespace:
         raise InvalidJob("metadata.namespace", f"must be {namespace}, as -n says, got {own!r}", own)
