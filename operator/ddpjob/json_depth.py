@@ -54,17 +54,12 @@ def read_json(text: bytes) -> Any:
     if collects:
         gc.disable()
     try:
-        return _parsed(text)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _parsed(text: bytes) -> Any:
-    try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return orjson.loads(_without_depths(text))
+    finally:
+        if collects:
+            gc.enable()
 
 
 async def aside(large: bool, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:

@@ -75,7 +75,10 @@ class _Events:
         """Yield whole events. Raises ClientPayloadError at the first broken one."""
         try:
             async for line in lines(self._stream):
-                event = await aside(len(line) > LARGE, _json, line)
+                try:
+                    event = await aside(len(line) > LARGE, read_json, line)
+                except orjson.JSONDecodeError:
+                    event = None
                 if not _is_event(event):
                     await asyncio.sleep(PAUSE_SECONDS)
                     raise aiohttp.ClientPayloadError("no event of a watch")
@@ -94,10 +97,3 @@ def _is_event(event: object) -> bool:
     if event.get("type") == "ERROR":
         return bool(event["object"].get("code") == 410)
     return isinstance(event["object"].get("metadata"), dict)
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return read_json(text)
-    except orjson.JSONDecodeError:
-        return None

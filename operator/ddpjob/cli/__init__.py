@@ -20,7 +20,6 @@ from ddpjob.errors import DDPJobError
 from ddpjob.text import configure
 from ddpjob.version import __version__
 
-HELP = "Distributed PyTorch on Kubernetes, or on this machine."
 # For each verb the first sentence of its help. Its function has its name, and so has its module.
 VERBS = {
     "submit": "Train with a script on the cluster: send its folder, and create the job.",
@@ -113,7 +112,6 @@ def load(verb: str | None) -> Any:
 app = typer.Typer(
     name="ddpjob",
     cls=Verbs,
-    help=HELP,
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,  # its import takes as long as all the rest of `--help`

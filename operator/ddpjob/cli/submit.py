@@ -15,7 +15,7 @@ from ddpjob.cli import job_options
 from ddpjob.cli.exits import Exit, detached, end_with
 from ddpjob.cli.job_options import Asked, in_namespace
 from ddpjob.cli.options import Place
-from ddpjob.cli.output import Form, note, show_jobs, show_new
+from ddpjob.cli.output import STDOUT, Form, note, show_jobs, show_new
 from ddpjob.errors import InvalidJob, JobTimeout
 from ddpjob.json_depth import Body
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ddpjob.client.job import Job
     from ddpjob.code.archive import CodeArchive
 
-STDOUT = 1
 # Seconds without any status after which it is said that no operator has taken the job.
 TAKEN_SECONDS = 10.0
 

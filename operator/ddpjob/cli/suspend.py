@@ -25,7 +25,5 @@ def suspend(
     if wait and job.state != "Suspended":
         job = until_suspended(job, f"detached: {job.name} goes on suspending")
         refuse_finished(job, "")
-    if job.state == "Suspended":
-        tell(job, "is suspended", output)
-    else:
-        tell(job, "suspends: its ranks may save, then its pods end", output)
+    later = "suspends: its ranks may save, then its pods end"
+    tell(job, "is suspended" if job.state == "Suspended" else later, output)
