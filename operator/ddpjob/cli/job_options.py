@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from ddpjob import why
-from ddpjob.cli.options import seconds
+from ddpjob.cli.options import Recorded, seconds
 from ddpjob.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -262,6 +262,29 @@ class Asked:
         for file in self.env_file or ():
             found |= read_env_file(file)
         return found | dict(_pair(text, "--env") for text in self.env or ())
+
+
+@dataclass(frozen=True)
+class Here:
+    """How a job is run on this machine."""
+
+    logs: Annotated[
+        bool, typer.Option("--logs/--quiet", help="Print the output of rank 0, or do not.")
+    ] = True
+    directory: Annotated[
+        Path, typer.Option(help="Folder for logs, and for the folders that stand in for volumes.")
+    ] = Path(".ddpjob")
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Seconds in which the ranks may save and exit after Ctrl-C or SIGTERM."
+        ),
+    ] = 10.0
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
+    ] = False
+    output: Recorded = "text"
 
 
 def read_env_file(file: str) -> dict[str, str]:

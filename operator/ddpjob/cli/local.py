@@ -19,10 +19,9 @@ from ddpjob import api, names, why
 from ddpjob.api.base import quantity_value
 from ddpjob.api.podtypes import Resources
 from ddpjob.cli.exits import end_with
-from ddpjob.cli.job_options import Asked
+from ddpjob.cli.job_options import Asked, Here
 from ddpjob.cli.live import LineDisplay, Records
 from ddpjob.cli.output import close, say
-from ddpjob.cli.run import Here
 from ddpjob.cli.validate import check
 from ddpjob.client.display import Display
 from ddpjob.client.snapshot import Snapshot

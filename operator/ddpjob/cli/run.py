@@ -1,39 +1,13 @@
 """`ddpjob run`: a job on this machine, with the restarts and the progress of a cluster."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ddpjob.cli.job_options import Asked
-from ddpjob.cli.options import Recorded
+from ddpjob.cli.job_options import Asked, Here
 
 # An option of `submit` that has no effect here: one command line may be tried on both.
 Unused = Annotated[str | None, typer.Option(hidden=True)]
-
-
-@dataclass(frozen=True)
-class Here:
-    """How a job is run on this machine."""
-
-    logs: Annotated[
-        bool, typer.Option("--logs/--quiet", help="Print the output of rank 0, or do not.")
-    ] = True
-    directory: Annotated[
-        Path, typer.Option(help="Folder for logs, and for the folders that stand in for volumes.")
-    ] = Path(".ddpjob")
-    grace: Annotated[
-        float,
-        typer.Option(
-            min=0.0, help="Seconds in which the ranks may save and exit after Ctrl-C or SIGTERM."
-        ),
-    ] = 10.0
-    keep: Annotated[
-        bool,
-        typer.Option("--keep", help="Keep the pods' own folders (HOME, caches) after the run."),
-    ] = False
-    output: Recorded = "text"
 
 
 def run(

@@ -13,7 +13,7 @@ import typer
 from ddpjob import why
 from ddpjob.cli import job_options
 from ddpjob.cli.exits import Exit, detached, end_with
-from ddpjob.cli.job_options import Asked, in_namespace
+from ddpjob.cli.job_options import Asked, Here, in_namespace
 from ddpjob.cli.options import Place
 from ddpjob.cli.output import STDOUT, Form, note, show_jobs, show_new
 from ddpjob.errors import InvalidJob, JobTimeout
@@ -67,7 +67,6 @@ def submit(
         submission.print_here()
     elif local:
         from ddpjob.cli.local import run_here
-        from ddpjob.cli.run import Here
 
         run_here(asked, Here(output="json" if output == "json" else "text"))
     elif dry_run == "client":
