@@ -112,15 +112,20 @@ class Listing:
 
         A terminal shows one table that changes; elsewhere each change is a line or an object.
         """
-        screen = Screen()
-        if not self._is_table:
-            for job, is_shown in self._changes(client):
-                if is_shown:
-                    self._print_object(job)
-        elif screen.is_terminal:
+        screen, sizes = Screen(), widths([self.headings])
+        if self._is_table and screen.is_terminal:
             self._keep_table(client, screen)
-        else:
-            self._print_rows(client)
+            return
+        if self._is_table:
+            say(line(self.headings, sizes))
+        for job, is_shown in self._changes(client):
+            if is_shown and self._is_table:
+                row = self.row(job, time.time())
+                # As wide as the widest so far.
+                sizes = [max(pair) for pair in zip(sizes, widths([row]), strict=True)]
+                say(line(row, sizes))
+            elif is_shown:
+                self._print_object(job)
 
     @property
     def _is_table(self) -> bool:
@@ -143,16 +148,6 @@ class Listing:
             document("---\n" + as_text(job.body, "yaml"))
         else:
             show_jobs([job], "name", single=True)
-
-    def _print_rows(self, client: Client) -> None:
-        """Print a row for each change, as wide as the widest so far."""
-        sizes = widths([self.headings])
-        say(line(self.headings, sizes))
-        for job, is_shown in self._changes(client):
-            if is_shown:
-                row = self.row(job, time.time())
-                sizes = [max(pair) for pair in zip(sizes, widths([row]), strict=True)]
-                say(line(row, sizes))
 
     def _keep_table(self, client: Client, screen: Screen) -> None:
         """Keep one table on the terminal."""
