@@ -32,8 +32,8 @@ from ddpjob.errors import DDPJobError, InvalidJob, Refused
 from ddpjob.json_depth import Body
 from ddpjob.times import timestamp
 
-# The folder of runs, in that of the code; and what stands in a job for the folder of its files.
-RUNS, FILES = ".ddpjob", "{files}"
+# The folder of runs, in that of the code.
+RUNS = ".ddpjob"
 # Lines of the command that are no records and are kept, and its exit code before a job begins.
 NOTES, BAD_INPUT = 20, 2
 # Seconds between two looks at a log that is followed.
@@ -46,7 +46,7 @@ class LocalRun(Run):
     def __init__(self, job: Body, folder: Path, files: Mapping[str, bytes]) -> None:
         """Run the job, with `folder` as the working folder of its ranks.
 
-        `files` are written into a folder for the run. FILES in an argument of the job is its path.
+        `files`, if any, are written into a folder for the run, and SCRIPT among them is run.
         """
         started = {"creationTimestamp": timestamp(time.time()), "namespace": "default"}
         super().__init__(_Nowhere(), {**job, "metadata": {**job["metadata"], **started}})
@@ -62,9 +62,7 @@ class LocalRun(Run):
 
     def refresh(self) -> Job:
         """Return the run as it is now. Raises InvalidJob if it was refused."""
-        with self._changed:
-            refused = self._is_over and not self.is_finished and self._process.wait() == BAD_INPUT
-        if refused:
+        if self._is_over and not self.is_finished and self._process.wait() == BAD_INPUT:
             raise InvalidJob("launch", "; ".join(self._notes) or "the job was refused")
         return self
 
@@ -195,9 +193,10 @@ def _write(root: Path, job: Body, files: Mapping[str, bytes]) -> Path:
     place = Path(tempfile.mkdtemp(prefix=".files-", dir=root))
     for path, content in files.items():
         (place / path).write_bytes(content)
-    args = [word.replace(FILES, str(place)) for word in job["spec"].get("args") or ()]
-    text = json.dumps({**job, "spec": {**job["spec"], "args": args}})
-    (place / "job.json").write_text(text)
+    spec = job["spec"]
+    if files:  # they lie elsewhere than the folder, which stays as it is
+        spec = {**spec, "args": [str(place / SCRIPT), *spec["args"][1:]]}
+    (place / "job.json").write_text(json.dumps({**job, "spec": spec}))
     return place
 
 
@@ -330,7 +329,7 @@ def launch(
     for problem in problems(job):
         raise problem
     if on == "local":
-        run: Run = _run_here(job, folder or Path.cwd(), files)
+        run: Run = LocalRun(named(job), folder or Path.cwd(), files)
     elif on == "cluster":
         sends = bool(folder or files)
         archive = pack(folder, names=code_include, extra=files) if sends else None
@@ -366,11 +365,3 @@ def _program(
     if is_script and not (folder / words[0]).is_file():
         raise InvalidJob("launch", f"there is no script {text!r} in {str(folder)!r}")
     return [*words, *map(str, args)], {}, stem(words)
-
-
-def _run_here(job: Body, folder: Path, files: Mapping[str, bytes]) -> LocalRun:
-    """Run the job as processes of this machine."""
-    spec = {**job["spec"]}
-    if files:  # they lie elsewhere than the folder, which stays as it is
-        spec["args"] = [f"{FILES}/{SCRIPT}", *spec["args"][1:]]
-    return LocalRun(named({**job, "spec": spec}), folder, files)
