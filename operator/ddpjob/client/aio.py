@@ -47,27 +47,21 @@ class _Twin(ABC, Generic[S]):
         return await _in_thread(partial(verb, apart), apart.close, undo_seconds)
 
 
-def _as_it_is(connection: Connection, found: T) -> T:
-    return found
-
-
 def _awaitable(
-    verb: Callable[Concatenate[S, P], T],
-    made: Callable[[Connection, T], U],
-    undo_seconds: float = 0.0,
+    verb: Callable[Concatenate[S, P], T], made: Callable[[Any, T], U], undo_seconds: float = 0.0
 ) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, U]]:
-    """Return the verb, awaitable; `made` makes its result of the synchronous one."""
+    """Return the verb, awaitable; `made` makes its result of the twin and the synchronous one."""
 
     @wraps(verb)
     async def call(twin: _Twin[S], /, *args: P.args, **options: P.kwargs) -> U:
         found = await twin._call(lambda apart: verb(apart, *args, **options), undo_seconds)
-        return made(twin.connection, found)
+        return made(twin, found)
 
     return call
 
 
 def _iterating(
-    verb: Callable[Concatenate[S, P], Iterator[T]], made: Callable[[Connection, T], U]
+    verb: Callable[Concatenate[S, P], Iterator[T]], made: Callable[[Any, T], U]
 ) -> Callable[Concatenate[_Twin[S], P], AsyncGenerator[U, None]]:
     """Return the verb as an asynchronous iterator."""
 
@@ -79,30 +73,27 @@ def _iterating(
         source = partial(verb, apart, *args, **options)
         async with aclosing(_read(source, apart.close)) as items:
             async for item in items:
-                yield made(twin.connection, item)
+                yield made(twin, item)
 
     return call
 
 
-def _updating(
-    verb: Callable[Concatenate[Job, P], Job],
-) -> Callable[Concatenate["AsyncJob", P], Coroutine[Any, Any, "AsyncJob"]]:
-    """Return the verb, awaitable, which brings the job up to date and returns it."""
-
-    @wraps(verb)
-    async def call(job: "AsyncJob", /, *args: P.args, **options: P.kwargs) -> "AsyncJob":
-        job.body = (await job._call(lambda apart: verb(apart, *args, **options))).body
-        return job
-
-    return call
+def _as_it_is(twin: _Twin[Any], found: T) -> T:
+    return found
 
 
-def _job(connection: Connection, job: Job) -> "AsyncJob":
-    return AsyncJob(connection, job.body)
+def _same(twin: "AsyncJob", found: Job) -> "AsyncJob":
+    """Return the job itself, up to date."""
+    twin.body = found.body
+    return twin
 
 
-def _jobs(connection: Connection, jobs: Sequence[Job]) -> "AsyncJobList":
-    return AsyncJobList(_job(connection, job) for job in jobs)
+def _job(twin: _Twin[Any], found: Job) -> "AsyncJob":
+    return AsyncJob(twin.connection, found.body)
+
+
+def _jobs(twin: _Twin[Any], found: Sequence[Job]) -> "AsyncJobList":
+    return AsyncJobList(_job(twin, job) for job in found)
 
 
 class AsyncJob(Snapshot, _Twin[Job]):
@@ -115,25 +106,18 @@ class AsyncJob(Snapshot, _Twin[Job]):
     def _apart(self) -> Job:
         return Job(self.connection.apart(), self.body)
 
-    def _repr_html_(self) -> str:
-        return table([self], time.time())
-
-    refresh = _updating(Job.refresh)
-    wait = _updating(Job.wait)
+    refresh = _awaitable(Job.refresh, _same)
+    wait = _awaitable(Job.wait, _same)
     result = _awaitable(Job.result, _as_it_is)
     watch = _iterating(Job.watch, _job)
     logs = _iterating(Job.logs, _as_it_is)
     events = _awaitable(Job.events, _as_it_is)
     stacks = _awaitable(Job.stacks, _as_it_is)
-    suspend = _updating(Job.suspend)
-    resume = _updating(Job.resume)
+    suspend = _awaitable(Job.suspend, _same)
+    resume = _awaitable(Job.resume, _same)
     rerun = _awaitable(Job.rerun, _job, UNDO_SECONDS)  # type: ignore[arg-type]  # its **set
-    patch = _updating(Job.patch)
+    patch = _awaitable(Job.patch, _same)
     delete = _awaitable(Job.delete, _as_it_is)
-
-    def raise_if_failed(self) -> None:
-        """Raise JobFailed, with the primary failure, if the job has failed."""
-        Job(self.connection, self.body).raise_if_failed()
 
 
 class AsyncJobList(list[AsyncJob]):

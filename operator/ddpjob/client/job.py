@@ -14,7 +14,6 @@ from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import (
     Conflict,
     DDPJobError,
-    JobFailed,
     JobTimeout,
     NoResult,
     NotFound,
@@ -40,15 +39,6 @@ class Job(Snapshot):
     def __init__(self, connection: Connection, body: Body) -> None:
         super().__init__(body)
         self._connection = connection
-
-    def at(self, body: Body) -> "Job":
-        """Return another snapshot of this job."""
-        return Job(self._connection, body)
-
-    def _repr_html_(self) -> str:
-        from ddpjob.client.display import table
-
-        return table([self], time.time())
 
     def refresh(self) -> "Job":
         """Read the job again. Raises NotFound if it, or this job of the name, is gone."""
@@ -145,7 +135,7 @@ class Job(Snapshot):
         """
         with closing(self._changes(None)) as changes:
             for job in changes:
-                yield job.at(job.body)
+                yield Job(self._connection, job.body)
                 if job.is_finished:
                     return
 
@@ -289,24 +279,6 @@ class Job(Snapshot):
                 text = f"{self.name} was deleted; another job has its name"
                 raise Conflict(409, "Conflict", text) from None
             raise
-
-    def raise_if_failed(self) -> None:
-        """Raise JobFailed, with the primary failure, if the job has failed."""
-        if self.state != "Failed":
-            return
-        failure = part if isinstance(part := why.part(self.body, "status", "failure"), dict) else {}
-        texts = ("node", "signal", "exception")
-        error = JobFailed(
-            self.name,
-            why.text(why.condition(self.body.get("status"), "Failed"), "reason") or "Failed",
-            rank=why.place(failure, self.processes_per_node)[0],
-            exit_code=why.number(failure, "exitCode"),
-            **{name: why.text(failure, name) or None for name in texts},
-            message=str(failure.get("message") or ""),
-            traceback=str(failure.get("traceback") or ""),
-        )
-        error.job = self
-        raise error
 
     def _take(self, body: Body) -> "Job":
         if self.uid and why.text(body, "metadata", "uid") != self.uid:

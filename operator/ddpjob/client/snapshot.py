@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddpjob import names, why
 from ddpjob.cluster import DDPJOBS
 from ddpjob.cluster.connection import Connection
-from ddpjob.errors import JobRefused, NotFound
+from ddpjob.errors import JobFailed, JobRefused, NotFound
 from ddpjob.json_depth import Body
 from ddpjob.ranks import MAX_NPROC
 from ddpjob.times import unix_seconds
@@ -34,10 +34,16 @@ class Snapshot:
 
     @body.setter
     def body(self, body: Body) -> None:
-        self._body = slim(body)
+        body.get("metadata", {}).pop("managedFields", None)  # which may be half of it
+        self._body = body
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.namespace}/{self.name} {self.state}>"
+
+    def _repr_html_(self) -> str:
+        from ddpjob.client.display import table
+
+        return table([self], time.time())
 
     @property
     def name(self) -> str:
@@ -102,13 +108,9 @@ class Snapshot:
     @property
     def gpus_per_node(self) -> int:
         """Return the GPUs in the limits of each pod."""
-        limits = why.part(self.body, "spec", "resources", "limits")
-        counts = [
-            str(count)
-            for name, count in (limits.items() if isinstance(limits, dict) else ())
-            if names.is_gpu(str(name))
-        ]
-        return sum(int(text[:6]) for text in counts if text.isascii() and text.isdigit())
+        limits = why.part(self.body, "spec", "resources", "limits") or {}
+        counts = [str(count) for name, count in limits.items() if names.is_gpu(name)]
+        return sum(int(count) for count in counts if count.isdecimal())
 
     @property
     def nnodes(self) -> int:
@@ -170,6 +172,25 @@ class Snapshot:
             return self.is_finished
         return self.state == "Running" and (self.step or 0) >= wanted
 
+    def raise_if_failed(self) -> None:
+        """Raise JobFailed, with the primary failure, if the job has failed."""
+        if self.state != "Failed":
+            return
+        status = self.body["status"]
+        failure = status.get("failure", {})
+        texts = ("node", "signal", "exception")
+        error = JobFailed(
+            self.name,
+            why.text(why.condition(status, "Failed"), "reason") or "Failed",
+            rank=why.place(failure, self.processes_per_node)[0],
+            exit_code=failure.get("exitCode"),
+            **{name: failure.get(name) for name in texts},
+            message=failure.get("message", ""),
+            traceback=failure.get("traceback", ""),
+        )
+        error.job = self
+        raise error
+
     def to_record(self) -> dict[str, Any]:
         """Return the job in short, as the commands print it with `-o json`."""
         return {
@@ -187,14 +208,6 @@ class Snapshot:
     def curve(self) -> list[tuple[float, ...]]:
         """Return the points `(step, loss)` or `(step, loss, samples per second)` of the status."""
         return [tuple(point) for point in why.part(self.body, "status", "curve") or ()]
-
-
-def slim(body: Body) -> Body:
-    """Return the object without what Kubernetes alone needs, which may be half of it."""
-    metadata = body.get("metadata")
-    if isinstance(metadata, dict):
-        metadata.pop("managedFields", None)
-    return body
 
 
 def watch_jobs(
