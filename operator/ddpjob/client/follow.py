@@ -49,10 +49,6 @@ class Query:
     why: str = ""
     """What is shown, where nobody has chosen it."""
 
-    def has_line(self, line: LogLine) -> bool:
-        """Return whether a line of a wanted pod is shown."""
-        return self.wanted.has_line(line) and (self.shows is None or self.shows(line))
-
 
 def select(
     *,
@@ -65,24 +61,16 @@ def select(
 
     Raises ValueError for a text that is no set of numbers, or no attempt.
     """
-    which = _attempt(attempt)
+    if attempt not in ("all", "current"):
+        if not str(attempt).isdecimal():
+            raise ValueError(f"attempt: must be a number, current or all, got {attempt!r}")
+        attempt = int(attempt)
     ranks, nodes = (None if text is None else parse_numbers(str(text)) for text in (rank, node))
     if not everything and ranks is None and nodes is None:
-        if which == "current":
+        if attempt == "current":
             return None
-        ranks = frozenset({0}) if which != "all" else None
-    return Wanted(ranks, nodes, which)
-
-
-def _attempt(asked: int | str) -> int | Literal["all", "current"]:
-    if asked == "current":
-        return "current"
-    if asked == "all":
-        return "all"
-    digits = str(asked)
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"attempt: must be a number, current or all, got {asked!r}")
-    return int(digits)
+        ranks = frozenset({0}) if attempt != "all" else None
+    return Wanted(ranks, nodes, attempt)
 
 
 def check_is_there(job: Snapshot, wanted: Wanted) -> None:
@@ -157,7 +145,7 @@ class Logs:
         """The pods whose logs were read."""
         self._first_attempt = job.attempt
         self._labels = f"{names.JOB_LABEL}={job.name},{names.JOB_UID_LABEL}={job.uid}"
-        self._finished_at: float | None = None
+        self._finished_at = math.inf
         self._is_limited = False
         self._errors: list[ClusterError] = []
         self._open = set[Log]()  # those that are being read
@@ -201,17 +189,17 @@ class Logs:
         """Return whether no pod will come any more whose log is wanted."""
         attempt = self._query.wanted.attempt
         is_past = isinstance(attempt, int) and attempt < self.job.attempt
-        return not self._query.follow or is_past or self._finished_at is not None
+        return not self._query.follow or is_past or self._finished_at < math.inf
 
     def _is_awaited(self) -> bool:
         """Return whether a log will bring lines.
 
         Pods that still run, which `cleanPodPolicy` allows, need not end with the job.
         """
-        finished_at = self._finished_at or math.inf
-        still_run = [not self._has_ended(log) for log in tuple(self._open)]
-        if still_run and all(still_run) and time.monotonic() > finished_at + GRACE_SECONDS:
-            return False
+        if time.monotonic() > self._finished_at + GRACE_SECONDS:
+            still_run = [not self._has_ended(log) for log in tuple(self._open)]
+            if still_run and all(still_run):
+                return False
         return not self._merge.is_over
 
     def _begin(self) -> None:
@@ -279,7 +267,8 @@ class Logs:
 
         def shown(lines: Iterable[Line]) -> list[Timed]:
             made = ((line.seconds, maker.line(line.text, line.time)) for line in lines)
-            return [(seconds, line) for seconds, line in made if query.has_line(line)]
+            wanted = (each for each in made if query.wanted.has_line(each[1]))
+            return [each for each in wanted if query.shows is None or query.shows(each[1])]
 
         if tail is not None:
             last = deque[Timed](maxlen=tail)
@@ -321,24 +310,21 @@ class Logs:
 
     def _watch_job(self) -> Iterator[None]:
         """Keep the job up to date until it has ended. Its last pods may not have been seen then."""
-        if not self.job.is_finished:
-            yield from self._job_changes()
-        self._list_pods()
-        self._finished_at = time.monotonic()
-        yield None
-
-    def _job_changes(self) -> Iterator[None]:
         watch = self._connection.watch(DDPJOBS, namespace=self.job.namespace, after=self.job.body)
-        for event in watch:
+        for event in () if self.job.is_finished else watch:
             if event.type == "DELETED":
                 self.is_deleted = True
-                return self._connection.note(f"-- {self.job.name} was deleted --")
+                self._connection.note(f"-- {self.job.name} was deleted --")
+                break
             before, self.job = self.job, Snapshot(event.object)
             if note := restarted(before, self.job):
                 self._connection.note(note)
             if self.job.is_finished:
-                return None
+                break
             yield None
+        self._list_pods()
+        self._finished_at = time.monotonic()
+        yield None
 
 
 def restarted(before: Snapshot, now: Snapshot) -> str:

@@ -206,8 +206,8 @@ class Wanted:
     """Global ranks. Lines that are no rank's come with those of their pod."""
     nodes: frozenset[int] | None = None
     """Node ranks, that is, pods."""
-    attempt: int | Literal["all", "current"] = "current"
-    """`current` are the current attempt and, for who follows, all later ones."""
+    attempt: int | str = "current"
+    """A number, `all`, or `current`: that attempt and, for who follows, all later ones."""
 
     def has_pod(self, pod: Pod, processes: int, current: int) -> bool:
         """Return whether lines of the pod are wanted. `current` is the attempt to begin with."""
