@@ -1,7 +1,7 @@
 """All that there is to say of a job, as `ddpjob describe -o json` has it. Pure.
 
-It is read from the object as it is stored, since an older operator, or anybody with the right to
-write a status, may have left out or added anything. All texts are printable.
+It is read from the object as it is stored: an older operator may have left out anything. Messages
+and reasons are printable; all the rest is as the API server has checked it.
 """
 
 import re
@@ -76,52 +76,48 @@ def is_unseen(job: Snapshot, now: float) -> bool:
 
 def history(status: Any, processes: int) -> list[dict[str, Any]]:
     """Return the rounds that are over, oldest first. `processes` are those of each pod."""
-    found = why.part(status, "history")
-    entries = found[-MAX_ENTRIES:] if isinstance(found, list) else []
-    return [_attempt(entry, processes) for entry in entries if isinstance(entry, Mapping)]
+    entries = why.part(status, "history") or []
+    return [_attempt(entry, processes) for entry in entries[-MAX_ENTRIES:]]
 
 
 def _attempt(entry: Mapping[str, Any], processes: int) -> dict[str, Any]:
     began, ended = (unix_seconds(why.text(entry, key)) for key in ("startTime", "endTime"))
-    reason = why.text(entry, "reason", limit=63)
+    details = _details(entry, processes)
     return {
-        "attempt": why.number(entry, "attempt") or 0,
-        "round": why.number(entry, "round") or 0,
-        "startTime": why.text(entry, "startTime", limit=64) or None,
-        "endTime": why.text(entry, "endTime", limit=64) or None,
+        **details,
+        "startTime": entry.get("startTime"),
+        "endTime": entry.get("endTime"),
         "seconds": None if began is None or ended is None else max(0, int(ended - began)),
-        "firstStep": why.number(entry, "firstStep"),
-        "step": why.number(entry, "step"),
-        "charged": why.part(entry, "charged") is True,
-        "failed": reason not in NO_FAILURES,
-        "reason": reason,
-        **_details(entry, processes),
+        "firstStep": entry.get("firstStep"),
+        "step": entry.get("step"),
+        "charged": entry.get("charged", False),
+        "failed": details["reason"] not in NO_FAILURES,
     }
 
 
 def _details(failure: Mapping[str, Any], processes: int) -> dict[str, Any]:
-    """Return what is known of a failure."""
-    texts = {"pod": 253, "node": 253, "signal": 63, "exception": 253, "message": MAX_MESSAGE}
-    found = {name: why.text(failure, name, limit=limit) or None for name, limit in texts.items()}
+    """Return what is known of the failure with which a round ended, or of another end of it."""
+    texts = ("pod", "node", "signal", "exception", "message")
     rank, node_rank = why.place(failure, processes)
-    exit_code = why.number(failure, "exitCode")
-    return {**found, "rank": rank, "nodeRank": node_rank, "exitCode": exit_code}
+    return {
+        "attempt": failure.get("attempt", 0),
+        "round": failure.get("round", 0),
+        "reason": why.text(failure, "reason"),
+        **{name: why.text(failure, name, limit=MAX_MESSAGE) or None for name in texts},
+        "rank": rank,
+        "nodeRank": node_rank,
+        "exitCode": failure.get("exitCode"),
+    }
 
 
 def _cause(job: Snapshot) -> dict[str, Any] | None:
     failure = why.part(job.body, "status", "failure")
-    if not isinstance(failure, Mapping):
+    if failure is None:
         return None
-    traceback = why.part(failure, "traceback")
     return {
-        "attempt": why.number(failure, "attempt") or 0,
-        "round": why.number(failure, "round") or 0,
-        "reason": why.text(failure, "reason", limit=63),
         **_details(failure, job.processes_per_node),
-        "time": why.text(failure, "time", limit=64) or None,
-        "traceback": printable_lines(traceback, MAX_TRACEBACK)
-        if isinstance(traceback, str)
-        else "",
+        "time": failure.get("time"),
+        "traceback": printable_lines(failure.get("traceback", ""), MAX_TRACEBACK),
     }
 
 
@@ -140,16 +136,8 @@ def _budget(body: Body) -> dict[str, int | None]:
 
 def _progress(status: Any) -> dict[str, Any] | None:
     progress = why.part(status, "progress")
-    if not isinstance(progress, Mapping):
-        return None
-    return {
-        "step": why.number(progress, "step"),
-        "totalSteps": why.number(progress, "totalSteps"),
-        "loss": why.text(progress, "loss", limit=32) or None,
-        "samplesPerSecond": why.text(progress, "samplesPerSecond", limit=32) or None,
-        "etaSeconds": why.number(progress, "etaSeconds"),
-        "updatedAt": why.text(progress, "updatedAt", limit=64) or None,
-    }
+    fields = ("step", "totalSteps", "loss", "samplesPerSecond", "etaSeconds", "updatedAt")
+    return None if progress is None else {field: progress.get(field) for field in fields}
 
 
 # A reason, as docs/reasons.md has a section for each of ours.
