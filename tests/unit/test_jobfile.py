@@ -1,6 +1,5 @@
 """A job file: one job, and the ConfigMaps with its code beside it."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -45,15 +44,6 @@ def test_the_config_maps_come_in_the_order_of_their_parts(
     found = read_job(written(tmp_path, maps[2], job, maps[0], maps[1]))
     assert (found.job, list(found.config_maps)) == (job, maps)
     assert read_job(written(tmp_path, job, maps[1])).config_maps == (maps[1],)
-
-
-def test_what_a_cluster_has_written_is_not_sent(archive: CodeArchive, tmp_path: Path) -> None:
-    job, *maps = objects(archive)
-    stored = copy.deepcopy(maps)
-    for each in (job, *stored):
-        each["metadata"]["namespace"] = "team-a"
-    stored[0]["metadata"] |= {"uid": "u", "resourceVersion": "7", "ownerReferences": [{"uid": "v"}]}
-    assert list(read_job(written(tmp_path, *stored, job)).config_maps) == maps
 
 
 def test_what_does_not_belong_together_is_named(archive: CodeArchive, tmp_path: Path) -> None:

@@ -14,11 +14,6 @@ from ddpjob.code.code_maps import code_names
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 
-# The fields of a ConfigMap, and of its metadata, that are sent. A file may have what a cluster has
-# written, such as a resourceVersion, and that is refused in a new object.
-FIELDS = ("apiVersion", "kind", "immutable", "data", "binaryData")
-METADATA = ("name", "labels", "annotations")
-
 
 @dataclass(frozen=True)
 class JobFile:
@@ -72,15 +67,7 @@ def unnamed(jobs: Sequence[Any], config_maps: Sequence[Body]) -> list[InvalidJob
 def with_code_of(job: Any, config_maps: Sequence[Body]) -> JobFile:
     """Return a job with those of the ConfigMaps that have its code."""
     given = {why.part(each, "metadata", "name"): each for each in config_maps}
-    return JobFile(job, tuple(_sent(given[name]) for name in code_names(job) if name in given))
-
-
-def _sent(config_map: Body) -> Body:
-    """Return the ConfigMap as a new object, without what a cluster has written."""
-    metadata = config_map["metadata"]
-    kept = {field: metadata[field] for field in METADATA if metadata.get(field)}
-    found = {field: config_map[field] for field in FIELDS if field in config_map}
-    return {**found, "metadata": kept}
+    return JobFile(job, tuple(given[name] for name in code_names(job) if name in given))
 
 
 # What is appended: so many letters, of which no words are made.
