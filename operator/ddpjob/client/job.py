@@ -4,11 +4,12 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from ddpjob import names, why
 from ddpjob.client.snapshot import Event, Snapshot, read_event, watch_jobs
-from ddpjob.cluster import DDPJOBS, EVENTS
+from ddpjob.cluster import DDPJOBS, EVENTS, PODS
 from ddpjob.cluster.connection import MERGE, Connection
 from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import (
@@ -174,16 +175,11 @@ class Job(Snapshot):
 
     def events(self) -> list[Event]:
         """Return the Kubernetes events about the job, oldest first."""
-        selector = f"involvedObject.kind={names.KIND},involvedObject.name={self.name}"
-
-        def keep(body: Body) -> Event | None:
-            own = why.text(body, "involvedObject", "uid") == self.uid
-            return read_event(body) if own else None
-
+        about = f"involvedObject.uid={self.uid}"
         found = self._connection.list(
-            EVENTS, namespace=self.namespace, fields=selector, keep=keep
-        ).items
-        return sorted(found, key=lambda event: unix_seconds(event.time) or 0.0)
+            EVENTS, namespace=self.namespace, fields=about, keep=read_event
+        )
+        return sorted(found.items, key=lambda event: unix_seconds(event.time) or 0.0)
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of the ranks that answer, by global rank.
@@ -254,17 +250,14 @@ class Job(Snapshot):
 
     def wait_until_gone(self) -> None:
         """Return once neither the job nor a pod of it exists any more."""
-        from ddpjob.cluster import PODS
         from ddpjob.cluster.logs import read_pod
 
-        def keep(body: Body) -> object:  # anybody may give a pod our label, and keep us waiting
-            return read_pod(body, self.name, self.uid)
-
+        # Anybody may give a pod our label, and keep us waiting.
+        keep = partial(read_pod, job=self.name, job_uid=self.uid)
         with suppress(NotFound):
             self.until(lambda job: False)
         labels = f"{names.JOB_UID_LABEL}={self.uid}"
-        where: dict[str, Any] = {"namespace": self.namespace, "labels": labels}
-        while self._connection.list(PODS, keep=keep, **where).items:
+        while self._connection.list(PODS, namespace=self.namespace, labels=labels, keep=keep).items:
             time.sleep(POLL_SECONDS)
 
     def patch(self, changes: Mapping[str, Any]) -> "Job":
