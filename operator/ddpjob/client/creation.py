@@ -46,7 +46,13 @@ def submit(
     from ddpjob.code.archive import pack
 
     archive = pack(code) if isinstance(code, Path) else code
-    file = _read(job) if isinstance(job, Path) else job
+    file = job
+    if isinstance(job, Path):
+        from ddpjob.client.build import problems  # the models are slow to import
+
+        file = read_job(str(job))
+        for problem in problems(file.job):
+            raise problem
     body = _body(file.job if isinstance(file, JobFile) else file)
     metadata = dict(body.get("metadata") or {})
     annotations = {names.USER_ANNOTATION: connection.user, **(metadata.get("annotations") or {})}
@@ -56,16 +62,6 @@ def submit(
     if archive is not None:
         body, config_maps = with_code(body, archive), archive.config_maps()
     return create(connection, body, config_maps, dry_run=dry_run)
-
-
-def _read(file: Path) -> JobFile:
-    """Return the job in a file. Raises InvalidJob for the first rule that it breaks."""
-    from ddpjob.client.build import problems  # the models are slow to import
-
-    found = read_job(str(file))
-    for problem in problems(found.job):
-        raise problem
-    return found
 
 
 def _body(job: Any) -> Body:
@@ -123,7 +119,10 @@ def create(
     try:
         job = _post(connection, sent, fieldManager=mark)
         code_maps.provide(connection, job, config_maps)
-        return _resume(connection, job) if waits else job
+        if not waits:
+            return job
+        resumed = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": {"suspend": False}}
+        return connection.request("PATCH", _path(job), resumed, content_type=MERGE)
     except BaseException as error:
         if (job or may_have_come(error)) and (left := _undo(connection, sent, mark)):
             if isinstance(error, DDPJobError):
@@ -152,19 +151,14 @@ def _undo(connection: Connection, sent: Body, mark: str) -> str:
             return f"{name} may be created still: ddpjob get {name} -n {namespace}"
         managers = why.part(found, "metadata", "managedFields") or ()
         if mark in [why.part(each, "manager") for each in managers]:
-            delete(connection, found)
+            body = {"preconditions": {"uid": found["metadata"]["uid"]}}
+            with suppress(NotFound, Conflict):
+                connection.request("DELETE", _path(found), body)
     except (DDPJobError, KeyboardInterrupt):
         return f"{name} may be left behind: ddpjob delete {name} -n {namespace}"
     finally:
         connection.close()
     return ""
-
-
-def delete(connection: Connection, job: Body) -> None:
-    """Delete this job, and no other one of its name; one that is gone is fine."""
-    body = {"preconditions": {"uid": job["metadata"]["uid"]}}
-    with suppress(NotFound, Conflict):
-        connection.request("DELETE", _path(job), body)
 
 
 def _post(connection: Connection, body: Mapping[str, Any], **query: str) -> Body:
@@ -176,11 +170,6 @@ def _post(connection: Connection, body: Mapping[str, Any], **query: str) -> Body
         if error.code == 400 and 'unknown field "spec.' in error.message:
             error.advice = "the cluster's DDPJob is older than this ddpjob: see ddpjob doctor"
         raise
-
-
-def _resume(connection: Connection, job: Body) -> Body:
-    body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": {"suspend": False}}
-    return connection.request("PATCH", _path(job), body, content_type=MERGE)
 
 
 def _path(job: Body) -> str:
