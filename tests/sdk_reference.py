@@ -20,7 +20,7 @@ CLASSES = (
     ("cluster/logs", "LogLine"),
     ("client/snapshot", "Event"),
 )
-LEFT_OUT = {"news", "ways_back", "apart", "until", "on", "rerun_with", "wait_until_gone"}
+LEFT_OUT = {"news", "ways_back", "apart", "until", "rerun_with", "wait_until_gone"}
 LEFT_OUT |= {"Job.close", "body"}
 
 

@@ -139,7 +139,7 @@ def test_an_example_of_the_page_uses_no_name_that_it_does_not_make() -> None:
 
 
 # What displays and commands use; a notebook's cell that follows a job needs its thread.
-SYNCHRONOUS = {"follow", "news", "ways_back", "apart", "close", "until", "on"}
+SYNCHRONOUS = {"follow", "news", "ways_back", "apart", "close", "until"}
 SYNCHRONOUS |= {"rerun_with", "wait_until_gone"}
 
 

@@ -151,7 +151,9 @@ class AsyncClient(_Twin[Client]):
         self.close()
 
     def _apart(self) -> Client:
-        return Client.on(self.connection.apart())
+        client = Client()
+        client.connection = self.connection.apart()
+        return client
 
     def close(self) -> None:
         """End the calls under way."""

@@ -45,13 +45,6 @@ class Client:
         """`note` is called with a line for people when the server does not answer at once."""
         self.connection = Connection(namespace, context=context, kubeconfig=kubeconfig, note=note)
 
-    @classmethod
-    def on(cls, connection: Connection) -> Self:
-        """Return the client of a connection."""
-        client = cls()
-        client.connection = connection
-        return client
-
     def __enter__(self) -> Self:
         return self
 
@@ -136,11 +129,7 @@ class Client:
         deadline = None if timeout is None else time.monotonic() + timeout
         yield from (Job(self.connection, job.body) for job in jobs)
         watch = watch_jobs(
-            self.connection,
-            [job.body for job in jobs],
-            deadline=deadline,
-            refused_after=refused_after,
-            left=left,
+            self.connection, jobs, deadline=deadline, refused_after=refused_after, left=left
         )
         with closing(watch) as bodies:
             for body in bodies:

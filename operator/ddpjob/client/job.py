@@ -287,9 +287,7 @@ class Job(Snapshot):
         Raises NotFound, and JobRefused after so many seconds without pods.
         """
         yield self.refresh()
-        watch = watch_jobs(
-            self._connection, [self.body], deadline=deadline, refused_after=refused_after
-        )
+        watch = watch_jobs(self._connection, [self], deadline=deadline, refused_after=refused_after)
         with closing(watch) as bodies:
             for body in bodies:
                 yield self._take(body)

@@ -212,7 +212,7 @@ class Snapshot:
 
 def watch_jobs(
     connection: Connection,
-    bodies: Sequence[Body],
+    jobs: Sequence[Snapshot],
     *,
     deadline: float | None,
     refused_after: float | None = None,
@@ -223,11 +223,11 @@ def watch_jobs(
     Raises NotFound if one is deleted whose uid is `left`, by default each of them, and JobRefused
     once one of them has been refused for `refused_after` seconds, if any.
     """
-    latest = {job.uid: job for job in map(Snapshot, bodies)}
+    latest = {job.uid: job for job in jobs}
     refused = dict[str, float]()  # when each was first seen to be refused
 
     def keep(body: Body) -> Body | None:
-        return body if Snapshot(body).uid in latest else None
+        return body if body["metadata"]["uid"] in latest else None
 
     while latest:
         now = time.monotonic()
@@ -236,7 +236,7 @@ def watch_jobs(
         if refused_after is not None:
             ends += [since + refused_after for since in refused.values()]
         last = [job.body for job in latest.values()]
-        which: dict[str, Any] = {"after": last[0]} if len(bodies) == 1 else {"known": last}
+        which: dict[str, Any] = {"after": last[0]} if len(jobs) == 1 else {"known": last}
         watch = connection.watch(
             DDPJOBS,
             namespace=next(iter(latest.values())).namespace,
