@@ -90,7 +90,8 @@ class LocalRun(Run):
         processes = self.processes_per_node
         pod = local_pod(self.name, number, int(text) // processes)
         maker = LineMaker(pod, processes, from_the_beginning=True)
-        texts = _lines(self._log(pod.name), lambda: follow and not self._is_over)
+        log = self._root / self.name / "logs" / f"{pod.name}.log"
+        texts = _lines(log, lambda: follow and not self._is_over)
         made = (maker.line(each.encode(errors="replace")) for each in texts)
         found = (line for line in made if line.rank in (int(text), None))
         yield from found if tail is None else deque(found, maxlen=tail)
@@ -123,9 +124,6 @@ class LocalRun(Run):
         """Return lines that say how to come back to the run, for displays."""
         lines = ["  .follow() shows it again, .result() waits, .delete() ends it"]
         return [f"detached: {self.name} runs on, as long as this program does", *lines]
-
-    def _log(self, pod: str) -> Path:
-        return self._root / self.name / "logs" / f"{pod}.log"
 
     def _changes(
         self, deadline: float | None, refused_after: float | None = None
@@ -170,13 +168,10 @@ class LocalRun(Run):
             self.body = {**self.body, "status": record["status"]}
             return Snapshot(self.body)
         if "line" in record:
-            return self._take_line(record)
+            pod = local_pod(self.name, record["attempt"], record["nodeRank"])
+            place = pod.attempt, record["round"], record["rank"], pod.node_rank, pod.node, pod.name
+            return LogLine("", *place, record["line"].encode(errors="replace"))
         return str(record.get("note", ""))
-
-    def _take_line(self, record: Mapping[str, Any]) -> LogLine:
-        pod = local_pod(self.name, record["attempt"], record["nodeRank"])
-        place = pod.attempt, record["round"], record["rank"], pod.node_rank, pod.node, pod.name
-        return LogLine("", *place, record["line"].encode(errors="replace"))
 
 
 class _Nowhere(Connection):
@@ -229,17 +224,16 @@ def _lines(path: Path, goes_on: Callable[[], bool]) -> Iterable[str]:
             return
         time.sleep(LOOK_SECONDS)
     with path.open(errors="replace") as file:
-        rest = ""
-        while True:
-            was_going_on, piece = goes_on(), file.readline()
-            rest += piece
-            if rest.endswith("\n"):
-                yield rest.rstrip("\n")
-                rest = ""
-            elif not piece and was_going_on:
+        rest, is_over = "", False
+        while not is_over:
+            is_over = not goes_on()
+            for piece in file:
+                rest += piece
+                if rest.endswith("\n"):
+                    yield rest.rstrip("\n")
+                    rest = ""
+            if not is_over:
                 time.sleep(LOOK_SECONDS)
-            elif not piece:
-                break
         if rest:
             yield rest
 
