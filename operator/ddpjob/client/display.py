@@ -121,11 +121,8 @@ class NotebookDisplay(Display):
     """An output of a cell that changes as the job does: HTML, without a widget."""
 
     def __init__(self, job: Snapshot) -> None:
-        self._job, self._lines, self._notes = (
-            job,
-            deque[str](maxlen=LINES),
-            deque[str](maxlen=NOTES),
-        )
+        self._job = job
+        self._lines, self._notes = deque[str](maxlen=LINES), deque[str](maxlen=NOTES)
         self._handle: Any = None
         self._drawn_at = 0.0
 
