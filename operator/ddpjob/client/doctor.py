@@ -1,6 +1,5 @@
 """What a user of a cluster needs, and its admin: what is missing, and what to do about it."""
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import partial
 from ddpjob import names
 from ddpjob.client.creation import create
 from ddpjob.client.installed import Installed, Operator, free_gpus, look
+from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster import DDPJOBS, LEASES, Resource
 from ddpjob.cluster.answers import not_installed
 from ddpjob.cluster.connection import Connection
@@ -34,7 +34,6 @@ RIGHTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("", "pods/log", ("get",), "logs"),
     ("", "events", ("list",), "describe"),
 )
-_VERSION = re.compile(r"v?1\.([0-9]{1,4})")
 CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "")
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "")
 POLICIES = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "")
@@ -88,12 +87,9 @@ def checks(connection: Connection, *, admin: bool = False) -> Iterator[Check]:
             raise not_installed(404)
         refused = _refusal(connection)
         yield _api(seen, refused)
-    except NotInstalled as error:
-        yield Check(Part.API, Level.FAIL, error.message, error.advice)
-        return
     except (LoginFailed, ClusterError) as error:
-        text = error.message if isinstance(error, ClusterError) else str(error)
-        yield Check(Part.SERVER, Level.FAIL, text, error.advice)
+        part = Part.API if isinstance(error, NotInstalled) else Part.SERVER
+        yield Check(part, Level.FAIL, getattr(error, "message", str(error)), error.advice)
         return
     yield from _operator(connection, seen)
     yield from _rights(connection, is_accepted=refused is None)
@@ -107,8 +103,7 @@ def _server(connection: Connection, version: str) -> Check:
     where = f'context "{login.context}"' if login.context else "within a pod"
     text = f"API server {version.removeprefix('v')}, {where}, namespace {connection.namespace}, "
     text += f"you: {connection.user}"
-    found = _VERSION.match(version)
-    if found and int(found[1]) < OLDEST:
+    if int(version.split(".")[1]) < OLDEST:
         advice = f"ddpjob needs Kubernetes 1.{OLDEST} or newer"
         return Check(Part.SERVER, Level.FAIL, text, advice)
     return Check(Part.SERVER, Level.OK, text)
@@ -145,14 +140,15 @@ def _operator(connection: Connection, seen: Installed) -> Iterator[Check]:
     jobs = _jobs(connection)
     if not seen.operators_hidden:
         yield from _operators(seen.operators, connection.namespace)
-    elif taken := next((name for _, name, is_taken in jobs if is_taken), None):
-        yield Check(Part.OPERATOR, Level.OK, f"an operator has taken job {taken}")
+    elif taken := next((job for job in jobs if job.body.get("status")), None):
+        yield Check(Part.OPERATOR, Level.OK, f"an operator has taken job {taken.name}")
     else:
         text = "operator: you may not list deployments, and no job shows its work"
         yield Check(Part.OPERATOR, Level.SKIP, text)
-    for age, name, is_taken in jobs:
-        if age > TAKEN_SECONDS and not is_taken:
-            text = f"no operator has taken job {name} for {duration(age)}"
+    for job in jobs:
+        age = seconds_since(job.body["metadata"]["creationTimestamp"], time.time())
+        if age > TAKEN_SECONDS and not job.body.get("status"):
+            text = f"no operator has taken job {job.name} for {duration(age)}"
             yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: ddpjob doctor --admin")
             return
 
@@ -177,23 +173,18 @@ def _operators(found: Sequence[Operator], namespace: str) -> Iterator[Check]:
             yield Check(Part.OPERATOR, Level.WARN, text, "use the same version for both")
 
 
-def _jobs(connection: Connection) -> list[tuple[float, str, bool]]:
-    """Return age and name of the jobs that are for this operator, and whether one has taken each.
+def _jobs(connection: Connection) -> list[Snapshot]:
+    """Return the jobs that are for this operator, the newest first."""
 
-    The newest come first.
-    """
-
-    def keep(body: Body) -> tuple[float, str, bool] | None:
-        metadata = body["metadata"]
-        if body["spec"].get("managedBy", names.MANAGER) != names.MANAGER:
-            return None
-        age = seconds_since(metadata["creationTimestamp"], time.time())
-        return age, metadata["name"], bool(body.get("status"))
+    def keep(body: Body) -> Snapshot | None:
+        is_ours = body["spec"].get("managedBy", names.MANAGER) == names.MANAGER
+        return Snapshot(body) if is_ours else None
 
     try:
-        return sorted(connection.list(DDPJOBS, namespace=connection.namespace, keep=keep).items)
+        found = connection.list(DDPJOBS, namespace=connection.namespace, keep=keep).items
     except Refused:  # the missing right is named among the rights
         return []
+    return sorted(found, key=lambda job: job.body["metadata"]["creationTimestamp"], reverse=True)
 
 
 def _rights(connection: Connection, *, is_accepted: bool) -> Iterator[Check]:
