@@ -1,6 +1,7 @@
 """Which ranks stand at the same place, by what their agents answer."""
 
-from ddpjob.client.agents import by_rank, group
+from ddpjob.client.agents import Answer, group, read_stacks
+from ddpjob.cluster.logs import local_pod
 from ddpjob_agent.failures.stacks import Process
 
 SITE = "/usr/lib/python3/site-packages"
@@ -57,10 +58,11 @@ def test_a_rank_that_does_not_answer_has_its_state() -> None:
 def test_a_pod_answers_for_its_own_ranks_alone() -> None:
     text = shown(4, REDUCE) + shown(5, OPEN) + shown(5, REDUCE, pid=300) + shown(9, OPEN)
     text += "--- pid 7: python helper.py\n" + OPEN
-    found = by_rank(text, range(4, 8))
+    pod = local_pod("digits", 0, node_rank=1)
+    found = read_stacks([Answer(pod, text.encode())], processes=4)
     assert sorted(found) == [4, 5]
     assert "__getitem__" in found[5] and "pid 105" in found[5]  # the first process of the rank
-    assert by_rank("no Python process with our hooks\n", range(8)) == {}
+    assert read_stacks([Answer(pod, b"no Python process with our hooks\n")], 8) == {}
 
 
 def test_names_of_files_are_printable() -> None:

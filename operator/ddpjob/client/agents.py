@@ -8,7 +8,7 @@ import json
 import math
 import re
 import weakref
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -69,9 +69,7 @@ def ask(
     With `node_rank`, only that pod is asked.
     Raises Forbidden without the right to `pods/portforward`, ClusterError or LoginFailed.
     """
-    pods = _pods(connection, job)
-    if node_rank is not None:
-        pods = [each for each in pods if each[0].node_rank == node_rank]
+    pods = [each for each in _pods(connection, job) if node_rank in (None, each[0].node_rank)]
     pipe, found = Pipe[Answer](), list[Answer]()
     ask_one = partial(_ask, connection, job["metadata"]["namespace"], path)
     for first in range(min(WORKERS, len(pods))):
@@ -119,13 +117,17 @@ def read_progress(answer: Answer) -> NodeProgress:
 
 
 def read_stacks(answers: Iterable[Answer], processes: int) -> dict[int, str]:
-    """Return the stacks in answers of /stacks, by global rank, of `processes` ranks in each pod."""
+    """Return the stacks in answers of /stacks, by global rank, of `processes` ranks in each pod.
+
+    Of the processes of a rank this is the first, which has started the others.
+    """
     found: dict[int, str] = {}
     for answer in answers:
-        if not answer.problem:
-            first = answer.pod.node_rank * processes
-            text = answer.content.decode(errors="replace")
-            found |= by_rank(text, range(first, first + processes))
+        first = answer.pod.node_rank * processes
+        _, *parts = _TITLE.split(answer.content.decode(errors="replace"))
+        for rank, part in zip(parts[::2], parts[1::2], strict=True):
+            if rank and int(rank) in range(first, first + processes):
+                found.setdefault(int(rank), part)
     return found
 
 
@@ -208,8 +210,8 @@ def _open(login: Login, path: str, port: int) -> Any:
     return tunnel
 
 
-# The line before each process in an agent's answer.
-_TITLE = re.compile(r"^--- (?:rank (\d{1,9}) \()?pid \d+\)?: ", re.MULTILINE)
+# The line before each process in an agent's answer, which begins the part about it.
+_TITLE = re.compile(r"^(?=--- (?:rank (\d{1,9}) \()?pid \d+\)?: )", re.MULTILINE)
 # Characters of a file's or function's name that are shown.
 SHOWN = 120
 
@@ -237,21 +239,6 @@ class Group:
         own = next((frame for frame in self.frames if "/torch/" not in frame.file), None)
         called = f", called by {_shown(own)}" if own and own != self.frames[0] else ""
         return f"{_shown(self.frames[0])}{called}"
-
-
-def by_rank(text: str, ranks: Container[int]) -> dict[int, str]:
-    """Return the part of an agent's answer about each of these ranks of its pod.
-
-    Of the processes of a rank this is the first, which has started the others.
-    """
-    found: dict[int, str] = {}
-    marks = [*_TITLE.finditer(text)]
-    ends = [*(mark.start() for mark in marks[1:]), len(text)]
-    for mark, end in zip(marks, ends, strict=False):
-        rank = int(mark[1]) if mark[1] else -1
-        if rank in ranks and rank not in found:
-            found[rank] = text[mark.start() : end]
-    return found
 
 
 def group(stacks: Mapping[int, str]) -> list[Group]:
