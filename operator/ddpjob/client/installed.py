@@ -6,6 +6,7 @@ depends on them.
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +66,10 @@ class Installed:
 
 def look(connection: Connection) -> Installed:
     """Return what there is. Raises ClusterError or LoginFailed."""
-    server = connection.request("GET", "/version")["gitVersion"]
-    versions = _versions(connection)
+    server, versions = connection.request("GET", "/version")["gitVersion"], ()
+    with suppress(NotFound):
+        group = connection.request("GET", f"/apis/{names.GROUP}")
+        versions = tuple(each["version"] for each in group["versions"])
     missing, unknown = _differences(connection) if names.VERSION in versions else ((), ())
     operators, hidden = list[Operator](), ""
     try:
@@ -74,14 +77,6 @@ def look(connection: Connection) -> Installed:
     except Forbidden as error:
         hidden = f"you may not {error.verb} {error.resource} in the whole cluster"
     return Installed(server, versions, missing, unknown, tuple(operators), hidden)
-
-
-def _versions(connection: Connection) -> tuple[str, ...]:
-    try:
-        group = connection.request("GET", f"/apis/{names.GROUP}")
-    except NotFound:
-        return ()
-    return tuple(each["version"] for each in group["versions"])
 
 
 def _differences(connection: Connection) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -121,16 +116,14 @@ def free_gpus(connection: Connection) -> dict[str, tuple[int, int]]:
     Raises Forbidden without the right to list nodes, and pods in all namespaces.
     """
     nodes = dict(connection.list(NODES, keep=_node).items)
-    total, used = Counter[str](), Counter[str]()
-    for gpus in nodes.values():
-        total.update(gpus)
-    if total:
+    total = sum(nodes.values(), Counter[str]())
+    if not total:
+        return {}
 
-        def keep(body: Body) -> Counter[str] | None:
-            return _requested(body["spec"]) if body["spec"].get("nodeName") in nodes else None
+    def keep(body: Body) -> Counter[str] | None:
+        return _requested(body["spec"]) if body["spec"].get("nodeName") in nodes else None
 
-        for gpus in connection.list(PODS, fields=ENDED, keep=keep).items:
-            used.update(gpus)
+    used = sum(connection.list(PODS, fields=ENDED, keep=keep).items, Counter[str]())
     return {kind: (max(0, count - used[kind]), count) for kind, count in total.items()}
 
 
