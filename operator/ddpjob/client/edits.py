@@ -128,12 +128,9 @@ def _json(value: object) -> str:
 def rerun(job: Mapping[str, Any], spec: Mapping[str, Any], name: str) -> Body:
     """Return a new job of this name like `job`, with another spec."""
     metadata = job["metadata"]
-    annotations = {
-        key: text
-        for key, text in (metadata.get("annotations") or {}).items()
-        if key not in _OWN_ANNOTATIONS
-    }
-    annotations[names.RERUN_ANNOTATION] = origin(job)
+    annotations = {**metadata.get("annotations", {}), names.RERUN_ANNOTATION: origin(job)}
+    for own in _OWN_ANNOTATIONS:
+        annotations.pop(own, None)
     kept = {field: metadata[field] for field in ("namespace", "labels") if metadata.get(field)}
     head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
     new = {field: value for field, value in spec.items() if field != "suspend"}
@@ -142,14 +139,11 @@ def rerun(job: Mapping[str, Any], spec: Mapping[str, Any], name: str) -> Body:
 
 def origin(job: Mapping[str, Any]) -> str:
     """Return the name of the job of which this one is a rerun, or its own name."""
-    metadata = job["metadata"]
-    first = (metadata.get("annotations") or {}).get(names.RERUN_ANNOTATION)
+    name: str = job["metadata"]["name"]
+    first: str = job["metadata"].get("annotations", {}).get(names.RERUN_ANNOTATION, "")
     # Anybody may write the annotation; it counts where the name was made of it.
-    if isinstance(first, str) and first:
-        stem, dash, number = str(metadata["name"]).rpartition("-")
-        if dash and number.isdecimal() and first.startswith(stem):
-            return first
-    return str(metadata["name"])
+    stem, dash, number = name.rpartition("-")
+    return first if first and dash and number.isdecimal() and first.startswith(stem) else name
 
 
 def rerun_name(first: str, number: int) -> str:
