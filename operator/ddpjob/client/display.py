@@ -237,9 +237,7 @@ def shown(line: str) -> str:
 
 def _row(job: Snapshot, now: float) -> str:
     age = "-" if job.created is None else duration(max(0.0, now - job.created))
-    found = figures_of(job)
-    cells = [escape(job.name), _state(job)]
-    cells += [escape(found[name]) for name in ("nodes", "step", "loss", "eta", "restarts")]
+    cells = [escape(job.name), _state(job), *map(escape, figures_of(job).values())]
     cells += [age, escape(job.reason)]
     text = "".join(f'<td style="text-align: left">{cell}</td>' for cell in cells)
     return f"<tr>{text}</tr>"
@@ -255,7 +253,6 @@ def _bar(job: Snapshot) -> str:
     percent = why.number(job.body, "status", "progress", "percent")
     if percent is None:
         return ""
-    part = min(100, max(0, percent))
     outer = "width: 480px; max-width: 100%; height: 6px; background: #8884; margin: 4px 0"
-    inner = f"width: {part}%; height: 6px; background: #2563eb"
+    inner = f"width: {percent}%; height: 6px; background: #2563eb"
     return f'<div style="{outer}"><div style="{inner}"></div></div>'
