@@ -32,7 +32,8 @@ UNSEEN_SECONDS = 15.0
 def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str = "") -> Body:
     """Return the description. `flags` are the options that lead to the job's cluster."""
     status = job.body.get("status") or {}
-    attempts = history(status, job.processes_per_node)
+    entries = status.get("history", [])[-MAX_ENTRIES:]
+    attempts = [_attempt(entry, job.processes_per_node) for entry in entries]
     return {
         **job.to_record(),
         "since": since(job),
@@ -74,13 +75,8 @@ def is_unseen(job: Snapshot, now: float) -> bool:
     return not job.body.get("status") and now - (job.created or now) > UNSEEN_SECONDS
 
 
-def history(status: Any, processes: int) -> list[dict[str, Any]]:
-    """Return the rounds that are over, oldest first. `processes` are those of each pod."""
-    entries = why.part(status, "history") or []
-    return [_attempt(entry, processes) for entry in entries[-MAX_ENTRIES:]]
-
-
 def _attempt(entry: Mapping[str, Any], processes: int) -> dict[str, Any]:
+    """Return what is known of a round that is over. `processes` are those of each pod."""
     began, ended = (unix_seconds(why.text(entry, key)) for key in ("startTime", "endTime"))
     details = _details(entry, processes)
     return {
