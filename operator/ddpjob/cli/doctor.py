@@ -9,12 +9,12 @@ from ddpjob.cli.options import Place, Recorded
 from ddpjob.cli.output import as_text, document, say
 from ddpjob.client.doctor import Check, Level, Part, checks
 
-CODES = {
-    Part.SERVER: Exit.NO_ACCESS,
-    Part.RIGHTS: Exit.NO_ACCESS,
-    Part.API: Exit.NOT_FOUND,
-    Part.OPERATOR: Exit.NOT_FOUND,
-    Part.ADMIN: Exit.REFUSED,
+CODES: dict[Part, Exit] = {
+    "server": Exit.NO_ACCESS,
+    "rights": Exit.NO_ACCESS,
+    "api": Exit.NOT_FOUND,
+    "operator": Exit.NOT_FOUND,
+    "admin": Exit.REFUSED,
 }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Literal
 
 from ddpjob import names
 from ddpjob.client.creation import create
@@ -54,15 +55,8 @@ class Level(StrEnum):
     """This user cannot see it."""
 
 
-class Part(StrEnum):
-    """What is checked."""
-
-    SERVER = "server"
-    API = "api"
-    OPERATOR = "operator"
-    RIGHTS = "rights"
-    GPUS = "gpus"
-    ADMIN = "admin"
+# What is checked.
+Part = Literal["server", "api", "operator", "rights", "gpus", "admin"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,7 @@ def checks(connection: Connection, *, admin: bool = False) -> Iterator[Check]:
         refused = _refusal(connection)
         yield _api(seen, refused)
     except (LoginFailed, ClusterError) as error:
-        part = Part.API if isinstance(error, NotInstalled) else Part.SERVER
+        part: Part = "api" if isinstance(error, NotInstalled) else "server"
         yield Check(part, Level.FAIL, getattr(error, "message", str(error)), error.advice)
         return
     yield from _operator(connection, seen)
@@ -105,8 +99,8 @@ def _server(connection: Connection, version: str) -> Check:
     text += f"you: {connection.user}"
     if int(version.split(".")[1]) < OLDEST:
         advice = f"ddpjob needs Kubernetes 1.{OLDEST} or newer"
-        return Check(Part.SERVER, Level.FAIL, text, advice)
-    return Check(Part.SERVER, Level.OK, text)
+        return Check("server", Level.FAIL, text, advice)
+    return Check("server", Level.OK, text)
 
 
 def _refusal(connection: Connection) -> Refused | None:
@@ -127,12 +121,12 @@ def _api(seen: Installed, refused: Refused | None) -> Check:
     is_right = isinstance(refused, Forbidden) or refused and NO_PODS in refused.message
     if refused and not is_right:
         advice = "this refusal meets every job here"
-        return Check(Part.API, Level.FAIL, f"a job is refused: {refused.message}", advice)
+        return Check("api", Level.FAIL, f"a job is refused: {refused.message}", advice)
     if seen.missing:
         text = f"API {kind} is older than this ddpjob ({__version__}), "
         text += f"without {', '.join(seen.missing)}"
-        return Check(Part.API, Level.WARN, text, "ask your admin: helm upgrade ddpjob …")
-    return Check(Part.API, Level.OK, f"API {kind}")
+        return Check("api", Level.WARN, text, "ask your admin: helm upgrade ddpjob …")
+    return Check("api", Level.OK, f"API {kind}")
 
 
 def _operator(connection: Connection, seen: Installed) -> Iterator[Check]:
@@ -141,15 +135,15 @@ def _operator(connection: Connection, seen: Installed) -> Iterator[Check]:
     if not seen.operators_hidden:
         yield from _operators(seen.operators, connection.namespace)
     elif taken := next((job for job in jobs if job.body.get("status")), None):
-        yield Check(Part.OPERATOR, Level.OK, f"an operator has taken job {taken.name}")
+        yield Check("operator", Level.OK, f"an operator has taken job {taken.name}")
     else:
         text = "operator: you may not list deployments, and no job shows its work"
-        yield Check(Part.OPERATOR, Level.SKIP, text)
+        yield Check("operator", Level.SKIP, text)
     for job in jobs:
         age = seconds_since(job.body["metadata"]["creationTimestamp"], time.time())
         if age > TAKEN_SECONDS and not job.body.get("status"):
             text = f"no operator has taken job {job.name} for {duration(age)}"
-            yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: ddpjob doctor --admin")
+            yield Check("operator", Level.FAIL, text, "ask your admin: ddpjob doctor --admin")
             return
 
 
@@ -158,19 +152,19 @@ def _operators(found: Sequence[Operator], namespace: str) -> Iterator[Check]:
     if not serving:
         others = ", ".join(f"that in {o.namespace} serves {', '.join(o.watches)}" for o in found)
         text = f"no operator serves namespace {namespace}" + (f"; {others}" if others else "")
-        yield Check(Part.OPERATOR, Level.FAIL, text, "ask your admin: helm install ddpjob …")
+        yield Check("operator", Level.FAIL, text, "ask your admin: helm install ddpjob …")
     for each in serving:
         text = f"operator {each.version} in {each.namespace}"
         if not each.ready:
             advice = f"kubectl -n {each.namespace} describe deployment {each.name}"
-            yield Check(Part.OPERATOR, Level.FAIL, f"{text} is not ready", advice)
+            yield Check("operator", Level.FAIL, f"{text} is not ready", advice)
             continue
         text += f" ready ({each.ready} of {each.replicas})"
         if each.version == __version__:
-            yield Check(Part.OPERATOR, Level.OK, text)
+            yield Check("operator", Level.OK, text)
         else:
             text += f"; this ddpjob is {__version__}"
-            yield Check(Part.OPERATOR, Level.WARN, text, "use the same version for both")
+            yield Check("operator", Level.WARN, text, "use the same version for both")
 
 
 def _jobs(connection: Connection) -> list[Snapshot]:
@@ -201,16 +195,16 @@ def _rights(connection: Connection, *, is_accepted: bool) -> Iterator[Check]:
         if missing and not (is_accepted and right == MAKE_PODS):
             text = f"you may not {', '.join(missing)} {resource} in namespace"
             advice = f'for {command}: ask for the role "edit" there'
-            yield Check(Part.RIGHTS, Level.FAIL, f"{text} {connection.namespace}", advice)
+            yield Check("rights", Level.FAIL, f"{text} {connection.namespace}", advice)
     forward = "use pods/portforward"  # by GET or POST, as the version of Kubernetes is
     if any(_may(connection, "", "pods/portforward", verb) for verb in ("get", "create")):
         had.append(forward)
     else:
         text = f"you may not {forward} in namespace {connection.namespace}"
         advice = 'for top and stacks: ask for the role "edit" there'
-        yield Check(Part.RIGHTS, Level.WARN, text, advice)
+        yield Check("rights", Level.WARN, text, advice)
     if had:
-        yield Check(Part.RIGHTS, Level.OK, f"you may: {'; '.join(had)}")
+        yield Check("rights", Level.OK, f"you may: {'; '.join(had)}")
 
 
 def _may(connection: Connection, group: str, resource: str, verb: str) -> bool:
@@ -232,12 +226,12 @@ def _gpus(connection: Connection) -> Iterator[Check]:
         found = free_gpus(connection)
     except Forbidden as error:
         text = f"free GPUs: you may not {error.verb} {error.resource} in the whole cluster"
-        yield Check(Part.GPUS, Level.SKIP, text)
+        yield Check("gpus", Level.SKIP, text)
         return
     for kind, (free, total) in sorted(found.items()):
-        yield Check(Part.GPUS, Level.OK, f"{free} of {total} {kind} free")
+        yield Check("gpus", Level.OK, f"{free} of {total} {kind} free")
     if not found:
-        yield Check(Part.GPUS, Level.OK, "no node has GPUs: jobs train on CPUs")
+        yield Check("gpus", Level.OK, "no node has GPUs: jobs train on CPUs")
 
 
 def _installation(connection: Connection, operators: Sequence[Operator]) -> Iterator[Check]:
@@ -250,9 +244,9 @@ def _installation(connection: Connection, operators: Sequence[Operator]) -> Iter
             yield check(connection)
         except Forbidden as error:
             text = f"{what}: you may not {error.verb} {error.resource}"
-            yield Check(Part.ADMIN, Level.SKIP, text)
+            yield Check("admin", Level.SKIP, text)
         except ClusterError as error:
-            yield Check(Part.ADMIN, Level.WARN, f"{what}: {error.message}")
+            yield Check("admin", Level.WARN, f"{what}: {error.message}")
 
 
 def _definition(connection: Connection) -> Check:
@@ -263,9 +257,9 @@ def _definition(connection: Connection) -> Check:
         each["name"]: each["schema"]["openAPIV3Schema"] for each in found["spec"]["versions"]
     }
     if schemas.get(names.VERSION) == openapi_schema():
-        return Check(Part.ADMIN, Level.OK, f"the definition of DDPJob is that of {__version__}")
+        return Check("admin", Level.OK, f"the definition of DDPJob is that of {__version__}")
     text = f"the definition of DDPJob is not that of {__version__}"
-    return Check(Part.ADMIN, Level.WARN, text, "ddpjob crd | kubectl apply --server-side -f -")
+    return Check("admin", Level.WARN, text, "ddpjob crd | kubectl apply --server-side -f -")
 
 
 def _leader(connection: Connection, place: str) -> Check:
@@ -273,22 +267,22 @@ def _leader(connection: Connection, place: str) -> Check:
     spec = connection.get(LEASES, name, namespace=namespace)["spec"]
     holder, age = spec.get("holderIdentity"), seconds_since(spec.get("renewTime"), time.time())
     if holder and age < LEASE_SECONDS:
-        return Check(Part.ADMIN, Level.OK, f"leader: {holder}")
+        return Check("admin", Level.OK, f"leader: {holder}")
     words = f"{holder} was, {duration(age)} ago" if holder else "nobody has the lease"
     advice = f"kubectl -n {namespace} logs -l {NAME_LABEL} --prefix"
-    return Check(Part.ADMIN, Level.FAIL, f"no operator leads: {words}", advice)
+    return Check("admin", Level.FAIL, f"no operator leads: {words}", advice)
 
 
 def _roles(connection: Connection) -> Check:
     found = connection.list(ROLES, labels=f"{NAME_LABEL},{FOR_EDITORS}=true")
     if found.items:
-        return Check(Part.ADMIN, Level.OK, 'the roles "edit" and "view" include DDPJobs')
+        return Check("admin", Level.OK, 'the roles "edit" and "view" include DDPJobs')
     text = 'the role "edit" does not include DDPJobs, so users need a role of their own'
-    return Check(Part.ADMIN, Level.WARN, text, "helm upgrade --set userRoles.install=true")
+    return Check("admin", Level.WARN, text, "helm upgrade --set userRoles.install=true")
 
 
 def _policy(connection: Connection) -> Check:
     if connection.list(POLICIES, labels=NAME_LABEL).items:
-        return Check(Part.ADMIN, Level.OK, "who may not create pods may not create DDPJobs either")
+        return Check("admin", Level.OK, "who may not create pods may not create DDPJobs either")
     text = "whoever may create DDPJobs has the operator create pods, with or without that right"
-    return Check(Part.ADMIN, Level.WARN, text, "helm upgrade --set admissionPolicy.install=true")
+    return Check("admin", Level.WARN, text, "helm upgrade --set admissionPolicy.install=true")
