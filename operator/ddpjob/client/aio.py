@@ -9,15 +9,13 @@ import asyncio
 import contextvars
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from functools import partial, wraps
-from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from ddpjob.client.client import Client
+from ddpjob.client.client import Client, Connected
 from ddpjob.client.display import table
 from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Snapshot
@@ -33,14 +31,12 @@ U = TypeVar("U")
 UNDO_SECONDS = 10.0
 
 
-class _Twin(ABC, Generic[S]):
+class _Twin(Generic[S]):
     """What has the verbs of a synchronous object."""
 
     connection: Connection
-
-    @abstractmethod
-    def _apart(self) -> S:
-        """Return the synchronous object, on a connection that its `close` closes."""
+    _apart: Callable[[], S]
+    """Returns the synchronous object, on a connection that its `close` closes."""
 
     async def _call(self, verb: Callable[[S], T], undo_seconds: float = 0.0) -> T:
         apart = self._apart()
@@ -127,22 +123,11 @@ class AsyncJobList(list[AsyncJob]):
         return table(self, time.time())
 
 
-class AsyncClient(_Twin[Client]):
+class AsyncClient(Connected, _Twin[Client]):
     """The jobs of one namespace, by default that of the kubeconfig's context.
 
     `async with` closes it at the end of the block.
     """
-
-    def __init__(
-        self,
-        namespace: str | None = None,
-        *,
-        context: str | None = None,
-        kubeconfig: str | Path | None = None,
-        note: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        """`note` is called, in a thread, with a line for people when the server is slow."""
-        self.connection = Connection(namespace, context=context, kubeconfig=kubeconfig, note=note)
 
     async def __aenter__(self) -> Self:
         return self

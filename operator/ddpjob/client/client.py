@@ -28,11 +28,8 @@ class JobList(list[Job]):
         return table(self, time.time())
 
 
-class Client:
-    """The jobs of one namespace, by default that of the kubeconfig's context.
-
-    Within a pod it is the namespace, and the service account, of the pod.
-    """
+class Connected:
+    """What has a connection to an API server."""
 
     def __init__(
         self,
@@ -42,8 +39,15 @@ class Client:
         kubeconfig: str | Path | None = None,
         note: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`note` is called with a line for people when the server does not answer at once."""
+        """`note` is called, perhaps in a thread, with a line for people when the server is slow."""
         self.connection = Connection(namespace, context=context, kubeconfig=kubeconfig, note=note)
+
+
+class Client(Connected):
+    """The jobs of one namespace, by default that of the kubeconfig's context.
+
+    Within a pod it is the namespace, and the service account, of the pod.
+    """
 
     def __enter__(self) -> Self:
         return self
