@@ -38,7 +38,8 @@ def describe(job: Snapshot, events: Sequence[Event], *, now: float, flags: str =
         **job.to_record(),
         "since": since(job),
         "message": job.message,
-        "unseen": is_unseen(job, now),
+        # No operator has written a status, though there was time for it.
+        "unseen": not status and now - (job.created or now) > UNSEEN_SECONDS,
         "user": job.user or None,
         "image": why.text(job.body, "spec", "image", limit=MAX_MESSAGE) or None,
         "code": _code(job.body),
@@ -68,11 +69,6 @@ def since(job: Snapshot) -> str | None:
         return why.text(status, "completionTime", limit=64) or None
     found = why.text(status, "goodput", "since", limit=64)
     return found or why.text(job.body, "metadata", "creationTimestamp", limit=64) or None
-
-
-def is_unseen(job: Snapshot, now: float) -> bool:
-    """Return whether no operator has written a status, though there was time for it."""
-    return not job.body.get("status") and now - (job.created or now) > UNSEEN_SECONDS
 
 
 def _attempt(entry: Mapping[str, Any], processes: int) -> dict[str, Any]:
