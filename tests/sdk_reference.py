@@ -21,7 +21,7 @@ CLASSES = (
     ("client/snapshot", "Event"),
 )
 LEFT_OUT = {"news", "ways_back", "apart", "until", "rerun_with", "wait_until_gone"}
-LEFT_OUT |= {"Job.close", "body"}
+LEFT_OUT |= {"Job.close"}
 
 
 def reference() -> str:

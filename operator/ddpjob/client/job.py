@@ -276,7 +276,7 @@ class Job(Snapshot):
     def _take(self, body: Body) -> "Job":
         if self.uid and why.text(body, "metadata", "uid") != self.uid:
             raise NotFound(404, "NotFound", f"{self.name} was deleted; another job has its name")
-        self.body = body
+        self.body = Snapshot(body).body
         return self
 
     def _changes(

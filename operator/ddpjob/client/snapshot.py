@@ -25,17 +25,9 @@ class Snapshot:
     """
 
     def __init__(self, body: Body) -> None:
+        # For Kubernetes alone, and perhaps half of the object.
+        body.get("metadata", {}).pop("managedFields", None)
         self.body = body
-
-    @property
-    def body(self) -> Body:
-        """Return the object as it is stored, without the fields that Kubernetes alone needs."""
-        return self._body
-
-    @body.setter
-    def body(self, body: Body) -> None:
-        body.get("metadata", {}).pop("managedFields", None)  # which may be half of it
-        self._body = body
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.namespace}/{self.name} {self.state}>"
@@ -288,9 +280,8 @@ class Event:
 
 def read_event(body: Body) -> Event:
     """Return the event that an object of Kubernetes describes."""
-    times = (why.text(body, key, limit=64) for key in ("lastTimestamp", "eventTime"))
     return Event(
-        time=next(filter(None, times), None),
+        time=body.get("lastTimestamp") or body.get("eventTime"),
         type=why.text(body, "type", limit=32),
         reason=why.text(body, "reason", limit=128),
         message=why.text(body, "message", limit=MAX_MESSAGE),
