@@ -52,7 +52,7 @@ def test_a_running_job_has_state_bar_curve_and_last_lines() -> None:
         curve=points,
         history=[{"step": 12}],
     )
-    text = live(running, ["one", "\x1b[32mtwo\x1b[0m"], "detached")
+    text = live(running, ["one", "two"], "detached")
     assert tags(text) >= {"svg", "path", "pre"} and "width: 40%" in text and "1 restart<" in text
     assert "one\ntwo" in text and "detached" in text and "nodes 2/2" in text
     assert tags(live(job(), [])) == {"div", "b", "span"}

@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from ddpjob.cli.logs import SHOWN, record, shown_text
+from ddpjob.cli.logs import SHOWN, record
 from ddpjob.cli.options import seconds
 from ddpjob.cluster.logs import LogLine
 
@@ -23,13 +23,13 @@ def line(content: bytes) -> LogLine:
     ],
 )
 def test_a_line_is_shown_as_a_terminal_would_be_left_by_it(content: bytes, text: str) -> None:
-    assert shown_text(line(content)) == text
+    assert line(content).shown(SHOWN) == text
 
 
 def test_a_long_line_is_cut_and_says_so() -> None:
-    whole = shown_text(line(b"x" * SHOWN))
+    whole = line(b"x" * SHOWN).shown(SHOWN)
     assert len(whole) == SHOWN
-    assert shown_text(line(b"x" * (SHOWN + 1))).endswith("x … (the line goes on)")
+    assert line(b"x" * (SHOWN + 1)).shown(SHOWN).endswith("x … (the line goes on)")
     assert record(line(b"x" * (SHOWN + 1)))["cut"] is True and "cut" not in record(line(b"x"))
 
 

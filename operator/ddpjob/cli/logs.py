@@ -24,8 +24,6 @@ from ddpjob.errors import NotFound
 Format = Literal["text", "json", "raw"]
 # Bytes of a line that are shown. A longer one is cut; raw has up to 1 MiB of it.
 SHOWN = 16 * 1024
-# A colour that a script has given to its words, and what a progress bar has written over.
-_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,32}m")
 # SGR codes of the prefix. Red is for errors.
 COLOURS = (36, 33, 32, 35, 34, 96)
 
@@ -195,21 +193,13 @@ class Printer:
         heads = [f"{each.time} {each.place}" if self._timestamps else each.place for each in lines]
         self._width = max([self._width, *map(len, heads)])
         coloured(
-            (f"{head:<{self._width}} | ", self._colour(line), shown_text(line))
+            (f"{head:<{self._width}} | ", self._colour(line), line.shown(SHOWN))
             for head, line in zip(heads, lines, strict=True)
         )
 
     def _colour(self, line: LogLine) -> int | None:
         number = line.node_rank if line.rank is None else line.rank
         return COLOURS[number % len(COLOURS)] if self._coloured else None
-
-
-def shown_text(line: LogLine) -> str:
-    """Return the text of a line without colours, as a terminal would be left by it."""
-    content = line.content.rstrip(b"\r")
-    content = content[content.rfind(b"\r") + 1 :]  # of a progress bar the last state
-    text = _COLOUR.sub("", content[:SHOWN].decode(errors="replace"))
-    return text + (" … (the line goes on)" if len(content) > SHOWN else "")
 
 
 def record(line: LogLine) -> dict[str, str | int | bool | None]:

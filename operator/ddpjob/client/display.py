@@ -5,7 +5,6 @@ the looking on alone.
 """
 
 import math
-import re
 import sys
 import time
 from collections import deque
@@ -132,7 +131,7 @@ class NotebookDisplay(Display):
 
     def line(self, line: LogLine) -> None:
         """Show the line at the next drawing."""
-        self._lines.append(line.text)
+        self._lines.append(line.shown(MAX_LINE))
 
     def note(self, *lines: str) -> None:
         """Show the lines below the others at the next drawing."""
@@ -178,7 +177,7 @@ class PlainDisplay(Display):
 
     def line(self, line: LogLine) -> None:
         """Print the line, with the attempt and the rank that it comes from."""
-        print(f"{line.place} | {shown(line.text)}", flush=True)
+        print(f"{line.place} | {printable(line.shown(MAX_LINE))}", flush=True)
 
     def note(self, *lines: str) -> None:
         """Print the lines at once."""
@@ -187,13 +186,11 @@ class PlainDisplay(Display):
 
 
 COLUMNS = ("NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE", "REASON")
-# Rows of a table, and characters of a line of a log.
+# Rows of a table, and bytes of a line of a log.
 MAX_ROWS, MAX_LINE = 200, 240
 _COLOURS = {"Running": "#15803d", "Succeeded": "#15803d", "Restarting": "#b45309"}
 _COLOURS |= {"Failed": "#b91c1c"}
 _STYLE = "font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-# Colours of a terminal.
-_ESCAPES = re.compile(r"\x1b\[[0-9;]{0,32}m")
 
 
 def table(jobs: Sequence[Snapshot], now: float) -> str:
@@ -216,7 +213,7 @@ def live(job: Snapshot, lines: Sequence[str], note: str = "") -> str:
     if len(found.points) > 1:
         parts.append(f'<div style="max-width: 480px">{svg(found, job.name)}</div>')
     if lines:
-        text = "\n".join(escape(shown(line)) for line in lines)
+        text = "\n".join(escape(printable(line)) for line in lines)
         parts.append(f'<pre style="margin: 4px 0; opacity: 0.8">{text}</pre>')
     parts += [f'<pre style="margin: 4px 0">{escape(note)}</pre>'] if note else []
     return f'<div style="{_STYLE}; font-size: 13px; line-height: 1.5">{"".join(parts)}</div>'
@@ -228,11 +225,6 @@ def figures_of(job: Snapshot) -> dict[str, str]:
     found = {name: why.text(job.body, "status", "summary", name, limit=64) for name in names}
     found["restarts"] = str(why.number(job.body, "status", "restarts") or 0)
     return {name: text or "-" for name, text in found.items()}
-
-
-def shown(line: str) -> str:
-    """Return a line of a log without colours, printable and of a bounded length."""
-    return printable(_ESCAPES.sub("", line[: 4 * MAX_LINE]), MAX_LINE)
 
 
 def _row(job: Snapshot, now: float) -> str:

@@ -14,6 +14,8 @@ _RANK = re.compile(rb"\[rank (0|[1-9][0-9]{0,5})\] ")
 AGENT = b"ddpjob-agent: "
 # And between two rounds.
 _ROUND = re.compile(rb"ddpjob-agent: round ([0-9]{1,9}) of attempt [0-9]{1,9} begins\r?")
+# A colour that a script has given to its words.
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,32}m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,16 @@ class LogLine:
     def text(self) -> str:
         """Return the content as text. It may have escape sequences of a terminal."""
         return self.content.decode(errors="replace")
+
+    def shown(self, limit: int) -> str:
+        """Return the text without colours, as a terminal would be left by it, cut at `limit` bytes.
+
+        Other escape sequences of a terminal stay in it.
+        """
+        content = self.content.rstrip(b"\r")
+        content = content[content.rfind(b"\r") + 1 :]  # of a progress bar the last state
+        text = _COLOUR.sub("", content[:limit].decode(errors="replace"))
+        return text + (" … (the line goes on)" if len(content) > limit else "")
 
 
 State = Literal["waiting", "running", "ended"]
