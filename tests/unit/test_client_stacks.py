@@ -63,8 +63,3 @@ def test_a_pod_answers_for_its_own_ranks_alone() -> None:
     assert sorted(found) == [4, 5]
     assert "__getitem__" in found[5] and "pid 105" in found[5]  # the first process of the rank
     assert read_stacks([Answer(pod, b"no Python process with our hooks\n")], 8) == {}
-
-
-def test_names_of_files_are_printable() -> None:
-    (each,) = group({0: shown(0, stack(("a\x1b[31mb", "/src/c\u202ed.py", 1)))})
-    assert each.place.isprintable()

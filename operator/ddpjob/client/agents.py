@@ -23,7 +23,6 @@ from ddpjob.cluster.logs import Pod, read_pod
 from ddpjob.cluster.threads import Pipe
 from ddpjob.errors import ClusterError, Forbidden, LoginFailed, Unavailable
 from ddpjob.json_depth import Body
-from ddpjob.text import printable
 from ddpjob_agent.failures.stacks import Frame, frames
 
 # Pods that are asked at the same time.
@@ -212,8 +211,6 @@ def _open(login: Login, path: str, port: int) -> Any:
 
 # The line before each process in an agent's answer, which begins the part about it.
 _TITLE = re.compile(r"^(?=--- (?:rank (\d{1,9}) \()?pid \d+\)?: )", re.MULTILINE)
-# Characters of a file's or function's name that are shown.
-SHOWN = 120
 
 
 @dataclass(frozen=True)
@@ -230,15 +227,15 @@ class Group:
 
     @property
     def place(self) -> str:
-        """Return where these ranks are, printable: the innermost frame, and who has called torch.
+        """Return where these ranks are: the innermost frame, and who has called torch.
 
         `all_reduce (torch/distributed/c10d.py:2501), called by step (train.py:88)`.
         """
         if not self.frames:
             return f"no answer: {self.state}"
         own = next((frame for frame in self.frames if "/torch/" not in frame.file), None)
-        called = f", called by {_shown(own)}" if own and own != self.frames[0] else ""
-        return f"{_shown(self.frames[0])}{called}"
+        called = f", called by {own}" if own and own != self.frames[0] else ""
+        return f"{self.frames[0]}{called}"
 
 
 def group(stacks: Mapping[int, str]) -> list[Group]:
@@ -263,8 +260,4 @@ def group(stacks: Mapping[int, str]) -> list[Group]:
 def _state(text: str) -> str:
     """Return the state of the main thread, as /proc has it: `state T (stopped)`."""
     found = re.search(r"^  [^\n]{0,64}: (state [^\n]{1,200})$", text, re.MULTILINE)
-    return printable(found[1], SHOWN) if found else "nothing is known"
-
-
-def _shown(frame: Frame) -> str:
-    return printable(str(frame), 2 * SHOWN)
+    return found[1] if found else "nothing is known"
