@@ -8,15 +8,13 @@ connection is closed, so the thread ends too.
 import asyncio
 import contextvars
 import threading
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from ddpjob.client.client import Client, Connected
-from ddpjob.client.display import table
+from ddpjob.client.client import Client, Connected, JobList
 from ddpjob.client.job import Job
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.connection import Connection
@@ -119,8 +117,7 @@ class AsyncJob(Snapshot, _Twin[Job]):
 class AsyncJobList(list[AsyncJob]):
     """Jobs, newest first. A notebook shows them as a table."""
 
-    def _repr_html_(self) -> str:
-        return table(self, time.time())
+    _repr_html_ = JobList._repr_html_
 
 
 class AsyncClient(Connected, _Twin[Client]):
