@@ -120,8 +120,7 @@ def _code(body: Body) -> dict[str, Any] | None:
 
 
 def _budget(body: Body) -> dict[str, int | None]:
-    policy = why.part(body, "spec", "failurePolicy")
-    most = why.number(policy, "maxRestarts")
+    most = why.number(body, "spec", "failurePolicy", "maxRestarts")
     charged = why.number(body, "status", "budget", "charged") or 0
     return {"charged": charged, "max": DEFAULT_RESTARTS if most is None else most}
 
