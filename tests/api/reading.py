@@ -1,10 +1,12 @@
 """Jobs as an operator would have left them, for the commands that read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ddpjob import names, why
+import pytest
+
+from ddpjob import Client, names, why
 from ddpjob.times import written
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
@@ -21,6 +23,14 @@ def condition(kind: str, status: str, reason: str, message: str = "", since: str
         **{"type": kind, "status": status, "reason": reason, "message": message},
         "lastTransitionTime": since or ago(seconds=40),
     }
+
+
+@pytest.fixture
+def client(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Client]:
+    """A client of the administrator, in the test's namespace."""
+    made = Client(namespace, kubeconfig=api_server.kubeconfig)
+    yield made
+    made.connection.close()
 
 
 class Cluster:

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,11 @@ from ddpjob.errors import (
     Refused,
     Unavailable,
 )
+from tests.api.reading import client as client  # noqa: PLC0414
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 
 JOB: dict[str, Any] = job_object("digits", nnodes=2)
-
-
-@pytest.fixture
-def client(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Client]:
-    """A client of the administrator, in the test's namespace."""
-    made = Client(namespace, kubeconfig=api_server.kubeconfig)
-    yield made
-    made.connection.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,8 +13,8 @@ from ddpjob import Client, Job
 from ddpjob.cluster import CONFIGMAPS
 from ddpjob.code import code_maps
 from ddpjob.errors import Conflict, InvalidJob, NotFound
+from tests.api.reading import client as client  # noqa: PLC0414
 from tests.builders import job_object
-from tests.cluster.apiserver import ApiServer
 
 NAME = "ddpjob-code-3fa9c1d20b7e"
 # The garbage collector looks for new kinds, such as DDPJob, every 30 s.
@@ -29,13 +29,6 @@ def config_map(content: bytes = b"code", name: str = NAME) -> dict[str, Any]:
         "immutable": True,
         "binaryData": {"code.tar.gz": b64encode(content).decode()},
     }
-
-
-@pytest.fixture
-def client(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Client]:
-    made = Client(namespace, kubeconfig=api_server.kubeconfig)
-    yield made
-    made.connection.close()
 
 
 def stored(client: Client) -> dict[str, Any] | None:

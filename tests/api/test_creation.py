@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,12 @@ import pytest
 from ddpjob import AsyncClient, Client
 from ddpjob.code.archive import CodeArchive
 from ddpjob.errors import AlreadyExists, Forbidden, Refused, Unavailable
+from tests.api.reading import client as client  # noqa: PLC0414
 from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.rights import account
 from tests.logproxy import Proxy
 from tests.terminal import Running, environment
-
-
-@pytest.fixture
-def client(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Client]:
-    made = Client(namespace, kubeconfig=api_server.kubeconfig)
-    yield made
-    made.connection.close()
 
 
 def test_a_rerun_is_a_new_job_with_the_next_free_name(client: Client) -> None:
