@@ -69,17 +69,6 @@ async def test_code_in_four_config_maps_runs_in_each_attempt_and_round(
     assert (job["status"]["attempt"] > 0) == (strategy == "Recreate")
 
 
-async def test_a_config_map_that_is_missing_is_named(jobs: Jobs, tmp_path: Path) -> None:
-    code = archive(tmp_path / "project").spec()
-    await jobs.create(args=["train.py"], code=code, failurePolicy={"maxRestarts": 0})
-    job = await jobs.in_state("Failed")
-    failure = job["status"]["failure"]
-    assert (failure["reason"], failure["exception"]) == ("CodeInvalid", "FileNotFoundError")
-    # In a pod the folder has the name of the ConfigMap.
-    assert "/ddpjob-code-0/code.tar.gz is missing: no such ConfigMap" in failure["message"]
-    assert conditions(job)["Failed"] == ("True", "MaxRestartsExceeded")
-
-
 async def test_another_archive_fails_the_job_at_once(jobs: Jobs, tmp_path: Path) -> None:
     code = archive(tmp_path / "project")
     await jobs.create(args=["train.py"], code={**code.spec(), "sha256": "0" * 64}, nnodes=1)

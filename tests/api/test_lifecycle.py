@@ -126,23 +126,3 @@ async def test_an_avoided_node_gets_no_further_pod(jobs: Jobs, played: Played) -
         later = [pod for pod in await jobs.children(PODS) if rank(pod)[0] == 1]
     assert len(later) == 6 and avoided not in {pod["spec"]["nodeName"] for pod in later}
     assert job["status"]["failure"]["node"] == avoided
-
-
-async def test_a_group_without_room_is_released_with_the_schedulers_words(
-    jobs: Jobs, played: Played, nodes: list[str]
-) -> None:
-    wish = {"requests": {"cpu": "9k"}}  # one of these fits on each of three nodes
-    async with played():
-        await jobs.create(
-            nnodes=4,
-            resources=wish,
-            startupDeadlineSeconds=6,
-            failurePolicy={"backoffSeconds": {"first": 2, "cap": 2}},
-        )
-        job = await jobs.until(lambda job: job.get("status", {}).get("attempt", 0) >= 1)
-        failure = job["status"]["failure"]
-        assert failure["reason"] == "StartupDeadlineExceeded" and "cpu" in failure["message"]
-        assert job["status"]["budget"]["charged"] == 0
-        async with asyncio.timeout(200):
-            while any(rank(pod)[0] == 0 for pod in await jobs.children(PODS)):
-                await asyncio.sleep(0.1)

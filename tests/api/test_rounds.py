@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.jobs import Jobs, conditions
+from tests.api.jobs import Jobs
 from tests.api.processes import jobs, script
 from tests.cluster.operator import OperatorProcess
 
@@ -26,8 +26,6 @@ TRAIN = """
     place = os.environ["DDPJOB_ATTEMPT"] + "-" + os.environ["DDPJOB_ROUND"]
     is_over = torch.zeros(1)
     while not is_over:
-        if rank == 1 and os.path.exists(os.path.join(sys.argv[1], "fail")):
-            sys.exit(3)
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         path = os.path.join(sys.argv[1], f"{place}-{rank}")
@@ -40,15 +38,13 @@ TRAIN = """
         dist.all_reduce(is_over, dist.ReduceOp.MAX)
 """
 IN_PLACE: dict[str, Any] = {"restartStrategy": "InPlace", "maxRestarts": 100}
-SOON = {"first": 0, "cap": 300}
 KILLS = int(os.environ.get("DDPJOB_OPERATOR_KILLS", "6"))
 
 
-async def begin(jobs: Jobs, folder: Path, **spec: Any) -> None:
+async def begin(jobs: Jobs, folder: Path) -> None:
     """A job of two pods that trains."""
-    policy = {**IN_PLACE, **spec.pop("failurePolicy", {})}
     args = [script(folder, TRAIN), str(folder)]
-    await jobs.create(args=args, nnodes=2, failurePolicy=policy, **spec)
+    await jobs.create(args=args, nnodes=2, failurePolicy=IN_PLACE)
     await trains(jobs, folder, 0, 0)
     await jobs.in_state("Running")
 
@@ -103,36 +99,6 @@ async def test_a_killed_rank_costs_a_round_and_no_pod(jobs: Jobs, tmp_path: Path
     assert restart_counts(tmp_path) == {
         f"0-{n}-{rank}": f"{n}" for n in range(4) for rank in (0, 1)
     }
-
-
-@pytest.mark.deep
-@pytest.mark.gate
-async def test_a_second_failure_without_a_step_gets_new_pods(jobs: Jobs, tmp_path: Path) -> None:
-    await begin(jobs, tmp_path, failurePolicy={"backoffSeconds": SOON})
-    (tmp_path / "fail").touch()
-    job = await jobs.until(lambda job: job["status"]["attempt"] == 1)
-    (tmp_path / "fail").unlink()
-    history = [(past["attempt"], past["round"]) for past in job["status"]["history"]]
-    assert history == [(0, 0), (0, 1)]
-    await trains(jobs, tmp_path, 1, 0)
-    await end_well(jobs, tmp_path)
-    assert {restart_counts(tmp_path)[f"1-0-{rank}"] for rank in (0, 1)} == {"2"}
-
-
-@pytest.mark.deep
-@pytest.mark.gate
-async def test_a_job_that_fails_for_good_keeps_its_pods_and_their_words(
-    jobs: Jobs, tmp_path: Path
-) -> None:
-    rule = {"action": "FailJob", "onExitCodes": [3]}
-    await begin(jobs, tmp_path, failurePolicy={"rules": [rule]})
-    (tmp_path / "fail").touch()
-    job = await jobs.in_state("Failed")
-    assert conditions(job)["Failed"] == ("True", "FailurePolicy")
-    failure = job["status"]["failure"]
-    assert (failure["rank"], failure["exitCode"], job["status"]["restarts"]) == (1, 3, 0)
-    (pod,) = (p for p in await jobs.pods_as_they_are() if p["metadata"]["name"] == failure["pod"])
-    assert pod["status"]["phase"] == "Failed", "its log can be read"
 
 
 @pytest.mark.deep
