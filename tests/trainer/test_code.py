@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from ddpjob.code.archive import pack
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
-from tests.trainer.rounds import TRAIN, Operator, act, all_step, said
+from tests.trainer.rounds import TRAIN, Operator, accelerate, act, all_step, said
 from tests.trainer.warm_pods import assert_cold, assert_warm
 
 COLD = {"DDPJOB_WARM_START": "0"}
@@ -88,13 +88,8 @@ def module(port: int) -> list[str]:
     return ["torchrun", "--", "-m", "scripts.train"]
 
 
-def accelerate(port: int) -> list[str]:
-    pytest.importorskip("accelerate")
-    launch = ["python", "--", "python3", "-u", "-m", "accelerate.commands.launch"]
-    launch += ["--num_machines", "1", "--num_processes", "2", "--multi_gpu", "--machine_rank", "0"]
-    launch += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
-    launch += ["--rdzv_backend", "static", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    return [*launch, "scripts/train.py"]
+def launch(port: int) -> list[str]:
+    return accelerate("scripts/train.py", port)
 
 
 @pytest.mark.deep
@@ -104,7 +99,7 @@ def accelerate(port: int) -> list[str]:
         (torchrun, 2, 1, True),
         (torchrun, 1, 2, False),
         (module, 1, 1, True),
-        (accelerate, 1, 2, True),
+        (launch, 1, 2, True),
     ],
 )
 def test_code_trains_and_is_new_after_each_restart_in_place(

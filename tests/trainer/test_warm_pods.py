@@ -1,19 +1,16 @@
-"""Whole pods, warm and cold: how they end, what they say of it, and that nothing outlives them."""
+"""Trainings in whole pods, warm and cold: they come to the same."""
 
-import json
 import re
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("torch")
 
-from tests import agentpod
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
+from tests.trainer.rounds import accelerate, python
 from tests.trainer.warm_pods import EVIDENCE, assert_cold, assert_warm, script
 
 COLD = {"DDPJOB_WARM_START": "0"}
@@ -84,69 +81,8 @@ os._exit(0)
 )
 
 
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
-    """Pods of which nothing is left when they have ended."""
-    with agentpod.pods(tmp_path) as group:
-        yield group
-        for pod in group.started:
-            assert not pod.processes()
-
-
-def start_both(
-    pods: Pods, *arguments: str, nproc: int = 1, **changes: str | None
-) -> tuple[Pod, Pod]:
-    """A warm pod and a cold one."""
-    warm, cold = (
-        pods.start(
-            *arguments,
-            nproc=nproc,
-            port=port,
-            changes={"PATH": python_path(), "PYTHONUNBUFFERED": "1", **changes, **more},
-        )
-        for port, more in zip(free_ports(2), ({}, COLD), strict=True)
-    )
-    return warm, cold
-
-
-def summary(pod: Pod) -> dict[str, Any]:
-    """The termination message without what no two pods have in common."""
-    text = json.dumps(pod.summary).replace(str(pod.folder), "POD")
-    content: dict[str, Any] = json.loads(re.sub(r"pid \d+", "pid N", text))
-    content.pop("time")
-    for name in ("time", "updated_at", "started_at", "steps_per_second", "eta_seconds"):
-        content["progress"].pop(name, None)
-    return content
-
-
-ENDINGS = """
-import os, signal
-kind = sys.argv[1]
-if kind == "exception":
-    raise ValueError("boom")
-if kind == "exit":
-    sys.exit(3)
-if kind == "words":
-    sys.exit("no GPU is free")
-if kind == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.deep
-def test_a_worker_of_torchrun_ends_the_same(pods: Pods) -> None:
-    path = script(pods, EVIDENCE + ENDINGS)
-    warm, cold = start_both(pods, "torchrun", "--", path, "exception")
-    assert (warm.wait(), cold.wait()) == (1, 1), warm.log + cold.log
-    assert_warm(warm)
-    assert_cold(cold)
-    assert summary(warm) == summary(cold)
-    assert cold.summary["message"] == "ValueError: boom"
-    traces = [re.findall(r"Traceback.*?boom\n", pod.log, re.S) for pod in (warm, cold)]
-    assert traces[0] == traces[1] and "ddpjob" not in traces[0][0]
-
-
-# ---- Trainings
+def torchrun(path: str, port: int) -> list[str]:
+    return ["torchrun", "--", path]
 
 
 def losses(pod: Pod) -> list[str]:
@@ -155,46 +91,23 @@ def losses(pod: Pod) -> list[str]:
 
 
 @pytest.mark.deep
-def test_a_ddp_training_is_the_same_to_the_last_bit(pods: Pods) -> None:
-    warm, cold = start_both(pods, "torchrun", "--", script(pods, TRAIN), nproc=2)
-    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
-    assert_warm(warm, 2)
-    assert_cold(cold, 2)
-    assert losses(warm) == losses(cold) and len(losses(cold)) == 8
-
-
-@pytest.mark.deep
-def test_torch_compile_makes_the_same(pods: Pods) -> None:
-    assert shutil.which("cc") or shutil.which("gcc"), "torch.compile needs a C compiler"
-    warm, cold = start_both(pods, "python", "--", "python3", script(pods, COMPILED))
-    assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
-    assert_warm(warm)
-    assert_cold(cold)
-    assert losses(warm) == losses(cold) and len(losses(cold)) == 1
-
-
-def accelerate(pods: Pods, *words: str) -> tuple[Pod, Pod]:
-    """Two processes by `accelerate launch` in each of both pods, as the operator starts them."""
-    options = [
-        *("--multi_gpu", "--num_machines", "1", "--num_processes", "2", "--machine_rank", "0"),
-        *("--main_process_ip", "127.0.0.1", "--main_process_port"),
-    ]
-    more = ["--rdzv_backend", "static", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command = ["python", "--", "python3", "-u", "-m", "accelerate.commands.launch", *options]
+@pytest.mark.parametrize(
+    ("text", "command", "nproc", "count"),
+    [(TRAIN, torchrun, 2, 8), (COMPILED, python, 1, 1), (ACCELERATED, accelerate, 2, 4)],
+    ids=["torchrun", "torch.compile", "accelerate"],
+)
+def test_a_training_is_the_same_to_the_last_bit(
+    pods: Pods, text: str, command: Callable[[str, int], list[str]], nproc: int, count: int
+) -> None:
+    if text is COMPILED:
+        assert shutil.which("cc") or shutil.which("gcc"), "torch.compile needs a C compiler"
+    path = script(pods, text)
     changes = {"PATH": python_path(), "PYTHONUNBUFFERED": "1", "ACCELERATE_USE_CPU": "true"}
     warm, cold = (
-        pods.start(
-            *[*command, str(port), *more, *words], nproc=2, port=port, changes={**changes, **kind}
-        )
+        pods.start(*command(path, port), nproc=nproc, port=port, changes={**changes, **kind})
         for port, kind in zip(free_ports(2), ({}, COLD), strict=True)
     )
-    return warm, cold
-
-
-@pytest.mark.deep
-def test_accelerate_launch_trains_the_same(pods: Pods) -> None:
-    warm, cold = accelerate(pods, script(pods, ACCELERATED))
     assert (warm.wait(), cold.wait()) == (0, 0), warm.log + cold.log
-    assert_warm(warm, 2)
-    assert_cold(cold, 2)
-    assert losses(warm) == losses(cold) and len(losses(cold)) == 4
+    assert_warm(warm, nproc)
+    assert_cold(cold, nproc)
+    assert losses(warm) == losses(cold) and len(losses(cold)) == count
