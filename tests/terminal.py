@@ -7,14 +7,14 @@ import subprocess
 import sys
 import termios
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from tests.cluster.tiers import ROOT
+from tests.waiting import wait_for
 
 COMMAND = (sys.executable, "-m", "ddpjob")
 # What moves a cursor, sets a colour or a title.
@@ -123,8 +123,8 @@ class Running:
         return self._err.text
 
     def until(self, text: str) -> None:
-        """Wait until this text is in what it has printed. Raises AssertionError."""
-        _until(lambda: text in self.out + self.err, lambda: f"{text!r} in {self.out}{self.err}")
+        """Wait until this text is in what it has printed. Raises TimeoutError."""
+        wait_for(lambda: text in self.out + self.err, lambda: f"{text!r} in {self.out}{self.err}")
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -180,8 +180,8 @@ class Terminal:
         return ESCAPES.sub("", self.raw).replace("\r\n", "\n")
 
     def until(self, text: str) -> None:
-        """Wait until this text is in what it has printed. Raises AssertionError."""
-        _until(lambda: text in self.text, lambda: f"{text!r} in {self.text}")
+        """Wait until this text is in what it has printed. Raises TimeoutError."""
+        wait_for(lambda: text in self.text, lambda: f"{text!r} in {self.text}")
 
     def type(self, text: str) -> None:
         """Press keys; `\\x03` is Ctrl-C."""
@@ -200,10 +200,3 @@ class Terminal:
             self._other = -1
             self._output.join()
             os.close(self._descriptor)
-
-
-def _until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"never: {what()}"
-        time.sleep(0.02)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.cluster.nodes import fake_nodes
 from tests.cluster.rights import account
 from tests.cluster.streaming import Kubelet
 from tests.terminal import Terminal, ddpjob, environment
+from tests.waiting import wait_for
 
 # Rank 1 stands in a place of its own.
 TRAIN = """
@@ -124,10 +124,7 @@ async def test_the_progress_of_each_node(
             with Terminal("top", "digits", "--interval", "0.5", env=env) as terminal:
                 terminal.until("digits-0-2")
                 terminal.until("0.5\n")
-                deadline = time.monotonic() + 200
-                while not re.search(RATE, terminal.text):
-                    assert time.monotonic() < deadline, terminal.text
-                    time.sleep(0.1)
+                wait_for(lambda: re.search(RATE, terminal.text), lambda: terminal.text)
                 terminal.type("\x03")
                 ended = terminal.end()
             assert ended.code == 130

@@ -1,7 +1,6 @@
 """The commands that change jobs, against a real API server: in pipes and in a terminal."""
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,11 @@ import yaml
 from ddpjob.cluster import PODS
 from tests.api.reading import Cluster, condition
 from tests.terminal import Running, Terminal, ddpjob
+from tests.waiting import wait_for
 
 
 def stored(cluster: Cluster, name: str) -> Any:
     return cluster.server.request("GET", f"{cluster.jobs}/{name}")
-
-
-def until_resumed(cluster: Cluster, name: str) -> None:
-    deadline = time.monotonic() + 200
-    while stored(cluster, name)["spec"]["suspend"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def suspended(cluster: Cluster, name: str, **spec: Any) -> None:
@@ -78,7 +71,7 @@ def test_a_job_is_resumed_changed(cluster: Cluster, env: Mapping[str, str]) -> N
 def test_resume_waits_until_the_job_runs(cluster: Cluster, env: Mapping[str, str]) -> None:
     suspended(cluster, "digits")
     with Running("resume", "digits", "--wait", env=env) as waiting:
-        until_resumed(cluster, "digits")
+        wait_for(lambda: not stored(cluster, "digits")["spec"]["suspend"])
         cluster.status("digits", state="Running")
         ended = waiting.end()
     assert (ended.code, ended.out) == (0, "digits is running\n")

@@ -17,6 +17,7 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.rights import account
 from tests.kubeletlog import Chunk
 from tests.logproxy import PodLog, Proxy, random_cuts, seconds
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -75,10 +76,8 @@ class Following:
             self.error = error
 
     def until(self, line: str) -> None:
-        deadline = time.monotonic() + 200
-        while line not in self.lines[-50:]:
-            assert time.monotonic() < deadline and not self.error, (self.lines[-5:], self.error)
-            time.sleep(0.01)
+        wait_for(lambda: self.error or line in self.lines[-50:], lambda: self.lines[-5:])
+        assert not self.error, (self.lines[-5:], self.error)
 
     def end(self) -> list[str]:
         self._thread.join(timeout=200)
@@ -239,8 +238,7 @@ def test_who_wants_no_old_line_gets_the_new_ones_alone(
 ) -> None:
     log.write(b"old", b"older")
     following = Following(client.job("digits"), tail=0)
-    while len(log.requests) < 2:
-        time.sleep(0.05)
+    wait_for(lambda: len(log.requests) >= 2)
     log.write(b"new")
     following.until("new")
     succeed(cluster, log)
@@ -378,8 +376,7 @@ def test_an_idle_stream_is_opened_anew_without_a_word(
     log.write(b"one")
     following = Following(client.job("digits"))
     following.until("one")
-    while len(log.requests) < 3:
-        time.sleep(0.05)
+    wait_for(lambda: len(log.requests) >= 3)
     log.write(b"two")
     following.until("two")
     succeed(cluster, log)
@@ -400,10 +397,7 @@ def test_who_stops_reading_leaves_no_thread_and_hears_nothing(
     next(lines)
     assert reading()
     lines.close()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 200
-    while reading():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: not reading())
     assert notes == []
 
 

@@ -1,9 +1,7 @@
 """ConfigMaps with code, which jobs share and own: with the real garbage collector."""
 
 import threading
-import time
 from base64 import b64encode
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,10 +13,9 @@ from ddpjob.code import code_maps
 from ddpjob.errors import Conflict, InvalidJob, NotFound
 from tests.api.reading import client as client  # noqa: PLC0414
 from tests.builders import job_object
+from tests.waiting import wait_for
 
 NAME = "ddpjob-code-3fa9c1d20b7e"
-# The garbage collector looks for new kinds, such as DDPJob, every 30 s.
-SECONDS = 200.0
 
 
 def config_map(content: bytes = b"code", name: str = NAME) -> dict[str, Any]:
@@ -43,13 +40,6 @@ def owners(client: Client) -> list[str]:
     return sorted(owner["name"] for owner in found["metadata"].get("ownerReferences", ()))
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def submitted(client: Client, name: str) -> Job:
     """A job as it would be with the ConfigMap as its code."""
     job = client.submit(job_object(name))
@@ -65,9 +55,10 @@ def test_a_sweep_shares_one_and_leaves_none_behind(client: Client) -> None:
     assert owners(client) == names
     for job in jobs[1:]:
         job.delete()
-    until(lambda: owners(client) == ["sweep-00"], "the deleted jobs are owners no more")
+    # The garbage collector looks for new kinds, such as DDPJob, every 30 s.
+    wait_for(lambda: owners(client) == ["sweep-00"])
     jobs[0].delete()
-    until(lambda: stored(client) is None, "the ConfigMap goes with its last owner")
+    wait_for(lambda: stored(client) is None)
 
 
 def test_one_that_is_about_to_go_is_made_anew(client: Client) -> None:

@@ -17,6 +17,7 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.rights import account
 from tests.logproxy import Proxy
 from tests.terminal import Running, environment
+from tests.waiting import wait_for
 
 
 def test_a_rerun_is_a_new_job_with_the_next_free_name(client: Client) -> None:
@@ -127,11 +128,8 @@ def test_ctrl_c_before_the_request_has_come_names_the_job_that_may_follow(
         ended = running.end()
     assert ended.code == 130 and client.jobs() == []
     proxy.goes_on.set()
-    deadline = time.monotonic() + 200
-    while not (jobs := client.jobs()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert f"stopped: {jobs[0].name} may be created still: ddpjob get" in ended.err
+    (job,) = wait_for(client.jobs)
+    assert f"stopped: {job.name} may be created still: ddpjob get" in ended.err
 
 
 def test_what_may_not_be_deleted_again_is_named(

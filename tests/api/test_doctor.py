@@ -1,7 +1,6 @@
 """`ddpjob doctor` against real API servers: one with all that is needed, and one without."""
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.cluster.operator import installed_objects
 from tests.cluster.rights import account
 from tests.cluster.tiers import ROOT
 from tests.terminal import Terminal, ddpjob, environment
+from tests.waiting import wait_for
 
 CRD = ROOT / "charts" / "ddpjob" / "files" / "crd.yaml"
 
@@ -50,19 +50,16 @@ class Installed:
 
     def ready(self) -> None:
         """Say of its pods that they are ready, until the Deployment has one of the newest."""
-        deadline = time.monotonic() + 200
-        while not self._is_ready():
-            assert time.monotonic() < deadline
-            selector = "labelSelector=app.kubernetes.io/component=operator"
-            pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-            for pod in self._server.request("GET", f"{pods}?{selector}")["items"]:
-                status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-                path = f"{pods}/{pod['metadata']['name']}/status"
-                with suppress(ApiError):  # it is being replaced
-                    self._server.request("PATCH", path, {"status": status}, kind="merge-patch+json")
-            time.sleep(0.1)
+        wait_for(self._is_ready)
 
     def _is_ready(self) -> bool:
+        selector = "labelSelector=app.kubernetes.io/component=operator"
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        for pod in self._server.request("GET", f"{pods}?{selector}")["items"]:
+            status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+            path = f"{pods}/{pod['metadata']['name']}/status"
+            with suppress(ApiError):  # it is being replaced
+                self._server.request("PATCH", path, {"status": status}, kind="merge-patch+json")
         found = self._server.request("GET", DEPLOYMENT)
         status, generation = found.get("status", {}), found["metadata"]["generation"]
         counts = (status.get("observedGeneration"), status.get("updatedReplicas"))
@@ -207,10 +204,7 @@ def listing(items: Sequence[Any]) -> str:
 def until(path: Path, *, is_accepted: bool) -> None:
     """Return once the API server accepts a job, or no longer: it takes up a policy later."""
     connection = Connection(kubeconfig=path)
-    deadline = time.monotonic() + 200
-    while (doctor._refusal(connection) is None) != is_accepted:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(lambda: (doctor._refusal(connection) is None) == is_accepted)
 
 
 def test_without_a_login_nothing_else_is_asked(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.cluster.kubelet import Played
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End, Life
 from tests.cluster.tiers import skipping_where_unavailable
+from tests.waiting import wait_for
 
 NAMESPACE, NAME = operators.ACCOUNT
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
@@ -81,14 +82,8 @@ def started(
 
 def one_that_leads(processes: list[OperatorProcess]) -> OperatorProcess:
     """Wait for it. Raises TimeoutError."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        leading = [process for process in processes if process.leads]
-        assert len(leading) <= 1
-        if leading:
-            return leading[0]
-        time.sleep(0.05)
-    raise TimeoutError("nobody leads")
+    (leader,) = wait_for(lambda: [process for process in processes if process.leads])
+    return leader
 
 
 async def takes_over(process: OperatorProcess) -> None:

@@ -34,6 +34,7 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.rights import account
 from tests.cluster.tiers import ROOT
 from tests.logproxy import PodLog, Proxy
+from tests.waiting import wait_for
 
 __all__ = ["jobs"]  # a fixture
 pytestmark = pytest.mark.timeout(300)
@@ -51,13 +52,8 @@ def kubeconfig(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterato
 
 
 def no_thread_is_left(but: int = 0) -> bool:
-    """Whether all threads of the SDK but so many have ended, or end soon."""
-    deadline = time.monotonic() + 200
-    while sum(thread.name == "ddpjob" for thread in threading.enumerate()) > but:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    """Wait until all threads of the SDK but so many have ended."""
+    return wait_for(lambda: sum(each.name == "ddpjob" for each in threading.enumerate()) <= but)
 
 
 @pytest.fixture
@@ -73,14 +69,15 @@ def user(
                 api_server.request("POST", path, document)
     token = account(api_server, namespace, "ana", cluster_roles=["edit"])
     config = api_server.write_kubeconfig(tmp_path / "ana", token=token, namespace=namespace)
-    deadline = time.monotonic() + 200
-    while True:  # until the controller has added our rules to the role
-        with contextlib.suppress(Forbidden):
-            with Client(kubeconfig=config) as client:
-                client.jobs()
-            return lambda where: Client(where, kubeconfig=config)
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+
+    def may_list() -> bool:
+        with contextlib.suppress(Forbidden), Client(kubeconfig=config) as client:
+            client.jobs()
+            return True
+        return False
+
+    wait_for(may_list)  # the controller adds our rules to the role
+    return lambda where: Client(where, kubeconfig=config)
 
 
 TRAIN = """

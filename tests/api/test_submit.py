@@ -23,6 +23,7 @@ from tests.builders import job_object
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.rights import account
 from tests.terminal import Ended, Running, Terminal, ddpjob, environment
+from tests.waiting import wait_for
 
 TRAIN = """\
 import json, os, sys
@@ -148,7 +149,9 @@ def test_validate_asks_the_server_for_what_only_a_cluster_knows(
     path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
     cluster.server.request("POST", path, quota)
     assert ddpjob("validate", str(file), env=env).code == 0
-    until(lambda: ddpjob("validate", str(file), "--server", env=env).code)  # it is admission's too
+    wait_for(
+        lambda: ddpjob("validate", str(file), "--server", env=env).code
+    )  # it is admission's too
     ended = ddpjob("validate", str(file), "--server", env=env)
     words = f'{file}: digits: (server): ddpjobs.ddpjob.dev "digits" is forbidden: '
     assert (ended.code, ended.out) == (5, "") and ended.err.startswith(words)
@@ -264,19 +267,12 @@ def held_config_map(cluster: Cluster, submit: Callable[..., Ended]) -> str:
     return path
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 200
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_process_that_is_killed_before_the_code_is_there(
     cluster: Cluster, submit: Callable[..., Ended], env: Mapping[str, str]
 ) -> None:
     path = held_config_map(cluster, submit)
     with Running("submit", "train.py", *IMAGE, env=env) as running:
-        until(lambda: all_jobs(cluster))
+        wait_for(lambda: all_jobs(cluster))
         os.kill(running.process.pid, signal.SIGKILL)
         running.end()
     change = {"metadata": {"finalizers": None}}
@@ -358,7 +354,7 @@ def test_a_status_of_the_time_before_its_code_ends_no_looking_on(
 ) -> None:
     """A new job is suspended until its code is there, and its status says so for longer."""
     with Running("submit", "train.py", "--name", "digits", *IMAGE, "--watch", env=env) as running:
-        until(lambda: all_jobs(cluster) and not all_jobs(cluster)[0]["spec"].get("suspend"))
+        wait_for(lambda: all_jobs(cluster) and not all_jobs(cluster)[0]["spec"].get("suspend"))
         cluster.status("digits", state="Suspended")
         time.sleep(1)
         assert running.process.poll() is None

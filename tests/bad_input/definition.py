@@ -1,9 +1,8 @@
 """The CRD as a user without Helm installs it: `kubectl apply -f`, on the client's side."""
 
-import time
-
 from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.tiers import ROOT
+from tests.waiting import wait_for
 
 FILE = ROOT / "manifests" / "crd.yaml"
 PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ddpjobs.ddpjob.dev"
@@ -12,10 +11,7 @@ PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ddpjobs.ddpjob.d
 def apply(server: ApiServer) -> str:
     """What kubectl says; comes back when the kind can be used."""
     said = server.kubectl("apply", "-f", str(FILE))
-    deadline = time.monotonic() + 200
-    while not _is_established(server):
-        assert time.monotonic() < deadline, server.request("GET", PATH)["status"]
-        time.sleep(0.05)
+    wait_for(lambda: _is_established(server), lambda: server.request("GET", PATH)["status"])
     return said
 
 

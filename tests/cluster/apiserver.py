@@ -9,7 +9,6 @@ import json
 import secrets
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
@@ -20,6 +19,7 @@ from typing import Any, Self
 
 from tests.cluster import audit, binaries, flags
 from tests.cluster.processes import Component, free_ports, run_folder
+from tests.waiting import wait_for
 
 START_SECONDS = 200  # s; 4 s alone on 2 cores
 ADMIN = "admin"
@@ -223,7 +223,7 @@ class ApiServer:
         )
         if "kube-controller-manager" in self.components:
             account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-            self._wait(lambda: self.exists(account), f"service account of namespace {name}")
+            wait_for(lambda: self.exists(account), lambda: f"service account of namespace {name}")
 
     def install_crd(self, *paths: Path) -> None:
         """Apply CustomResourceDefinitions and wait until clients find and explain their kinds."""
@@ -245,7 +245,7 @@ class ApiServer:
             explained = self.request("GET", "/openapi/v3")["paths"]
             return names["plural"] in kinds and path in explained and self._is_served(path, names)
 
-        self._wait(is_known, f"{names['kind']} in discovery")
+        wait_for(is_known, lambda: f"{names['kind']} in discovery")
 
     def _is_served(self, path: str, names: Mapping[str, Any]) -> bool:
         try:
@@ -254,10 +254,3 @@ class ApiServer:
             if error.code != 429:  # "storage is (re)initializing"
                 raise
             return False
-
-    def _wait(self, ready: Any, what: str) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no {what} after {START_SECONDS} s")
-            time.sleep(0.05)

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 import uuid
 from base64 import urlsafe_b64decode
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -18,6 +18,7 @@ import yaml
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.processes import RUN, free_ports
 from tests.cluster.tiers import ROOT
+from tests.waiting import wait_for
 
 INSTALL = ROOT / "manifests" / "install.yaml"
 ACCOUNT = ("ddpjob-system", "ddpjob-operator")
@@ -114,14 +115,14 @@ class OperatorProcess:
 
     def wait_until_ready(self, seconds: float = 200.0) -> None:
         """Until its caches are full. Raises TimeoutError with its log."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5):
-                    return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
-        raise TimeoutError(self.log.read_text()[-3000:])
+
+        def is_ready() -> bool:
+            with suppress(OSError):
+                self.get("/readyz")
+                return True
+            return False
+
+        wait_for(is_ready, lambda: self.log.read_text()[-3000:], seconds=seconds)
 
     def get(self, path: str) -> str:
         """What its own HTTP server answers."""

@@ -1,14 +1,13 @@
 """Accounts of a test's namespace, with rights that a test chooses."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from tests.cluster.apiserver import ApiServer
+from tests.waiting import wait_for
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-SECONDS = 200
 # An API group, a resource, and verbs.
 Rule = tuple[str, str, Sequence[str]]
 
@@ -31,10 +30,10 @@ def account(
         (first, *_) = server.request("GET", f"{RBAC}/clusterroles/{role}")["rules"]
         parts = (first["apiGroups"][0], first["resources"][0], first["verbs"])
         rules = (*rules, parts)
-    deadline = time.monotonic() + SECONDS
-    while not all(_holds(server, token, namespace, rule) for rule in rules):
-        assert time.monotonic() < deadline, f"{name} has not got its rights after {SECONDS} s"
-        time.sleep(0.05)
+    wait_for(
+        lambda: all(_holds(server, token, namespace, rule) for rule in rules),
+        lambda: f"rights of {name}",
+    )
     return token
 
 

@@ -1,7 +1,6 @@
 """The operator in the kind cluster, installed as the README says, and jobs as people apply them."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from ddpjob import names
 from ddpjob.json_depth import Body
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import ROOT
+from tests.waiting import wait_for
 
 SYSTEM = "ddpjob-system"
 CHART = ROOT / "charts" / "ddpjob"
@@ -67,11 +67,8 @@ def evict(cluster: KindCluster, namespace: str, pod: str) -> None:
 
 def wait_until(look: Callable[[], T | None], seconds: float, what: str) -> T:
     """The first true value of `look`. Raises TimeoutError that says what was waited for."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {what} after {seconds:.0f} s")
-        time.sleep(0.5)
+    found = wait_for(look, lambda: what, seconds=seconds, every=0.5)
+    assert found is not None
     return found
 
 

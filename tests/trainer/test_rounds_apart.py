@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 from tests import agentpod
 from tests.agentpod import Pods
 from tests.trainer.rounds import act, all_step, pid_of, said, start, train
-from tests.trainer.warm_pods import fork_servers, wait_for
+from tests.trainer.warm_pods import fork_servers
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.deep
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods, archive_with
 from tests.trainer.rounds import act, all_step, pid_of, start, train
-from tests.trainer.warm_pods import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.deep
 

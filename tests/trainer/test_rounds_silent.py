@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods
 from tests.trainer.rounds import TRAIN, steps, train
-from tests.trainer.warm_pods import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.deep
 

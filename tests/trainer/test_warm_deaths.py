@@ -11,8 +11,8 @@ from tests.trainer.warm_pods import (
     assert_warm,
     fork_servers,
     script,
-    wait_for,
 )
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.deep
 

@@ -1,21 +1,10 @@
 """What tests ask of warm pods: their processes, and how their scripts were started."""
 
-import time
-from collections.abc import Callable
-
 import psutil
 
-from tests.agentpod import DEADLINE, Pod, Pods
+from tests.agentpod import Pod, Pods
 
 EVIDENCE = "import sys\nprint('is warm:', 'torch' in sys.modules)\n"
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait for what must come."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def fork_servers(pod: Pod) -> list[psutil.Process]:

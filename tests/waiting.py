@@ -1,0 +1,23 @@
+"""Waiting for what must come, whoever makes it come."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(
+    look: Callable[[], T],
+    what: Callable[[], object] = lambda: "what was waited for",
+    *,
+    seconds: float = 200.0,
+    every: float = 0.05,
+) -> T:
+    """The first true value of `look`. Raises TimeoutError that says `what` never came."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what()} after {seconds:.0f} s")
+        time.sleep(every)
+    return found
