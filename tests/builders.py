@@ -99,6 +99,11 @@ def see(*pods: PodRecord, **fields: object) -> Observed:
     return Observed(pods=pods, **values)  # type: ignore[arg-type]
 
 
+def edited(job: DDPJob, **spec: Any) -> DDPJob:
+    """The job once somebody has changed these fields of its spec, by their names in Python."""
+    return job.model_copy(update={"spec": job.spec.model_copy(update=spec)})
+
+
 def write(job: DDPJob, *pods: PodRecord, now: float = NOW, **fields: object) -> DDPJob:
     """The job once the status of the decision about it is stored."""
     return with_status(job, decide(job, see(*pods, **fields), now).status)

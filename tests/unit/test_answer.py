@@ -20,9 +20,8 @@ from tests.builders import (
 )
 
 
-def in_round_1(*rules: dict[str, Any], **policy: Any) -> DDPJob:
+def in_round_1(**policy: Any) -> DDPJob:
     """A job that has been told to start again in place, after one charged failure."""
-    policy |= {"restartStrategy": "InPlace", "rules": [*rules]}
     ours = write(
         whole(failurePolicy=policy),
         running(0),

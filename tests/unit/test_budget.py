@@ -17,6 +17,7 @@ from tests.builders import (
     NOW,
     condition,
     decide,
+    edited,
     failed,
     failure,
     failure_policy,
@@ -193,36 +194,27 @@ def test_the_second_restart_in_a_row_waits() -> None:
 MISSING = {"reason": "LaunchFailed", "message": "no script '/app/train.py'"}
 
 
-def launch_fails(ours: DDPJob, **fields: Any) -> Status:
-    return decide(ours, see(failed(0, summary(**MISSING, **fields)), running(1)), NOW).status
-
-
-def test_what_cannot_be_launched_is_not_tried_again() -> None:
-    status = launch_fails(started())
-    assert (status.state, status.restarts, status.attempt) == ("Failed", 0, 0)
-    assert condition(status, "Failed") == ("True", "LaunchFailed")
-    said = status.condition("Failed")
-    assert said and "no script '/app/train.py'" in said.message
-    assert "onReasons: [LaunchFailed] and action: Restart" in said.message
-    assert status.failure and status.failure.reason == "LaunchFailed"
-
-
 REFUSED = {"reason": "CodeInvalid", "message": "the archive of spec.code is refused: it is cut off"}
 
 
-def test_code_that_is_refused_is_not_tried_again() -> None:
-    dead = failed(0, summary(**REFUSED))
-    status = decide(started(), see(dead, running(1)), NOW).status
-    assert (status.state, status.restarts) == ("Failed", 0)
-    assert condition(status, "Failed") == ("True", "CodeInvalid")
+def launch_fails(ours: DDPJob, said: dict[str, str] = MISSING, **fields: Any) -> Status:
+    return decide(ours, see(failed(0, summary(**said, **fields)), running(1)), NOW).status
+
+
+@pytest.mark.parametrize("told", [MISSING, REFUSED], ids=lambda told: told["reason"])
+def test_what_cannot_be_launched_is_not_tried_again(told: dict[str, str]) -> None:
+    status = launch_fails(started(), told)
+    assert (status.state, status.restarts, status.attempt) == ("Failed", 0, 0)
+    assert condition(status, "Failed") == ("True", told["reason"])
     said = status.condition("Failed")
-    assert said and REFUSED["message"] in said.message
-    assert "onReasons: [CodeInvalid] and action: Restart" in said.message
+    assert said and told["message"] in said.message
+    assert f"onReasons: [{told['reason']}] and action: Restart" in said.message
+    assert status.failure and status.failure.reason == told["reason"]
 
 
-def test_code_that_another_pod_may_have_is_tried_again_and_charged() -> None:
-    dead = failed(0, summary(**REFUSED, exception="FileNotFoundError"))
-    status = decide(started(), see(dead, running(1)), NOW).status
+@pytest.mark.parametrize("told", [MISSING, REFUSED], ids=lambda told: told["reason"])
+def test_what_another_launch_may_not_meet_is_tried_again_and_charged(told: dict[str, str]) -> None:
+    status = launch_fails(started(), told, exception="FileNotFoundError")
     assert (status.state, status.budget.charged) == ("Restarting", 1)
 
 
@@ -256,10 +248,6 @@ def test_a_rule_has_a_launch_tried_again_or_ignored() -> None:
     for action, state in (("Restart", "Restarting"), ("Ignore", "Starting")):
         rules = [{"onReasons": ["LaunchFailed"], "action": action}]
         assert launch_fails(started(failurePolicy={"rules": rules})).state == state
-
-
-def test_a_launcher_that_an_exception_ended_is_tried_again() -> None:
-    assert launch_fails(started(), exception="ConnectionResetError").state == "Restarting"
 
 
 @pytest.mark.parametrize("source", ["file", "counted"])
@@ -300,8 +288,7 @@ def test_progress_before_a_suspension_is_not_made_again() -> None:
     pods = (running(0), running(1))
     ours = write(ours, *pods, report=reports(100, 0))
     assert ours.status.budget.charged == 0, "further than ever"
-    asked = ours.model_copy(update={"spec": ours.spec.model_copy(update={"suspend": True})})
-    leaving = write(asked, *pods)
+    leaving = write(edited(ours, suspend=True), *pods)
     assert leaving.status.budget.highest_step == 100
     resumed = write(write(with_status(ours, write(leaving).status)))
     failing = [failed(0, attempt=1), running(1, attempt=1)]

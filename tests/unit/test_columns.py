@@ -14,6 +14,7 @@ from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
     decide,
+    edited,
     failed,
     failure,
     job,
@@ -114,9 +115,7 @@ def test_a_restart_names_the_rank_that_failed_first() -> None:
 
 def test_a_restart_in_place_does_too() -> None:
     pods = (running(0), running(1))
-    ours = write(
-        whole(failurePolicy={"restartStrategy": "InPlace"}), *pods, round_status=told(reported(1))
-    )
+    ours = write(whole(), *pods, round_status=told(reported(1)))
     why = "Exception r1 (digits-0-1 on node-1): ValueError: boom"
     assert shown(ours) == (why, "digits-0-1", "node-1", "0.1")
     assert shown(write(ours, *pods, round_status=told(round=1))) == (
@@ -169,9 +168,7 @@ def test_a_deadline_is_the_reason_and_not_a_failure_of_long_ago() -> None:
 
 
 def test_a_suspended_job_says_so_by_its_state() -> None:
-    ours = whole()
-    ours = ours.model_copy(update={"spec": ours.spec.model_copy(update={"suspend": True})})
-    leaving = write(ours, running(0), running(1))
+    leaving = write(edited(whole(), suspend=True), running(0), running(1))
     assert (shown(leaving)[0] or "").startswith("Suspending: spec.suspend is true")
     assert leaving.status.state != "Suspended"
     over = write(leaving)

@@ -8,6 +8,7 @@ from tests.builders import (
     condition,
     decide,
     deleted,
+    edited,
     failed,
     long_running,
     pod,
@@ -72,9 +73,7 @@ def test_suspended_time_does_not_count() -> None:
     suspended = write(write(ours, running(0), running(1)))
     assert suspended.status.state == "Suspended"
     assert active_seconds(suspended.status, NOW + 5000) == 300
-    spec = suspended.spec.model_copy(update={"suspend": False})
-    resumed = suspended.model_copy(update={"spec": spec})
-    again = write(resumed, now=NOW + 5000)
+    again = write(edited(suspended, suspend=False), now=NOW + 5000)
     assert again.status.state == "Starting" and active_seconds(again.status, NOW + 5050) == 350
     pods = (running(0, attempt=1), running(1, attempt=1))
     assert write(again, *pods, now=NOW + 5099).status.state == "Running"
@@ -89,8 +88,7 @@ def test_a_failed_job_has_no_running_nodes() -> None:
 
 def test_the_deadline_of_a_job_counts_on_while_it_restarts_in_place() -> None:
     pods = (running(0), running(1))
-    spec = {"activeDeadlineSeconds": 400, "failurePolicy": {"restartStrategy": "InPlace"}}
-    ours = write(long_running(**spec), *pods, round_status=told(reported(1)))
+    ours = write(long_running(activeDeadlineSeconds=400), *pods, round_status=told(reported(1)))
     assert (ours.status.state, ours.status.round) == ("Restarting", 1)
     assert decide(ours, see(*pods), NOW + 99).requeue_after == 1
     late = decide(ours, see(*pods), NOW + 100).status
@@ -99,7 +97,6 @@ def test_the_deadline_of_a_job_counts_on_while_it_restarts_in_place() -> None:
 
 
 def test_a_job_that_ends_well_before_its_round_is_known_to_run_has_succeeded() -> None:
-    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
-    ours = write(ours, running(0), running(1), round_status=told(reported(1)))
+    ours = write(whole(), running(0), running(1), round_status=told(reported(1)))
     done = decide(ours, see(succeeded(0), succeeded(1)), NOW).status
     assert (done.state, done.round) == ("Succeeded", 1)

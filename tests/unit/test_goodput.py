@@ -91,7 +91,7 @@ def test_the_time_of_steps_that_are_trained_again_in_place_is_lost_too() -> None
 
 def test_a_restart_in_place_counts_as_starting() -> None:
     pods = (running(0), running(1))
-    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
+    ours = whole()
     ours = write(ours, *pods, now=NOW + 50, report=reports(7))
     ours = write(ours, *pods, now=NOW + 100, round_status=told(reported(1)))
     ours = write(ours, *pods, now=NOW + 103, round_status=told(round=1))

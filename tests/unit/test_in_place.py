@@ -13,6 +13,7 @@ from tests.builders import (
     NOW,
     condition,
     decide,
+    edited,
     failed,
     pod,
     reported,
@@ -28,12 +29,11 @@ from tests.builders import (
 )
 
 BOTH = (running(0), running(1))
-IN_PLACE = {"restartStrategy": "InPlace"}
 
 
-def training(*rules: dict[str, Any], **policy: Any) -> DDPJob:
-    """A job both of whose nodes run, and which restarts in place."""
-    return whole(failurePolicy={**IN_PLACE, "rules": [*rules], **policy})
+def training(**policy: Any) -> DDPJob:
+    """A job both of whose nodes run, and which restarts in place, as is the default."""
+    return whole(failurePolicy=policy)
 
 
 def in_round(ours: DDPJob, current: int) -> DDPJob:
@@ -77,7 +77,7 @@ def test_then_nothing_is_done_until_the_agents_say_that_all_ranks_run() -> None:
 
 def recreating(ours: DDPJob) -> DDPJob:
     policy = ours.spec.failure_policy.model_copy(update={"restart_strategy": "Recreate"})
-    return ours.model_copy(update={"spec": ours.spec.model_copy(update={"failure_policy": policy})})
+    return edited(ours, failure_policy=policy)
 
 
 def test_in_place_is_the_default_and_the_strategy_may_change_while_the_job_runs() -> None:
@@ -300,7 +300,7 @@ def test_progress_stays_with_its_round() -> None:
 
 
 def test_a_failure_before_all_nodes_ran_is_answered_in_place_once() -> None:
-    ours = started(*BOTH, failurePolicy=IN_PLACE)
+    ours = started(*BOTH)
     waiting = replace(told(reported(0)), running=False)
     ours = write(ours, *BOTH, round_status=waiting)
     assert (ours.status.state, ours.status.round) == ("Restarting", 1)
@@ -318,8 +318,7 @@ def test_a_pod_that_vanishes_in_a_later_round_is_missed() -> None:
 
 def test_a_job_that_is_to_stop_is_not_started_again() -> None:
     ours = training()
-    stopping = ours.model_copy(update={"spec": ours.spec.model_copy(update={"suspend": True})})
-    step = decide(stopping, see(*BOTH, round_status=told(reported(1))), NOW)
+    step = decide(edited(ours, suspend=True), see(*BOTH, round_status=told(reported(1))), NOW)
     assert condition(step.status, "Suspended") == ("False", "Suspending")
     assert (step.status.attempt, step.status.round) == (1, 0)
 

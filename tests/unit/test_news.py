@@ -56,7 +56,7 @@ def test_a_job_that_trains_and_ends_has_few_events() -> None:
 
 def test_an_attempt_starts_once_and_its_rounds_are_told_by_their_restart() -> None:
     pods = (running(0), running(1))
-    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
+    ours = whole()
     ours, said = turn(ours, *pods, round_status=told(reported(1)))
     assert said == ["Restarting"]
     ours, said = turn(ours, *pods, round_status=told(round=1))
@@ -69,9 +69,7 @@ def test_an_attempt_starts_once_and_its_rounds_are_told_by_their_restart() -> No
 
 def test_the_first_step_of_each_attempt_is_told_whichever_round_makes_it() -> None:
     pods = (running(0), running(1))
-    ours = write(
-        whole(failurePolicy={"restartStrategy": "InPlace"}), *pods, round_status=told(reported(1))
-    )
+    ours = write(whole(), *pods, round_status=told(reported(1)))
     ours = write(ours, *pods, round_status=told(round=1))
     early, said = turn(ours, *pods, round_status=told(round=1), report=reports(7, round=1))
     assert said == ["FirstStep"]

@@ -58,7 +58,7 @@ def test_rank_0s_last_step_is_known_when_it_has_ended_and_not_before(source: str
 
 
 def test_rank_0s_last_step_counts_for_its_own_round() -> None:
-    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
+    ours = whole()
     ours = write(ours, running(0), running(1), report=reports(97), round_status=told(reported(1)))
     ours = write(
         ours, running(0), running(1), report=reports(95, round=1), round_status=told(round=1)

@@ -8,6 +8,7 @@ from tests.builders import (
     NOW,
     condition,
     decide,
+    edited,
     failed,
     job,
     pod,
@@ -101,22 +102,18 @@ def test_a_condition_does_not_outlive_the_field_that_it_is_about() -> None:
     hung = failed(1, summary(reason="Hang", exit_code=None), exit_code=76)
     ours = write(limited, running(0), hung)
     assert condition(ours.status, "Stalled") == ("True", "Hang")
-    spec = ours.spec.model_copy(update={"hang_timeout_seconds": 0})
     pods = (running(0, attempt=1), running(1, attempt=1))
-    ours = write(ours.model_copy(update={"spec": spec}), *pods)
+    ours = write(edited(ours, hang_timeout_seconds=0), *pods)
     assert condition(ours.status, "Stalled") == ("False", "NotWatched")
     absent = write(job(launcher="none"))
     assert condition(absent.status, "AgentAbsent") == ("True", "LauncherNone")
-    spec = absent.spec.model_copy(update={"launcher": "torchrun"})
-    ours = write(absent.model_copy(update={"spec": spec}), running(0), running(1))
+    ours = write(edited(absent, launcher="torchrun"), running(0), running(1))
     assert condition(ours.status, "AgentAbsent") == ("False", "AgentRuns")
 
 
 def test_in_a_later_round_running_pods_alone_do_not_make_the_job_running() -> None:
     pods = (running(0), running(1))
-    ours = write(
-        whole(failurePolicy={"restartStrategy": "InPlace"}), *pods, round_status=told(reported(1))
-    )
+    ours = write(whole(), *pods, round_status=told(reported(1)))
     why = ours.status.condition("Running")
     assert why and why.reason == "Exception"
     stuck = write(ours, running(0), pod(1, reason="ErrImagePull", message="not found"))
@@ -127,8 +124,7 @@ def test_in_a_later_round_running_pods_alone_do_not_make_the_job_running() -> No
 
 
 def test_a_pod_that_ended_well_with_a_round_says_that_the_round_ran() -> None:
-    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
-    ours = write(ours, running(0), running(1), round_status=told(reported(1)))
+    ours = write(whole(), running(0), running(1), round_status=told(reported(1)))
 
     def beside(ended: int) -> str | None:
         done = succeeded(0, message=summary(reason="Completed", exit_code=0, round=ended))

@@ -171,9 +171,8 @@ def test_a_rank_0_that_heard_nobody_waits_for_those_that_it_lost() -> None:
 
 
 def test_no_round_begins_while_a_node_is_silent() -> None:
-    ours = whole(failurePolicy={"restartStrategy": "InPlace"})
     seen = see(*BOTH, round_status=told(reported(0)), silent=frozenset((1,)))
-    status = decide(ours, seen, NOW).status
+    status = decide(whole(), seen, NOW).status
     assert (status.attempt, status.round) == (1, 0)
 
 

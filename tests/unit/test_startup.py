@@ -173,9 +173,8 @@ def test_a_pod_that_no_scheduler_has_seen_is_named_at_the_deadline() -> None:
 
 
 def test_a_restart_in_place_waits_for_no_pods() -> None:
-    spec = {"startupDeadlineSeconds": 60, "failurePolicy": {"restartStrategy": "InPlace"}}
     old = (running(0, created_at=STARTED), running(1, created_at=STARTED))
-    ours = write(whole(**spec), *old, round_status=told(reported(1)))
+    ours = write(whole(startupDeadlineSeconds=60), *old, round_status=told(reported(1)))
     assert (ours.status.state, ours.status.round) == ("Restarting", 1)
     for pods in (old, (old[0], replace(old[1], without_sandbox=True))):
         for later in (1, 3600):

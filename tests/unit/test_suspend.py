@@ -6,6 +6,7 @@ from tests.builders import (
     condition,
     decide,
     deleted,
+    edited,
     failed,
     job,
     pod,
@@ -102,13 +103,11 @@ def test_a_resumed_job_does_not_wait_for_an_earlier_back_off() -> None:
     for attempt in range(2):
         ours = write(ours, failed(0, attempt=attempt), running(1, attempt=attempt))
     assert ours.status.budget.next_restart_time == timestamp(NOW + 300)
-    spec = ours.spec.model_copy(update={"suspend": True})
-    ours = ours.model_copy(update={"spec": spec})
+    ours = edited(ours, suspend=True)
     for _ in range(3):
         ours = write(ours)
     assert ours.status.state == "Suspended"
-    resumed = ours.model_copy(update={"spec": spec.model_copy(update={"suspend": False})})
-    resumed = write(resumed)
+    resumed = write(edited(ours, suspend=False))
     assert resumed.status.state == "Starting"
     assert decide(resumed, see(), NOW).create == (0, 1)
 
@@ -117,7 +116,7 @@ def test_a_resumed_job_avoids_no_node() -> None:
     rules = [{"onExitCodes": [1], "action": "Restart", "avoidNode": True}]
     ours = write(started(failurePolicy={"rules": rules}), failed(0, node="node-1"), running(1))
     assert ours.status.avoided_nodes == ["node-1"]
-    ours = ours.model_copy(update={"spec": ours.spec.model_copy(update={"suspend": True})})
+    ours = edited(ours, suspend=True)
     for _ in range(3):
         ours = write(ours)
     assert ours.status.state == "Suspended" and ours.status.avoided_nodes == []
