@@ -6,6 +6,7 @@ from typing import Any
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, Failure, FailurePolicy, Status
+from ddpjob.controller.memory import JobRecord, job_record
 from ddpjob.plan import decide as core
 from ddpjob.plan import model
 from ddpjob.plan.model import NodeExit, Observed, PodRecord, Report, RoundStatus
@@ -180,6 +181,11 @@ def failure_policy(*rules: dict[str, Any]) -> FailurePolicy:
 def failure(reason: str = "Exception", **fields: Any) -> Failure:
     """A failure of the first attempt, as the status has it."""
     return Failure(**{"attempt": 0, "reason": reason, "message": "ValueError: boom", **fields})
+
+
+def record_of_job(job: DDPJob) -> JobRecord:
+    """What the operator's cache keeps of a job."""
+    return job_record(job.model_dump(by_alias=True, mode="json", exclude_none=True))
 
 
 def record_of(status: dict[str, Any], **metadata: Any) -> PodRecord:

@@ -3,8 +3,7 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +13,13 @@ from aiohttp import web
 from ddpjob.controller.agenthttp import MAX_BYTES, is_of_a_pod, session
 from ddpjob.controller.agents import ANSWER_SECONDS, fetch
 from ddpjob.controller.controller import Controller
-from ddpjob.controller.memory import Memory, job_record
+from ddpjob.controller.memory import Memory
 from ddpjob.local.cluster import LocalCluster
 from ddpjob.settings import Settings
-from tests.builders import job, running
+from tests.builders import job, record_of_job, running
 from tests.cluster.processes import free_ports
+from tests.cluster.webserver import Handler, listening
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 GOOD = {"attempt": 0, "source": "file", "step": 7, "total_steps": 10}
 OTHERS: list[dict[str, Any]] = [
     *({"attempt": 1}, {"node_rank": 3}, {"job": "other"}),
@@ -29,20 +28,9 @@ OTHERS: list[dict[str, Any]] = [
 """Of whom a page on a node's own network may speak."""
 
 
-@asynccontextmanager
-async def agent(handler: Handler) -> AsyncIterator[int]:
+def agent(handler: Handler) -> AbstractAsyncContextManager[int]:
     """An agent that answers so; its port."""
-    app = web.Application()
-    app.router.add_get("/progress", handler)
-    app.router.add_get("/elsewhere", answering(json.dumps(GOOD)))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    (port,) = free_ports(1)
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        yield port
-    finally:
-        await runner.cleanup()
+    return listening(progress=handler, elsewhere=answering(json.dumps(GOOD)))
 
 
 def answering(text: str | bytes, status: int = 200, **headers: str) -> Handler:
@@ -177,7 +165,7 @@ def test_an_address_that_no_pod_has(ip: str, is_of_one: bool) -> None:
 
 def test_only_the_jobs_own_rank_0_is_asked() -> None:
     """Not what somebody else has named like rank 0 of a later attempt, or of another namespace."""
-    record = job_record(job().model_dump(by_alias=True, mode="json", exclude_none=True))
+    record = record_of_job(job())
     own, forged = running(0), running(0, attempt=9, uid="forged")
     controller = Controller(LocalCluster(), settings=Settings())
     caches, memories = controller.reconciler.caches, controller.reconciler.memories

@@ -13,7 +13,7 @@ from ddpjob.controller.controller import Controller
 from ddpjob.controller.memory import Memory, job_record
 from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
-from tests.builders import IDENTITY, job, job_object, running
+from tests.builders import IDENTITY, job, job_object, record_of_job, running
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -31,7 +31,7 @@ from tests.localplay import (
 
 def test_pods_of_other_namespaces_are_not_missed() -> None:
     """Whoever knows a job's uid can name it as owner, and take the label off again."""
-    record = job_record(job().model_dump(by_alias=True, mode="json", exclude_none=True))
+    record = record_of_job(job())
     controller, memory = Controller(LocalCluster()), Memory(missed=set())
     controller.reconciler.caches.put_job(record)
     controller.reconciler.memories[record.uid] = memory
@@ -42,7 +42,7 @@ def test_pods_of_other_namespaces_are_not_missed() -> None:
 
 
 def test_its_own_status_does_not_cut_a_back_off_short() -> None:
-    record = job_record(job().model_dump(by_alias=True, mode="json", exclude_none=True))
+    record = record_of_job(job())
     controller = Controller(LocalCluster())
     controller.reconciler.caches.put_job(record)
     controller.reconciler.memories[record.uid] = Memory(version="7")

@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import resource
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,13 +15,14 @@ from aiohttp import web
 from ddpjob.controller import groups, silence
 from ddpjob.controller.agenthttp import MAX_BYTES, session
 from ddpjob.controller.groups import GroupPage, Groups, fetch_group
-from ddpjob.controller.memory import Head, JobRecord, Order, job_record
+from ddpjob.controller.memory import Head, JobRecord, Order
 from ddpjob.controller.silence import Silence
 from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
 from ddpjob.plan.model import NodeExit, PodRecord, Report, RoundStatus
 from ddpjob.settings import Settings
-from tests.builders import job, running
-from tests.cluster.processes import free_ports
+from tests.builders import job, record_of_job, running
+from tests.cluster.webserver import listening
+from tests.localplay import until
 
 TOKEN = "t" * 32
 PAGE: dict[str, Any] = {
@@ -61,17 +62,10 @@ class Agent:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Agent]:
-    agent, app = Agent(), web.Application()
-    app.router.add_get("/group", agent.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    (port,) = free_ports(1)
-    agent.pod = replace(running(0), ip="127.0.0.1", agent_port=port, in_place=True, token=TOKEN)
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+    agent = Agent()
+    async with listening(round_status=agent.answer) as port:
+        agent.pod = replace(running(0), ip="127.0.0.1", agent_port=port, in_place=True, token=TOKEN)
         yield agent
-    finally:
-        await runner.cleanup()
 
 
 async def fetched(agent: Agent, last: GroupPage | None = None) -> GroupPage | None:
@@ -84,7 +78,7 @@ async def test_an_answer_says_how_all_nodes_are() -> None:
     async with serving() as agent:
         answer = await fetched(agent)
     assert answer is not None and answer.serial == 5
-    assert answer.round_status() == RoundStatus(0, 2, True, (NodeExit(1, 1, MESSAGE),))
+    assert answer.group() == RoundStatus(0, 2, True, (NodeExit(1, 1, MESSAGE),))
     assert answer.progress is not None and (answer.progress.step, answer.progress.round) == (7, 2)
     assert agent.asked == [{"round": "2", "after": "0", "hold": "0", "ends": "0"}]
     assert agent.tokens == [f"Bearer {TOKEN}"]
@@ -156,7 +150,7 @@ async def test_a_message_that_is_no_agents_is_empty(message: dict[str, Any]) -> 
         agent.page = {**PAGE, **failures({"message": message}, {})}
         answer = await fetched(agent)
     assert answer is not None
-    assert answer.round_status().exits == (NodeExit(1, 1, "{}"), NodeExit(1, 1, MESSAGE))
+    assert answer.group().failures == (NodeExit(1, 1, "{}"), NodeExit(1, 1, MESSAGE))
 
 
 async def test_a_refusal_is_none() -> None:
@@ -169,8 +163,7 @@ class Watcher:
     """The desk of one job: its order, and what becomes of the answers."""
 
     def __init__(self, agent: Agent) -> None:
-        body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
-        self.found = [Head(job_record(body), agent.pod, Order())]
+        self.found = [Head(record_of_job(job()), agent.pod, Order())]
         self.answers: list[RoundStatus] = []
         self.groups = Groups(Settings(progress_poll=20), self, Silence(self))
 
@@ -189,12 +182,6 @@ class Watcher:
 
     def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
         raise AssertionError
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(200):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from ddpjob.plan.own import Proofs
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from ddpjob.settings import Settings
-from tests.builders import job, job_object, with_status
+from tests.builders import job, job_object, record_of_job, with_status
 from tests.localplay import (
     FAST,
     NAMESPACE,
@@ -59,7 +59,7 @@ async def test_a_job_runs_and_succeeds_with_few_writes() -> None:
 def test_who_is_silent_in_one_attempt_is_not_in_the_next() -> None:
     """The answer to the write that began it may be lost, or another operator may have made it."""
     ours = job()
-    record = job_record(ours.model_dump(by_alias=True, mode="json", exclude_none=True))
+    record = record_of_job(ours)
     controller, memory = Controller(LocalCluster()), Memory()
     controller.reconciler.memories[record.uid] = memory
     controller.take_silent(record, 0, frozenset((1,)))

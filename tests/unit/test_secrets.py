@@ -8,10 +8,9 @@ its figures have the names that it gave them.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +23,7 @@ from ddpjob.cluster import DDPJOBS, EVENTS, PODS, SERVICES, Resource
 from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
 from tests.builders import job_object, summary
+from tests.cluster.webserver import listening
 from tests.fuzz import fuzzed_job
 from tests.localplay import NAMESPACE, OperatorView, Script, Watched, operating, until
 
@@ -161,20 +161,7 @@ class Agent:
 
     asked = 0
 
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[int]:
-        """The port, while it answers."""
-        app = web.Application()
-        app.router.add_get("/progress", self._answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield runner.addresses[0][1]
-        finally:
-            await runner.cleanup()
-
-    async def _answer(self, _: web.Request) -> web.Response:
+    async def answer(self, _: web.Request) -> web.Response:
         self.asked += 1
         headers = {"X-Token": MARK, "Set-Cookie": f"session={MARK}"}
         return web.json_response(REPORT, headers=headers)
@@ -210,7 +197,10 @@ async def test_what_an_agent_answers_beside_its_report_is_not_repeated(
     spec = {"failurePolicy": {"restartStrategy": "Recreate"}, "nodeTimeoutSeconds": 0}
     cluster, agent = Told(Life("runs", "", spec=spec)), Agent()
     await submit(cluster, cluster.life)
-    async with agent.listening() as cluster.agent_port, operating(cluster, cluster.life.script):
+    async with (
+        listening(progress=agent.answer) as cluster.agent_port,
+        operating(cluster, cluster.life.script),
+    ):
         await until(lambda: agent.asked > 2)
     assert (await status(cluster))["progress"]["step"] == 3
     judge(cluster, log)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,12 +12,13 @@ from aiohttp import web
 
 from ddpjob.controller import silence
 from ddpjob.controller.agenthttp import session
-from ddpjob.controller.memory import Head, JobRecord, Order, job_record
+from ddpjob.controller.memory import Head, JobRecord, Order
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
 from ddpjob.plan.model import PodRecord, Report, RoundStatus
 from ddpjob_agent.nodes.lease import LEASE
-from tests.builders import failed, job, running, summary
-from tests.cluster.processes import free_ports
+from tests.builders import failed, job, record_of_job, running, summary
+from tests.cluster.webserver import listening
+from tests.localplay import side_by_side, until
 
 T = 15.0
 
@@ -167,8 +168,7 @@ class Nodes:
         self.told: list[frozenset[int]] = []
         self.ended: list[Head] = []
         self.asked: list[int] = []
-        body = job().model_dump(by_alias=True, mode="json", exclude_none=True)
-        self.record: JobRecord = job_record(body)
+        self.record = record_of_job(job())
         self.silence = Silence(self)
 
     def heads(self) -> list[Head]:
@@ -211,34 +211,16 @@ class Nodes:
 
 @asynccontextmanager
 async def nodes(count: int, timeout: int = 1) -> AsyncIterator[Nodes]:
-    found, app = Nodes(timeout), web.Application()
-    app.router.add_get("/progress", found.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    (port,) = free_ports(1)
-    for rank in range(count):
-        address = f"127.0.0.{10 + rank}"
-        await web.TCPSite(runner, address, port).start()
-        found.pages[rank] = {}
-        pod = replace(running(rank), ip=address, agent_port=port, node_timeout=timeout)
-        found.by_rank[rank] = pod
-    try:
-        async with session(2) as http:
-            task = asyncio.create_task(found.silence.run(http))
+    found = Nodes(timeout)
+    hosts = [f"127.0.0.{10 + rank}" for rank in range(count)]
+    async with listening(*hosts, progress=found.answer) as port, session(2) as http:
+        for rank, host in enumerate(hosts):
+            found.pages[rank] = {}
+            pod = replace(running(rank), ip=host, agent_port=port, node_timeout=timeout)
+            found.by_rank[rank] = pod
+        async with side_by_side(found.silence.run(http)):
             await asyncio.sleep(0)
-            try:
-                yield found
-            finally:
-                task.cancel()
-                await asyncio.wait([task])
-    finally:
-        await runner.cleanup()
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(200):
-        while not holds():
-            await asyncio.sleep(0.02)
+            yield found
 
 
 async def test_a_suspect_that_does_not_answer_is_silent_until_it_does() -> None:
