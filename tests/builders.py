@@ -12,6 +12,8 @@ from ddpjob.plan import model
 from ddpjob.plan.model import NodeExit, Observed, PodRecord, Report, RoundStatus
 from ddpjob.plan.own import print_of, proofs
 from ddpjob.plan.podrecord import pod_record
+from ddpjob.pods import render
+from ddpjob.pods.allowlist import Policy
 from ddpjob.times import timestamp
 
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
@@ -181,6 +183,19 @@ def failure_policy(*rules: dict[str, Any]) -> FailurePolicy:
 def failure(reason: str = "Exception", **fields: Any) -> Failure:
     """A failure of the first attempt, as the status has it."""
     return Failure(**{"attempt": 0, "reason": reason, "message": "ValueError: boom", **fields})
+
+
+def made_pod(job: DDPJob, rank: int = 0, policy: Policy | None = None) -> dict[str, Any]:
+    """The pod that is created for a rank."""
+    pods = render.pods(job, render.Agent(b"agent"), policy or Policy())
+    body: dict[str, Any] = json.loads(pods.body(rank))
+    return body
+
+
+def trainer(pod: dict[str, Any]) -> dict[str, Any]:
+    """The container that trains."""
+    found: dict[str, Any] = next(c for c in pod["spec"]["containers"] if c["name"] == "trainer")
+    return found
 
 
 def record_of_job(job: DDPJob) -> JobRecord:

@@ -1,15 +1,11 @@
 """docs/how-to.md names metrics and labels as they are."""
 
-import json
 import re
-from typing import Any
 
 import yaml
 
-from ddpjob.pods import render
-from ddpjob.pods.allowlist import Policy
 from ddpjob_agent.progress import metrics_text
-from tests.builders import job
+from tests.builders import job, made_pod, trainer
 from tests.cluster.tiers import ROOT
 
 PAGE = (ROOT / "docs" / "how-to.md").read_text()
@@ -17,11 +13,6 @@ PAGE = (ROOT / "docs" / "how-to.md").read_text()
 RULES, MONITOR, _ = (
     yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 )
-
-
-def pod() -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(render.pods(job(), render.Agent(b""), Policy()).body(0))
-    return body
 
 
 def test_alerts_are_on_metrics_that_exist() -> None:
@@ -38,7 +29,8 @@ def test_alerts_are_on_metrics_that_exist() -> None:
 
 
 def test_pods_have_the_labels_and_the_port_by_which_they_are_found() -> None:
-    labels, (container,) = pod()["metadata"]["labels"], pod()["spec"]["containers"]
+    pod = made_pod(job())
+    labels, container = pod["metadata"]["labels"], trainer(pod)
     named = set(re.findall(r"ddpjob\.dev/\w+", PAGE))
     assert len(named) == 3 and named <= set(labels)
     (wanted,) = MONITOR["spec"]["selector"]["matchExpressions"]

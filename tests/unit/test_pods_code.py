@@ -1,6 +1,5 @@
 """What pods have for a job's own code."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,9 +7,8 @@ import pytest
 from ddpjob import names
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
-from tests.builders import job
+from tests.builders import job, made_pod, trainer
 
 SUM = "3fa9c1d20b7e" + "0" * 52
 PARTS = {"configMaps": ["ddpjob-code-3fa9c1d20b7e", "ddpjob-code-3fa9c1d20b7e-1"], "sha256": SUM}
@@ -19,15 +17,7 @@ FILE = {"volume": CLAIM, "path": "code/3fa9.tar.gz", "sha256": SUM}
 
 
 def pod(rank: int = 0, policy: Policy | None = None, **spec: Any) -> Body:
-    pods = render.pods(job(**spec), render.Agent(b""), policy or Policy())
-    body: Body = json.loads(pods.body(rank))
-    return body
-
-
-def trainer(body: Body) -> Body:
-    (container,) = body["spec"]["containers"]
-    found: Body = container
-    return found
+    return made_pod(job(**spec), rank, policy)
 
 
 def mounts(body: Body) -> dict[str, Body]:

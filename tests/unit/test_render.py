@@ -4,23 +4,13 @@ from typing import Any
 import pytest
 
 from ddpjob import names
-from ddpjob.api import DDPJob
 from ddpjob.errors import InvalidJob
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
-from tests.builders import UID, job
+from tests.builders import UID, job, trainer
+from tests.builders import made_pod as pod
 
 AGENT = render.Agent(b"agent")
-
-
-def pod(job: DDPJob, rank: int = 0, policy: Policy | None = None) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(render.pods(job, AGENT, policy or Policy()).body(rank))
-    return body
-
-
-def trainer(body: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = next(c for c in body["spec"]["containers"] if c["name"] == "trainer")
-    return found
 
 
 def env(body: dict[str, Any]) -> dict[str, Any]:
@@ -184,6 +174,7 @@ def test_an_overlay_merges_by_the_apis_keys() -> None:
     [
         ({"spec": {"hostname": "x"}}, "spec.hostname"),
         ({"spec": {"hostnameOverride": "x"}}, "spec.hostnameOverride"),
+        ({"spec": {"hostNetwork": True}}, "spec.hostNetwork"),  # by the allow-list
         ({"spec": {"activeDeadlineSeconds": 10**6}}, "spec.activeDeadlineSeconds"),
         ({"spec": {"restartPolicy": "Always"}}, "spec.restartPolicy"),
         (
@@ -234,9 +225,12 @@ def test_an_overlay_merges_by_the_apis_keys() -> None:
     ],
 )
 def test_an_overlay_cannot_have_what_is_ours(template: dict[str, Any], path: str) -> None:
-    with pytest.raises(InvalidJob) as caught:
-        pod(job(template=template))
-    assert caught.value.path == f"spec.template.{path}"
+    specs: dict[str, dict[str, Any]] = {"": {"template": template}}
+    specs["master."] = {"master": specs[""]}
+    for place, spec in specs.items():
+        with pytest.raises(InvalidJob) as caught:
+            pod(job(**spec))
+        assert caught.value.path == f"spec.{place}template.{path}"
 
 
 @pytest.mark.parametrize(
@@ -342,20 +336,6 @@ def test_a_checkpoint_on_rank_0_is_mounted_there_alone() -> None:
     assert "DDPJOB_CHECKPOINT_DIR" not in env(other)
     assert "ddpjob-checkpoint" in {volume["name"] for volume in first["spec"]["volumes"]}
     assert "ddpjob-checkpoint" not in {volume["name"] for volume in other["spec"]["volumes"]}
-
-
-@pytest.mark.parametrize(
-    ("template", "path"),
-    [
-        ({"spec": {"hostname": "x"}}, "spec.master.template.spec.hostname"),
-        ({"spec": {"hostNetwork": True}}, "spec.master.template.spec.hostNetwork"),
-        ({"metadata": {"name": "x"}}, "spec.master.template.metadata.name"),
-    ],
-)
-def test_a_fault_of_masters_overlay_is_found_there(template: dict[str, Any], path: str) -> None:
-    with pytest.raises(InvalidJob) as raised:
-        pod(job(master={"template": template}))
-    assert raised.value.path == path
 
 
 # Nodes

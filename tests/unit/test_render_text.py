@@ -5,7 +5,6 @@ for the words, has to be the first with those texts for the words, and nothing b
 """
 
 import itertools
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from ddpjob.api import DDPJob
 from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
-from tests.builders import job
+from tests.builders import job, made_pod, trainer
 
 AGENT = render.Agent(b"agent")
 POLICY = Policy(volume_types=["*"])
@@ -39,11 +38,6 @@ images |= st.sampled_from(["{{7*7}}", "{%raw%}", '"}],"x":[{"', "@rank@", "\\", 
 SHORT = 253
 
 Places = dict[str, Callable[[Body], Any]]
-
-
-def trainer(pod: Body) -> Body:
-    found: Body = next(c for c in pod["spec"]["containers"] if c["name"] == "trainer")
-    return found
 
 
 def named(items: list[Body], name: str) -> Body:
@@ -135,7 +129,7 @@ def spec_of(words: dict[str, str]) -> Body:
 
 
 def rendered(job: DDPJob, rank: int) -> Body:
-    body: Body = json.loads(render.pods(job, AGENT, POLICY).body(rank))
+    body = made_pod(job, rank, POLICY)
     body["metadata"]["annotations"].pop(names.SPEC_HASH_ANNOTATION)
     return body
 

@@ -8,9 +8,7 @@ import pytest
 from ddpjob.json_depth import Body
 from ddpjob.local.launch import main_container, without_archive
 from ddpjob.local.volumes import PodFolders, config_map_volumes, mount
-from ddpjob.pods import render
-from ddpjob.pods.allowlist import Policy
-from tests.builders import job
+from tests.builders import job, made_pod
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "nfs"}}
 SUM = {"sha256": "0" * 64}
@@ -26,7 +24,7 @@ SUM = {"sha256": "0" * 64}
     ids=["ConfigMaps", "volume", "shared claim"],
 )
 def test_nothing_of_the_archive_is_left(tmp_path: Path, spec: Body) -> None:
-    body: Body = json.loads(render.pods(job(**spec), render.Agent(b""), Policy()).body(0))
+    body = made_pod(job(**spec))
     found = without_archive(body)
     text = json.dumps(found)
     assert "DDPJOB_CODE_PARTS" not in text and "DDPJOB_CODE_SHA256" not in text
@@ -45,5 +43,5 @@ def test_nothing_of_the_archive_is_left(tmp_path: Path, spec: Body) -> None:
 
 
 def test_another_pod_stays_as_it_is() -> None:
-    body: Body = json.loads(render.pods(job(), render.Agent(b""), Policy()).body(0))
+    body = made_pod(job())
     assert without_archive(body) == body

@@ -1,7 +1,6 @@
 """docs/training.md has every variable that a job's processes get, and no other."""
 
 import ast
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,7 @@ import pytest
 
 from ddpjob.api import DDPJob
 from ddpjob.api.podtypes import is_reserved
-from ddpjob.pods import render
-from ddpjob.pods.allowlist import Policy
-from tests.builders import job
+from tests.builders import job, made_pod, trainer
 from tests.cluster.tiers import ROOT
 
 SECTION = (ROOT / "docs" / "training.md").read_text().split("## Your own script\n")[1]
@@ -42,9 +39,7 @@ def in_sources() -> Iterator[str]:
 
 
 def in_pod(job: DDPJob) -> dict[str, Any]:
-    body = json.loads(render.pods(job, render.Agent(b""), Policy()).body(0))
-    (container,) = body["spec"]["containers"]
-    return {variable["name"]: variable.get("value") for variable in container["env"]}
+    return {each["name"]: each.get("value") for each in trainer(made_pod(job))["env"]}
 
 
 def test_the_page_has_every_variable_of_ours_and_no_other() -> None:
