@@ -125,11 +125,6 @@ def test_somebody_elses_limit_of_a_pod_does_not_outlive_the_jobs(limit: int, ask
     assert [p.name for p in decide(late, see(theirs), NOW).expire] == ["digits-0-0"] * asked
 
 
-def test_the_trainers_result_counts_while_a_sidecar_still_runs() -> None:
-    done = write(started(), succeeded(0, ended=False), succeeded(1, ended=False))
-    assert done.status.state == "Succeeded"
-
-
 @pytest.mark.parametrize(
     ("policy", "ended", "gone"),
     [("Running", {0, 1}, set()), ("None", set(), set()), ("All", set(), {0, 1})],

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,19 +75,6 @@ def test_counters_never_fall_and_terminal_is_terminal(
         if after.attempt != before.attempt:
             assert not step.delete and not step.create
         current = with_status(wanted, after)
-
-
-@given(histories())
-def test_deciding_again_on_a_stored_status_settles(history: list[list[PodRecord]]) -> None:
-    for pods in history:
-        current = job(nnodes=3)
-        for _ in range(12):
-            after = write(current, *pods)
-            if after == current:
-                break
-            current = after
-        else:
-            pytest.fail(f"still changing: {current.status}")
 
 
 def test_somebody_elses_job_is_left_alone() -> None:

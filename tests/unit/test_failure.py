@@ -234,25 +234,16 @@ def test_a_termination_message_does_not_hide_the_eviction_of_its_pod() -> None:
     assert ours.status.failure.exit_code == 75
 
 
-def test_an_ignored_rank_counts_as_finished() -> None:
-    rules = [{"onRanks": [1], "onExitCodes": [3], "action": "Ignore"}]
-    ours = started(failurePolicy={"rules": rules})
-    step = decide(ours, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW)
-    assert step.status.succeeded_ranks == "1" and step.status.attempt == 0
-    assert [note.reason for note in step.events] == ["Ignored"] and not step.delete
-    later = with_status(ours, step.status)
-    assert decide(later, see(running(0), failed(1, summary(rank=1, exit_code=3))), NOW).delete == ()
-
-
 @pytest.mark.parametrize(
     ("pods", "reason"),
     [
         ((running(0), running(1, deleting=True)), "PodDeleted"),
         ((running(0), running(1, deleting=True, disruption="Evicted")), "Evicted"),
         ((running(0),), "ResultUnknown"),
+        ((running(0), failed(1, summary(rank=1))), "Exception"),
     ],
 )
-def test_a_lost_pod_that_is_ignored_counts_as_finished(
+def test_a_lost_or_failed_pod_that_is_ignored_counts_as_finished(
     pods: tuple[PodRecord, ...], reason: str
 ) -> None:
     rules = [{"onRanks": [1], "onReasons": [reason], "action": "Ignore"}]
@@ -260,7 +251,7 @@ def test_a_lost_pod_that_is_ignored_counts_as_finished(
     ours = with_status(ours, decide(ours, see(running(0), running(1)), NOW).status)
     step = decide(ours, see(*pods), NOW)
     assert (step.status.succeeded_ranks, step.status.attempt) == ("1", 0)
-    assert [note.reason for note in step.events] == ["Ignored"]
+    assert [note.reason for note in step.events] == ["Ignored"] and not step.delete
     later = with_status(ours, step.status)
     again = decide(later, see(*pods), NOW)
     assert not again.create and not again.delete and again.status.attempt == 0

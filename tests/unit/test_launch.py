@@ -19,7 +19,6 @@ from ddpjob import (
     JobFailed,
     JobTimeout,
     Refused,
-    ResultTooLarge,
     Run,
     launch,
 )
@@ -117,12 +116,6 @@ def test_it_runs_on_after_a_timeout_until_it_is_deleted(folder: Path) -> None:
     with pytest.raises(DDPJobError, match="was ended"):
         run.wait()
     assert list(lines)[-1].text and no_files_of_runs(folder)
-
-
-def test_a_result_that_cannot_come_back_says_why() -> None:
-    train = Notebook()("def train():\n    return 'x' * 3000\n")["train"]
-    with pytest.raises(ResultTooLarge, match="3,002 bytes as JSON, and 2,048"):
-        launch(train, **PLAIN).result()
 
 
 def test_scripts_and_modules_run_with_their_folder(folder: Path) -> None:

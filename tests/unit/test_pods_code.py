@@ -87,8 +87,11 @@ def test_no_overlay_mounts_a_volume_where_it_would_be_emptied(path: str) -> None
         assert pod(**overlay)
 
 
-@pytest.mark.parametrize("path", ["/src", "/src/", "//src"])
-def test_no_overlay_mounts_another_volume_over_the_code(path: str) -> None:
+ARCHIVE = f"{names.ARCHIVE_DIR}/{PARTS['configMaps'][0]}"
+
+
+@pytest.mark.parametrize("path", ["/src", "/src/", "//src", ARCHIVE])
+def test_no_overlay_mounts_another_volume_over_the_code_or_its_archive(path: str) -> None:
     for overlay in below(path):
         with pytest.raises(InvalidJob, match="is set by ddpjob"):
             pod(code=PARTS, **overlay)
@@ -98,10 +101,3 @@ def test_no_overlay_mounts_another_volume_over_the_code(path: str) -> None:
 def test_volumes_elsewhere_are_mounted(path: str) -> None:
     for overlay in below(path):
         assert path in mounts(pod(code=PARTS, **overlay))
-
-
-def test_the_archive_stays_where_it_is_mounted() -> None:
-    path = f"{names.ARCHIVE_DIR}/{PARTS['configMaps'][0]}"
-    for overlay in below(path):
-        with pytest.raises(InvalidJob, match="is set by ddpjob"):
-            pod(code=PARTS, **overlay)

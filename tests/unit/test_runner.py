@@ -440,22 +440,6 @@ async def test_cancelled_it_leaves_no_process(tmp_path: Path) -> None:
         await machine.line("up")
 
 
-async def test_cancelled_it_lets_processes_save(tmp_path: Path) -> None:
-    async with playing(tmp_path, shutdown_seconds=60) as machine:
-        await machine.run("trap 'echo saved; exit' TERM; echo in; while :; do sleep 0.01; done")
-        await machine.line("in")
-    assert ("0", "saved") in machine.lines
-
-
-async def test_kill_takes_the_grace_away(tmp_path: Path) -> None:
-    async with playing(tmp_path, shutdown_seconds=600) as machine:
-        await machine.run(f"trap '' TERM; {SLEEPER}")
-        await machine.line("up")
-        machine.task.cancel()
-        await asyncio.sleep(0)
-        machine.runner.kill()
-
-
 async def test_a_pod_of_a_runner_that_died_is_lost(tmp_path: Path) -> None:
     async with playing(tmp_path) as machine:
         await machine.run(SLEEPER)

@@ -63,25 +63,20 @@ def test_no_device_is_dealt_twice_and_the_first_go_to_the_first_node(
 @pytest.mark.parametrize(
     ("own", "seen"),
     [
-        (None, "4,5,6"),
+        (None, "4,GPU-d,6"),
         ("0", "4"),  # numbers count within the pod, as on a cluster
-        ("2,1", "6,5"),
+        ("2,1", "6,GPU-d"),
         ("0,3", "4"),
         ("-1", ""),
         ("GPU-elsewhere", ""),
         ("4,5,6", ""),
+        ("GPU-d", "GPU-d"),
     ],
 )
 def test_what_the_job_sets_itself_counts_within_its_share(own: str | None, seen: str) -> None:
     job_sets = {} if own is None else {"CUDA_VISIBLE_DEVICES": own}
-    found = variables({NVIDIA: ("4", "5", "6")}, job_sets)
+    found = variables({NVIDIA: ("4", "GPU-d", "6")}, job_sets)
     assert found == {"CUDA_VISIBLE_DEVICES": seen, "HIP_VISIBLE_DEVICES": "-1"}
-
-
-def test_a_uuid_names_its_device() -> None:
-    share = {NVIDIA: ("GPU-abc-1", "GPU-abd-2")}
-    found = variables(share, {"CUDA_VISIBLE_DEVICES": "GPU-abd-2"})
-    assert found["CUDA_VISIBLE_DEVICES"] == "GPU-abd-2"
 
 
 def test_a_node_without_a_share_sees_nothing_whatever_it_sets() -> None:

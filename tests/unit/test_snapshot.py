@@ -18,22 +18,11 @@ from tests.builders import job_object
 def failed(**failure: Any) -> JobFailed:
     """What is raised for a job of two pods with eight ranks each that has failed so."""
     body = job_object("llama", nnodes=2, nprocPerNode=8)
-    error = pytest.raises(
-        JobFailed,
-        Job(
-            Connection("team"),
-            {
-                **body,
-                "status": {
-                    "state": "Failed",
-                    "conditions": [
-                        {"type": "Failed", "status": "True", "reason": "MaxRestartsExceeded"}
-                    ],
-                    "failure": {"attempt": 0, "pod": "llama-0-1", "node": "gpu-17", **failure},
-                },
-            },
-        ).raise_if_failed,
-    )
+    over = {"type": "Failed", "status": "True", "reason": "MaxRestartsExceeded"}
+    failure = {"attempt": 0, "pod": "llama-0-1", "node": "gpu-17", **failure}
+    body["status"] = {"state": "Failed", "conditions": [over], "failure": failure}
+    with pytest.raises(JobFailed) as error:
+        Job(Connection("team"), body).raise_if_failed()
     return error.value
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpjob.api import DDPJob
-from ddpjob.errors import AlreadyExists, InvalidJob, Refused
+from ddpjob.errors import AlreadyExists, DDPJobError, InvalidJob, Refused
 from ddpjob.plan.model import PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
@@ -51,17 +51,18 @@ def test_pods_made_from_an_edited_spec_are_not_mixed() -> None:
     assert step.status.attempt == 1 and step.status.budget.charged == 0 and not step.create
 
 
-def test_a_job_of_which_no_pod_can_be_made_is_not_accepted() -> None:
-    trouble = InvalidJob("spec.template.spec.hostNetwork", "is not allowed", True)
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (InvalidJob("spec.template.spec.hostNetwork", "is not allowed", True), "Invalid"),
+        (AlreadyExists(409, "AlreadyExists", "Service digits is not this job's"), "NameTaken"),
+    ],
+)
+def test_a_job_whose_objects_cannot_be_made_is_not_accepted(
+    trouble: DDPJobError, reason: str
+) -> None:
     status = decide(job(), see(children_ready=False, create_error=trouble), NOW).status
-    assert condition(status, "Accepted") == ("False", "Invalid")
-    assert status.state == "Pending"
-
-
-def test_a_job_whose_name_is_taken_is_not_accepted() -> None:
-    trouble = AlreadyExists(409, "AlreadyExists", "Service digits exists and is not this job's")
-    status = decide(job(), see(children_ready=False, create_error=trouble), NOW).status
-    assert condition(status, "Accepted") == ("False", "NameTaken")
+    assert condition(status, "Accepted") == ("False", reason) and status.state == "Pending"
 
 
 def test_a_refused_creation_is_quoted_and_tried_again() -> None:

@@ -30,6 +30,7 @@ from tests.builders import (
 from tests.fuzz import fuzzed_status
 
 STATUSES = 3000
+WHEN = "2026-01-31T12:00:00Z"
 PODS = (
     (),
     (pod(0), pod(1)),
@@ -173,10 +174,9 @@ def test_the_largest_status_stays_far_below_what_etcd_takes() -> None:
     """Whatever agents, kubelets and whoever may write a status put into it, in any script."""
     letter = "\U0001f525"
     words = letter * 4096
-    ended = {"attempt": 0, "endTime": "2026-01-31T12:00:00Z", "reason": words, "message": words}
+    ended = {"attempt": 0, "endTime": WHEN, "reason": words, "message": words}
     ended |= {"signal": words, "exception": words, "pod": letter * 253, "node": letter * 253}
-    when = "2026-01-31T12:00:00Z"
-    condition = {"status": "False", "reason": words, "message": words, "lastTransitionTime": when}
+    condition = {"status": "False", "reason": words, "message": words, "lastTransitionTime": WHEN}
     status = {
         "state": "Restarting",
         "summary": {"reason": words, "pod": words, "node": words},
@@ -195,18 +195,8 @@ def test_the_largest_status_stays_far_below_what_etcd_takes() -> None:
 
 
 def test_conditions_of_somebody_else_leave_room_for_ours() -> None:
-    when = "2026-01-31T12:00:00Z"
-    foreign = [
-        {
-            "type": f"T{n}",
-            "status": "True",
-            "reason": "R",
-            "message": "",
-            "lastTransitionTime": when,
-        }
-        for n in range(16)
-    ]
-    ours = job(status={"conditions": foreign})
+    foreign = {"status": "True", "reason": "R", "message": "", "lastTransitionTime": WHEN}
+    ours = job(status={"conditions": [{**foreign, "type": f"T{n}"} for n in range(16)]})
     for pods in ((), (pod(0), pod(1)), (running(0), running(1)), (failed(0, summary()), pod(1))):
         for _ in range(3):
             ours = write(ours, *pods)

@@ -162,14 +162,6 @@ def test_a_helper_that_failed_before_a_step_explains_nothing(pods: Pods) -> None
     assert (pod.summary["message"], pod.summary["exception"]) == ("exited with code 1", None)
 
 
-def test_the_last_process_behind_a_shell_speaks(pods: Pods) -> None:
-    train = script(pods, "sys.exit('no GPU is free')")
-    shell = f"{sys.executable} -c 'import nothing_of_that_name'; {sys.executable} {train}"
-    pod = pods.start("command", "--", "sh", "-c", f"{shell}; exit 1")
-    assert pod.wait() == 1
-    assert pod.summary["message"] == "exited with code 1: no GPU is free"
-
-
 def test_a_python_that_passes_its_childs_code_on_is_seen_through(pods: Pods) -> None:
     train = pods.root / "train.py"
     train.write_text("raise ValueError('no such label')")
