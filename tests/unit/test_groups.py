@@ -78,7 +78,7 @@ async def test_an_answer_says_how_all_nodes_are() -> None:
     async with serving() as agent:
         answer = await fetched(agent)
     assert answer is not None and answer.serial == 5
-    assert answer.group() == RoundStatus(0, 2, True, (NodeExit(1, 1, MESSAGE),))
+    assert answer.round_status() == RoundStatus(0, 2, True, (NodeExit(1, 1, MESSAGE),))
     assert answer.progress is not None and (answer.progress.step, answer.progress.round) == (7, 2)
     assert agent.asked == [{"round": "2", "after": "0", "hold": "0", "ends": "0"}]
     assert agent.tokens == [f"Bearer {TOKEN}"]
@@ -150,7 +150,7 @@ async def test_a_message_that_is_no_agents_is_empty(message: dict[str, Any]) -> 
         agent.page = {**PAGE, **failures({"message": message}, {})}
         answer = await fetched(agent)
     assert answer is not None
-    assert answer.group().failures == (NodeExit(1, 1, "{}"), NodeExit(1, 1, MESSAGE))
+    assert answer.round_status().exits == (NodeExit(1, 1, "{}"), NodeExit(1, 1, MESSAGE))
 
 
 async def test_a_refusal_is_none() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class JobList(list[Job]):
     """Jobs, newest first. A notebook shows them as a table."""
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self: Sequence[Snapshot]) -> str:
         from ddpjob.client.display import table
 
         return table(self, time.time())
