@@ -100,6 +100,7 @@ class AsyncJob(Snapshot, _Twin[Job]):
     def _apart(self) -> Job:
         return Job(self.connection.apart(), self.body)
 
+    _repr_html_ = Job._repr_html_
     refresh = _awaitable(Job.refresh, _same)
     wait = _awaitable(Job.wait, _same)
     result = _awaitable(Job.result, _as_it_is)

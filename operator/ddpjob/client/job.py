@@ -41,6 +41,11 @@ class Job(Snapshot):
         super().__init__(body)
         self._connection = connection
 
+    def _repr_html_(self: Snapshot) -> str:
+        from ddpjob.client.display import table
+
+        return table([self], time.time())
+
     def refresh(self) -> "Job":
         """Read the job again. Raises NotFound if it, or this job of the name, is gone."""
         return self._take(self._connection.get(DDPJOBS, self.name, namespace=self.namespace))

@@ -32,11 +32,6 @@ class Snapshot:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.namespace}/{self.name} {self.state}>"
 
-    def _repr_html_(self) -> str:
-        from ddpjob.client.display import table
-
-        return table([self], time.time())
-
     @property
     def name(self) -> str:
         """Return the job's name."""
