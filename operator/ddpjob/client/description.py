@@ -75,13 +75,11 @@ def _attempt(entry: Mapping[str, Any], processes: int) -> dict[str, Any]:
     """Return what is known of a round that is over. `processes` are those of each pod."""
     began, ended = (unix_seconds(why.text(entry, key)) for key in ("startTime", "endTime"))
     details = _details(entry, processes)
+    fields = ("startTime", "endTime", "firstStep", "step")
     return {
         **details,
-        "startTime": entry.get("startTime"),
-        "endTime": entry.get("endTime"),
+        **{field: entry.get(field) for field in fields},
         "seconds": None if began is None or ended is None else max(0, int(ended - began)),
-        "firstStep": entry.get("firstStep"),
-        "step": entry.get("step"),
         "charged": entry.get("charged", False),
         "failed": details["reason"] not in NO_FAILURES,
     }
@@ -95,10 +93,10 @@ def _details(failure: Mapping[str, Any], processes: int) -> dict[str, Any]:
         "attempt": failure.get("attempt", 0),
         "round": failure.get("round", 0),
         "reason": why.text(failure, "reason"),
+        "exitCode": failure.get("exitCode"),
         **{name: why.text(failure, name, limit=MAX_MESSAGE) or None for name in texts},
         "rank": rank,
         "nodeRank": node_rank,
-        "exitCode": failure.get("exitCode"),
     }
 
 

@@ -98,8 +98,7 @@ def _server(connection: Connection, version: str) -> Check:
     text = f"API server {version.removeprefix('v')}, {where}, namespace {connection.namespace}, "
     text += f"you: {connection.user}"
     if int(version.split(".")[1]) < OLDEST:
-        advice = f"ddpjob needs Kubernetes 1.{OLDEST} or newer"
-        return Check("server", Level.FAIL, text, advice)
+        return Check("server", Level.FAIL, text, f"ddpjob needs Kubernetes 1.{OLDEST} or newer")
     return Check("server", Level.OK, text)
 
 

@@ -240,11 +240,10 @@ class Job(Snapshot):
             body["metadata"]["annotations"][names.USER_ANNOTATION] = self._connection.user
             try:
                 made = creation.create(self._connection, body, dry_run=dry_run)
+                return Job(self._connection, made)
             except AlreadyExists:
                 if name:
                     raise
-            else:
-                return Job(self._connection, made)
         raise Conflict(409, "Conflict", f"{first} has {MAX_RERUNS} reruns; name the new one")
 
     def delete(self) -> None:

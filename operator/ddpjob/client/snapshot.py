@@ -11,7 +11,6 @@ from ddpjob.cluster import DDPJOBS
 from ddpjob.cluster.connection import Connection
 from ddpjob.errors import JobFailed, JobRefused, NotFound
 from ddpjob.json_depth import Body
-from ddpjob.ranks import MAX_NPROC
 from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
@@ -109,9 +108,9 @@ class Snapshot:
     def processes_per_node(self) -> int:
         """Return the number of ranks in each pod: as the job has started, else as the spec says."""
         if world := why.number(self.body, "status", "worldSize"):
-            return max(1, min(MAX_NPROC, world // self.nnodes))
+            return max(1, world // self.nnodes)
         asked = why.number(self.body, "spec", "nprocPerNode")
-        return max(1, min(MAX_NPROC, self.gpus_per_node if asked is None else asked))
+        return max(1, self.gpus_per_node if asked is None else asked)
 
     @property
     def step(self) -> int | None:
