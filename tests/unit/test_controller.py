@@ -206,6 +206,15 @@ async def test_old_news_of_a_deleted_job_does_not_hide_the_next_one_of_its_name(
     assert controller.jobs[NAMESPACE, "digits"].uid == second["metadata"]["uid"]
 
 
+async def test_the_next_job_of_a_name_does_not_wait_for_what_the_one_before_failed() -> None:
+    controller, record = Controller(LocalCluster()), record_of_job(job())
+    key = record.namespace, record.name
+    controller._job_cache.put(record)
+    assert max(controller.queue.retry(key) for _ in range(9)) > 10
+    controller._job_cache.remove(record.uid)
+    assert controller.queue.retry(key) <= 0.5
+
+
 async def test_a_job_whose_time_to_live_was_taken_away_just_now_stays() -> None:
     cluster = Watched()
     controller = Controller(cluster)

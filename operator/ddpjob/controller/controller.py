@@ -161,6 +161,7 @@ class Controller:
                 self.jobs[key] = new
         else:
             self.reconciler.forget(record.uid)
+            self.queue.succeeded(key)  # the next job of the name has failed nothing yet
             if self.jobs.get(key) is old:
                 del self.jobs[key]
 
