@@ -1,8 +1,7 @@
 """A job's own code trains in pods: a script, a package of its own and a file with settings."""
 
 import hashlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ pytest.importorskip("torch")
 from ddpjob.code.archive import pack
 from tests.agentpod import Pod, Pods, python_path
 from tests.cluster.processes import free_ports
+from tests.repositories import write
 from tests.trainer.rounds import TRAIN, Operator, accelerate, act, all_step, said
 from tests.trainer.warm_pods import assert_cold, assert_warm
 
@@ -37,24 +37,17 @@ FILES = {
 SEEN = ["4", "lr:", "0.1", "True", "True", "False"]
 
 
-def write(folder: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
 def start(
     pods: Pods,
     command: Callable[[int], list[str]],
-    files: Mapping[str, str] = FILES,
     *,
     nnodes: int = 1,
     nproc: int = 1,
     **changes: str,
 ) -> None:
-    """Start the pods of a job that brings these files, in two parts."""
-    archive = pack(write(pods.root / "project", files)).data
+    """Start the pods of a job that brings FILES, in two parts."""
+    write(pods.root / "project", **FILES)
+    archive = pack(pods.root / "project").data
     (port,) = free_ports(1)
     for rank in range(nnodes):
         root = pods.root / f"pod-{len(pods.started)}"
@@ -135,21 +128,6 @@ def assert_sees(pod: Pod, number: int, nproc: int) -> None:
     assert len(found) == nproc and SEEN in found, pod.log
     if nproc == 1:
         assert found == [SEEN]
-
-
-def test_a_package_beside_the_script_is_read_for_what_it_sets(pods: Pods) -> None:
-    """Variables that torch reads as it is imported: such a script starts cold, wherever it says."""
-    files = {
-        **FILES,
-        "scripts/train.py": "import models.net\n" + FILES["scripts/train.py"],
-        "models/net.py": "import os\nos.environ['OMP_NUM_THREADS'] = '3'\nSIZE = 4\n",
-    }
-    start(pods, torchrun, files)
-    (pod,) = pods.started
-    all_step(pods, 0, 1)
-    assert_cold(pod)
-    source = pod.folder / "src/models/net.py"
-    assert f"cold start: {source}:2 sets OMP_NUM_THREADS" in pod.log
 
 
 def test_code_that_changes_between_two_rounds_ends_the_pod(pods: Pods) -> None:
