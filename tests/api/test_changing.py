@@ -112,17 +112,6 @@ def test_wrong_changes_are_refused(
     assert len(cluster.server.request("GET", cluster.jobs)["items"]) == 1
 
 
-def test_a_rerun_is_a_new_job(cluster: Cluster, env: Mapping[str, str]) -> None:
-    cluster.failed("bert")
-    ended = ddpjob("rerun", "bert", "--set", "nnodes=1", env=env)
-    assert (ended.code, ended.out, ended.err) == (0, "bert-2 created, like bert\n", "")
-    assert stored(cluster, "bert-2")["spec"]["nnodes"] == 1
-    named = ddpjob("rerun", "bert", "--name", "again", "-o", "name", env=env)
-    assert named.out == "ddpjob.ddpjob.dev/again\n"
-    taken = ddpjob("rerun", "bert", "--name", "again", env=env)
-    assert taken.code == 5 and '"again" already exists' in taken.err
-
-
 def test_a_rerun_has_other_arguments_and_a_dry_run(
     cluster: Cluster, env: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -167,23 +156,18 @@ def test_wrong_reruns_are_refused(cluster: Cluster, env: Mapping[str, str]) -> N
 
 def test_deletion_asks_on_a_terminal(cluster: Cluster, env: Mapping[str, str]) -> None:
     cluster.running("digits")
-    with Terminal("delete", "digits", env=env) as terminal:
-        terminal.until("delete this job, its pods and their logs? [y/N]:")
-        terminal.type("n\n")
-        ended = terminal.end()
-    assert ended.code == 130 and f"digits  Running  in namespace {cluster.namespace}" in ended.out
-    assert ended.out.endswith("nothing was deleted\n") and stored(cluster, "digits")
-    with Terminal("delete", "digits", env=env) as terminal:
-        terminal.until("[y/N]:")
-        terminal.type("\x03")
-        ended = terminal.end()
-    assert ended.code == 130 and ended.out.endswith("nothing was deleted\n")
-    assert stored(cluster, "digits")
-    with Terminal("delete", "digits", env=env) as terminal:
-        terminal.until("[y/N]:")
-        terminal.type("y\n")
-        ended = terminal.end()
-    assert ended.code == 0 and ended.out.endswith("digits deleted\n")
+    for keys, code, last in (
+        ("n\n", 130, "nothing was deleted"),
+        ("\x03", 130, "nothing was deleted"),
+        ("y\n", 0, "digits deleted"),
+    ):
+        assert stored(cluster, "digits")
+        with Terminal("delete", "digits", env=env) as terminal:
+            terminal.until("delete this job, its pods and their logs? [y/N]:")
+            terminal.type(keys)
+            ended = terminal.end()
+        assert ended.code == code and ended.out.endswith(f"{last}\n")
+        assert f"digits  Running  in namespace {cluster.namespace}" in ended.out
     assert not cluster.server.exists(f"{cluster.jobs}/digits")
 
 

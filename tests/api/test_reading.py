@@ -197,15 +197,6 @@ def test_wait_for_a_step_and_for_any(cluster: Cluster, env: Mapping[str, str]) -
     assert (any_.code, any_.out) == (0, "one Running\n")
 
 
-def test_wait_for_a_job_that_is_deleted(cluster: Cluster, env: Mapping[str, str]) -> None:
-    cluster.running("one")
-    with Running("wait", env=env) as running:
-        running.until("one  Running")
-        cluster.delete("one")
-        ended = running.end()
-    assert ended.code == 3 and "error: one was deleted" in ended.err
-
-
 def test_ctrl_c_leaves_the_job_alone(cluster: Cluster, env: Mapping[str, str]) -> None:
     cluster.running("one")
     with Terminal("wait", "one", env=env) as terminal:

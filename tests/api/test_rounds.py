@@ -121,28 +121,3 @@ async def test_the_operator_dies_in_the_same_moment(
     assert (status["restarts"], status["budget"]["charged"]) == (KILLS, KILLS)
     ranks = sorted(file.name for file in tmp_path.glob("[0-9]-*-[0-9]"))
     assert ranks == sorted(f"0-{n}-{rank}" for n in range(KILLS + 1) for rank in range(2))
-
-
-@pytest.mark.deep
-@pytest.mark.gate
-async def test_without_an_operator_the_pods_end_and_a_new_attempt_follows(
-    jobs: Jobs, tmp_path: Path, operator: OperatorProcess
-) -> None:
-    await begin(jobs, tmp_path)
-    pids = await trains(jobs, tmp_path, 0, 0)
-    operator.kill()
-    os.kill(pids[1], signal.SIGKILL)
-
-    async def have_ended() -> bool:
-        pods = await jobs.pods_as_they_are()
-        return all(pod["status"]["phase"] == "Failed" for pod in pods)
-
-    async with asyncio.timeout(200):
-        while not await have_ended():
-            await asyncio.sleep(0.2)
-    operator.start()
-    await trains(jobs, tmp_path, 1, 0)
-    status = await is_in(jobs, 1, 0)
-    assert (status["restarts"], status["budget"]["charged"]) == (1, 1)
-    assert (status["failure"]["reason"], status["failure"]["rank"]) == ("Signal", 1)
-    await end_well(jobs, tmp_path)

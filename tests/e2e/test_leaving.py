@@ -74,14 +74,6 @@ def test_without_an_operator_a_deleted_job_leaves_nothing_and_a_deleted_namespac
     namespace_gone(kind_cluster, namespace)
 
 
-def test_a_deleted_namespace_goes(
-    kind_cluster: KindCluster, namespace: str, trainer_image: str
-) -> None:
-    sleeper(kind_cluster, namespace, trainer_image)
-    kind_cluster.delete_namespace(namespace)
-    namespace_gone(kind_cluster, namespace)
-
-
 @pytest.mark.parametrize("operator", ["up", "down"])
 def test_the_operators_own_namespace_goes_with_a_job_in_it(
     kind_cluster: KindCluster, trainer_image: str, operator: str
