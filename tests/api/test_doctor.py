@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ddpjob import __version__
 from ddpjob.client import doctor
@@ -19,11 +18,8 @@ from tests.cluster.client import Client
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import installed_objects
 from tests.cluster.rights import account
-from tests.cluster.tiers import ROOT
 from tests.terminal import Terminal, ddpjob, environment
 from tests.waiting import wait_for
-
-CRD = ROOT / "charts" / "ddpjob" / "files" / "crd.yaml"
 
 
 def kubeconfig(cluster: Cluster, folder: Path, token: str = "") -> Path:
@@ -211,33 +207,3 @@ def test_without_a_login_nothing_else_is_asked(tmp_path: Path) -> None:
     ended = ddpjob("doctor", env=environment(tmp_path / "gone"))
     assert ended.code == 4 and ended.out.startswith("FAIL  no kubeconfig: ")
     assert len(ended.out.splitlines()) == 2 and "      next: " in ended.out
-
-
-@pytest.mark.deep
-def test_a_cluster_without_the_api_and_with_an_older_one(tmp_path: Path) -> None:
-    with ApiServer(scheduler=False, controller_manager=False) as server:
-        env = environment(server.kubeconfig)
-        ended = ddpjob("doctor", env=env)
-        assert ended.code == 3
-        assert (
-            "FAIL  this cluster has no DDPJob API (ddpjobs.ddpjob.dev)\n      next: ask"
-            in ended.out
-        )
-        older = yaml.safe_load(CRD.read_text())
-        schema = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        del schema["properties"]["spec"]["properties"]["code"]
-        kept = [r for r in schema["x-kubernetes-validations"] if ".code" not in json.dumps(r)]
-        schema["x-kubernetes-validations"] = kept
-        rules = schema["properties"]["spec"]["x-kubernetes-validations"]
-        schema["properties"]["spec"]["x-kubernetes-validations"] = [
-            rule for rule in rules if "self.code" not in rule["rule"]
-        ]
-        file = tmp_path / "older.yaml"
-        file.write_text(yaml.safe_dump(older))
-        server.install_crd(file)
-        ended = ddpjob("doctor", "--admin", env=env)
-        words = f"warn  API ddpjobs.ddpjob.dev v1alpha1 is older than this ddpjob ({__version__})"
-        assert f"{words}, without spec.code\n      next: ask your admin" in ended.out
-        assert f"warn  the definition of DDPJob is not that of {__version__}" in ended.out
-        assert 'warn  the role "edit" does not include DDPJobs' in ended.out
-        assert "warn  whoever may create DDPJobs has the operator create pods" in ended.out
