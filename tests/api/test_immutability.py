@@ -188,20 +188,6 @@ async def test_what_says_the_same_is_no_change(client: Client, running: str) -> 
     assert after["metadata"]["generation"] == stored["metadata"]["generation"]
 
 
-async def test_a_running_job_is_edited_by_way_of_suspension(client: Client, running: str) -> None:
-    assert await verdict(client, running, {"nnodes": 3}) == "spec.nnodes"
-    suspended = {"spec": {"suspend": True}}
-    stored = await client.request("PATCH", running, suspended, content_type=MERGE)
-    assert await verdict(client, running, {"nnodes": 3}) == "spec.nnodes"  # pods are left
-    status = {"state": "Suspended", "attempt": 0}
-    await client.request("PUT", f"{running}/status", {**stored, "status": status})
-    # Both at once is fine: the operator sees the new spec before it starts anything.
-    edited = {"spec": {"suspend": False, "nnodes": 3, "checkpoint": None}}
-    stored = await client.request("PATCH", running, edited, content_type=MERGE)
-    assert stored["spec"]["nnodes"] == 3
-    assert "checkpoint" not in stored["spec"]
-
-
 async def test_removing_the_status_does_not_open_a_running_job(
     client: Client, running: str
 ) -> None:
