@@ -54,6 +54,14 @@ def cluster(api_server: ApiServer, crd: None, namespace: str) -> Iterator[Cluste
 
 
 @pytest.fixture
+def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
+    """The environment of an administrator whose context has the test's namespace."""
+    path = tmp_path / "kubeconfig"
+    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
+    return environment(path)
+
+
+@pytest.fixture
 def proxy(api_server: ApiServer) -> Iterator[Proxy]:
     """A server before the API server that answers for the kubelets: their logs."""
     with Proxy(api_server) as proxy:
@@ -61,11 +69,10 @@ def proxy(api_server: ApiServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def env(api_server: ApiServer, namespace: str, tmp_path: Path) -> Mapping[str, str]:
-    """The environment of an administrator whose context has the test's namespace."""
-    path = tmp_path / "kubeconfig"
-    api_server.write_kubeconfig(path, token=api_server.token, namespace=namespace)
-    return environment(path)
+def proxied(api_server: ApiServer, proxy: Proxy, namespace: str, tmp_path: Path) -> Path:
+    """A kubeconfig of the administrator in the test's namespace, through the proxy."""
+    token, path = api_server.token, tmp_path / "proxied"
+    return api_server.write_kubeconfig(path, token=token, namespace=namespace, url=proxy.url)
 
 
 @pytest.fixture

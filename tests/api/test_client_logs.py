@@ -21,11 +21,8 @@ from tests.waiting import wait_for
 
 
 @pytest.fixture
-def client(api_server: ApiServer, proxy: Proxy, namespace: str, tmp_path: Path) -> Client:
-    path = api_server.write_kubeconfig(
-        tmp_path / "kubeconfig", token=api_server.token, namespace=namespace, url=proxy.url
-    )
-    return Client(kubeconfig=path)
+def client(proxied: Path) -> Client:
+    return Client(kubeconfig=proxied)
 
 
 @pytest.fixture
@@ -51,10 +48,11 @@ def log(cluster: Cluster, proxy: Proxy) -> PodLog:
     return pod_log(cluster, proxy, cluster.running("digits"))
 
 
-def succeed(cluster: Cluster, log: PodLog) -> None:
-    """The only pod of the job ends well, and the job with it."""
-    log.end()
-    cluster.pod_state("digits-0-0", "ended")
+def succeed(cluster: Cluster, *logs: PodLog, attempt: int = 0, rank: int = 0) -> None:
+    """These pods of the job end well, from this rank on, and the job with them."""
+    for number, log in enumerate(logs, rank):
+        log.end()
+        cluster.pod_state(f"digits-{attempt}-{number}", "ended")
     cluster.status("digits", state="Succeeded")
 
 
@@ -139,9 +137,7 @@ def test_it_follows_into_the_next_attempt_and_ends_with_the_job(
     cluster.pod_state("digits-1-0", "running")
     following.until("a1 begins")
     second.write(b"last words")
-    second.end()
-    cluster.pod_state("digits-1-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, second, attempt=1)
     assert following.end() == ["a0 begins", "a0 ends", "a1 begins", "last words"]
     assert notes == [
         "-- attempt 0 ended: ExitCode r1 gpu-2: exit 3; waiting for attempt 1 (0/2 pods) --"
@@ -191,9 +187,7 @@ def test_pods_without_a_container_keep_nobody_from_reading_the_others(
     second = pod_log(cluster, proxy, job, attempt=1)
     second.write(b"again")
     following.until("again")
-    second.end()
-    cluster.pod_state("digits-1-0", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, second, attempt=1)
     assert following.end() == ["begins", "again"]
     assert any(note.startswith(f"digits-0-1: {said}") for note in notes)
     assert read(client.job("digits"), rank="0-1", attempt=0) == ["begins"]
@@ -288,9 +282,7 @@ def test_ranks_of_a_job_that_has_not_started_are_those_of_its_spec(
     log = pod_log(cluster, proxy, job, 1)
     log.write(b"[rank 3] mine", b"[rank 2] not mine")
     following.until("mine")
-    log.end()
-    cluster.pod_state("digits-0-1", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, log, rank=1)
     assert following.end() == ["mine"]
 
 
@@ -343,10 +335,7 @@ def test_a_job_that_restarts_shows_who_failed_first_and_then_rank_0_since(
     cluster.status("digits", state="Running")
     head.write(b"goes on", time_ns=seconds(30))
     following.until("goes on")
-    for rank, log in enumerate((head, failed)):
-        log.end()
-        cluster.pod_state(f"digits-0-{rank}", "ended")
-    cluster.status("digits", state="Succeeded")
+    succeed(cluster, head, failed)
     assert following.end() == [*LAST, "again", "goes on"]
 
 

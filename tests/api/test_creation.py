@@ -53,15 +53,6 @@ def unnamed() -> Any:
     return {**job_object(), "metadata": {"generateName": "train-"}}
 
 
-@pytest.fixture
-def held(proxy: Proxy, api_server: ApiServer, namespace: str, tmp_path: Path) -> Path:
-    """A kubeconfig that leads through a proxy, which may hold answers back."""
-    path = tmp_path / "held"
-    token = api_server.token
-    api_server.write_kubeconfig(path, token=token, namespace=namespace, url=proxy.url)
-    return path
-
-
 def left(client: Client) -> list[str]:
     """The names of the jobs that there are, once whatever is under way has come to its end."""
     for _ in range(20):
@@ -72,10 +63,10 @@ def left(client: Client) -> list[str]:
 
 
 async def test_a_submission_that_is_cancelled_leaves_no_job(
-    client: Client, proxy: Proxy, held: Path
+    client: Client, proxy: Proxy, proxied: Path
 ) -> None:
     proxy.held = MAPS
-    async with AsyncClient(kubeconfig=held) as other:
+    async with AsyncClient(kubeconfig=proxied) as other:
         task = asyncio.create_task(other.submit(unnamed(), code=CODE))
         assert await asyncio.to_thread(proxy.holds.wait, 30)
         assert len(client.jobs()) == 1, "it exists, and nobody knows it"
@@ -88,10 +79,10 @@ async def test_a_submission_that_is_cancelled_leaves_no_job(
 
 
 async def test_closing_the_client_leaves_no_job_of_a_submission_under_way(
-    client: Client, proxy: Proxy, held: Path
+    client: Client, proxy: Proxy, proxied: Path
 ) -> None:
     proxy.held = JOBS
-    async with AsyncClient(kubeconfig=held) as other:
+    async with AsyncClient(kubeconfig=proxied) as other:
         task = asyncio.create_task(other.submit(unnamed()))
         assert await asyncio.to_thread(proxy.holds.wait, 30)
     proxy.goes_on.set()
@@ -101,13 +92,13 @@ async def test_closing_the_client_leaves_no_job_of_a_submission_under_way(
 
 
 def test_ctrl_c_while_a_job_is_submitted_says_what_is_true(
-    client: Client, proxy: Proxy, held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, proxy: Proxy, proxied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     monkeypatch.chdir(tmp_path)
     proxy.held = MAPS
     words = ["submit", "train.py", "--image", "i", "--detach"]
-    with Running(*words, env=environment(held)) as running:
+    with Running(*words, env=environment(proxied)) as running:
         assert proxy.holds.wait(60), running.err
         assert len(client.jobs()) == 1
         running.process.send_signal(signal.SIGINT)
@@ -117,12 +108,12 @@ def test_ctrl_c_while_a_job_is_submitted_says_what_is_true(
 
 
 def test_ctrl_c_before_the_request_has_come_names_the_job_that_may_follow(
-    client: Client, proxy: Proxy, held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, proxy: Proxy, proxied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     proxy.held, proxy.is_slow = JOBS, True
     words = ["submit", "train.py", "--image", "i", "--code", "none", "--detach"]
-    with Running(*words, env=environment(held)) as running:
+    with Running(*words, env=environment(proxied)) as running:
         assert proxy.holds.wait(60), running.err
         running.process.send_signal(signal.SIGINT)
         ended = running.end()
@@ -147,10 +138,10 @@ def test_what_may_not_be_deleted_again_is_named(
 
 
 def test_a_job_whose_creation_was_not_answered_is_deleted_and_no_other_of_its_name(
-    client: Client, proxy: Proxy, held: Path
+    client: Client, proxy: Proxy, proxied: Path
 ) -> None:
     proxy.held, proxy.cuts = JOBS, True
-    other = Client(kubeconfig=held)
+    other = Client(kubeconfig=proxied)
     for body in (unnamed(), job_object("digits")):
         with pytest.raises(Unavailable) as lost:
             other.submit(body)

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,10 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def kubeconfig(api_server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[Path]:
+def kubeconfig(proxy: Proxy, proxied: Path) -> Path:
     """That of an administrator, in the test's namespace, through a proxy that knows logs."""
-    with Proxy(api_server) as proxy:
-        proxy.logs["digits-0-0"] = PodLog()
-        path = tmp_path / "kubeconfig"
-        yield api_server.write_kubeconfig(
-            path, token=api_server.token, namespace=namespace, url=proxy.url
-        )
+    proxy.logs["digits-0-0"] = PodLog()
+    return proxied
 
 
 def no_thread_is_left(but: int = 0) -> bool:
