@@ -1,6 +1,5 @@
 """Who may have pods created through a DDPJob: the installed policy on a real API server."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from ddpjob import names
 from tests.builders import job_object
 from tests.cluster import operator as operators
 from tests.cluster.apiserver import ApiServer
+from tests.waiting import wait_for
 
 KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 JANE, POD_MAKER, CONTROLLER = "jane", "pod-maker", "queue-controller"
@@ -29,13 +29,12 @@ def policy(api_server: ApiServer, crd: None) -> Iterator[None]:
 
 
 @pytest.fixture
-async def people(api_server: ApiServer, policy: None, namespace: str) -> str:
+def people(api_server: ApiServer, policy: None, namespace: str) -> str:
     """A namespace in which all three may do all with DDPJobs, and one of them may create pods."""
     grant(api_server, namespace, "jobs", names.GROUP, "*", (JANE, POD_MAKER, CONTROLLER))
     grant(api_server, namespace, "pods", "", "create", (POD_MAKER,))
-    async with asyncio.timeout(200):  # the API server takes up a new policy after some seconds
-        while REFUSED not in apply(api_server, namespace, JANE, "probe", dry_run=True):
-            await asyncio.sleep(0.2)
+    # The API server takes up a new policy after some seconds.
+    wait_for(lambda: REFUSED in apply(api_server, namespace, JANE, "probe", dry_run=True))
     return namespace
 
 
@@ -64,14 +63,14 @@ def patch(server: ApiServer, namespace: str, user: str, body: dict[str, Any]) ->
     return server.kubectl(*command, f"--as={user}", check=False)
 
 
-async def test_only_who_may_create_pods_may_create_jobs(api_server: ApiServer, people: str) -> None:
+def test_only_who_may_create_pods_may_create_jobs(api_server: ApiServer, people: str) -> None:
     said = apply(api_server, people, JANE, "digits")
     assert f"jane {REFUSED} {people}" in said
     assert "ddpjob.ddpjob.dev/digits" in apply(api_server, people, POD_MAKER, "digits")
 
 
 @pytest.mark.deep
-async def test_others_may_suspend_label_and_delete(api_server: ApiServer, people: str) -> None:
+def test_others_may_suspend_label_and_delete(api_server: ApiServer, people: str) -> None:
     apply(api_server, people, POD_MAKER, "digits", template={"spec": {"nodeSelector": {"a": "b"}}})
     for body in (
         {"spec": {"suspend": True}},
@@ -86,8 +85,5 @@ async def test_others_may_suspend_label_and_delete(api_server: ApiServer, people
     assert "patched" in patch(api_server, people, POD_MAKER, {"spec": {"nnodes": 3}})
     command = ("delete", "ddpjob", "digits", "-n", people, f"--as={CONTROLLER}")
     assert "deleted" in api_server.kubectl(*command, "--cascade=foreground", check=False)
-    left = api_server.kubectl("get", "ddpjobs", "-n", people, "-o", "name")
-    async with asyncio.timeout(200):
-        while left.strip():
-            await asyncio.sleep(0.5)
-            left = api_server.kubectl("get", "ddpjobs", "-n", people, "-o", "name")
+    left = ("get", "ddpjobs", "-n", people, "-o", "name")
+    wait_for(lambda: not api_server.kubectl(*left).strip())

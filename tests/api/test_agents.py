@@ -23,6 +23,7 @@ from tests.cluster.client import Client as Requests
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.rights import account
 from tests.cluster.streaming import Kubelet
+from tests.localplay import until
 from tests.terminal import Terminal, ddpjob, environment
 from tests.waiting import wait_for
 
@@ -54,9 +55,7 @@ async def started(jobs: Jobs, tmp_path: Path) -> None:
     await jobs.create(args=[script(tmp_path, TRAIN)], nnodes=3, warmStart={"enabled": False})
     await jobs.in_state("Running")
     logs = [tmp_path / f"{jobs.namespace}.digits" / "logs" / f"digits-0-{n}.log" for n in range(3)]
-    async with asyncio.timeout(200):
-        while not all(log.exists() and "in place" in log.read_text() for log in logs):
-            await asyncio.sleep(0.1)
+    await until(lambda: all(log.exists() and "in place" in log.read_text() for log in logs))
 
 
 @pytest.mark.deep

@@ -12,6 +12,7 @@ from tests.cluster.apiserver import ApiError, ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import Played
 from tests.cluster.operator import OperatorProcess
+from tests.localplay import until
 
 pytestmark = pytest.mark.deep
 
@@ -42,8 +43,6 @@ async def test_a_job_that_leaves_no_room_for_a_status_is_told_by_an_event(
     crd: None,
     tmp_path: Path,
     jobs: Jobs,
-    client: Client,
-    namespace: str,
 ) -> None:
     """Of exactly the size that etcd still takes."""
     fits, too_large = 1_400_000, 1_600_000
@@ -60,10 +59,7 @@ async def test_a_job_that_leaves_no_room_for_a_status_is_told_by_an_event(
     await jobs.create("large", args=args, suspend=True)
     with OperatorProcess(api_server, tmp_path) as operator:
         operator.wait_until_ready()
-        path = f"/api/v1/namespaces/{namespace}/events"
-        async with asyncio.timeout(200):
-            while not (events := (await client.request("GET", path))["items"]):
-                await asyncio.sleep(0.1)
+        events = await until(jobs.events, every=0.1)
         assert [event["reason"] for event in events] == ["Invalid"]
         assert "must be at most 65536 bytes" in events[0]["message"]
         assert "status" not in await jobs.get("large")

@@ -1,6 +1,5 @@
 """What the operator does while something of the cluster is away: a webhook, its definition."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.cluster.kubelet import Played, ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
+from tests.localplay import until
 
 CRD = ROOT / "charts" / "ddpjob" / "files" / "crd.yaml"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
@@ -112,9 +112,7 @@ async def test_a_definition_that_is_deleted_is_waited_for(
 
 
 async def said(operator: OperatorProcess, words: str, *, after: int = 0) -> None:
-    async with asyncio.timeout(200):
-        while words not in operator.log.read_text()[after:]:
-            await asyncio.sleep(0.1)
+    await until(lambda: words in operator.log.read_text()[after:], every=0.1)
 
 
 @pytest.mark.deep
