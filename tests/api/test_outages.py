@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from ddpjob import names
 from ddpjob.json_depth import Body
 from tests.api.jobs import Jobs, conditions
-from tests.builders import job_object
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import Played, ScriptedKubelet
@@ -113,26 +111,3 @@ async def test_a_definition_that_is_deleted_is_waited_for(
 
 async def said(operator: OperatorProcess, words: str, *, after: int = 0) -> None:
     await until(lambda: words in operator.log.read_text()[after:], every=0.1)
-
-
-@pytest.mark.deep
-async def test_a_definition_of_an_earlier_version_is_told_and_not_written_to_without_end(
-    own_server: ApiServer, tmp_path: Path
-) -> None:
-    definition = yaml.safe_load(CRD.read_text())
-    for version in definition["spec"]["versions"]:
-        del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["pods"]
-    old = tmp_path / "crd.yaml"
-    old.write_text(yaml.safe_dump(definition))
-    own_server.install_crd(old)
-    own_server.create_namespace("team")
-    async with Client(own_server) as client:
-        with OperatorProcess(own_server, tmp_path) as operator:
-            operator.wait_until_ready()
-            await client.request("POST", Jobs(client, "team").path, job_object())
-            await said(operator, "the definition of DDPJob is older than this operator")
-            told = len(operator.log.read_text())
-            await said(operator, "the definition of DDPJob is older", after=told)  # again, later
-            assert len(own_server.audit.writes(namespace="team")) < 40
-            own_server.install_crd(CRD)
-            await Jobs(client, "team").until(lambda job: job.get("status", {}).get("pods"))

@@ -187,8 +187,10 @@ async def test_an_older_definition_is_reported_by_an_event_of_the_job() -> None:
 
     async with operating(cluster, lambda attempt, rank: None):
         (event, *more) = await until(told)
+        await quiet(cluster)
         assert await pod_names(cluster) == []
     assert not more and (event["type"], event["reason"]) == ("Warning", "OldDefinition")
+    assert cluster.writes["status", "DDPJob", "digits"] < 10
     assert "apply manifests/crd.yaml" in event["message"]
 
 
