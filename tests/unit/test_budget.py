@@ -258,14 +258,6 @@ def test_a_script_that_has_trained_before_is_missing_on_some_node_alone(source: 
     assert launch_fails(in_attempt(0)).state == "Failed"
 
 
-def test_a_node_to_avoid_is_remembered() -> None:
-    rules = [{"onReasons": ["OOMKilled"], "action": "Restart", "avoidNode": True}]
-    ours = started(failurePolicy={"rules": rules})
-    dead = failed(0, exit_code=137, reason="OOMKilled", node="node-7")
-    status = decide(ours, see(dead, running(1)), NOW).status
-    assert status.avoided_nodes == ["node-7"] and status.budget.charged == 1
-
-
 def test_three_counted_failures_at_one_step_are_the_end() -> None:
     ours: DDPJob = started(failurePolicy={"maxRestarts": 10})
     for attempt in range(3):

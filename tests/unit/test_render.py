@@ -21,15 +21,6 @@ def overlay(**spec: Any) -> dict[str, Any]:
     return {"template": {"spec": spec}}
 
 
-def test_every_rank_has_its_own_name_and_number() -> None:
-    stamp = render.pods(job(nnodes=12), AGENT, Policy())
-    for rank in (0, 7, 11):
-        body = json.loads(stamp.body(rank))
-        assert body["metadata"]["name"] == body["spec"]["hostname"] == f"digits-0-{rank}"
-        assert body["metadata"]["labels"][names.RANK_LABEL] == str(rank)
-        assert env(body)["RANK"] == env(body)["PET_NODE_RANK"] == str(rank)
-
-
 def test_a_warm_start_is_said_only_where_it_is_not_the_plain_one() -> None:
     plain = {name for name in env(pod(job())) if "WARM" in name}
     off = env(pod(job(warmStart={"enabled": False})))
@@ -343,16 +334,6 @@ def test_a_checkpoint_on_rank_0_is_mounted_there_alone() -> None:
 
 def taints(body: dict[str, Any]) -> dict[str, Any]:
     return {t.get("key"): t.get("tolerationSeconds") for t in body["spec"]["tolerations"]}
-
-
-def test_pods_leave_a_lost_node_soon() -> None:
-    ours = {"node.kubernetes.io/not-ready": 5, "node.kubernetes.io/unreachable": 5}
-    assert taints(pod(job())) == ours
-    gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    assert taints(pod(job(template={"spec": {"tolerations": [gpu]}}))) == {
-        "nvidia.com/gpu": None,
-        **ours,
-    }
 
 
 def test_a_users_own_toleration_of_a_lost_node_has_its_way() -> None:

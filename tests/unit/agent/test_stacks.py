@@ -293,16 +293,12 @@ def test_the_rank_that_the_others_wait_for(processes: list[Process], rank: int |
 
 
 def in_collective(rank: int, function: str, line: int = 7) -> Process:
-    return Process(
-        100 + rank,
-        rank,
-        rank,
-        "python train.py",
-        True,
+    frames = (
         f'Current thread 0x1 (most recent call first):\n  File "{WAITING}", line 1 in {function}\n'
         f'  File "/x/torch/nn/parallel/distributed.py", line 3 in forward\n'
-        f'  File "/app/train.py", line {line} in main\n',
+        f'  File "/app/train.py", line {line} in main\n'
     )
+    return process(rank, WAITING, stacks=frames)
 
 
 @pytest.mark.parametrize(
