@@ -36,9 +36,8 @@ def test_what_kubernetes_did_to_a_pod_is_read_from_its_conditions(
             for kind, value, why in conditions
         ],
     }
-    record = pod_record({"metadata": IDENTITY, "status": status})
-    assert record and record.disruption == disruption
-    assert record.unreachable_since == unreachable_since
+    record = record_of(status)
+    assert (record.disruption, record.unreachable_since) == (disruption, unreachable_since)
 
 
 def test_a_lost_pod_that_was_never_ready_is_fenced_once_its_kubelet_is_overdue() -> None:
@@ -137,8 +136,7 @@ def test_a_pod_has_ended_when_no_container_runs_whatever_its_phase(
         {"name": name, "state": {state: {}}} for name, state in zip(names, states, strict=False)
     ]
     status = {"phase": phase, "containerStatuses": containers}
-    record = pod_record({"metadata": IDENTITY, "status": status})
-    assert record and record.ended is ended
+    assert record_of(status).ended is ended
 
 
 def test_a_failed_init_container_is_named() -> None:
@@ -151,13 +149,12 @@ def test_a_failed_init_container_is_named() -> None:
         ],
         "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": "PodInit"}}}],
     }
-    record = pod_record({"metadata": IDENTITY, "status": status})
-    assert record and record.result == "failed"
+    record = record_of(status)
+    assert record.result == "failed"
     found = failure(record)
     assert (found.reason, found.exit_code) == ("InitContainerFailed", 7)
     assert found.message == "init container fetch ended with exit code 7: to host"
-    evicted = pod_record({"metadata": IDENTITY, "status": {**status, "reason": "Evicted"}})
-    assert evicted and failure(evicted).reason == "Evicted"
+    assert failure(record_of({**status, "reason": "Evicted"})).reason == "Evicted"
 
 
 def test_a_pod_is_known_by_its_owner_and_its_name_whatever_its_labels() -> None:

@@ -149,28 +149,18 @@ def test_rank_0_is_gone_some_time_after_its_connection_is(
         b"HTTP/1.0 200 OK\r\n\r\n" + b"[" * 3000,
         b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 9000,
         b"\0" * 100,
+        None,  # it takes the request, and says nothing
     ],
     ids=lambda answer: repr(answer)[:50],
 )
-def test_who_refuses_or_answers_with_anything_else_counts_as_gone(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, answer: bytes
-) -> None:
-    monkeypatch.setattr(link, "AGAIN_SECONDS", 0.01)
-    node, head = connect(lambda asked: answer)
-    node.tell(2, Node(0, RUNNING))
-    until(lambda: len(head.asked) > 3)  # it goes on asking
-    monkeypatch.setattr(link, "GONE_SECONDS", 0.3)
-    until(lambda: not node.is_heard())
-    assert node.order == Order() and node.is_alive()
-
-
-def test_who_takes_a_request_and_says_nothing_counts_as_gone_in_the_end(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
+def test_who_refuses_or_answers_with_anything_else_or_never_counts_as_gone(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
 ) -> None:
     monkeypatch.setattr(link, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(link, "HOLD_SECONDS", 0.2)
-    monkeypatch.setattr(link, "GONE_SECONDS", 0.4)
-    node, head = connect(lambda asked: None)
+    monkeypatch.setattr(link, "GONE_SECONDS", 0.3)
+    node, head = connect(lambda asked: answer)
     node.tell(2, Node(0, RUNNING))
+    until(lambda: len(head.asked) > 3)  # it goes on asking
     until(lambda: not node.is_heard())
-    assert head.held
+    assert node.order == Order() and node.is_alive()
