@@ -112,11 +112,13 @@ def failures(*changes: dict[str, Any]) -> dict[str, Any]:
         {"unheard": [{"node_rank": 1, "seconds": -1}]},
         {"unheard": [{"node_rank": 1, "seconds": math.nan}]},
         {"unheard": [{"node_rank": 1, "seconds": 6}] * 65},
+        {"status": 401},  # of HTTP
     ],
-    ids=range(21),
+    ids=range(22),
 )
-async def test_a_bad_answer_is_none(change: dict[str, Any]) -> None:
+async def test_a_bad_answer_or_a_refusal_is_none(change: dict[str, Any]) -> None:
     async with serving() as agent:
+        agent.status = change.get("status", 200)
         agent.page = {**PAGE, **change}
         assert await fetched(agent) is None
 
@@ -151,12 +153,6 @@ async def test_a_message_that_is_no_agents_is_empty(message: dict[str, Any]) -> 
         answer = await fetched(agent)
     assert answer is not None
     assert answer.round_status().exits == (NodeExit(1, 1, "{}"), NodeExit(1, 1, MESSAGE))
-
-
-async def test_a_refusal_is_none() -> None:
-    async with serving() as agent:
-        agent.status = 401
-        assert await fetched(agent) is None
 
 
 class Watcher:
