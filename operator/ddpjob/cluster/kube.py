@@ -34,6 +34,14 @@ IN_FLIGHT = 64
 MAX_LINE = 16 * 1024 * 1024
 
 
+async def _object(answer: aiohttp.ClientResponse) -> Body:
+    """The object in an answer. Raises ValueError where there is none."""
+    found = read_json(await answer.read())
+    if not isinstance(found, dict) or not isinstance(found.get("metadata"), dict):
+        raise ValueError("no Kubernetes object")
+    return found
+
+
 class KubeCluster:
     """`Cluster` over HTTP. Make it inside a running event loop, and close it there."""
 
@@ -66,11 +74,11 @@ class KubeCluster:
         self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]
     ) -> Body:
         """POST, and return the stored object."""
-        return await self._call("POST", resource, resource.path(namespace), body)
+        return await self._request("POST", resource, resource.path(namespace), body)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body:
         """GET and return one object."""
-        return await self._call("GET", resource, resource.path(namespace, name))
+        return await self._request("GET", resource, resource.path(namespace, name))
 
     async def delete(
         self,
@@ -91,7 +99,7 @@ class KubeCluster:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         path = resource.path(namespace, name)
-        answer = await self._call("DELETE", resource, path, options)
+        answer = await self._request("DELETE", resource, path, options)
         metadata = answer["metadata"]
         # A pod that is gone at once is answered with its last version, deletionTimestamp included.
         held = metadata.get("deletionGracePeriodSeconds") != 0 or metadata.get("finalizers")
@@ -101,19 +109,19 @@ class KubeCluster:
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
     ) -> Body:
         """PATCH, and return the stored object."""
-        return await self._call("PATCH", resource, resource.path(namespace, name), body)
+        return await self._request("PATCH", resource, resource.path(namespace, name), body)
 
     async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
         """PUT, and return the stored object."""
         path = resource.path(namespace, body["metadata"]["name"])
-        return await self._call("PUT", resource, path, body)
+        return await self._request("PUT", resource, path, body)
 
     async def update_status(
         self, resource: Resource, namespace: str, body: Mapping[str, Any]
     ) -> Body:
         """PUT on /status, and return the stored object."""
         path = resource.path(namespace, body["metadata"]["name"], "status")
-        return await self._call("PUT", resource, path, body)
+        return await self._request("PUT", resource, path, body)
 
     async def list(
         self,
@@ -135,7 +143,7 @@ class KubeCluster:
 
         while True:
             path = resource.path(namespace)
-            page = await self._request("LIST", resource, path, read, params=params)
+            page = await self._request("LIST", resource, path, read=read, params=params)
             metadata = _metadata(page)
             if not (token := metadata.get("continue")):
                 return Listing(items, metadata["resourceVersion"])
@@ -177,22 +185,14 @@ class KubeCluster:
         """Close the connections."""
         await self._session.close()
 
-    async def _call(
-        self,
-        verb: str,
-        resource: Resource,
-        path: str,
-        body: bytes | Mapping[str, Any] | None = None,
-    ) -> Body:
-        return await self._request(verb, resource, path, _object, body)
-
     async def _request(
         self,
         verb: str,
         resource: Resource,
         path: str,
-        read: Callable[[aiohttp.ClientResponse], Awaitable[Body]],
         body: bytes | Mapping[str, Any] | None = None,
+        *,
+        read: Callable[[aiohttp.ClientResponse], Awaitable[Body]] = _object,
         params: Mapping[str, str] | None = None,
     ) -> Body:
         """What `read` makes of an answer that is none of an error. Raises ClusterError.
@@ -247,14 +247,6 @@ class KubeCluster:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
-
-
-async def _object(answer: aiohttp.ClientResponse) -> Body:
-    """The object in an answer. Raises ValueError where there is none."""
-    found = read_json(await answer.read())
-    if not isinstance(found, dict) or not isinstance(found.get("metadata"), dict):
-        raise ValueError("no Kubernetes object")
-    return found
 
 
 async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
