@@ -104,11 +104,9 @@ class Cluster(Protocol):
         self, resource: Resource, namespace: str, body: bytes | Mapping[str, Any]
     ) -> Body:
         """POST, and return the stored object. Raises AlreadyExists if the name is taken."""
-        ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Body:
         """GET and return one object."""
-        ...
 
     async def delete(
         self,
@@ -124,23 +122,19 @@ class Cluster(Protocol):
         Return the object if it stays until its grace period ends, or None if it is gone at once.
         Raises NotFound, or Conflict if another object has taken the name.
         """
-        ...
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]
     ) -> Body:
         """PATCH by JSON merge. Raises Conflict unless `body.metadata.uid` is the stored one."""
-        ...
 
     async def update(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Body:
         """PUT. Raises Conflict unless `body.metadata.resourceVersion` is the stored one."""
-        ...
 
     async def update_status(
         self, resource: Resource, namespace: str, body: Mapping[str, Any]
     ) -> Body:
         """PUT on /status. Raises Conflict unless the resourceVersion is the stored one."""
-        ...
 
     async def list(
         self,
@@ -154,7 +148,6 @@ class Cluster(Protocol):
 
         With `keep` there is never more than one whole object in memory.
         """
-        ...
 
     def watch(
         self, resource: Resource, *, namespace: str | None, labels: str = "", resource_version: str
@@ -163,8 +156,6 @@ class Cluster(Protocol):
 
         Raises Expired if the server's history no longer has that version.
         """
-        ...
 
     async def close(self) -> None:
         """Close all connections."""
-        ...

@@ -25,17 +25,14 @@ class Item(Protocol):
     @property
     def uid(self) -> str:
         """Return the object's uid, which no other object has or has had."""
-        ...
 
     @property
     def namespace(self) -> str:
         """Return the object's namespace."""
-        ...
 
     @property
     def resource_version(self) -> int:
         """Return the object's version. A newer version has a higher number."""
-        ...
 
 
 T = TypeVar("T", bound=Item)
