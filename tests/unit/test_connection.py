@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 
+from ddpjob.cluster import PODS
 from ddpjob.cluster.connection import Connection
 from ddpjob.errors import Unavailable
 
@@ -81,3 +82,16 @@ def test_a_page_that_is_no_json_is_an_error(server: Server, connection: Connecti
     server.answers = [(200, b"<html>", 6)]
     with pytest.raises(Unavailable, match=f"GET {PATH}: the answer is no JSON"):
         connection.request("GET", PATH)
+
+
+def test_an_event_that_was_cut_comes_again(server: Server, connection: Connection) -> None:
+    meta = {"namespace": "team", "uid": "u", "resourceVersion": "6"}
+    one, two = (
+        json.dumps({"type": "ADDED", "object": {"metadata": {**meta, "name": name}}}).encode()
+        for name in ("one", "two")
+    )
+    listed = b'{"items": [], "metadata": {"resourceVersion": "5"}}'
+    texts = (listed, one + b"\n" + two[:-9], two + b"\n")
+    server.answers = [(200, text, len(text)) for text in texts]
+    events = connection.watch(PODS, namespace="team")
+    assert [next(events).object["metadata"]["name"] for _ in range(2)] == ["one", "two"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpjob.cluster import WatchEvent
-from ddpjob.cluster.watching import Seen, read_event, whole_lines
+from ddpjob.cluster.watching import Seen, read_event
 from ddpjob.errors import Expired, Unavailable
 
 
@@ -66,11 +66,3 @@ def test_an_event_is_read_or_refused() -> None:
         read_event(json.dumps({"type": "ERROR", "object": status}).encode())
     with pytest.raises(Unavailable):
         read_event(b"{")
-
-
-@given(st.lists(st.binary(max_size=5).map(lambda b: b.replace(b"\n", b"")), max_size=9), st.data())
-def test_lines_are_whole_however_they_come(lines: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(line + b"\n" for line in lines) + b"cut"
-    size = data.draw(st.integers(1, 9))
-    chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
-    assert list(whole_lines(chunks)) == lines

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.cluster.answers import no_answer, read_object, refusal
 from ddpjob.cluster.login import Login, log_in
-from ddpjob.cluster.watching import Seen, read_event, whole_lines
+from ddpjob.cluster.watching import Seen, read_event
 from ddpjob.errors import ClusterError, Expired, Unavailable
 from ddpjob.json_depth import Body
 
@@ -300,8 +300,9 @@ class Connection:
         asked["timeoutSeconds"] = math.ceil(seconds)
         grace = 15.0 if seconds == WATCH_SECONDS else 0.0
         with self.open(path, query=asked, read_seconds=seconds + grace) as answer:
-            for line in whole_lines(answer.stream(64 * 1024)):
-                yield read_event(line)
+            for line in answer:
+                if line.endswith(b"\n"):  # else it was cut
+                    yield read_event(line)
 
 
 def _selectors(labels: str, fields: str) -> dict[str, str | int]:

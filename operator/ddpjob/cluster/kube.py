@@ -13,6 +13,7 @@ import orjson
 from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.pages import read_page
+from ddpjob.cluster.watching import read_event
 from ddpjob.errors import ClusterError, Unavailable, cluster_error
 from ddpjob.json_depth import LARGE, Body, aside, read_json
 
@@ -173,7 +174,7 @@ class KubeCluster:
                     raise _error(answer, await answer.read())
                 try:
                     async for line in lines(answer.content):
-                        yield await aside(len(line) > LARGE, _event, line)
+                        yield await aside(len(line) > LARGE, read_event, line)
                 finally:
                     # Left before its end. TLS would wait for a goodbye, 30 s of a silent server.
                     if answer.connection and answer.connection.transport:
@@ -283,20 +284,6 @@ def _metadata(page: Body) -> Body:
     except (KeyError, TypeError, ValueError):
         pass
     raise Unavailable(200, "Garbled", "a list without items or resourceVersion")
-
-
-def _event(line: bytes) -> WatchEvent:
-    """One event of a watch. Raises ClusterError for an ERROR, and for what is no event."""
-    try:
-        event = read_json(line)
-        kind, found = event["type"], event["object"]
-        if kind != "ERROR":
-            int(found["metadata"]["resourceVersion"])
-            return WatchEvent(kind, found)
-        code, reason, message = (found.get(name) for name in ("code", "reason", "message"))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unavailable(200, "Garbled", f"no event of a watch: {error!r}") from error
-    raise cluster_error(code or 0, reason or "", message or "")
 
 
 def _error(answer: aiohttp.ClientResponse, text: bytes) -> ClusterError:

@@ -1,4 +1,4 @@
-"""What a watch has shown: its lines, and the changes that its reader has not seen yet. No I/O."""
+"""What a watch has shown: its events, and the changes that its reader has not seen yet. No I/O."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,24 +7,18 @@ from ddpjob.errors import Unavailable, cluster_error
 from ddpjob.json_depth import Body, read_json
 
 
-def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield each line without its end. What comes after the last end is left out: it was cut."""
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-
-
 def read_event(line: bytes) -> WatchEvent:
     """Return the event in a line. Raises ClusterError for an ERROR, and for what is no event."""
     try:
         event = read_json(line)
-    except ValueError as error:
-        raise Unavailable(200, "Garbled", f"no event of a watch: {error}") from None
-    found = event["object"]
-    if event["type"] == "ERROR":
-        raise cluster_error(found.get("code") or 0, str(found["reason"]), str(found["message"]))
-    return WatchEvent(event["type"], found)
+        kind, found = event["type"], event["object"]
+        if kind != "ERROR":
+            int(found["metadata"]["resourceVersion"])
+            return WatchEvent(kind, found)
+        code, reason, message = (found.get(name) for name in ("code", "reason", "message"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unavailable(200, "Garbled", f"no event of a watch: {error!r}") from error
+    raise cluster_error(code or 0, reason or "", message or "")
 
 
 class Seen:
