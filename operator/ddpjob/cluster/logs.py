@@ -119,7 +119,8 @@ def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -
         return None
     init = status.get("initContainerStatuses", ())
     statuses = {each["name"]: each for each in (*init, *status.get("containerStatuses", ()))}
-    containers = {each["name"]: each for kind in _KINDS for each in spec.get(kind, ())}
+    every = (*spec.get("initContainers", ()), *spec.get("containers", ()))
+    containers = {each["name"]: each for each in every}
     failure = None if container else _init_failure(init, statuses)
     container, reason = failure or (container or names.TRAINER_CONTAINER, "")
     state, waits = _state(statuses.get(container, {}))
@@ -139,9 +140,6 @@ def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -
         container=container,
         containers=tuple(containers),
     )
-
-
-_KINDS = ("initContainers", "containers")
 
 
 def _state(status: Mapping[str, Any]) -> tuple[State, str]:

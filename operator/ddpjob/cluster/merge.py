@@ -27,8 +27,8 @@ class _Source(Generic[Line]):
     def __init__(
         self, batches: Callable[[], Iterator[list[tuple[float, Line]]]], on_news: Callable[[], None]
     ) -> None:
-        self._pipe = Pipe[list[tuple[float, Line]]](on_news, most=FULL)
-        self._pipe.read(batches)
+        self.pipe = Pipe[list[tuple[float, Line]]](on_news, most=FULL)
+        self.pipe.read(batches)
         self.lines = deque[tuple[float, Line]]()
         self.is_open = True
         self.emptied_at = time.monotonic()
@@ -36,16 +36,13 @@ class _Source(Generic[Line]):
     def fill(self) -> bool:
         """Return whether a line waits. Raises what the reader has raised."""
         while not self.lines and self.is_open:
-            found = self._pipe.take(0)
+            found = self.pipe.take(0)
             self.is_open = found is not None
             if not found:
                 break
             for batch in found:
                 self.lines.extend(batch)
         return bool(self.lines)
-
-    def close(self) -> None:
-        self._pipe.close()
 
 
 class Merge(Generic[Line]):
@@ -90,4 +87,4 @@ class Merge(Generic[Line]):
     def close(self) -> None:
         """Let the threads end."""
         for source in self._sources:
-            source.close()
+            source.pipe.close()
