@@ -310,7 +310,7 @@ class Logs:
 
     def _watch_job(self) -> Iterator[None]:
         """Keep the job up to date until it has ended. Its last pods may not have been seen then."""
-        watch = self._connection.watch(DDPJOBS, namespace=self.job.namespace, after=self.job.body)
+        watch = self._connection.watch(DDPJOBS, namespace=self.job.namespace, known=[self.job.body])
         for event in () if self.job.is_finished else watch:
             if event.type == "DELETED":
                 self.is_deleted = True

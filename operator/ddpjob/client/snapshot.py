@@ -221,14 +221,12 @@ def watch_jobs(
         ends = [] if deadline is None else [deadline]
         if refused_after is not None:
             ends += [since + refused_after for since in refused.values()]
-        last = [job.body for job in latest.values()]
-        which: dict[str, Any] = {"after": last[0]} if len(jobs) == 1 else {"known": last}
         watch = connection.watch(
             DDPJOBS,
             namespace=next(iter(latest.values())).namespace,
             keep=keep,
+            known=[job.body for job in latest.values()],
             deadline=min(ends, default=None),
-            **which,
         )
         with closing(watch):  # an error would keep its connection open as long as itself
             for event in watch:

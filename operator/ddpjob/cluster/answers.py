@@ -1,4 +1,4 @@
-"""What an HTTP answer of the API server means: the object in it, or an error that says why not."""
+"""What an answer of the API server that is no success means, or none at all: an error."""
 
 import json
 import ssl
@@ -13,22 +13,12 @@ from ddpjob.errors import (
     Unavailable,
     cluster_error,
 )
-from ddpjob.json_depth import Body, read_json
 
 # The reason of an Unavailable if no connection was made, so that trying again at once is no use.
 UNREACHED = "Unreached"
 # That of one in whose answer nothing has come for as long as was allowed.
 IDLE = "Idle"
 _OF_JOBS = f"/apis/{names.GROUP}/"
-
-
-def read_object(text: bytes, request: str) -> Body:
-    """Return the object in an answer. Raises Unavailable for a page of HTML, say."""
-    try:
-        found: Body = read_json(text)
-    except ValueError as error:
-        raise Unavailable(200, "Garbled", f"{request}: the answer is no JSON: {error}") from None
-    return found
 
 
 def refusal(code: int, text: bytes, login: Login, path: str) -> ClusterError | LoginFailed:
@@ -39,7 +29,12 @@ def refusal(code: int, text: bytes, login: Login, path: str) -> ClusterError | L
     except (ValueError, AttributeError):
         status, reason, message = {}, "", text[:400].decode(errors="replace")
     if code == 401:
-        return _unauthorized(login)
+        who = f"context {login.context}, user {login.user or '(none)'}"
+        return LoginFailed(
+            f"{login.server} does not accept the credentials of "
+            f"{who if login.context else 'this pod'} (401)",
+            "log in again with your provider's tool, or have the kubeconfig renewed",
+        )
     if code == 404 and path.startswith(_OF_JOBS) and not (status.get("details") or {}).get("name"):
         return not_installed(code)  # a 404 about an object names it
     return cluster_error(code, reason, message)
@@ -83,11 +78,3 @@ def not_installed(code: int) -> NotInstalled:
     error = NotInstalled(code, "NotFound", f"this cluster has no DDPJob API ({kind})")
     error.advice = "ask your admin to install ddpjob: helm install ddpjob … (docs/install.md)"
     return error
-
-
-def _unauthorized(login: Login) -> LoginFailed:
-    who = f"context {login.context}, user {login.user or '(none)'}" if login.context else "this pod"
-    return LoginFailed(
-        f"{login.server} does not accept the credentials of {who} (401)",
-        "log in again with your provider's tool, or have the kubeconfig renewed",
-    )

@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from ddpjob.cluster import Keep, Listing, Resource, WatchEvent, kept
-from ddpjob.cluster.answers import no_answer, read_object, refusal
+from ddpjob.cluster.answers import no_answer, refusal
 from ddpjob.cluster.login import Login, log_in
 from ddpjob.cluster.watching import Seen, read_event
 from ddpjob.errors import ClusterError, Expired, Unavailable
-from ddpjob.json_depth import Body
+from ddpjob.json_depth import Body, read_json
 
 # The reason of an Unavailable when the connection was closed.
 CLOSED = "Closed"
@@ -153,7 +153,11 @@ class Connection:
         )
         asked = self.open(path, verb, body, query=query, content_type=content_type, retries=retries)
         with asked as answer:
-            return read_object(answer.data, f"{verb} {path}")
+            try:
+                return read_json(answer.data)
+            except ValueError as error:  # a page of HTML, say
+                text = f"{verb} {path}: the answer is no JSON: {error}"
+                raise Unavailable(200, "Garbled", text) from None
 
     @contextmanager
     def open(
@@ -225,18 +229,14 @@ class Connection:
         `namespace` is None for all namespaces. With `keep`, only what that returns of the objects
         is kept. Raises ClusterError or LoginFailed.
         """
-        return self._pages(resource.path(namespace), _selectors(labels, fields), keep)
-
-    def _pages(self, path: str, query: Query, keep: Keep | None) -> Listing:
-        found: list[Any] = []
-        mark = ""
+        query, found = {**_selectors(labels, fields), "limit": PAGE}, list[Any]()
         while True:
-            asked = {**query, "limit": PAGE, **({"continue": mark} if mark else {})}
-            page = self.request("GET", path, query=asked)
+            page = self.request("GET", resource.path(namespace), query=query)
             found += kept(page["items"], keep)
             mark = page["metadata"].get("continue")
             if not mark:
                 return Listing(found, page["metadata"].get("resourceVersion", ""))
+            query["continue"] = mark
 
     def watch(
         self,
@@ -245,7 +245,6 @@ class Connection:
         namespace: str | None = None,
         labels: str = "",
         keep: Keep | None = None,
-        after: Body | None = None,
         known: Sequence[Body] = (),
         deadline: float | None = None,
     ) -> Generator[WatchEvent, None, None]:
@@ -253,23 +252,23 @@ class Connection:
 
         It survives expiry, cut connections and a server that is away; changes that it could not see
         come as the difference. It ends at `deadline`, on the monotonic clock. What `keep` returns
-        must have the object's metadata. With `after`, it yields the changes of that one object
-        since it was read; with `known`, those of many objects since these were. Raises Refused,
-        NotFound or LoginFailed, and Unavailable once the connection is closed.
+        must have the object's metadata. With `known`, it yields the changes since these objects
+        were read; if it is one, of that one alone. Raises Refused, NotFound or LoginFailed, and
+        Unavailable once the connection is closed.
         """
-        path, seen, version, pause = resource.path(namespace), Seen(), "", FIRST_PAUSE
-        selectors = _selectors(labels, "")
+        seen, fields, version, pause = Seen(), "", "", FIRST_PAUSE
         list(seen.listed(known))
-        if after is not None:
-            metadata = after["metadata"]
-            selectors["fieldSelector"] = f"metadata.name={metadata['name']}"
-            version = str(metadata["resourceVersion"])
-            list(seen.listed([after]))
+        if len(known) == 1:
+            metadata = known[0]["metadata"]
+            fields, version = f"metadata.name={metadata['name']}", str(metadata["resourceVersion"])
+        path, selectors = resource.path(namespace), _selectors(labels, fields)
         while deadline is None or time.monotonic() < deadline:
             began = time.monotonic()
             try:
                 if not version:
-                    listing = self._pages(path, selectors, keep)
+                    listing = self.list(
+                        resource, namespace=namespace, labels=labels, fields=fields, keep=keep
+                    )
                     yield from seen.listed(listing.items)
                     version = listing.resource_version
                 for event in self._events(
