@@ -154,10 +154,11 @@ class Connection:
         asked = self.open(path, verb, body, query=query, content_type=content_type, retries=retries)
         with asked as answer:
             try:
-                return read_json(answer.data)
+                found: Body = read_json(answer.data)
             except ValueError as error:  # a page of HTML, say
                 text = f"{verb} {path}: the answer is no JSON: {error}"
                 raise Unavailable(200, "Garbled", text) from None
+            return found
 
     @contextmanager
     def open(
