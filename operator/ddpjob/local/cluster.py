@@ -67,9 +67,6 @@ class LocalCluster:
         if self._store.get(resource, namespace, meta["name"]):
             message = f'{resource.plural} "{meta["name"]}" already exists'
             raise cluster_error(409, "AlreadyExists", message)
-        if meta.get("resourceVersion"):
-            message = "metadata.resourceVersion: must not be set on a new object"
-            raise cluster_error(400, "BadRequest", message)
         if resource in WITH_STATUS:
             new.pop("status", None)
         if resource == PODS:
@@ -171,9 +168,6 @@ class LocalCluster:
         self, resource: Resource, *, namespace: str | None, labels: str = "", resource_version: str
     ) -> AsyncIterator[WatchEvent]:
         """Yield changes after `resource_version`, until `end_watches`. Raises Expired."""
-        if not resource_version.isdecimal():
-            message = f"resourceVersion: must be a number, got {resource_version!r}"
-            raise cluster_error(400, "BadRequest", message)
         selector, revision = _selects(labels), int(resource_version)
         return self._store.watch(resource, namespace, selector, revision)
 
