@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from ddpjob.cluster import PODS, WatchEvent
+from ddpjob.cluster import PODS
 from ddpjob.errors import Expired, Unavailable
 from ddpjob.json_depth import Body
 from ddpjob.local.pod import Node, PodRun
@@ -49,14 +49,11 @@ class Runner(Node):
                 PODS, namespace=self.namespace, resource_version=version
             ):
                 version = event.object["metadata"]["resourceVersion"]
-                self._apply(event, tasks)
+                if event.type == "DELETED":
+                    self._forget(event.object["metadata"]["uid"])
+                elif event.type != "BOOKMARK":
+                    self._see(event.object, tasks)
             await asyncio.sleep(WATCH_AGAIN_SECONDS)
-
-    def _apply(self, event: WatchEvent, tasks: asyncio.TaskGroup) -> None:
-        if event.type == "DELETED":
-            self._forget(event.object["metadata"]["uid"])
-        elif event.type != "BOOKMARK":
-            self._see(event.object, tasks)
 
     def _see(self, pod: Body, tasks: asyncio.TaskGroup) -> None:
         if pod["spec"].get("nodeName") != self.node_name:

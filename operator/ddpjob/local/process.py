@@ -68,11 +68,6 @@ class PodProcess:
         """Return the last lines of the output, at most 2 KiB."""
         return "\n".join(self._log.tail).encode()[-TAIL_BYTES:].decode(errors="replace")
 
-    @property
-    def pid(self) -> int:
-        """Return the process id of the shim, whose child is the pod's main process."""
-        return self._process.pid
-
     def terminate(self) -> None:
         """Send SIGTERM to the main process alone, as a kubelet does."""
         with contextlib.suppress(ProcessLookupError):
