@@ -8,18 +8,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from ddpjob import names
 from ddpjob.cluster import Cluster
 from ddpjob.json_depth import Body
-from ddpjob.local import pod_status
+from ddpjob.local import pod_status, volumes
 from ddpjob.local.gpus import Share
-from ddpjob.local.launch import CannotStart, Launch, launch, main_container, without_archive
+from ddpjob.local.launch import CannotStart, Launch, Place, launch, main_container, without_archive
 from ddpjob.local.network import LOOPBACK, Loopback
 from ddpjob.local.pod_status import Gone, PodView
 from ddpjob.local.process import PodProcess
-from ddpjob.local.volumes import PodFolders, address, annotations, config_map_volumes, place
+from ddpjob.local.volumes import PodFolders
 
 # The exit code of a container that cannot start, as with containerd's StartError.
 CANNOT_START = 128
@@ -120,7 +121,7 @@ class PodRun:
         node, view = self.node, self.view
         pod = without_archive(view.pod) if node.code else view.pod
         config_maps: dict[str, Body] = {}
-        for name in config_map_volumes(pod):
+        for name in volumes.config_map_volumes(pod):
             while not (body := await view.config_map(name)) and names.is_agent_config(name):
                 await view.news(AGENT_SECONDS)
                 if view.ends:
@@ -129,9 +130,17 @@ class PodRun:
                 config_maps[name] = body
         self.folders.clear()
         given = {names.SOURCE_VOLUME: node.code.absolute()} if node.code else {}
+        place = Place(
+            address=volumes.address(pod, node.loopback),
+            host_address=LOOPBACK,
+            variables=volumes.variables(pod, node.loopback),
+            folders=volumes.mount(pod, self.folders, config_maps, given),
+            defaults=volumes.defaults(pod, node.loopback),
+            share=volumes.share(pod, node.shares),
+        )
         made = launch(
             pod,
-            place(pod, self.folders, config_maps, node.loopback, node.shares, given),
+            place,
             inherited=node.environment,
             python=node.python,
             cwd=node.cwd,
@@ -170,25 +179,26 @@ class PodRun:
 
     async def _report_running(self) -> None:
         pod, loopback, now = self.view.pod, self.node.loopback, datetime.now(UTC)
-        own = address(pod, loopback)
+        own = volumes.address(pod, loopback)
         await self.view.report(
             lambda old: pod_status.running(
                 old, main_container(pod), address=own, host=LOOPBACK, now=now
             ),
-            annotations=annotations(pod, loopback),
+            annotations=volumes.annotations(pod, loopback),
         )
 
     async def _report_end(
         self, code: int, message: str, reason: str = "", *, late: bool = False
     ) -> None:
-        container, now = main_container(self.view.pod), datetime.now(UTC)
-
-        def end(old: Body) -> Body:
-            new = pod_status.terminated(
-                old, container, code=code, message=message, now=now, reason=reason
-            )
-            return pod_status.deadline_exceeded(new) if late else new
-
+        end = partial(
+            pod_status.terminated,
+            container=main_container(self.view.pod),
+            code=code,
+            message=message,
+            now=datetime.now(UTC),
+            reason=reason,
+            late=late,
+        )
         await self.view.report(end)
 
     def _message(self, code: int, tail: str) -> str:

@@ -15,6 +15,8 @@ from ddpjob.times import written
 MESSAGE_BYTES = 4096
 # The kubelet's exit code for a container whose process it cannot find.
 LOST = 137
+# The conditions that change with the container, and that the operator looks at.
+READY = ("ContainersReady", "Ready")
 
 
 def running(status: Body, container: Body, *, address: str, host: str, now: datetime) -> Body:
@@ -26,35 +28,34 @@ def running(status: Body, container: Body, *, address: str, host: str, now: date
 
 
 def terminated(
-    status: Body, container: Body, *, code: int, message: str, now: datetime, reason: str = ""
+    status: Body,
+    container: Body,
+    *,
+    code: int,
+    message: str,
+    now: datetime,
+    reason: str = "",
+    late: bool = False,
 ) -> Body:
-    """Return the status of a pod whose container has ended.
+    """Return the status of a pod whose container has ended, `late` by activeDeadlineSeconds.
 
     `code` is the exit code, or minus the number of a signal.
     """
+    before = (status.get("containerStatuses") or [{"state": {}}])[0]["state"]
     ended: Body = {"exitCode": code if code >= 0 else 128 - code}
     if code < 0:
         ended["signal"] = -code
     ended["reason"] = reason or ("Error" if code else "Completed")
     if message:
         ended["message"] = message.encode()[-MESSAGE_BYTES:].decode(errors="ignore")
-    ended["startedAt"] = _started_at(status) or written(now)
+    ended["startedAt"] = before.get("running", {}).get("startedAt") or written(now)
     ended["finishedAt"] = written(now)
     phase = "Failed" if code else "Succeeded"
-    return _status(status, container, phase, {"terminated": ended}, now=now)
-
-
-def deadline_exceeded(status: Body) -> Body:
-    """Return the status of a pod that its activeDeadlineSeconds has ended."""
-    message = "Pod was active on the node longer than the specified deadline"
-    return status | {"phase": "Failed", "reason": "DeadlineExceeded", "message": message}
-
-
-def _started_at(status: Body) -> str | None:
-    for container in status.get("containerStatuses") or []:
-        started: str | None = container["state"].get("running", {}).get("startedAt")
-        return started
-    return None
+    new = _status(status, container, phase, {"terminated": ended}, now=now)
+    if late:
+        text = "Pod was active on the node longer than the specified deadline"
+        new |= {"phase": "Failed", "reason": "DeadlineExceeded", "message": text}
+    return new
 
 
 def _status(status: Body, container: Body, phase: str, state: Body, *, now: datetime) -> Body:
@@ -69,34 +70,14 @@ def _status(status: Body, container: Body, phase: str, state: Body, *, now: date
         "state": state,
         "lastState": {},
     }
-    reason = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
-    conditions = [
-        _condition("Initialized", True, None, now),
-        _condition("ContainersReady", ready, None if ready else reason, now),
-        _condition("Ready", ready, None if ready else reason, now),
-    ]
+    others = [each for each in status.get("conditions") or [] if each["type"] not in READY]
+    changed = {"status": str(ready), "lastTransitionTime": written(now)}
     return status | {
         "phase": phase,
         "startTime": status.get("startTime") or written(now),
         "containerStatuses": [container_status],
-        "conditions": _merge(status.get("conditions") or [], conditions),
+        "conditions": [*others, *({"type": kind, **changed} for kind in READY)],
     }
-
-
-def _condition(kind: str, holds: bool, reason: str | None, now: datetime) -> Body:
-    since = {"lastTransitionTime": written(now)} | ({"reason": reason} if reason else {})
-    return {"type": kind, "status": "True" if holds else "False", **since}
-
-
-def _merge(old: list[Body], new: list[Body]) -> list[Body]:
-    """Conditions of others stay; ours keep the time of their last change."""
-    known = {condition["type"]: condition for condition in old}
-    for condition in new:
-        before = known.get(condition["type"], {})
-        if before.get("status") == condition["status"] and "lastTransitionTime" in before:
-            condition = {**condition, "lastTransitionTime": before["lastTransitionTime"]}
-        known[condition["type"]] = condition
-    return list(known.values())
 
 
 class Gone(Exception):
@@ -143,18 +124,20 @@ class PodView:
         self, change: Callable[[Body], Body], *, annotations: Mapping[str, str] | None = None
     ) -> None:
         """Write the status that `change` makes of the present one. Raises Gone."""
-        while not self.gone:
-            body = {**self.pod, "status": change(self.pod.get("status") or {})}
-            if annotations:
-                merged = {**(body["metadata"].get("annotations") or {}), **annotations}
-                body["metadata"] = {**body["metadata"], "annotations": merged}
-            try:
-                self._take(await self._cluster.update_status(PODS, self.namespace, body))
-                return
-            except Conflict:
-                await self._read_again()
-            except NotFound:
-                break
+        with contextlib.suppress(NotFound):
+            while not self.gone:
+                body = {**self.pod, "status": change(self.pod.get("status") or {})}
+                if annotations:
+                    merged = {**(body["metadata"].get("annotations") or {}), **annotations}
+                    body["metadata"] = {**body["metadata"], "annotations": merged}
+                try:
+                    self._take(await self._cluster.update_status(PODS, self.namespace, body))
+                    return
+                except Conflict:
+                    found = await self._cluster.get(PODS, self.namespace, self.name)
+                if found["metadata"]["uid"] != self.uid:
+                    break
+                self._take(found)
         raise Gone
 
     async def delete(self) -> None:
@@ -169,15 +152,6 @@ class PodView:
         with contextlib.suppress(NotFound):
             return await self._cluster.get(CONFIGMAPS, self.namespace, name)
         return None
-
-    async def _read_again(self) -> None:
-        try:
-            pod = await self._cluster.get(PODS, self.namespace, self.name)
-        except NotFound:
-            raise Gone from None
-        if pod["metadata"]["uid"] != self.uid:
-            raise Gone
-        self._take(pod)
 
     def _take(self, pod: Body) -> None:
         """Keep this version unless a newer one is known: an answer may come after it."""

@@ -5,7 +5,6 @@ A pod has folders of its own for scratch and files, and shares those of claims.
 
 import base64
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from pathlib import Path
 from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.local.gpus import Share
-from ddpjob.local.launch import CannotStart, Place, main_container
-from ddpjob.local.network import LOOPBACK, Loopback
+from ddpjob.local.launch import CannotStart, main_container
+from ddpjob.local.network import Loopback
 
 # Pods share this machine's own /dev/shm, and its /tmp, where each has a folder of its own.
 SHARED_MEMORY = "/dev/shm"
@@ -25,14 +24,11 @@ TERMINATION_LOG = ".termination-log"
 # Kinds of volume of which each pod has its own.
 OWN = ("emptyDir", "configMap", "ephemeral")
 UNKNOWN = ("secret", "projected", "downwardAPI", "image")
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
 def job_folder(root: Path, namespace: str, job: str) -> Path:
     """Return the job's folder: `root/<job>`, or `root/<namespace>.<job>` if not `default`."""
-    folder = root / (job if namespace == "default" else f"{namespace}.{job}")
-    assert folder.parent == root, f"{namespace}/{job} leaves {root}"
-    return folder.absolute()
+    return (root / (job if namespace == "default" else f"{namespace}.{job}")).absolute()
 
 
 class PodFolders:
@@ -41,8 +37,6 @@ class PodFolders:
     def __init__(self, root: Path, pod: Body) -> None:
         meta = pod["metadata"]
         job = (meta.get("labels") or {}).get(names.JOB_LABEL) or meta["name"]
-        if not _NAME.fullmatch(job):  # a label may hold dots
-            job = meta["name"]
         self.job = job_folder(root, meta["namespace"], job)
         self.own: Path = self.job / meta["name"]
         self.shared = self.job / SHARED
@@ -92,8 +86,6 @@ def mount(
             raise CannotStart(f"volumeMounts[{name}]: cannot be mounted here at {path or '/'}")
         folder = (given or {}).get(name) or _folder(name, volumes[name], folders, config_maps)
         target = (folder / (entry.get("subPath") or "")).resolve()
-        if not target.is_relative_to(folder.resolve()):
-            raise CannotStart(f"volumeMounts[{name}].subPath: leaves the volume")
         if not target.exists():
             target.mkdir(parents=True)
         mounted[path] = target
@@ -101,59 +93,26 @@ def mount(
 
 
 def _folder(name: str, volume: Body, folders: PodFolders, config_maps: Mapping[str, Body]) -> Path:
-    folder = folders.own / name
     for kind in UNKNOWN:
         if kind in volume:
             raise CannotStart(f"volumes[{name}]: {kind} volumes are not known here")
-    if any(kind in volume for kind in OWN):
-        if source := volume.get("configMap"):
-            found = config_maps.get(source["name"])
-            if found is None and not source.get("optional"):
-                raise CannotStart(f'configmap "{source["name"]}" not found: nobody makes one here')
-            _write_files(folder, found or {})
-    else:
-        claim = volume.get("persistentVolumeClaim") or {}
-        folder = folders.shared / str(claim.get("claimName") or name)
+    claim = volume.get("persistentVolumeClaim") or {}
+    is_own = any(kind in volume for kind in OWN)
+    folder = folders.own / name if is_own else folders.shared / str(claim.get("claimName") or name)
     folder.mkdir(parents=True, exist_ok=True)
+    if source := volume.get("configMap"):
+        found = config_maps.get(source["name"], {} if source.get("optional") else None)
+        if found is None:
+            raise CannotStart(f'configmap "{source["name"]}" not found: nobody makes one here')
+        for key, text in (found.get("data") or {}).items():
+            (folder / key).write_text(text)
+        for key, text in (found.get("binaryData") or {}).items():
+            (folder / key).write_bytes(base64.b64decode(text))
     return folder
-
-
-def _write_files(folder: Path, config_map: Body) -> None:
-    """Write the ConfigMap's keys as files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for key, text in (config_map.get("data") or {}).items():
-        (folder / key).write_text(text)
-    for key, text in (config_map.get("binaryData") or {}).items():
-        (folder / key).write_bytes(base64.b64decode(text))
 
 
 def _volumes(pod: Body) -> dict[str, Body]:
     return {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
-
-
-def place(
-    pod: Body,
-    folders: PodFolders,
-    config_maps: Mapping[str, Body],
-    loopback: Loopback,
-    shares: Sequence[Share] = (),
-    given: Mapping[str, Path] | None = None,
-) -> Place:
-    """Return the address, ports, folders and GPUs of `pod`, and make the folders.
-
-    Raises CannotStart.
-
-    `shares` are the GPUs of each node, by its rank. A pod that has none in it sees none. `given`
-    are the folders that volumes have already.
-    """
-    return Place(
-        address=address(pod, loopback),
-        host_address=LOOPBACK,
-        variables=_variables(pod, loopback),
-        folders=mount(pod, folders, config_maps, given),
-        defaults=_defaults(pod, loopback),
-        share=_share(pod, shares),
-    )
 
 
 def address(pod: Body, loopback: Loopback) -> str:
@@ -167,8 +126,8 @@ def annotations(pod: Body, loopback: Loopback) -> dict[str, str]:
     return {} if port == names.AGENT_PORT else {names.AGENT_PORT_ANNOTATION: str(port)}
 
 
-def _variables(pod: Body, loopback: Loopback) -> dict[str, str]:
-    """Values that replace those of the cluster: where the agent and rank 0 are here."""
+def variables(pod: Body, loopback: Loopback) -> dict[str, str]:
+    """Return what replaces values of the cluster: where the agent and rank 0 are here."""
     agent = {"DDPJOB_AGENT_PORT": str(loopback.agent_port(_key(pod)))}
     group = _group(pod)
     if not group:
@@ -182,8 +141,8 @@ def _variables(pod: Body, loopback: Loopback) -> dict[str, str]:
     }
 
 
-def _defaults(pod: Body, loopback: Loopback) -> dict[str, str]:
-    """Loopback for gloo and NCCL, which would ask for this machine's name; a share of the cores."""
+def defaults(pod: Body, loopback: Loopback) -> dict[str, str]:
+    """Return loopback for gloo and NCCL, which would ask for this machine's name, and threads."""
     interface = "lo" if loopback.many else "lo0"
     variables = main_container(pod).get("env") or []
     processes = [v.get("value") for v in variables if v["name"] == "DDPJOB_WORLD_SIZE"]
@@ -195,7 +154,8 @@ def _defaults(pod: Body, loopback: Loopback) -> dict[str, str]:
     }
 
 
-def _share(pod: Body, shares: Sequence[Share]) -> Share:
+def share(pod: Body, shares: Sequence[Share]) -> Share:
+    """Return the GPUs of the pod's node, of those of all nodes by their ranks."""
     rank = (pod["metadata"].get("labels") or {}).get(names.RANK_LABEL) or ""
     known = rank.isdecimal() and int(rank) < len(shares)
     return shares[int(rank)] if known else {}
