@@ -55,20 +55,20 @@ class CodeArchive:
         They have neither namespace nor owner.
         """
         starts = range(0, len(self.data), PART_BYTES)
-        return [self._config_map(part, at) for part, at in enumerate(starts)]
-
-    def _config_map(self, part: int, at: int) -> Body:
-        content = base64.b64encode(self.data[at : at + PART_BYTES]).decode()
-        return {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": code_config_name(self.sha256, part),
-                "labels": {CODE_LABEL: self.sha256[:12]},
-            },
-            "immutable": True,
-            "binaryData": {ARCHIVE_KEY: content},
-        }
+        parts = [base64.b64encode(self.data[at : at + PART_BYTES]).decode() for at in starts]
+        return [
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {
+                    "name": code_config_name(self.sha256, number),
+                    "labels": {CODE_LABEL: self.sha256[:12]},
+                },
+                "immutable": True,
+                "binaryData": {ARCHIVE_KEY: content},
+            }
+            for number, content in enumerate(parts)
+        ]
 
     def spec(self) -> Body:
         """Return the value of `spec.code` for these ConfigMaps."""

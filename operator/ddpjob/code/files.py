@@ -6,14 +6,17 @@ They are the files that git tracks or would track; elsewhere, all that `.gitigno
 
 import os
 import stat
+import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpjob.code import git
 from ddpjob.errors import InvalidJob
+from ddpjob.text import printable
 
 IGNORE_FILE, GIT_IGNORE_FILE = ".ddpjobignore", ".gitignore"
+# Repositories, local runs of jobs and compiled modules: never sent, and no change of a project.
+NEVER = (".git", ".hg", ".svn", ".ddpjob", "__pycache__")
 # A file of every virtual environment, which works nowhere else.
 ENVIRONMENT_FILE = "pyvenv.cfg"
 # So many names are in a message.
@@ -55,17 +58,17 @@ def select(folder: Path, names: Collection[str] = ()) -> Selection:
         raise invalid(f"there is no folder {str(folder)!r}")
     named = {_named(folder, name) for name in names}
     listed, note = list[str](), ""
-    if git.is_repository(folder):
+    if any(os.path.exists(place / ".git") for place in (folder, *folder.parents)):
         try:
-            listed = git.paths(folder)
-        except git.GitError as problem:
+            listed = _listed(folder)
+        except _GitError as problem:
             note = f"{problem}, so of its rules only {str(folder / GIT_IGNORE_FILE)!r} counts"
     # Git lists nothing in a folder that it ignores as a whole.
     paths = _of_git(folder, listed) if listed else _walk(folder)
     files = _follow(folder, (path for path in paths if path not in named))
     _refuse_secrets(folder, files)
     files |= {path: folder / path for path in named}
-    revision, is_dirty = git.revision(folder) if listed else (None, False)
+    revision, is_dirty = _revision(folder) if listed else (None, False)
     return Selection(files, revision, is_dirty, note)
 
 
@@ -75,6 +78,58 @@ def _named(folder: Path, name: str) -> str:
     if os.path.isabs(path) or path.split(os.sep)[0] == ".." or not (folder / path).is_file():
         raise invalid(f"{name!r} is no file in {str(folder)!r}")
     return path
+
+
+class _GitError(Exception):
+    """Why git does not answer, in its own words, made printable."""
+
+
+def _listed(folder: Path) -> list[str]:
+    """Return the paths of all files that git tracks, or would track, from the folder.
+
+    Files of submodules and of other repositories within are among them, by their own rules. A
+    tracked file may no longer exist. Raises _GitError.
+    """
+    found = []
+    answer = _ask(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for path in filter(None, answer.split("\0")):
+        place = folder / path
+        if place.is_symlink() or not place.is_dir():
+            found.append(path)
+        elif os.path.exists(place / ".git"):
+            found += [os.path.join(path, below) for below in _listed(place)]
+    return found
+
+
+def _revision(folder: Path) -> tuple[str | None, bool]:
+    """Return the folder's commit, and whether files that may be sent differ from it.
+
+    Without a commit, it is None and False.
+    """
+    others = [f":(exclude,glob)**/{name}/**" for name in NEVER]
+    try:
+        commit = _ask(folder, "rev-parse", "--verify", "--quiet", "HEAD").strip()
+        return commit, bool(_ask(folder, "status", "--porcelain", "--", ".", *others))
+    except _GitError:
+        return None, False
+
+
+def _ask(folder: Path, *words: str) -> str:
+    """Return git's answer. Raises _GitError."""
+    try:
+        ended = subprocess.run(
+            ["git", *words],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+    except OSError as error:
+        raise _GitError(f"git cannot be started: {error.strerror}") from None
+    if ended.returncode:
+        lines = ended.stderr.decode(errors="replace").splitlines()
+        first = lines[0] if lines else f"exit code {ended.returncode}"
+        raise _GitError(f"git: {printable(first, 300)}")
+    return os.fsdecode(ended.stdout)
 
 
 def _of_git(folder: Path, listed: Iterable[str]) -> Iterator[str]:
@@ -116,7 +171,7 @@ def _ignored(folder: Path, *files: str) -> Callable[[str], bool]:
             text = (folder / name).read_text("utf-8-sig", "surrogateescape")
             lines += text.splitlines()
     try:
-        return _fits([*lines, *git.NEVER])
+        return _fits([*lines, *NEVER])
     except ValueError as problem:
         raise invalid(f"{' or '.join(files)}: {problem}") from None
 
