@@ -45,23 +45,18 @@ class Credentials:
 
         Raises NoCredentials.
         """
-        if (SERVICE_ACCOUNT / "token").exists() and "KUBERNETES_SERVICE_HOST" in os.environ:
-            return cls.in_cluster(os.environ)
+        host = os.environ.get("KUBERNETES_SERVICE_HOST")
+        if (SERVICE_ACCOUNT / "token").exists() and host:
+            port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+            return cls(
+                server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+                ca_file=str(SERVICE_ACCOUNT / "ca.crt"),
+                token_file=SERVICE_ACCOUNT / "token",
+            )
         path = Path(os.environ.get("KUBECONFIG") or "~/.kube/config").expanduser()
         if not path.exists():
             raise NoCredentials(f"no service account in {SERVICE_ACCOUNT}, no kubeconfig at {path}")
         return cls.from_kubeconfig(path)
-
-    @classmethod
-    def in_cluster(cls, environ: Mapping[str, str]) -> "Credentials":
-        """Return the credentials of the service account that Kubernetes mounts into a pod."""
-        host = environ["KUBERNETES_SERVICE_HOST"]
-        port = environ.get("KUBERNETES_SERVICE_PORT", "443")
-        return cls(
-            server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
-            ca_file=str(SERVICE_ACCOUNT / "ca.crt"),
-            token_file=SERVICE_ACCOUNT / "token",
-        )
 
     @classmethod
     def from_kubeconfig(cls, path: Path) -> "Credentials":
