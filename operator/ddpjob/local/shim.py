@@ -58,7 +58,9 @@ def main(folder: str, argv: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     status = _wait(child, wake_read)
     if temporary:
-        _remove(temporary)
+        import shutil  # 10 ms, which the start of a pod need not wait for
+
+        shutil.rmtree(temporary, ignore_errors=True)
     _end_as(status)
 
 
@@ -72,15 +74,6 @@ def _make_temporary(folder: str) -> str:
         os._exit(CANNOT_START)
     os.environ["TMPDIR"] = path
     return path
-
-
-def _remove(folder: str) -> None:
-    try:
-        os.rmdir(folder)
-    except OSError:  # it is not empty
-        import shutil  # 10 ms, which the start of a pod need not wait for
-
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(argv: list[str]) -> int:
@@ -111,17 +104,15 @@ def _wait(child: int, wake: int) -> int:
         if wake in readable:
             os.read(wake, 4096)
         if 0 in readable and not os.read(0, 1):  # the runner let go, or is dead
-            for number in FORWARDED:
-                signal.signal(number, signal.SIG_IGN)
-            return _kill_all(child)
+            break
         status = _reap().get(child)
-    for number in FORWARDED:  # its number is free for others now
-        signal.signal(number, signal.SIG_IGN)
     return _kill_all(child, status)
 
 
-def _kill_all(child: int, status: int | None = None) -> int:
+def _kill_all(child: int, status: int | None) -> int:
     """Kill everything below this process; `status`, or the child's if it was still running."""
+    for number in FORWARDED:  # the child's number is free for others, now or soon
+        signal.signal(number, signal.SIG_IGN)
     deadline = time.monotonic() + KILL_SECONDS
     while status is None or time.monotonic() < deadline:
         ended = _reap()
