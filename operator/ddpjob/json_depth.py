@@ -78,6 +78,19 @@ def write_json(value: Any) -> bytes:
         return orjson.dumps(_cut(value, CUT_LEVELS))
 
 
+def merged(old: Any, patch: Any) -> Any:
+    """Return what a JSON merge patch (RFC 7396) makes of a value, which stays as it is."""
+    if not isinstance(patch, Mapping):
+        return patch
+    found = dict(old) if isinstance(old, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = merged(found.get(name), value)
+    return found
+
+
 def _without_depths(text: bytes) -> bytes:
     """JSON with null for every object and list that is too deep."""
     parts, level, kept = [], 0, 0

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from ddpjob.json_depth import Body
-from ddpjob.local.cluster import _merged
+from ddpjob.json_depth import Body, merged
 from tests.builders import job_object
 
 FOLDER = Path(__file__).parent
@@ -32,7 +31,7 @@ class Case:
         if self.patch is None:
             return FOLDER / f"{self.name}.yaml"
         path = folder / f"{self.name}.yaml"
-        path.write_text(json.dumps(_merged(job_object(self.name), self.patch), indent=1))
+        path.write_text(json.dumps(merged(job_object(self.name), self.patch), indent=1))
         return path
 
     @property

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from ddpjob.api import DDPJob
 from ddpjob.cli import app
 from ddpjob.errors import InvalidJob
-from ddpjob.local.cluster import _merged
+from ddpjob.json_depth import merged
 from tests.bad_input.cases import Case, cases
 from tests.builders import job_object
 
@@ -43,7 +43,7 @@ def test_a_stored_job_may_break_only_what_is_asked_of_new_ones() -> None:
     for case in CASES:
         if case.patch and case.refused_by == "both":
             try:
-                DDPJob.parse(_merged(job_object(case.name), case.patch))
+                DDPJob.parse(merged(job_object(case.name), case.patch))
                 read.append(case.name)
             except InvalidJob:
                 continue

@@ -12,6 +12,7 @@ from ddpjob.api.job import MAX_NAME
 from ddpjob.client import edits
 from ddpjob.client.edits import with_settings, without_nodes
 from ddpjob.errors import InvalidJob
+from ddpjob.json_depth import merged
 from tests.builders import job, job_object, made_pod
 
 SPEC: dict[str, Any] = {
@@ -132,9 +133,7 @@ OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES)
 @example({"a": [1]}, {"a": [True]})
 def test_a_merge_patch_makes_the_one_of_the_other(before: Any, after: Any) -> None:
     patch = edits.merge_patch(before, after)
-    assert json.dumps(edits.merged(before, patch), sort_keys=True) == json.dumps(
-        after, sort_keys=True
-    )
+    assert json.dumps(merged(before, patch), sort_keys=True) == json.dumps(after, sort_keys=True)
     assert bool(patch) == (json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True))
 
 

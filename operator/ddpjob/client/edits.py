@@ -94,20 +94,6 @@ def program(spec: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
     return args[:1] if is_script else ()
 
 
-def merged(before: Mapping[str, Any], patch: Mapping[str, Any]) -> Body:
-    """Return what a JSON merge patch makes of an object."""
-    found = deepcopy(dict(before))
-    for name, value in patch.items():
-        old = found.get(name)
-        if value is None:
-            found.pop(name, None)
-        elif isinstance(value, Mapping):
-            found[name] = merged(old if isinstance(old, Mapping) else {}, value)
-        else:
-            found[name] = value
-    return found
-
-
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Body:
     """Return the JSON merge patch that makes `after` of `before`."""
     patch: Body = {name: None for name in before if name not in after}

@@ -21,7 +21,7 @@ from ddpjob.errors import (
     Refused,
     ResultTooLarge,
 )
-from ddpjob.json_depth import Body
+from ddpjob.json_depth import Body, merged
 from ddpjob.times import unix_seconds
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Job(Snapshot):
         from ddpjob.client import edits
 
         self.refresh()
-        spec = edits.merged(self.body["spec"], set)
+        spec = merged(self.body["spec"], set)
         if script_args is not None:
             spec = edits.with_script_args(spec, script_args)
         return self.rerun_with(spec, name=name)

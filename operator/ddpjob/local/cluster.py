@@ -13,7 +13,7 @@ import orjson
 
 from ddpjob.cluster import DDPJOBS, PODS, Keep, Listing, Resource, WatchEvent, is_name, kept
 from ddpjob.errors import InvalidJob, cluster_error
-from ddpjob.json_depth import Body
+from ddpjob.json_depth import Body, merged
 from ddpjob.local.store import Selector, Store, Stored
 from ddpjob.times import written
 
@@ -112,7 +112,7 @@ class LocalCluster:
     ) -> Body:
         """Merge `body` into all but the status. Raises Conflict if it has another uid."""
         old = await self.get(resource, namespace, name)
-        return await self.update(resource, namespace, _merged(old, body))
+        return await self.update(resource, namespace, merged(old, body))
 
     async def update_status(
         self, resource: Resource, namespace: str, body: Mapping[str, Any]
@@ -125,11 +125,11 @@ class LocalCluster:
         new = _read(resource, namespace, body)
         old = self._find(resource, namespace, new["metadata"]["name"]).body
         _check_version(old, new, required=True)
-        merged = {**old, "status": new.get("status") or {}}
+        changed = {**old, "status": new.get("status") or {}}
         if resource == PODS and new["metadata"].get("annotations"):
             annotations = new["metadata"]["annotations"]
-            merged["metadata"] = {**old["metadata"], "annotations": annotations}
-        return old if merged == old else self._store.commit(resource, merged).body
+            changed["metadata"] = {**old["metadata"], "annotations": annotations}
+        return old if changed == old else self._store.commit(resource, changed).body
 
     async def delete(
         self,
@@ -235,15 +235,6 @@ def _selects(labels: str) -> Selector:
     """Return a test of labels by a selector such as `a=b,c=d`; nobody here asks for more."""
     wanted = dict(each.split("=") for each in labels.split(",")) if labels else {}
     return lambda found: wanted.items() <= found.items()
-
-
-def _merged(old: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, Mapping):
-        return patch
-    base = old if isinstance(old, Mapping) else {}
-    merged = {name: _merged(base.get(name), value) for name, value in patch.items()}
-    return {name: value for name, value in {**base, **merged}.items() if value is not None}
 
 
 def _read(resource: Resource, namespace: str, body: bytes | Mapping[str, Any]) -> Body:
