@@ -37,7 +37,8 @@ def leave(value: Any, name: str) -> None:
         text = json.dumps(value, default=plain, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as problem:
         text = f"{name} returned no JSON: {problem}"
-        say(f"{text}. Return numbers, texts, lists and dicts of them")
+        advice = "Return numbers, texts, lists and dicts of them"
+        print(f"ddpjob: {text}. {advice}", file=sys.stderr, flush=True)
     with open(path + ".tmp", "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(path + ".tmp", path)
@@ -48,11 +49,6 @@ def plain(value: Any) -> Any:
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} in it")
-
-
-def say(text: str) -> None:
-    """Print one line into the rank's log."""
-    print(f"ddpjob: {text}", file=sys.stderr, flush=True)
 
 
 class StandIn(ModuleType):

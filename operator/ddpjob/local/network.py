@@ -32,11 +32,10 @@ class Loopback:
         if not self.many:
             return LOOPBACK
         if pod not in self._addresses:
-            taken = set(self._addresses.values())
             self._addresses[pod] = next(
                 address
                 for address in map(_address, _numbers(pod))
-                if address not in taken and _is_free(address, names.AGENT_PORT)
+                if address not in self._addresses.values() and _is_free(address, names.AGENT_PORT)
             )
         return self._addresses[pod]
 
@@ -47,11 +46,10 @@ class Loopback:
     def port(self, key: str) -> int:
         """Return a port that was free on all addresses, because torch's store listens on all."""
         if key not in self._ports:
-            taken = set(self._ports.values())
             self._ports[key] = next(
                 port
                 for port in (PORTS[number % len(PORTS)] for number in _numbers(key))
-                if port not in taken and _is_free("", port)
+                if port not in self._ports.values() and _is_free("", port)
             )
         return self._ports[key]
 

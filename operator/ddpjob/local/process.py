@@ -96,19 +96,15 @@ class _Log(asyncio.Protocol):
         self._on_line = on_line
         self._line = b""
         self._is_cut = False
-        self._transport: asyncio.BaseTransport | None = None
+        self._transport: asyncio.BaseTransport
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
     async def open(cls, pipe: int, path: Path, on_line: OnLine) -> "_Log":
-        log = cls(path, on_line)
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: log, os.fdopen(pipe, "rb", 0))
+        log, loop = cls(path, on_line), asyncio.get_running_loop()
+        log._transport, _ = await loop.connect_read_pipe(lambda: log, os.fdopen(pipe, "rb", 0))
         return log
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._write(data)
@@ -137,8 +133,7 @@ class _Log(asyncio.Protocol):
             self.complete.set_result(None)
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
     def _emit(self, line: bytes) -> None:
         """One line, or of a progress bar what it shows last."""
