@@ -440,15 +440,6 @@ async def test_cancelled_it_leaves_no_process(tmp_path: Path) -> None:
         await machine.line("up")
 
 
-async def test_a_pod_of_a_runner_that_died_is_lost(tmp_path: Path) -> None:
-    async with playing(tmp_path) as machine:
-        await machine.run(SLEEPER)
-        await machine.until(is_phase("Running"))
-    async with playing(tmp_path, cluster=machine.cluster) as machine:
-        pod = await machine.until(is_ended)
-    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (137, "ContainerStatusUnknown")
-
-
 async def test_on_one_address_the_agents_port_is_told(tmp_path: Path) -> None:
     async with playing(tmp_path, loopback=Loopback(many=False)) as machine:
         variables = [{"name": "DDPJOB_AGENT_PORT", "value": str(names.AGENT_PORT)}]

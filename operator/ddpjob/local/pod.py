@@ -78,13 +78,8 @@ class PodRun:
         with contextlib.suppress(Gone):
             if before:
                 await asyncio.wait(before)
-            phase = view.pod["status"].get("phase")
-            if phase == "Pending" and not view.ends:
+            if view.pod["status"].get("phase") == "Pending" and not view.ends:
                 await self._run()
-            elif phase == "Running":  # another runner's, which is dead, and so is the process
-                await self._report_end(
-                    pod_status.LOST, "no process of it is left here", "ContainerStatusUnknown"
-                )
             while not view.ends:
                 await view.news()
             if not view.gone:

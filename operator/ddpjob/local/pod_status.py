@@ -13,8 +13,6 @@ from ddpjob.times import written
 
 # A kubelet reads no more bytes of a termination message.
 MESSAGE_BYTES = 4096
-# The kubelet's exit code for a container whose process it cannot find.
-LOST = 137
 # The conditions that change with the container, and that the operator looks at.
 READY = ("ContainersReady", "Ready")
 
