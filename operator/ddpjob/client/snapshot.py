@@ -247,9 +247,6 @@ def watch_jobs(
                 return
 
 
-MAX_MESSAGE = 1024
-
-
 @dataclass(frozen=True)
 class Event:
     """What Kubernetes has noted of a job, once or several times. All texts are printable."""
@@ -276,6 +273,6 @@ def read_event(body: Body) -> Event:
         time=body.get("lastTimestamp") or body.get("eventTime"),
         type=why.text(body, "type", limit=32),
         reason=why.text(body, "reason", limit=128),
-        message=why.text(body, "message", limit=MAX_MESSAGE),
+        message=why.text(body, "message", limit=1024),  # as the API server bounds it
         count=why.number(body, "count") or 1,
     )
