@@ -184,7 +184,7 @@ MUTANTS = (
         "    return {  # by the message alone\n"
         "        pod.rank: replace(pod, result='failed', exit_code=report.exit_code, message=report.message)\n"
         "        for report in seen.failures\n"
-        "        for pod in group.current\n"
+        "        for pod in inputs.current\n"
         "        if pod.rank == report.rank and pod.running and not pod.deleting\n"
         "    }\n",
         tests=(
@@ -207,7 +207,7 @@ MUTANTS = (
     Mutant(
         "Running before the ranks",
         "plan/running.py",
-        'if full and status.state != "Running" and _has_begun(group, status):',
+        'if full and status.state != "Running" and _has_begun(inputs, status):',
         'if full and status.state != "Running":',
         tests=(life("fails-in-place"),),
     ),
@@ -285,8 +285,8 @@ MUTANTS = (
     Mutant(
         "back to the silent node",
         "pods/render.py",
-        "[node.name for node in job.status.silent_nodes])",
-        "[])",
+        "silent = [node.name for node in job.status.silent_nodes]",
+        "silent = list[str]()",
         tests=(life("loses-a-node"),),
     ),
     Mutant(
