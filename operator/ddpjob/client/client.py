@@ -143,8 +143,7 @@ class Client(Connected):
         """Return the newest job that this user has made with the client. Raises NotFound."""
         if jobs := self.jobs(mine=True):
             return jobs[0]
-        text = f"no job of {self.user} in namespace {self.namespace}"
-        error = NotFound(404, "NotFound", text)
+        error = NotFound(404, "NotFound", f"no job of {self.user} in namespace {self.namespace}")
         error.advice = "name one; ddpjob get has all jobs of the namespace"
         raise error
 

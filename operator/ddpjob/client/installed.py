@@ -138,9 +138,8 @@ def _node(body: Body) -> tuple[str, Counter[str]] | None:
 
 def _requested(spec: Body) -> Counter[str]:
     """Return the GPUs of a pod: those of its containers, or more of one that runs before them."""
-    found = Counter[str]()
-    for container in spec["containers"]:
-        found.update(_gpus(container["resources"].get("requests", {})))
+    requests = (_gpus(each["resources"].get("requests", {})) for each in spec["containers"])
+    found = sum(requests, Counter[str]())
     for container in spec.get("initContainers", ()):
         found |= _gpus(container["resources"].get("requests", {}))
     return found
