@@ -450,7 +450,7 @@ async def test_on_one_address_the_agents_port_is_told(tmp_path: Path) -> None:
     assert pod["status"]["podIP"] == "127.0.0.1"
 
 
-RUNNER = """
+RUNNER = f"""
 import asyncio, sys
 from pathlib import Path
 from ddpjob.cluster import PODS
@@ -459,8 +459,9 @@ from ddpjob.local.kubelet import Runner
 
 async def main():
     cluster = LocalCluster()
-    spec = {"containers": [{"name": "trainer", "command": ["sh", "-c", sys.argv[2]]}]}
-    await cluster.create(PODS, "default", {"metadata": {"name": "p"}, "spec": spec})
+    meta = {{"name": "p", "labels": {LABELS | {names.RANK_LABEL: "0"}}}}
+    spec = {{"containers": [{{"name": "trainer", "command": ["sh", "-c", sys.argv[2]]}}]}}
+    await cluster.create(PODS, "default", {{"metadata": meta, "spec": spec}})
     tell = lambda labels, line: print(line, flush=True)
     await Runner(cluster=cluster, directory=Path(sys.argv[1]), on_line=tell).run()
 

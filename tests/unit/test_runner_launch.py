@@ -33,7 +33,8 @@ def start(
 ) -> Launch:
     command = {"name": "trainer", "command": ["true"]}
     pod = {"metadata": META, "spec": {"nodeName": "local", "containers": [command | container]}}
-    place = Place("127.64.0.9", "127.0.0.1", variables or {}, folders or {}, {"SHARE": "1"})
+    folders = folders or {"/dev/termination-log": Path("/log")}
+    place = Place("127.64.0.9", "127.0.0.1", variables or {}, folders, {"SHARE": "1"})
     return launch(
         pod,
         place,

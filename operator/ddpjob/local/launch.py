@@ -98,8 +98,6 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 def path_rewriter(folders: Mapping[str, Path]) -> Callable[[str], str]:
     """Return a function that replaces whole mount paths: not /data in /data2 or /my/data."""
-    if not folders:
-        return lambda text: text
     paths = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
     pattern = re.compile(rf"(?:(?<![\w./~-])|(?<=file://))(?:{paths})(?![\w.-])")
     return lambda text: pattern.sub(lambda match: str(folders[match[0]]), text)

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from ddpjob import names
-from ddpjob.cluster import Cluster
+from ddpjob.cluster import CONFIGMAPS, Cluster
+from ddpjob.errors import NotFound
 from ddpjob.json_depth import Body
 from ddpjob.local import pod_status, volumes
 from ddpjob.local.gpus import Share
@@ -117,12 +118,15 @@ class PodRun:
         pod = without_archive(view.pod) if node.code else view.pod
         config_maps: dict[str, Body] = {}
         for name in volumes.config_map_volumes(pod):
-            while not (body := await view.config_map(name)) and names.is_agent_config(name):
-                await view.news(AGENT_SECONDS)
-                if view.ends:
-                    return None
-            if body:
-                config_maps[name] = body
+            while name not in config_maps:
+                try:
+                    config_maps[name] = await node.cluster.get(CONFIGMAPS, view.namespace, name)
+                except NotFound:
+                    if not names.is_agent_config(name):
+                        break
+                    await view.news(AGENT_SECONDS)
+                    if view.ends:
+                        return None
         self.folders.clear()
         given = {names.SOURCE_VOLUME: node.code.absolute()} if node.code else {}
         place = Place(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from ddpjob.cluster import CONFIGMAPS, PODS, Cluster
+from ddpjob.cluster import PODS, Cluster
 from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
 from ddpjob.times import written
@@ -144,12 +144,6 @@ class PodView:
             await self._cluster.delete(
                 PODS, self.namespace, self.name, uid=self.uid, grace_seconds=0
             )
-
-    async def config_map(self, name: str) -> Body | None:
-        """Return the ConfigMap of that name in the pod's namespace, or None."""
-        with contextlib.suppress(NotFound):
-            return await self._cluster.get(CONFIGMAPS, self.namespace, name)
-        return None
 
     def _take(self, pod: Body) -> None:
         """Keep this version unless a newer one is known: an answer may come after it."""

@@ -128,12 +128,10 @@ def annotations(pod: Body, loopback: Loopback) -> dict[str, str]:
 
 def variables(pod: Body, loopback: Loopback) -> dict[str, str]:
     """Return what replaces values of the cluster: where the agent and rank 0 are here."""
-    agent = {"DDPJOB_AGENT_PORT": str(loopback.agent_port(_key(pod)))}
     group = _group(pod)
-    if not group:
-        return agent
     master, port = loopback.address(f"{group}/0"), str(loopback.port(group))
-    return agent | {
+    return {
+        "DDPJOB_AGENT_PORT": str(loopback.agent_port(_key(pod))),
         "MASTER_ADDR": master,
         "PET_MASTER_ADDR": master,
         "MASTER_PORT": port,
@@ -156,18 +154,14 @@ def defaults(pod: Body, loopback: Loopback) -> dict[str, str]:
 
 def share(pod: Body, shares: Sequence[Share]) -> Share:
     """Return the GPUs of the pod's node, of those of all nodes by their ranks."""
-    rank = (pod["metadata"].get("labels") or {}).get(names.RANK_LABEL) or ""
-    known = rank.isdecimal() and int(rank) < len(shares)
-    return shares[int(rank)] if known else {}
+    return shares[int(pod["metadata"]["labels"][names.RANK_LABEL])] if shares else {}
 
 
 def _group(pod: Body) -> str:
-    """Key of the attempt that the pod belongs to, empty for a pod of no job."""
-    labels = pod["metadata"].get("labels") or {}
-    job, attempt = labels.get(names.JOB_UID_LABEL), labels.get(names.ATTEMPT_LABEL)
-    return f"{job}/{attempt}" if job and attempt else ""
+    """Key of the attempt that the pod belongs to."""
+    labels = pod["metadata"]["labels"]
+    return f"{labels[names.JOB_UID_LABEL]}/{labels[names.ATTEMPT_LABEL]}"
 
 
 def _key(pod: Body) -> str:
-    group, rank = _group(pod), (pod["metadata"].get("labels") or {}).get(names.RANK_LABEL)
-    return f"{group}/{rank}" if group and rank else str(pod["metadata"]["uid"])
+    return f"{_group(pod)}/{pod['metadata']['labels'][names.RANK_LABEL]}"
