@@ -180,9 +180,7 @@ class PodRun:
         pod, loopback, now = self.view.pod, self.node.loopback, datetime.now(UTC)
         own = volumes.address(pod, loopback)
         await self.view.report(
-            lambda old: pod_status.running(
-                old, main_container(pod), address=own, host=LOOPBACK, now=now
-            ),
+            lambda old: pod_status.running(old, main_container(pod), address=own, now=now),
             annotations=volumes.annotations(pod, loopback),
         )
 

@@ -17,12 +17,10 @@ MESSAGE_BYTES = 4096
 READY = ("ContainersReady", "Ready")
 
 
-def running(status: Body, container: Body, *, address: str, host: str, now: datetime) -> Body:
+def running(status: Body, container: Body, *, address: str, now: datetime) -> Body:
     """Return the status of a pod whose container has started and is ready."""
     state = {"running": {"startedAt": written(now)}}
-    new = _status(status, container, "Running", state, now=now)
-    addresses = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": host}
-    return new | addresses | {"hostIPs": [{"ip": host}]}
+    return _status(status, container, "Running", state, now=now) | {"podIP": address}
 
 
 def terminated(
@@ -63,10 +61,8 @@ def _status(status: Body, container: Body, phase: str, state: Body, *, now: date
         "image": container.get("image", ""),
         "imageID": "",
         "ready": ready,
-        "started": ready,
         "restartCount": 0,
         "state": state,
-        "lastState": {},
     }
     others = [each for each in status.get("conditions") or [] if each["type"] not in READY]
     changed = {"status": str(ready), "lastTransitionTime": written(now)}
