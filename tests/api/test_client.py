@@ -177,7 +177,7 @@ def test_a_watch_whose_history_has_expired_goes_on_from_a_list(
     write_status(state="Running")
     deadline = time.monotonic() + 200
     watch = client.connection.watch(
-        DDPJOBS, namespace=client.namespace, after=body, deadline=deadline
+        DDPJOBS, namespace=client.namespace, known=[body], deadline=deadline
     )
     assert next(watch).object["status"]["state"] == "Running"
 
