@@ -11,15 +11,13 @@ from aiohttp import web
 from ddpjob.cluster import DDPJOBS, LEASES, PODS, SERVICES, Resource
 from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.kube import KubeCluster
-from ddpjob.controller.controller import Controller
 from ddpjob.controller.election import Terms
 from ddpjob.controller.lease import Elector
 from ddpjob.errors import Unavailable
 from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
-from tests.builders import job_object
 from tests.cluster.processes import free_ports
-from tests.localplay import FAST, NAMESPACE, Watched, play_pods, until
+from tests.localplay import until
 
 TERMS = Terms(lease=1.0, deadline=0.5, retry=0.02)
 PATIENT = Terms(lease=3600.0, deadline=1800.0, retry=0.02)
@@ -183,48 +181,6 @@ async def test_a_renewal_that_is_stored_unseen_does_not_keep_the_lease_from_bein
         await until(stored)
     await a.release()
     assert await holder(cluster) == ""
-
-
-async def test_a_replica_that_stands_by_knows_everything_and_writes_nothing_until_it_leads() -> (
-    None
-):
-    cluster = Watched()
-    for n in range(3):
-        await cluster.create(DDPJOBS, NAMESPACE, job_object(f"job-{n}", nnodes=2))
-    other = elector(cluster, "other", PATIENT)
-    controller = Controller(
-        cluster.operator(), settings=FAST, elector=elector(cluster, "this", PATIENT)
-    )
-    async with running(other):
-        await leads(other)
-        tasks = [
-            asyncio.create_task(controller.run()),
-            asyncio.create_task(play_pods(cluster, lambda attempt, rank: 0)),
-        ]
-        await until(lambda: controller.ready)
-        late = await cluster.create(DDPJOBS, NAMESPACE, job_object("late", nnodes=2))
-        gone = await cluster.get(DDPJOBS, NAMESPACE, "job-0")
-        await cluster.delete(DDPJOBS, NAMESPACE, "job-0", uid=gone["metadata"]["uid"])
-        await until(lambda: set(controller.jobs) == {(NAMESPACE, f"{n}") for n in STANDING})
-        controller.trigger(NAMESPACE, late["metadata"]["name"])
-        await asyncio.sleep(0.2)
-        assert not cluster.writes and not controller.reconciler.memories
-        assert len(controller.queue) == 0, "triggers would pile up for as long as it stands by"
-        assert not controller.leading
-    await other.release()
-
-    async def all_done() -> bool:
-        jobs = (await cluster.list(DDPJOBS, namespace=NAMESPACE)).items
-        return all((job.get("status") or {}).get("state") == "Succeeded" for job in jobs)
-
-    await until(all_done)
-    assert controller.leading
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-
-
-STANDING = ("job-1", "job-2", "late")
 
 
 @contextlib.asynccontextmanager
