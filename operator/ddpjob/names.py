@@ -20,7 +20,7 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "ddpjob"
 # `spec.managedBy` of the jobs that the operator runs.
 MANAGER = f"{GROUP}/operator"
-# The job's name.
+# The job's name, which its Service, the subdomain of its pods, and its NetworkPolicy have too.
 JOB_LABEL = f"{GROUP}/job"
 # The job's uid. Two jobs of one name have different uids.
 JOB_UID_LABEL = f"{GROUP}/job-uid"
@@ -130,16 +130,6 @@ def node_rank(pod: str) -> int | None:
     """Return the node rank in a pod's name, whatever its job; None where there is none."""
     digits = pod.rpartition("-")[2]
     return int(digits) if re.fullmatch("[0-9]{1,6}", digits, re.ASCII) else None
-
-
-def service_name(job: str) -> str:
-    """Return the name of the headless Service, which is the subdomain of the job's pods."""
-    return job
-
-
-def network_policy_name(job: str) -> str:
-    """Return the name of the NetworkPolicy."""
-    return job
 
 
 def agent_config_name(digest: str) -> str:

@@ -102,10 +102,6 @@ class Lines(logging.Formatter):
         """Return the traceback, printable and indented."""
         return INDENT + printable_lines(super().formatException(ei), MAX_TRACE, indent=INDENT)
 
-    def formatStack(self, stack_info: str) -> str:
-        """Return the stack, printable and indented."""
-        return INDENT + printable_lines(stack_info, MAX_TRACE, indent=INDENT)
-
 
 def configure(level: int, layout: str) -> None:
     """Make this process log in the format `layout` to standard error."""

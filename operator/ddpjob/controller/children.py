@@ -103,7 +103,7 @@ class Children:
         if (network := render.network_policy(job, self.settings.policy)) is not None:
             children.append((NETWORK_POLICIES, network))
         elif job.metadata.generation > 1:  # there may be one from before an edit
-            await self._drop(job, NETWORK_POLICIES, names.network_policy_name(job.name))
+            await self._drop(job, NETWORK_POLICIES, job.name)
         answers = await asyncio.gather(
             self.provide_agent(job),
             *(self._create_child(job, resource, body, memory) for resource, body in children),

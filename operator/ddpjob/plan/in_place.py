@@ -41,9 +41,8 @@ def after_exits(inputs: Inputs, status: Status) -> Decision | None:
     views = _views(inputs, status)
     if all(view.result == "succeeded" for view in views.values()):
         return None
-    current = [views.get(pod.rank, pod) for pod in inputs.current]
-    seen = replace(inputs, pods=replace(inputs.pods, current=current))
-    decision = after_failure(seen, with_report(status, final_report(current)), _next_round)
+    seen = _with_views(inputs, views)
+    decision = after_failure(seen, with_report(status, final_report(seen.current)), _next_round)
     if decision is not None and (decision.only_secondary or decision.status.round != status.round):
         return decision
     return Decision(status, end_round=True)
@@ -79,9 +78,11 @@ def with_ends(inputs: Inputs, status: Status) -> Inputs:
     """
     views = _views(inputs, status)
     ended = {rank: view for rank, view in views.items() if view.result == "succeeded"}
-    if not ended:
-        return inputs
-    current = [ended.get(pod.rank, pod) for pod in inputs.current]
+    return _with_views(inputs, ended) if ended else inputs
+
+
+def _with_views(inputs: Inputs, views: Mapping[int, PodRecord]) -> Inputs:
+    current = [views.get(pod.rank, pod) for pod in inputs.current]
     return replace(inputs, pods=replace(inputs.pods, current=current))
 
 

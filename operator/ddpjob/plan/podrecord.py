@@ -56,14 +56,14 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         created_at=metadata.get("creationTimestamp"),
         started_at=status.get("startTime"),
         deadline_seconds=spec.get("activeDeadlineSeconds"),
-        without_sandbox=_is_without_sandbox(status),
-        agent_port=_port(annotations.get(names.AGENT_PORT_ANNOTATION, "")),
+        without_sandbox=_condition(status, "PodReadyToStartContainers").get("status") == "False",
+        agent_port=_number(annotations.get(names.AGENT_PORT_ANNOTATION, ""), 5, names.AGENT_PORT),
         token="" if place[1] else _token(spec),
         old_agent=annotations.get(names.OLD_AGENT_ANNOTATION, "")[:MAX_NAME],
         spec_hash=_bounded(annotations.get(names.SPEC_HASH_ANNOTATION, "")),
         root=root_of(annotations.get(names.PROOF_ANNOTATION, ""), place[1]),
         in_place=annotations.get(names.RESTART_ANNOTATION) == "InPlace",
-        node_timeout=_seconds(annotations.get(names.NODE_TIMEOUT_ANNOTATION, "")),
+        node_timeout=_number(annotations.get(names.NODE_TIMEOUT_ANNOTATION, ""), 4, 0),
         uid_print=print_of(metadata["uid"]),
         ended=_ended(status),
         disruption=_disruption(status),
@@ -137,12 +137,8 @@ def _unreachable_since(status: Mapping[str, Any], deadline: str | None) -> str |
     return None
 
 
-def _port(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else names.AGENT_PORT
-
-
-def _seconds(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
+def _number(text: str, digits: int, default: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else default
 
 
 def _ended(status: Mapping[str, Any]) -> bool:
@@ -182,9 +178,10 @@ def _trainer(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, An
     phase = status.get("phase", "Pending")
     if ended := state.get("terminated"):
         code = ended.get("exitCode", 0)
+        # Kubernetes has ended the pod. A sidecar's failure makes it Failed too, without a reason.
+        is_failed = phase == "Failed" and status.get("reason")
         return {
-            # A sidecar's failure makes the pod Failed as well, but without a reason.
-            "result": "succeeded" if code == 0 and not _is_ended(status) else "failed",
+            "result": "succeeded" if code == 0 and not is_failed else "failed",
             "exit_code": code,
             # An eviction or a deadline stands in the pod's reason, and explains more than `Error`.
             "reason": status.get("reason") or ended.get("reason", ""),
@@ -206,16 +203,6 @@ def _trainer(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, An
         "reason": waiting.get("reason", ""),
         "message": waiting.get("message", ""),
     }
-
-
-def _is_ended(status: Mapping[str, Any]) -> bool:
-    """Whether Kubernetes ended the pod, rather than its containers themselves."""
-    return status.get("phase") == "Failed" and bool(status.get("reason"))
-
-
-def _is_without_sandbox(status: Mapping[str, Any]) -> bool:
-    """Whether the kubelet cannot start any container of the pod yet."""
-    return _condition(status, "PodReadyToStartContainers").get("status") == "False"
 
 
 def _init_failure(status: Mapping[str, Any]) -> dict[str, Any]:

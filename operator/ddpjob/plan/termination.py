@@ -255,7 +255,11 @@ def late_failure(
     All that failed have failed secondarily. A rank that does not notice the others' end, although
     their collectives timed out, is in no collective.
     """
-    if len(live) != 1 or not live[0].running or not any(map(is_timeout, failed)):
+    if (
+        len(live) != 1
+        or not live[0].running
+        or not any((found := termination_of(pod)) and found.timed_out for pod in failed)
+    ):
         return None
     late, reported = live[0], failure(first_cause(failed), current_round)
     words = f"the others waited for node rank {late.rank} in vain, which has not failed"
@@ -304,12 +308,6 @@ def secondary_failure(failed: Sequence[PodRecord], current_round: int = 0) -> Fa
     ranks = format_ranks(rank for rank, at in elsewhere.items() if at == place)
     message = _clip(f"{found.message[: MAX_MESSAGE // 2]}; node rank {ranks} in {place}")
     return found.model_copy(update={"message": message})
-
-
-def is_timeout(pod: PodRecord) -> bool:
-    """Whether this pod failed because a collective timed out."""
-    termination = termination_of(pod)
-    return termination is not None and termination.timed_out
 
 
 def failure(pod: PodRecord, current_round: int = 0) -> Failure:

@@ -289,7 +289,7 @@ def _accelerate(job: DDPJob) -> list[str]:
 
 def _environment(job: DDPJob) -> dict[str, str]:
     spec, attempt = job.spec, job.status.attempt
-    master = f"{names.pod_name(job.name, attempt, 0)}.{names.service_name(job.name)}"
+    master = f"{names.pod_name(job.name, attempt, 0)}.{job.name}"
     nproc = spec.processes_per_node
     env = {
         "HOME": names.HOME_DIR,
