@@ -61,21 +61,17 @@ def seconds_left(inputs: Inputs, status: Status) -> float:
 
 def _finished(inputs: Inputs, status: Status, state: api.State, message: str) -> Status:
     """Return `status` with all that both ends have in common."""
+    nodes = count_nodes(status.nodes.desired, inputs.current, inputs.succeeded)
     status = status.model_copy(
         update={
             "state": state,
             "completion_time": timestamp(inputs.now),
-            "nodes": _last_counts(inputs, status.nodes.desired),
+            # Nobody watches a pod that still runs or waits.
+            "nodes": nodes.model_copy(update={"pending": 0, "running": 0}),
             "pods": [],
         }
     )
     return with_condition(status, FINISHED, message, now=inputs.now)
-
-
-def _last_counts(inputs: Inputs, desired: int) -> api.Nodes:
-    """Return the counts that stay for ever. Nobody watches a pod that still runs or waits."""
-    nodes = count_nodes(desired, inputs.current, inputs.succeeded)
-    return nodes.model_copy(update={"pending": 0, "running": 0})
 
 
 def suspend(inputs: Inputs, status: Status) -> Decision:

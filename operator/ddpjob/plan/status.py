@@ -68,6 +68,9 @@ def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: Set[int])
     )
 
 
+_OF_FAILURE = {"rank", "pod", "node", "exit_code", "signal", "exception", "message"}
+
+
 def with_history(
     status: api.Status,
     reason: str,
@@ -88,13 +91,7 @@ def with_history(
         charged=charged,
         first_step=progress.first_step if progress else None,
         step=progress.step if progress else None,
-        rank=found.rank if found else None,
-        pod=found.pod if found else None,
-        node=found.node if found else None,
-        exit_code=found.exit_code if found else None,
-        signal=found.signal if found else None,
-        exception=found.exception if found else None,
-        message=found.message or None if found else None,
+        **(found.model_dump(include=_OF_FAILURE, exclude_defaults=True) if found else {}),
     )
     return status.model_copy(update={"history": [*status.history, ended][-10:]})
 
