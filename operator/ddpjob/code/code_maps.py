@@ -81,12 +81,8 @@ def _join(connection: Connection, job: Body, found: Body) -> bool:
     garbage collector deletes an object only in the version that it has read, so one that was not
     being deleted when the job joined is not deleted for its earlier owners.
     """
-    known = found["metadata"]
-    is_shared = any(
-        owner["apiVersion"].startswith(f"{names.GROUP}/") and owner["kind"] == names.KIND
-        for owner in known.get("ownerReferences", ())
-    )
-    if is_shared:  # so it would go with the last of these jobs
+    if _is_shared(found):
+        known = found["metadata"]
         owners = {"uid": known["uid"], "ownerReferences": [_owner(job)]}
         path = CONFIGMAPS.path(known["namespace"], known["name"])
         try:
@@ -102,6 +98,14 @@ def _owner(job: Body) -> Body:
     head = {"apiVersion": names.API_VERSION, "kind": names.KIND}
     known = job["metadata"]
     return {**head, "name": known["name"], "uid": known["uid"]}
+
+
+def _is_shared(found: Body) -> bool:
+    """Return whether jobs own the ConfigMap, so that it would go with the last of them."""
+    return any(
+        owner["apiVersion"].startswith(f"{names.GROUP}/") and owner["kind"] == names.KIND
+        for owner in found["metadata"].get("ownerReferences", ())
+    )
 
 
 def _absent(position: int, name: str, namespace: str) -> InvalidJob:
