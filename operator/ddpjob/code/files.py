@@ -102,10 +102,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _revision(folder: Path) -> tuple[str | None, bool]:
-    """Return the folder's commit, and whether files that may be sent differ from it.
-
-    Without a commit, it is None and False.
-    """
+    """Return the folder's commit, if any, and whether files that may be sent differ from it."""
     others = [f":(exclude,glob)**/{name}/**" for name in NEVER]
     try:
         commit = _ask(folder, "rev-parse", "--verify", "--quiet", "HEAD").strip()
