@@ -213,23 +213,18 @@ class Desk(Protocol):
 
     def heads(self) -> Iterable[Head]:
         """Return the jobs whose agents are to be asked."""
-        ...
 
     def pods(self, job: JobRecord) -> Iterable[PodRecord]:
         """Return a job's pods."""
-        ...
 
     async def old_token(self, job: JobRecord, pod: PodRecord) -> str:
         """Return the token of a pod that an earlier version has made; "" if it cannot be read."""
-        ...
 
     def take_answer(self, job: JobRecord, report: Report | None, seen: RoundStatus | None) -> None:
         """Take what rank 0's agent has said: of the progress, and of all nodes."""
-        ...
 
     def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
         """Take the ranks of the silent nodes of a job's attempt."""
-        ...
 
 
 def elapsed(moment: float | None) -> float:
