@@ -63,7 +63,7 @@ class Agent:
 @asynccontextmanager
 async def serving() -> AsyncIterator[Agent]:
     agent = Agent()
-    async with listening(round_status=agent.answer) as port:
+    async with listening(group=agent.answer) as port:
         agent.pod = replace(running(0), ip="127.0.0.1", agent_port=port, in_place=True, token=TOKEN)
         yield agent
 
