@@ -7,7 +7,7 @@ Both stand side by side, so that both refuse the same files.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -110,15 +110,6 @@ class Model(BaseModel):
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of a model by their JSON names."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
-
-
-def parts_of(field: FieldInfo) -> Iterator[Any]:
-    """Yield what the annotation of a field is made of: types, and what `Annotated` adds."""
-    annotations = [field.annotation, *field.metadata]
-    while annotations:
-        annotation = annotations.pop(0)
-        yield annotation
-        annotations[:0] = get_args(annotation)
 
 
 def part_at(value: Any, path: str) -> Any:

@@ -173,12 +173,11 @@ def _too_deep(obj: Mapping[str, Any]) -> Iterator[InvalidJob]:
 
 def _read(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Return `obj` as the models read it: without nulls, and with the metadata that they have."""
-    found = {
-        name: part if name == "metadata" else _without_nulls(part) for name, part in obj.items()
-    }
-    if isinstance(metadata := found.get("metadata"), Mapping):
-        found["metadata"] = _without_nulls({name: metadata.get(name) for name in _METADATA_READ})
-    return {name: part for name, part in found.items() if part is not None}
+    metadata = obj.get("metadata")
+    if isinstance(metadata, Mapping):
+        metadata = {name: metadata.get(name) for name in _METADATA_READ}
+    found: dict[str, Any] = _without_nulls({**obj, "metadata": metadata})
+    return found
 
 
 def _without_nulls(value: Any) -> Any:

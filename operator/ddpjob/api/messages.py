@@ -4,12 +4,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ddpjob.api.base import PATTERNS, Broken, Model, below, fields_of, part_at, parts_of
+from ddpjob.api.base import PATTERNS, Broken, Model, below, fields_of, part_at
 from ddpjob.errors import InvalidJob
 
 _RULES = {
@@ -86,9 +86,14 @@ def _fields_at(model: type[Model], place: Sequence[str | int]) -> set[str]:
     for name in place:
         if isinstance(name, str):  # a position in a list changes no model
             fields = [fields_of(each).get(name) for each in models]
-            parts = [part for field in fields if field for part in parts_of(field)]
-            models = [part for part in parts if isinstance(part, type) and issubclass(part, Model)]
+            models = [found for field in fields if field for found in _models_in(field.annotation)]
     return {name for each in models for name in fields_of(each)}
+
+
+def _models_in(annotation: Any) -> list[type[Model]]:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _models_in(part)]
 
 
 def _broken_problem(path: str, broken: Broken, value: Any) -> InvalidJob:

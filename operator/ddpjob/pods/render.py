@@ -357,28 +357,25 @@ def _environment(job: DDPJob) -> dict[str, str]:
 def _volumes(job: DDPJob, agent: Agent) -> tuple[list[Body], list[Body]]:
     """Return the pod's volumes and the trainer container's mounts."""
     spec = job.spec
-    volumes: list[Body] = [
-        {"name": "ddpjob-run", "emptyDir": {}},
-        {"name": "ddpjob-home", "emptyDir": {}},
-    ]
-    mounts: list[Body] = [
-        {"name": "ddpjob-run", "mountPath": names.RUN_DIR},
-        {"name": "ddpjob-home", "mountPath": names.HOME_DIR},
-    ]
+    volumes: list[Body] = []
+    mounts: list[Body] = []
+
+    def add(name: str, source: Body, path: str, **options: bool) -> None:
+        volumes.append({"name": name, **source})
+        mounts.append({"name": name, "mountPath": path, **options})
+
+    add("ddpjob-run", {"emptyDir": {}}, names.RUN_DIR)
+    add("ddpjob-home", {"emptyDir": {}}, names.HOME_DIR)
     if spec.has_agent:
-        name = names.agent_config_name(agent.digest)
-        volumes.append({"name": "ddpjob-agent", "configMap": {"name": name}})
-        mounts.append({"name": "ddpjob-agent", "mountPath": names.AGENT_DIR, "readOnly": True})
+        config_map = {"name": names.agent_config_name(agent.digest)}
+        add("ddpjob-agent", {"configMap": config_map}, names.AGENT_DIR, readOnly=True)
     if spec.shm.enabled:
         limit = {"sizeLimit": spec.shm.size_limit} if spec.shm.size_limit is not None else {}
-        volumes.append({"name": "ddpjob-shm", "emptyDir": {"medium": "Memory", **limit}})
-        mounts.append({"name": "ddpjob-shm", "mountPath": "/dev/shm"})
+        add("ddpjob-shm", {"emptyDir": {"medium": "Memory", **limit}}, "/dev/shm")
     if spec.checkpoint:
-        volumes.append({"name": "ddpjob-checkpoint", **spec.checkpoint.volume.to_json()})
-        mounts.append({"name": "ddpjob-checkpoint", "mountPath": spec.checkpoint.mount_path})
+        add("ddpjob-checkpoint", spec.checkpoint.volume.to_json(), spec.checkpoint.mount_path)
     if spec.data:
-        volumes.append({"name": "ddpjob-data", **spec.data.volume.to_json()})
-        mounts.append({"name": "ddpjob-data", "mountPath": spec.data.mount_path, "readOnly": True})
+        add("ddpjob-data", spec.data.volume.to_json(), spec.data.mount_path, readOnly=True)
     volumes += [volume.to_json() for volume in spec.volumes]
     mounts += [mount.to_json() for mount in spec.volume_mounts]
     if spec.code:
