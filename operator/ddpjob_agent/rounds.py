@@ -203,12 +203,11 @@ class Rounds:
 
     def is_asked_on(self) -> bool:
         """Whether another round is asked for, while this pod waits with its failure."""
-        number = self.round.config.round
-        return self.wait(lambda: self.wanted() > number, lambda: self.is_given_up())
-
-    def is_given_up(self) -> bool:
-        """Whether nobody will ask for another round."""
-        return self.link is None or self.link.order.ends or not self.link.is_heard()
+        link, number = self.link, self.round.config.round
+        return self.wait(
+            lambda: self.wanted() > number,
+            lambda: link is None or link.order.ends or not link.is_heard(),
+        )
 
     def wait_for_others(self, verdict: Verdict | None) -> Verdict | None:
         """Be clean for the round that is wanted until it may begin; the end if it never does."""

@@ -124,8 +124,12 @@ class Listing:
                 # As wide as the widest so far.
                 sizes = [max(pair) for pair in zip(sizes, widths([row]), strict=True)]
                 say(line(row, sizes))
+            elif is_shown and self.output == "json":
+                document(json.dumps(job.body))
+            elif is_shown and self.output == "yaml":
+                document("---\n" + as_text(job.body, "yaml"))
             elif is_shown:
-                self._print_object(job)
+                show_jobs([job], "name", single=True)
 
     @property
     def _is_table(self) -> bool:
@@ -140,14 +144,6 @@ class Listing:
             job = Job(connection, event.object)
             if is_selected(job, None, me) and (not names or job.name in names):
                 yield job, event.type != "DELETED" and is_selected(job, self.state, me)
-
-    def _print_object(self, job: Job) -> None:
-        if self.output == "json":
-            document(json.dumps(job.body))
-        elif self.output == "yaml":
-            document("---\n" + as_text(job.body, "yaml"))
-        else:
-            show_jobs([job], "name", single=True)
 
     def _keep_table(self, client: Client, screen: Screen) -> None:
         """Keep one table on the terminal."""

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from ddpjob.cluster import DDPJOBS, Cluster, Resource, WatchEvent
+from ddpjob.cluster import DDPJOBS, Cluster, Resource
 from ddpjob.errors import ClusterError, Expired, NotFound
 from ddpjob.json_depth import Body
 
@@ -180,18 +180,12 @@ class Informer(Generic[T]):
                 if item is not None and event.type != "DELETED":
                     self._store.put(item)
                 else:
+                    # What leaves the selection is DELETED too, as it was before. A pod that is gone
+                    # had the last of its grace taken first (`BeforeDelete` in k8s.io/apiserver).
+                    is_gone = event.type == "DELETED" and metadata.get(GRACE) == 0
                     version = int(metadata["resourceVersion"])
-                    self._store.remove(metadata["uid"], version, is_gone=_is_gone(event))
+                    self._store.remove(metadata["uid"], version, is_gone=is_gone)
             yield metadata["resourceVersion"]
 
     def _note_event(self) -> None:
         self.last_event_at = asyncio.get_running_loop().time()
-
-
-def _is_gone(event: WatchEvent) -> bool:
-    """Whether an object is known not to exist.
-
-    What leaves the selection is DELETED too, as it was before. A pod that is gone had the last of
-    its grace taken first (`BeforeDelete` in k8s.io/apiserver).
-    """
-    return event.type == "DELETED" and event.object["metadata"].get(GRACE) == 0

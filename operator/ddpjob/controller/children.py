@@ -256,7 +256,9 @@ class Children:
     ) -> None:
         """Make sure that the job's own object, which exists, is as it would be created now."""
         name = body["metadata"]["name"]
-        if resource == SERVICES and not _selects_the_same(existing["spec"], body["spec"]):
+        # The ports of a headless Service do nothing.
+        wanted = {name: value for name, value in body["spec"].items() if name != "ports"}
+        if resource == SERVICES and not wanted.items() <= existing["spec"].items():
             # The operator has no right to delete any Service.
             text = f"Service {name} was edited and does not lead to the job's pods any more"
             raise AlreadyExists(409, "Edited", f"{text}: delete it, and it is made again")
@@ -338,11 +340,6 @@ def _raise_name_taken(
 def _controller(obj: Body) -> Body | None:
     owners: Iterable[Body] = obj["metadata"].get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), None)
-
-
-def _selects_the_same(found: Body, wanted: Body) -> bool:
-    """Whether two headless Services lead to the same pods. Their ports do nothing."""
-    return all(found.get(name) == value for name, value in wanted.items() if name != "ports")
 
 
 def _content(obj: Body) -> Body:

@@ -26,11 +26,6 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 
 
-def new_identity() -> str:
-    """Return the pod's name with a random part, so that each process of a pod has its own."""
-    return f"{socket.gethostname()}_{secrets.token_hex(4)}"
-
-
 def leave(why: str) -> NoReturn:
     """End this process now: no clean-up, in which something could still be written."""
     log.critical("stopping at once: %s", why)
@@ -52,7 +47,9 @@ class Elector:
     ) -> None:
         """`cluster` is a connection of its own: a renewal must not stand in line behind writes."""
         self._cluster, self._namespace, self._name, self._leave = cluster, namespace, name, leave
-        self._election = Election(identity or new_identity(), terms)
+        # The pod's name with a random part, so that each process of a pod has its own.
+        identity = identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+        self._election = Election(identity, terms)
         self.leading = asyncio.Event()
         """Set once this process leads. It never stops leading: it ends."""
 

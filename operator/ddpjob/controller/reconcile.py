@@ -23,7 +23,7 @@ from ddpjob.errors import (
 from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
-from ddpjob.plan.model import Decision, Event, Observed, PodRecord
+from ddpjob.plan.model import Decision, Event, Observed
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.status import with_condition
@@ -224,7 +224,8 @@ class Reconciler:
         """Write counts and progress when they are due; return the seconds until then."""
         after = decision.requeue_after
         pods = self.caches.pods(job)
-        if job.spec.has_agent and any(map(_waits_for_volumes, pods)):
+        # A kubelet may still look for the ConfigMap with the agent.
+        if job.spec.has_agent and any(p.node and p.live and not p.running for p in pods):
             try:
                 await self.children.provide_agent(job)
             except ClusterError as error:
@@ -352,11 +353,6 @@ class Reconciler:
             await record_event(self.cluster, record, Event(INVALID.name, str(error), warning=True))
             raise
         self.caches.put_job(job_record(stored))
-
-
-def _waits_for_volumes(pod: PodRecord) -> bool:
-    """Whether the pod's kubelet may still look for the ConfigMap with the agent."""
-    return bool(pod.node) and not pod.running and pod.live
 
 
 def _checks_edits(job: DDPJob) -> bool:

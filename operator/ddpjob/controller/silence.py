@@ -13,7 +13,7 @@ often than its pods take to start.
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -263,7 +263,8 @@ class Silence:
         """Ask suspects, and others about rank 0, until cancelled."""
         while True:
             own = self._own(head)
-            self._look_at_ends(own, evidence)
+            for pod in filter(heard_nobody, own):  # they have ended for it
+                evidence.ended.setdefault(pod.rank, time.monotonic())
             running = {pod.rank: pod for pod in own if pod.running and pod.ip}
             evidence.hearing.intersection_update(running)  # others say nothing any more
             suspects = evidence.suspects()
@@ -283,12 +284,6 @@ class Silence:
     def _own(self, head: Head) -> list[PodRecord]:
         """The pods of the attempt."""
         return [pod for pod in self._desk.pods(head.job) if pod.attempt == head.pod.attempt]
-
-    def _look_at_ends(self, own: Iterable[PodRecord], evidence: Evidence) -> None:
-        """Take in which nodes have ended because they heard nobody."""
-        for pod in own:
-            if heard_nobody(pod):
-                evidence.ended.setdefault(pod.rank, time.monotonic())
 
     async def _ask(
         self,

@@ -326,13 +326,15 @@ def failure(pod: PodRecord, current_round: int = 0) -> Failure:
             message=_clip(_kubelet_message(pod)),
             time=as_timestamp(pod.finished_at),
         )
+    # An agent that gives a reason that only Kubernetes can know: it would not be counted.
+    is_kubernetes_own = termination.reason in UNCOUNTED - {PREEMPTED, NODE_SILENT}
     return Failure(
         **where,
         round=min(termination.round, current_round),  # no later one has begun
         rank=termination.rank,
         exit_code=termination.exit_code,
         signal=termination.signal,
-        reason=pod.disruption or _own_reason(termination.reason),
+        reason=pod.disruption or ("Error" if is_kubernetes_own else termination.reason),
         exception=termination.exception,
         message=termination.message,
         time=timestamp(termination.time) if termination.time else as_timestamp(pod.finished_at),
@@ -358,11 +360,6 @@ def with_traceback(found: Failure, pod: PodRecord) -> Failure:
     text = message.traceback.strip("\n") if message else ""
     traceback = printable_end(text, MAX_TRACEBACK) or None
     return found.model_copy(update={"traceback": traceback})
-
-
-def _own_reason(reason: str) -> str:
-    """Return the agent's reason, unless only Kubernetes can know it: it would not be counted."""
-    return "Error" if reason in UNCOUNTED - {PREEMPTED, NODE_SILENT} else reason
 
 
 def _kubelet_message(pod: PodRecord) -> str:

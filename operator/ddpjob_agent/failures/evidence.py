@@ -49,11 +49,6 @@ def exit_code_of(record: Mapping[str, Any]) -> int | None:
     return 1 if "type" in record else integer(record.get("code"), 1, 255)
 
 
-def says_why(words: Mapping[str, Any]) -> bool:
-    """Whether somebody exited with words."""
-    return any(words.get(name) for name in ("message", "handled", "stderr"))
-
-
 @dataclass
 class Evidence:
     """All that is known of the processes of a pod which ended badly."""
@@ -93,7 +88,8 @@ class Evidence:
     def judge(self, pid: int | None, worker: Mapping[str, Any], crowd: bool) -> list[Failure]:
         """The failure of one worker; several where it only started those that failed."""
         record, words = self.errors.get(pid) or recorded_by_torch(worker), self.exits.get(pid)
-        if record is not None and not only_tells_of_child(record) or words and says_why(words):
+        says_why = words and (words.get("message") or words.get("handled") or words.get("stderr"))
+        if record is not None and not only_tells_of_child(record) or says_why:
             return [make_failure(worker, record, crowd, self.now, words)]
         found = []
         for other in self.passed_on(pid, worker, words):
