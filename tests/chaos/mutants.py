@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "an index that keeps ghosts",
         "cluster/informer.py",
-        'self._store.remove(metadata["uid"], version, is_gone=_is_gone(event))',
+        'self._store.remove(metadata["uid"], version, is_gone=is_gone)',
         "pass",
         tests=(life("fails-once"),),
     ),
