@@ -137,11 +137,6 @@ def agent_config_name(digest: str) -> str:
     return f"{AGENT_PREFIX}{digest[:12]}"
 
 
-def is_agent_config(name: str) -> bool:
-    """Return whether a ConfigMap of this name has an agent, for whoever waits for one."""
-    return name.startswith(AGENT_PREFIX)
-
-
 def code_config_name(sha256: str, part: int) -> str:
     """Return the name of the ConfigMap with this part of the archive that has this SHA-256."""
     return f"ddpjob-code-{sha256[:12]}" + (f"-{part}" if part else "")

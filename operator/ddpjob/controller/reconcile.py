@@ -106,7 +106,8 @@ class Reconciler:
                 # If the job has changed meanwhile, its pods were listed before the change.
                 confirmed = seen is not None and seen.resource_version == record.resource_version
                 if confirmed:
-                    memory.strays = self._ahead(job)
+                    ahead = (p for p in self.caches.pods(job) if p.attempt > job.status.attempt)
+                    memory.strays = frozenset(pod.uid for pod in ahead)
             elif decision.delete_job:
                 await self.children.delete_job(job)
                 return None
@@ -153,11 +154,6 @@ class Reconciler:
             strays=memory.strays,
             spared=frozenset(uid for uid, until in memory.spared.items() if elapsed(until) < 0),
         )
-
-    def _ahead(self, job: DDPJob) -> frozenset[str]:
-        """Uids of the pods of attempts that the job has not begun."""
-        pods = self.caches.pods(job)
-        return frozenset(pod.uid for pod in pods if pod.attempt > job.status.attempt)
 
     async def _decide(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Decision:
         memory.enter(job.status.attempt, job.status.round)

@@ -122,7 +122,7 @@ class PodRun:
                 try:
                     config_maps[name] = await node.cluster.get(CONFIGMAPS, view.namespace, name)
                 except NotFound:
-                    if not names.is_agent_config(name):
+                    if not name.startswith(names.AGENT_PREFIX):
                         break
                     await view.news(AGENT_SECONDS)
                     if view.ends:
