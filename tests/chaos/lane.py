@@ -23,7 +23,7 @@ from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End
 from tests.localplay import Script
 
-READY_SECONDS = 120.0
+READY_SECONDS = 300.0
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Lane:
     """
 
     site: Site
-    patience: tuple[float, float] = (90.0, 0.05)
+    patience: tuple[float, float] = (300.0, 0.05)
     faults: Faults = field(default_factory=Faults)
     script: Script = runs
 
