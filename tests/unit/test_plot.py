@@ -35,8 +35,6 @@ STEPS = st.integers(0, 2**53)
 VALUES = st.floats() | st.sampled_from([0.0, -0.0, 5e-324, 1.7976931348623157e308, -1e308])
 POINTS = st.dictionaries(STEPS, VALUES, max_size=40).map(lambda found: tuple(sorted(found.items())))
 CURVES = st.builds(Curve, POINTS, st.lists(STEPS, max_size=5).map(tuple))
-# Of a training.
-FALLING = Curve(tuple((step, 2.5 * math.exp(-step / 900) + 0.1) for step in range(0, 4600, 20)))
 
 
 @given(CURVES, st.integers(-3, 200), st.booleans())
@@ -66,16 +64,6 @@ def test_svg_is_whole_fetches_nothing_and_stays_within_its_frame(
         assert all(-0.1 <= number <= max(WIDTH, HEIGHT) + 0.1 for number in numbers)
 
 
-@given(st.lists(VALUES, min_size=1), st.integers(2, 12), st.booleans())
-def test_ticks_are_numbers_within_the_axis(values: list[float], most: int, is_log: bool) -> None:
-    if axis := Axis.of(values, is_log=is_log):
-        ticks = axis.ticks(most)
-        assert 2 <= len(ticks) <= most and ticks == sorted(set(ticks))
-        places = [axis.place(tick) for tick in ticks]
-        assert all(-1e-9 <= place <= 1 + 1e-9 for place in places) and places == sorted(places)
-        assert all(len(words(tick)) <= 9 for tick in ticks)
-
-
 @pytest.mark.parametrize(
     ("low", "high", "is_log", "ticks"),
     [
@@ -92,19 +80,6 @@ def test_an_axis_has_the_ticks_that_a_reader_expects(
 ) -> None:
     axis = Axis.of([low, high], is_log=is_log)
     assert axis and [words(tick) for tick in axis.ticks(5)] == ticks
-
-
-def test_the_line_goes_from_the_first_loss_down_to_the_last() -> None:
-    rows = text(FALLING, 60)[1:-2]
-    dots = [
-        (row, column)
-        for row, line in enumerate(rows)
-        for column, c in enumerate(line)
-        if c > "\u2800"
-    ]
-    columns = {column for _, column in dots}
-    assert (min(dots)[1], max(dots)[1]) == (min(columns), max(columns))
-    assert columns == set(range(min(columns), max(columns) + 1))  # without a gap
 
 
 def test_a_value_that_is_no_number_is_a_gap() -> None:

@@ -41,15 +41,6 @@ def test_an_exception_is_told_by_type_message_and_last_frames(pods: Pods) -> Non
     assert "ValueError: boom" in pod.log  # Python's own report is still printed
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_signal_is_named_and_becomes_the_exit_code(pods: Pods, number: signal.Signals) -> None:
-    pod = start(pods, f"os.kill(os.getpid(), {int(number)})")
-    assert pod.wait() == 128 + number
-    assert (pod.summary["reason"], pod.summary["signal"]) == ("Signal", number.name)
-    assert pod.summary["exit_code"] is None
-    assert pod.summary["peer"] is False
-
-
 def test_an_exception_that_a_replaced_hook_printed_is_found(pods: Pods) -> None:
     pod = start(pods, "sys.excepthook = lambda *a: print('mine')\nraise ValueError('boom')")
     assert pod.wait() == 1
@@ -273,15 +264,6 @@ def test_a_taken_port_costs_the_progress_alone(pods: Pods) -> None:
 
 
 ABSENT = {"MASTER_ADDR": "digits-0-0.digits.invalid.", "DDPJOB_RENDEZVOUS_SECONDS": "1"}
-
-
-def test_a_master_that_never_appears_ends_torchrun(pods: Pods) -> None:
-    path = script(pods, "time.sleep(600)")
-    pod = pods.start("torchrun", "--", path, rank=1, nnodes=2, changes=ABSENT)
-    assert pod.wait() == 77
-    assert pod.summary["reason"] == "Rendezvous"
-    assert "digits-0-0.digits.invalid." in pod.summary["message"]
-    assert "waiting for the name of node rank 0, digits-0-0.digits.invalid." in pod.log
 
 
 def test_a_command_may_do_without_a_master(pods: Pods) -> None:

@@ -24,7 +24,6 @@ from ddpjob_agent.nodes.group import (
     MOST_FAILURES,
     MOST_HELD,
     RUNNING,
-    STATES,
     Group,
     Node,
     Order,
@@ -260,14 +259,6 @@ def nested(depth: int) -> Any:
 def test_what_is_no_news_of_a_node_is_refused(tmp_path: Path, content: Any) -> None:
     with pytest.raises(ValueError):
         read_node(content, config(tmp_path, DDPJOB_NNODES="2"))
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_a_nodes_news_are_read(tmp_path: Path, state: str) -> None:
-    ours = config(tmp_path, DDPJOB_NNODES="2")
-    assert read_node({**GOOD, "state": state, "more": 1}, ours) == (1, Node(0, state))
-    told = {**GOOD, "state": state, "failure": {**TOLD, "more": 1}}
-    assert read_node(told, ours) == (1, Node(0, state, TOLD))
 
 
 @pytest.mark.parametrize("at", [None, "x", True, 10**400, float("nan"), 1e300], ids=repr)

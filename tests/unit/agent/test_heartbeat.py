@@ -163,17 +163,6 @@ def test_rank_0_says_bye_until_all_have_said_it(
 # ---- Another node
 
 
-def test_a_node_sends_back_what_it_has_got(tmp_path: Path, made: Made) -> None:
-    beats, side = member(tmp_path, made)
-    first = side.take()
-    assert (first.node_rank, first.echo, first.bye) == (1, None, False)
-    assert beats.page() == {}
-    side.send(Beat(0, 9.5, first.stamp))
-    second = side.take()  # at once
-    assert (second.echo, second.stamp > first.stamp) == (9.5, True)
-    assert 0 <= beats.page()["unheard_seconds"] < 60
-
-
 def test_a_node_looks_for_the_name_until_somebody_answers_there(
     tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddpjob_agent.nodes import link
-from ddpjob_agent.nodes.group import CLEAN, FAILED, RUNNING, Node, Order
+from ddpjob_agent.nodes.group import CLEAN, RUNNING, Node, Order
 from ddpjob_agent.nodes.link import Link
 from tests.unit.agent.samples import config, until
 
@@ -100,21 +100,11 @@ def test_a_node_tells_who_it_is_and_what_it_does(connect: Connect) -> None:
     assert head.tokens[0] == "/member Bearer t0ken"
 
 
-def test_news_take_back_the_request_that_is_held(
+def test_rank_0_is_there_at_every_moment_while_requests_are_taken_back(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "HOLD_SECONDS", 1000.0)
-    node, head = connect(hold(Order()))
-    node.tell(2, Node(0, RUNNING))
-    until(lambda: len(head.held) == 1)
-    node.tell(2, Node(0, FAILED, {"exit_code": 1, "message": {"message": "\u4e2d"}}))
-    until(lambda: len(head.held) == 2)
-    assert [asked["state"] for asked in head.asked] == [RUNNING, FAILED]
-    assert head.asked[1]["failure"]["message"] == {"message": "\u4e2d"}
-
-
-def test_rank_0_is_there_at_every_moment_while_requests_are_taken_back(connect: Connect) -> None:
     """A node that has failed gives up where it is not: each of its news ends a held request."""
+    monkeypatch.setattr(link, "HOLD_SECONDS", 1000.0)
     node, head = connect(hold(Order()))
     node.tell(2, Node(0, RUNNING))
     until(lambda: head.held)

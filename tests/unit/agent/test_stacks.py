@@ -51,13 +51,6 @@ def test_a_script_that_stands_still_ends_with_its_stack(pods: Pods) -> None:
     assert pod.log.count("in load_batch") >= 2 and "in <lambda>" in pod.log, "every thread's"
 
 
-def test_a_process_that_does_not_answer_is_described(pods: Pods) -> None:
-    code, pod = hang(pods, "report(step=1)\nos.kill(os.getpid(), signal.SIGSTOP)")
-    assert (code, pod.summary["reason"]) == (76, "Hang")
-    assert "is stopped (SIGSTOP)" in pod.summary["message"]
-    assert "does not answer; by /proc:" in pod.log and "state T (stopped)" in pod.log
-
-
 def test_a_process_busy_in_c_answers(pods: Pods) -> None:
     code, pod = hang(pods, "def burn():\n    sum(range(10**12))\nreport(step=1)\nburn()")
     assert code == 76 and "it is in burn (" in pod.summary["message"]
