@@ -132,9 +132,8 @@ def main() -> int:
     """Soak; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--keep-cluster", action="store_true", help="use and leave the kept one")
     options = parser.parse_args()
-    with KindCluster(keep=options.keep_cluster) as cluster:
+    with KindCluster() as cluster:
         cluster.load_image(OPERATOR_IMAGE)
         image = cluster.load_image(FOREIGN_IMAGE)
         install(cluster)

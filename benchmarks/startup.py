@@ -323,9 +323,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each side ({ROUNDS})")
-    parser.add_argument("--keep-cluster", action="store_true", help="use and leave the kept one")
     options = parser.parse_args()
-    with KindCluster(keep=options.keep_cluster) as cluster:
+    with KindCluster() as cluster:
         for image in (OPERATOR_IMAGE, TRAINER_IMAGE):
             cluster.load_image(image)
         install(cluster)

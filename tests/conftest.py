@@ -70,8 +70,6 @@ def crd(api_server: ApiServer) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "keep the kind cluster of the e2e tests, and use it again"
-    parser.addoption("--keep-cluster", action="store_true", help=text)
     text = "write docs/failures.md from what the catalogue of failures saw"
     parser.addoption("--write-failures", action="store_true", help=text)
     text = "how deep to test: quick is `make test`, full is `make test-all` (tests/depths.py)"

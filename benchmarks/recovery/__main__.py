@@ -45,7 +45,6 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=words)
     words = f"times of each other fault ({POD_ROUNDS})"
     parser.add_argument("--pod-rounds", type=int, default=POD_ROUNDS, help=words)
-    parser.add_argument("--keep-cluster", action="store_true", help="use and leave the kept one")
     options = parser.parse_args()
     date = datetime.now(UTC).strftime("%Y-%m-%d")
     seen = examine(count_cores(), count_gpus())
@@ -56,7 +55,7 @@ def main() -> int:
     with ExitStack() as stack:
         cluster = None
         if places - {Place.LOCAL}:
-            cluster = stack.enter_context(KindCluster(keep=options.keep_cluster))
+            cluster = stack.enter_context(KindCluster())
             for image in (OPERATOR_IMAGE, FOREIGN_IMAGE, *([peer.IMAGE] if places & PEERS else [])):
                 cluster.load_image(image)
         for name in options.only:

@@ -18,39 +18,30 @@ import yaml
 from tests.cluster import binaries
 from tests.cluster.images import Images
 from tests.cluster.processes import Guardian
-from tests.cluster.tiers import ROOT, Unavailable, cache_folder
+from tests.cluster.tiers import ROOT, Unavailable
 
 CONFIG = ROOT / "tests" / "e2e" / "kind.yaml"
 PREFIX = "ddpjob-e2e-"
-KEPT = f"{PREFIX}kept"
 USER_ID = 10001  # owner of shared folders: what our pods run as
 CREATE_SECONDS = 600  # s; 45 s on 2 cores, with the node image present
 PULL_SECONDS = 600  # s; 85 s on 2 cores for 2.7 GB of torch
 
 
 class KindCluster:
-    """A running kind cluster. A context manager: entering creates it, leaving deletes it.
+    """A running kind cluster. A context manager: entering creates it, leaving deletes it."""
 
-    With `keep`, one cluster of a fixed name is left running and found again by the next run.
-    """
-
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self) -> None:
         """Raises Unavailable where kind cannot work."""
         check_kind_works()
-        self.name = KEPT if keep else f"{PREFIX}{os.getpid()}"
-        self._keep = keep
+        self.name = f"{PREFIX}{os.getpid()}"
         self._kubectl, self._helm = binaries.kubectl(), binaries.helm()
         self._images = Images(self.name)
 
     def __enter__(self) -> Self:
         _delete_orphans()
-        if self._keep:
-            self.folder = cache_folder() / self.name
-            self.folder.mkdir(parents=True, exist_ok=True)
-        else:
-            self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
-            ending = f'kind delete cluster --name {self.name}; rm -rf "{self.folder}"'
-            self._guardian = Guardian(["sh", "-c", ending])
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        ending = f'kind delete cluster --name {self.name}; rm -rf "{self.folder}"'
+        self._guardian = Guardian(["sh", "-c", ending])
         self.kubeconfig = self.folder / "kubeconfig"
         try:
             self._create()
@@ -63,40 +54,24 @@ class KindCluster:
         self.close()
 
     def close(self) -> None:
-        """Delete the cluster and its folder, unless it is to be kept."""
-        if not self._keep:
-            # Written by the pods' users, so the nodes' root must remove it, not ours.
-            self._shell("rm -rf /shared/*", check=False)
-            self._guardian.close()
+        """Delete the cluster and its folder."""
+        # Written by the pods' users, so the nodes' root must remove it, not ours.
+        self._shell("rm -rf /shared/*", check=False)
+        self._guardian.close()
 
     def _create(self) -> None:
-        if self.name in _clusters():
-            _run(
-                "kind",
-                "export",
-                "kubeconfig",
-                "--name",
-                self.name,
-                "--kubeconfig",
-                str(self.kubeconfig),
-            )
-        else:
-            shared = self.folder / "shared"
-            shared.mkdir(exist_ok=True)
-            config = yaml.safe_load(CONFIG.read_text())
-            for node in config["nodes"]:
-                node["extraMounts"][0]["hostPath"] = str(shared)
-            config["containerdConfigPatches"] = self._images.containerd_patches()
-            path = self.folder / "kind.yaml"
-            path.write_text(yaml.safe_dump(config))
-            image = os.environ.get("KIND_NODE_IMAGE")
-            command = ["kind", "create", "cluster", "--name", self.name, "--config", str(path)]
-            command += [
-                "--kubeconfig",
-                str(self.kubeconfig),
-                *(["--image", image] if image else []),
-            ]
-            _run(*command)
+        shared = self.folder / "shared"
+        shared.mkdir()
+        config = yaml.safe_load(CONFIG.read_text())
+        for node in config["nodes"]:
+            node["extraMounts"][0]["hostPath"] = str(shared)
+        config["containerdConfigPatches"] = self._images.containerd_patches()
+        path = self.folder / "kind.yaml"
+        path.write_text(yaml.safe_dump(config))
+        image = os.environ.get("KIND_NODE_IMAGE")
+        command = ["kind", "create", "cluster", "--name", self.name, "--config", str(path)]
+        command += ["--kubeconfig", str(self.kubeconfig)]
+        _run(*command, *(["--image", image] if image else []))
         # `kind create --wait` would wait for the control plane's node alone.
         self.kubectl(
             "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=300s", timeout_seconds=330

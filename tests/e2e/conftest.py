@@ -17,10 +17,10 @@ TIMEOUT_SECONDS = 900  # s; the first test also creates the cluster and brings 2
 
 
 @pytest.fixture(scope="session")
-def kind_cluster(request: pytest.FixtureRequest) -> Iterator[KindCluster]:
-    """A cluster with two workers. `--keep-cluster` keeps it for the next run."""
+def kind_cluster() -> Iterator[KindCluster]:
+    """A cluster with two workers."""
     with skipping_where_unavailable():
-        cluster = KindCluster(keep=request.config.getoption("--keep-cluster"))
+        cluster = KindCluster()
     with cluster:
         yield cluster
 

@@ -120,9 +120,8 @@ def main() -> int:
     """Upgrade, print what has changed; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.upgrade", description=__doc__)
     parser.add_argument("folder", type=Path, help="sources of the version before")
-    parser.add_argument("--keep-cluster", action="store_true", help="use and leave the kept one")
     options = parser.parse_args()
-    with KindCluster(keep=options.keep_cluster) as cluster:
+    with KindCluster() as cluster:
         for image in (BEFORE, NOW, TRAINER):
             cluster.load_image(image)
         cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
