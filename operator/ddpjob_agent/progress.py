@@ -177,7 +177,7 @@ def read_pages(folder: str) -> list[Counted]:
     """All readable pages. They are read, not mapped: a file may be cut short at any time."""
     pages = []
     for name in names_in(folder, r"steps-[0-9]{1,10}\.page"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             content = read_bytes(os.path.join(folder, name), PAGE.size)
             if len(content) == PAGE.size:
                 magic, step, rank, local_rank, others = PAGE.unpack(content)

@@ -15,11 +15,7 @@ RECORD_BYTES = 4 * 2**20
 
 def read_json(path: str, limit: int) -> Any:
     """The JSON in a regular file of at most `limit` bytes. Raises OSError or ValueError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO must not block us
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("not a regular file")
-        content = file.read(limit + 1)
+    content = read_bytes(path, limit + 1)
     if len(content) > limit:
         raise ValueError(f"larger than {limit} bytes")
     try:
@@ -85,12 +81,12 @@ def read_text(path: str) -> str:
 
 
 def read_bytes(path: str, limit: int) -> bytes:
-    """The first bytes of a regular file; none of another one. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block us
-    try:
-        return os.pread(fd, limit, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    finally:
-        os.close(fd)
+    """The first bytes of a regular file. Raises OSError, or ValueError of another one."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO must not block us
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("not a regular file")
+        return file.read(limit)
 
 
 def compact(content: Any) -> bytes:
