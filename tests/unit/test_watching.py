@@ -27,7 +27,6 @@ def test_only_news_are_told() -> None:
     assert told(seen.listed([body("a", 1), body("b", 2)])) == [("ADDED", "a"), ("ADDED", "b")]
     assert told(seen.changed(WatchEvent("ADDED", body("a", 1)))) == []
     assert told(seen.changed(WatchEvent("MODIFIED", body("a", 3)))) == [("MODIFIED", "a")]
-    assert told(seen.changed(WatchEvent("BOOKMARK", body("", 9)))) == []
     assert told(seen.listed([body("a", 4)])) == [("MODIFIED", "a"), ("DELETED", "b")]
     assert told(seen.changed(WatchEvent("DELETED", body("a", 5)))) == [("DELETED", "a")]
     assert told(seen.changed(WatchEvent("DELETED", body("a", 5)))) == []

@@ -276,7 +276,9 @@ class Connection:
                     path, {**selectors, "resourceVersion": version}, deadline
                 ):
                     version, pause = event.object["metadata"]["resourceVersion"], FIRST_PAUSE
-                    for body in kept([event.object], keep):
+                    # A bookmark has a version, and no object.
+                    found = [] if event.type == "BOOKMARK" else kept([event.object], keep)
+                    for body in found:
                         yield from seen.changed(WatchEvent(event.type, body))
                 if time.monotonic() - began > 1.0:
                     continue

@@ -44,8 +44,6 @@ class Seen:
 
     def changed(self, event: WatchEvent) -> Iterator[WatchEvent]:
         """Yield the event if it is news; before it the deletion of another object of the name."""
-        if event.type == "BOOKMARK":
-            return
         key, meta = _key(event.object), event.object["metadata"]
         version = str(meta.get("uid")), str(meta.get("resourceVersion"))
         known = self._known.get(key)
