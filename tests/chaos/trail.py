@@ -55,7 +55,7 @@ class _RecordingStore(Store):
 class Trailed(Watched):
     """Keeps a `trail` of every change and deed, and does to the operator what `fault` says."""
 
-    patience = (20.0, 0.002)
+    patience = (300.0, 0.002)
 
     def __init__(self, fault: Fault | None = None, **options: Any) -> None:
         super().__init__(**options)
