@@ -8,8 +8,7 @@ import struct
 from typing import Any, Mapping, Sequence  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import say
-from ddpjob_agent.processes import LIBC
-from ddpjob_agent.records import read_text
+from ddpjob_agent.processes import LIBC, stat_words
 
 # Linux' prctl: where the kernel finds a process's words and its environment.
 PR_SET_MM, PR_SET_MM_MAP = 35, 14
@@ -25,18 +24,13 @@ def show_words(command: Sequence[str], env: Mapping[str, str]) -> None:
         say("ps shows the fork server's command for its processes")
 
 
-def process_fields() -> list[int]:
-    """The numbers of /proc/self/stat, each at its place in proc(5)'s list."""
-    words = read_text("/proc/self/stat").rpartition(")")[2].split()
-    return [0, 0, 0, 0, *map(int, words[1:])]
-
-
 def move_words(words: bytes, text: bytes) -> bool:
     """Show the kernel another place for both: `text` begins with `words`.
 
     Linux allows it without any right where it has CONFIG_CHECKPOINT_RESTORE, as distributions do.
     """
-    stat = process_fields()
+    # Each at its place in proc(5)'s list.
+    stat = [0, 0, 0, 0, *map(int, stat_words("self")[1:])]
     if LIBC is None:
         return False
     LIBC.sbrk.restype = ctypes.c_void_p
