@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -374,6 +375,57 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path, world:
         checkpoint.load(run, world, model=model, optimizer=optimizer, config={"batch_size": 128})
 
 
+# A rank of its own reads a checkpoint of the size that it is given; the model is there already.
+LOAD = """
+import sys, torch
+from datetime import timedelta
+from pathlib import Path
+from ddptrain import checkpoint
+from ddptrain.checkpoint import CheckpointFolder
+from ddptrain.dist import process_group
+
+def status(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+with process_group(timeout=timedelta(seconds=60)) as world:
+    net = torch.nn.Linear(int(sys.argv[2]), 1000)
+    optimizer = torch.optim.AdamW(net.parameters())
+    folder = None
+    if world.is_main:
+        folder = CheckpointFolder(Path(sys.argv[1]), "", 0, keep=1)
+        folder.claim()
+    state = {"model": net, "optimizer": optimizer, "config": {"seed": 1}}
+    if not list(Path(sys.argv[1]).glob("step-*")):
+        torch.autograd.backward(net(torch.ones(1, int(sys.argv[2]))).sum())
+        optimizer.step()
+        checkpoint.save(folder, world, step=1, **state)
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+        before = status("VmRSS")
+        assert checkpoint.load(folder, world, **state) == 1
+        print(world.rank, status("VmHWM") - before)
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc has the peak")
+def test_loading_takes_the_memory_of_one_copy_on_each_rank(
+    tmp_path: Path,
+    start: Callable[..., "subprocess.Popen[str]"],
+    start_ranks: Callable[..., "list[subprocess.Popen[str]]"],
+) -> None:
+    size = "20000"  # of 20 million weights, 240 MB with AdamW's moments
+    output, _ = start("-c", LOAD, str(tmp_path), size).communicate(timeout=280)
+    (file,) = tmp_path.glob("step-*")
+    ranks = start_ranks(2, "-c", LOAD, str(tmp_path), size)
+    outputs = [rank.communicate(timeout=280)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    for output in outputs:
+        peak = int(output.split()[-1])
+        assert 0.3 < peak / file.stat().st_size < 1.4, output
+
+
 def test_a_checkpoint_from_another_kind_of_device_draws_new_masks(
     tmp_path: Path, world: World
 ) -> None:
@@ -392,3 +444,12 @@ def test_a_checkpoint_from_another_kind_of_device_draws_new_masks(
     assert drawn != of_step_1
     rng.seed_all(1, 12, 0)  # as where the number of ranks has changed
     assert drawn == float(torch.rand(()))
+
+
+@pytest.mark.deep
+def test_the_others_wait_for_a_slow_disk_longer_than_for_each_other(
+    fork_ranks: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    options = ("--max-steps=1", f"--checkpoint-dir={tmp_path}", "--timeout-seconds=10")
+    (output,) = fork_ranks(2, ("slow_disk", *options))
+    assert "after 1 steps, world size 2" in output

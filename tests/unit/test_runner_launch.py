@@ -217,6 +217,7 @@ def test_volumes_become_folders(tmp_path: Path) -> None:
     [
         ({"secret": {"secretName": "s"}}, {}),
         ({"projected": {}}, {}),
+        ({"emptyDir": {}}, {"subPath": "../../x"}),
         ({"emptyDir": {}}, {"subPathExpr": "$(X)"}),
         ({"emptyDir": {}}, {"name": "other"}),
         ({"emptyDir": {}}, {"mountPath": "/"}),
@@ -226,6 +227,7 @@ def test_a_volume_that_cannot_be_had_is_named(tmp_path: Path, volume: Body, entr
     pod = pod_with([{"name": "v", **volume}], [{"name": "v", "mountPath": "/v", **entry}])
     with pytest.raises(CannotStart, match=r"\[(v|other)\]"):
         mount(pod, PodFolders(tmp_path, pod), {"c": {"data": {"k": "text"}}})
+    assert not (tmp_path.parent / "x").exists()
 
 
 def test_jobs_of_other_namespaces_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -116,7 +116,9 @@ def free_gpus(connection: Connection) -> dict[str, tuple[int, int]]:
     Raises Forbidden without the right to list nodes, and pods in all namespaces.
     """
     nodes = dict(connection.list(NODES, keep=_node).items)
-    total = sum(nodes.values(), Counter[str]())
+    total = Counter[str]()
+    for gpus in nodes.values():
+        total.update(gpus)  # a sum would drop a kind of which none can be had, as of an ill plugin
     if not total:
         return {}
 

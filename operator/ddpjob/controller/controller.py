@@ -161,9 +161,9 @@ class Controller:
                 self.jobs[key] = new
         else:
             self.reconciler.forget(record.uid)
-            self.queue.succeeded(key)  # the next job of the name has failed nothing yet
             if self.jobs.get(key) is old:
                 del self.jobs[key]
+                self.queue.succeeded(key)  # the next job of the name has failed nothing yet
 
     def _job_news(self, record: JobRecord) -> None:
         self.trigger(record.namespace, record.name)

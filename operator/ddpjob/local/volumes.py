@@ -86,6 +86,8 @@ def mount(
             raise CannotStart(f"volumeMounts[{name}]: cannot be mounted here at {path or '/'}")
         folder = (given or {}).get(name) or _folder(name, volumes[name], folders, config_maps)
         target = (folder / (entry.get("subPath") or "")).resolve()
+        if not target.is_relative_to(folder.resolve()):
+            raise CannotStart(f"volumeMounts[{name}].subPath: leaves the volume")
         if not target.exists():
             target.mkdir(parents=True)
         mounted[path] = target
