@@ -18,6 +18,11 @@ def read_json(path: str, limit: int) -> Any:
     content = read_bytes(path, limit + 1)
     if len(content) > limit:
         raise ValueError(f"larger than {limit} bytes")
+    return load(content)
+
+
+def load(content: bytes) -> Any:
+    """The value that is written as JSON. Raises ValueError."""
     try:
         return json.loads(content.decode("utf-8"))
     except RecursionError:

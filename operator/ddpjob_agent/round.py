@@ -205,7 +205,9 @@ class Round:
         saved = [f for f in failures if f.exit_code == SAVED]
         if saved or SAVED in launcher.orphan_codes:
             return judge_failures(saved or [Failure("", stop, exit_code=SAVED)])
-        return self.completed(now) if self.is_done(launch, code, stop) else judge_stop(stop)
+        if self.is_done(launch, code, stop):
+            return completed(now, read_result(self.config))
+        return judge_stop(stop)
 
     def failures(self, launch: Any, code: int, now: float) -> list[Failure]:
         """The failures of the workers; of the launcher where it has none."""
@@ -219,17 +221,13 @@ class Round:
     def judge_end(self, launch: Any, code: int, failures: list[Failure], now: float) -> Verdict:
         """The verdict on a launcher that nobody stopped."""
         if code == 0:
-            return self.completed(now)
+            return completed(now, read_result(self.config))
         if failures:
             workers = self.progress.workers()
             verdict = judge_failures(failures, self.config.nnodes == 1, workers)
         else:
             verdict = judge_torchrun(launch.get("error"), self.config, code, now)
         return judge_memory(verdict, oom_kills() - self.launcher.oom_kills)
-
-    def completed(self, now: float) -> Verdict:
-        """The verdict on a round whose work is done."""
-        return completed(now, read_result(self.config))
 
     def is_done(self, launch: Any, code: int, stop: float) -> bool:
         """Whether the training was complete when SIGTERM came, at `stop`.

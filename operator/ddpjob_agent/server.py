@@ -15,9 +15,9 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
-from ddpjob_agent.nodes.group import Group, Node, Order, read_node, read_order
+from ddpjob_agent.nodes.group import Group, read_node, read_order
 from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
-from ddpjob_agent.records import compact
+from ddpjob_agent.records import compact, load
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -107,7 +107,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             known, _ = read_order(content.get("known"))
         except ValueError:
             return self.send_error(400)
-        self.answer(JSON, compact(hold_member(group, rank, node, known)))
+        group.tell(rank, node)
+        pause = group.hold_node(known)
+        self.answer(JSON, compact({**vars(group.order), "again": pause}))
 
     def content(self, limit: int) -> dict[str, Any] | None:
         """The JSON object that was posted; None where the answer says what is wrong with it."""
@@ -117,8 +119,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return None
         self.request_in.left += int(length)
         try:
-            content = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
+            content = load(self.rfile.read(int(length)))
+        except ValueError:
             content = None
         if isinstance(content, dict):
             return content
@@ -184,13 +186,6 @@ def serve(config: Config, pages: Pages) -> None:
             say(f"no /progress on {address}:{config.agent_port}: {problem}")
         else:
             threading.Thread(target=server.serve_forever, daemon=True, name="http").start()
-
-
-def hold_member(group: Group, rank: int, node: Node, known: Order) -> dict[str, Any]:
-    """Take in what a node tells, and answer once there is another order than it knows."""
-    group.tell(rank, node)
-    pause = group.hold_node(known)
-    return {**group.order.to_json(), "again": pause}
 
 
 def hold_operator(group: Group, query: str) -> dict[str, Any]:

@@ -12,15 +12,7 @@ import pytest
 from ddpjob import __version__, handlers
 from ddpjob.json_depth import Body
 from ddpjob.pods.allowlist import Policy
-from tests.chart.rendering import (
-    CHART,
-    ROOT,
-    Helm,
-    documents,
-    of_kind,
-    only,
-    operator_container,
-)
+from tests.chart.rendering import CHART, ROOT, Helm, documents, of_kind, only, operator_container
 
 NAMESPACED = (
     "--set=watchNamespaces={team-a,team-b}",

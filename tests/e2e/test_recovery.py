@@ -7,13 +7,7 @@ import pytest
 import yaml
 
 from tests.cluster.kind import KindCluster
-from tests.e2e.install import (
-    EXAMPLES,
-    Job,
-    gone,
-    operator_pods,
-    wait_until,
-)
+from tests.e2e.install import EXAMPLES, Job, gone, operator_pods, wait_until
 from tests.e2e.networkpolicy import is_enforced, lets_in
 from tests.e2e.recovery import FAULTS, recover, steady_job
 

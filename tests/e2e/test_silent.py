@@ -7,15 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.kind import KindCluster
-from tests.e2e.install import (
-    SYSTEM,
-    Job,
-    gone,
-    install,
-    rank_processes,
-    uninstall,
-    wait_until,
-)
+from tests.e2e.install import SYSTEM, Job, gone, install, rank_processes, uninstall, wait_until
 from tests.e2e.recovery import SCRIPT, Fault, node_of, recover, steady_job
 from tests.e2e.silence import FAULTS, ON_CONTROL_PLANE, both_ways, cut_off
 

@@ -5,13 +5,7 @@ import re
 import pytest
 
 from tests.cluster.kind import KindCluster
-from tests.e2e.install import (
-    EXAMPLES,
-    Job,
-    gone,
-    signal_rank,
-    wait_until,
-)
+from tests.e2e.install import EXAMPLES, Job, gone, signal_rank, wait_until
 
 ACCURACY = re.compile(r"test accuracy (0\.\d+)")
 

@@ -9,14 +9,7 @@ import pytest
 pytest.importorskip("accelerate")
 
 from tests.trainer.conftest import Start, master_port
-from tests.trainer.training import (
-    EPOCH_STEPS,
-    Trained,
-    assert_same_training,
-    drift,
-    run_of,
-    saved,
-)
+from tests.trainer.training import EPOCH_STEPS, Trained, assert_same_training, drift, run_of, saved
 
 pytestmark = pytest.mark.deep(turn=0)  # together, as they share what is dear
 

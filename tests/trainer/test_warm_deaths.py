@@ -5,13 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.agentpod import Pod, Pods, python_path
-from tests.trainer.warm_pods import (
-    EVIDENCE,
-    assert_cold,
-    assert_warm,
-    fork_servers,
-    script,
-)
+from tests.trainer.warm_pods import EVIDENCE, assert_cold, assert_warm, fork_servers, script
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.deep

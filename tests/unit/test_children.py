@@ -11,14 +11,7 @@ import pytest
 
 from ddpjob import names
 from ddpjob.api import DDPJob
-from ddpjob.cluster import (
-    CONFIGMAPS,
-    DDPJOBS,
-    NETWORK_POLICIES,
-    PODS,
-    SERVICES,
-    Resource,
-)
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Resource
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.controller.memory import job_record
 from ddpjob.errors import Refused

@@ -27,11 +27,7 @@ from ddpjob.plan.budget import judge
 from ddpjob.plan.decide import decide
 from ddpjob.plan.failure import MAX_SEARCHED
 from ddpjob.plan.podrecord import pod_record
-from ddpjob.plan.termination import (
-    ProgressPage,
-    loads,
-    read_termination,
-)
+from ddpjob.plan.termination import ProgressPage, loads, read_termination
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
 from tests.builders import IDENTITY, NOW, failed, job, job_object, running, see

@@ -1,9 +1,7 @@
 """Kubernetes Events about a job."""
 
 from ddpjob.api import DDPJob
-from ddpjob.cluster import (
-    EVENTS,
-)
+from ddpjob.cluster import EVENTS
 from ddpjob.controller.events import record_event
 from ddpjob.plan.model import Event
 from tests.builders import with_status

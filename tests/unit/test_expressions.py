@@ -9,11 +9,7 @@ from ddpjob.api import DDPJob, FailurePolicy, broken_expressions, validate, with
 from ddpjob.api.expressions import MAX_PROGRAM, compile_all
 from ddpjob.errors import InvalidJob
 from ddpjob.plan.budget import judge
-from tests.builders import (
-    failure,
-    failure_policy,
-    job_object,
-)
+from tests.builders import failure, failure_policy, job_object
 
 # 256 characters each at most, as the schema has it, and all pass the API server's CEL.
 HOSTILE = {

@@ -13,15 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddpjob import (
-    DDPJobError,
-    InvalidJob,
-    JobFailed,
-    JobTimeout,
-    Refused,
-    Run,
-    launch,
-)
+from ddpjob import DDPJobError, InvalidJob, JobFailed, JobTimeout, Refused, Run, launch
 from tests.cells import Notebook
 
 pytestmark = pytest.mark.timeout(180)

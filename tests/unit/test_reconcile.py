@@ -8,13 +8,7 @@ from typing import Any
 import orjson
 
 from ddpjob.api import DDPJob
-from ddpjob.cluster import (
-    DDPJOBS,
-    EVENTS,
-    PODS,
-    Listing,
-    Resource,
-)
+from ddpjob.cluster import DDPJOBS, EVENTS, PODS, Listing, Resource
 from ddpjob.controller.controller import Controller, load_agent
 from ddpjob.controller.memory import Memory, job_record
 from ddpjob.errors import Refused

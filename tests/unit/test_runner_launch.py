@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob.json_depth import Body
-from ddpjob.local.launch import (
-    CannotStart,
-    Launch,
-    Place,
-    expand,
-    launch,
-    path_rewriter,
-)
+from ddpjob.local.launch import CannotStart, Launch, Place, expand, launch, path_rewriter
 from ddpjob.local.volumes import PodFolders, mount
 
 META: Body = {

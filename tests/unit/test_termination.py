@@ -25,16 +25,7 @@ from ddpjob.plan.termination import (
 )
 from ddpjob_agent.failures.failures import Failure
 from ddpjob_agent.failures.verdict import Verdict, termination_message
-from tests.builders import (
-    NOW,
-    decide,
-    failed,
-    running,
-    see,
-    started,
-    succeeded,
-    summary,
-)
+from tests.builders import NOW, decide, failed, running, see, started, succeeded, summary
 
 
 def test_a_failure_is_told_in_the_agents_words() -> None:

@@ -45,7 +45,6 @@ VERBS = {
     "doctor": "Check login, API, operator, rights and free GPUs, and say what to do about "
     "each gap.",
     "crd": "Print the CustomResourceDefinition of DDPJob.",
-    "completion": "Print the completion script of a shell.",
     "version": "Print the versions of this program and, if the cluster answers, of the "
     "operator there.",
 }

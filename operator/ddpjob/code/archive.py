@@ -13,12 +13,7 @@ from pathlib import Path
 from ddpjob.code.files import IGNORE_FILE, SHOWN, Selection, invalid, select
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
-from ddpjob.names import (
-    ARCHIVE_KEY,
-    CODE_LABEL,
-    MAX_ARCHIVE_PARTS,
-    code_config_name,
-)
+from ddpjob.names import ARCHIVE_KEY, CODE_LABEL, MAX_ARCHIVE_PARTS, code_config_name
 from ddpjob_agent.code import ARCHIVE_BYTES, MOST_MEMBERS, CodeError, members
 
 # The API server counts the bytes of a ConfigMap's values, before Base64.

@@ -4,7 +4,7 @@ import asyncio
 
 from ddpjob.controller.agenthttp import AgentHttp, session
 from ddpjob.controller.groups import Groups, knows_all
-from ddpjob.controller.memory import Desk, Head, Order
+from ddpjob.controller.memory import Desk, Head
 from ddpjob.controller.silence import Silence
 from ddpjob.plan.model import PodRecord, Report
 from ddpjob.plan.termination import ProgressPage
@@ -20,7 +20,7 @@ class Agents:
     def __init__(self, settings: Settings, desk: Desk) -> None:
         self._settings, self._desk = settings, desk
         self._silence = Silence(desk)
-        self._groups = Groups(settings, desk, self._silence)
+        self.groups = Groups(settings, desk, self._silence)
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._running = 0
 
@@ -32,15 +32,11 @@ class Agents:
         settings = self._settings
         return max(settings.progress_write, self._running / settings.progress_writes_per_second)
 
-    def tell(self, pod_uid: str, order: Order) -> None:
-        """Have rank 0's agent, which runs in this pod, given an order if it is another one."""
-        self._groups.tell(pod_uid, order)
-
     async def run(self) -> None:
         """Ask until cancelled."""
         local = self._settings.loopback_agents
         async with session(ANSWER_SECONDS, local=local) as http, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._groups.run(http))
+            tasks.create_task(self.groups.run(http))
             tasks.create_task(self._silence.run(http))
             while True:
                 heads = [
@@ -48,7 +44,7 @@ class Agents:
                     for head in self._desk.heads()
                     if head.pod.running and not knows_all(head.pod)
                 ]
-                self._running = len(self._groups) + len(heads)
+                self._running = len(self.groups) + len(heads)
                 await asyncio.gather(*(self._ask(http, head) for head in heads))
                 await asyncio.sleep(self._settings.progress_poll)
 

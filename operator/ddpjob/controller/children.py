@@ -15,15 +15,7 @@ from typing import Any
 
 from ddpjob import names
 from ddpjob.api import DDPJob, broken_expressions
-from ddpjob.cluster import (
-    CONFIGMAPS,
-    DDPJOBS,
-    NETWORK_POLICIES,
-    PODS,
-    SERVICES,
-    Cluster,
-    Resource,
-)
+from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Resource
 from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside

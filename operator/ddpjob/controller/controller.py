@@ -160,7 +160,7 @@ class Controller:
             if known.uid == new.uid or known.resource_version < new.resource_version:
                 self.jobs[key] = new
         else:
-            self.reconciler.forget(record.uid)
+            self.reconciler.memories.pop(record.uid, None)
             if self.jobs.get(key) is old:
                 del self.jobs[key]
                 self.queue.succeeded(key)  # the next job of the name has failed nothing yet

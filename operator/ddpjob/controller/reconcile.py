@@ -12,14 +12,7 @@ from ddpjob.controller.children import AGENT_SECONDS, Children
 from ddpjob.controller.events import is_pruned, is_transition, record_event
 from ddpjob.controller.memory import Caches, JobRecord, Memory, Order, Rendered, elapsed, job_record
 from ddpjob.controller.recovery import recover
-from ddpjob.errors import (
-    AlreadyExists,
-    ClusterError,
-    InvalidJob,
-    NotFound,
-    Refused,
-    Unavailable,
-)
+from ddpjob.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Refused, Unavailable
 from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
@@ -129,10 +122,6 @@ class Reconciler:
         memory = self.memories.get(record.uid) if record else None
         return memory.requeue_at - time.monotonic() if memory else math.inf
 
-    def forget(self, uid: str) -> None:
-        """Forget a job that has been deleted."""
-        self.memories.pop(uid, None)
-
     def _observe(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Observed:
         place = job.metadata.generation, job.status.attempt
         ready = memory.prepared == place
@@ -165,7 +154,7 @@ class Reconciler:
         memory.head = decision.head
         # The round that is stored, whatever may follow: an order rests on a status.
         memory.order = Order(job.status.round, decision.end_round)
-        self.agents.tell(memory.head, memory.order)
+        self.agents.groups.tell(memory.head, memory.order)
         after = math.inf if decision.requeue_after is None else decision.requeue_after
         memory.requeue_at = time.monotonic() + after
         return decision
@@ -185,15 +174,19 @@ class Reconciler:
 
         Returns None if the job is gone. Raises InvalidJob.
         """
+        body = await self._read_again(job)
+        return None if body is None else await aside(True, DDPJob.parse, body)
+
+    async def _read_again(self, job: DDPJob) -> Body | None:
+        """Put the job into the cache, if only to find it invalid; return it, None if it is gone."""
         try:
             body = await self.cluster.get(DDPJOBS, job.namespace, job.name)
         except NotFound:
             self.caches.remove_job(job.uid)
             return None
-        # In a thread, since its size is unknown, and this is seldom. It is cached before it is
-        # parsed, so that an invalid job is cached too.
+        # In a thread, since its size is unknown, and this is seldom.
         self.caches.put_job(await aside(True, job_record, body))
-        return await aside(True, DDPJob.parse, body)
+        return body
 
     async def _refresh(self, job: DDPJob) -> None:
         """Put the job's pods, then the job, into the caches as the API server has them now.
@@ -209,12 +202,7 @@ class Reconciler:
         for record in listing.items:
             if record.owner_uid == job.uid:  # others only wear its label
                 self.caches.put_pod(record)
-        try:
-            self.caches.put_job(
-                job_record(await self.cluster.get(DDPJOBS, job.namespace, job.name))
-            )
-        except NotFound:
-            self.caches.remove_job(job.uid)
+        await self._read_again(job)
 
     async def _settle(self, job: DDPJob, decision: Decision, memory: Memory) -> float | None:
         """Write counts and progress when they are due; return the seconds until then."""

@@ -137,13 +137,7 @@ class PodRun:
             defaults=volumes.defaults(pod, node.loopback),
             share=volumes.share(pod, node.shares),
         )
-        made = launch(
-            pod,
-            place,
-            inherited=node.environment,
-            python=node.python,
-            cwd=node.cwd,
-        )
+        made = launch(pod, place, inherited=node.environment, python=node.python, cwd=node.cwd)
         if not shutil.which(made.argv[0], path=made.env["PATH"]):
             raise CannotStart(f"{made.argv[0]}: no such program on this machine")
         return made

@@ -5,14 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddpjob import names
-from ddpjob.plan.model import (
-    IN_TURN,
-    MAX_TEXT,
-    MAX_UID,
-    OVERDUE_SECONDS,
-    UNREMARKABLE,
-    PodRecord,
-)
+from ddpjob.plan.model import IN_TURN, MAX_TEXT, MAX_UID, OVERDUE_SECONDS, UNREMARKABLE, PodRecord
 from ddpjob.plan.own import print_of, root_of
 from ddpjob.plan.reasons import (
     CONTAINER_CREATING,

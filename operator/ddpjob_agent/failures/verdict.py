@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -33,7 +32,7 @@ from ddpjob_agent.failures.failures import (
     who_left,
 )
 from ddpjob_agent.processes import memory_limit
-from ddpjob_agent.records import integer
+from ddpjob_agent.records import compact, integer
 
 # The kubelet keeps no more of a termination message.
 TERMINATION_BYTES = 4096
@@ -77,7 +76,7 @@ def judge_failures(
     if alone:
         first.grade = PRIMARY
     if left is not None:
-        return peer_ended(left)
+        return Verdict("PeerEnded", USER_ERROR, left)
     if first.exit_code == SAVED:
         first.message = f"saved and stopped (exit code {SAVED})"
         return Verdict("Preempted", SAVED, first)
@@ -86,11 +85,6 @@ def judge_failures(
     if not first.launched:
         return Verdict("LaunchFailed", USER_ERROR, first)
     return Verdict("Exception" if first.exception else "ExitCode", USER_ERROR, first)
-
-
-def peer_ended(left: Failure) -> Verdict:
-    """The verdict on ranks that lost one, or wait for one, that has ended well."""
-    return Verdict("PeerEnded", USER_ERROR, left)
 
 
 def signal_number(name: str) -> int:
@@ -188,8 +182,7 @@ def termination_message(verdict: Verdict, page: Mapping[str, Any]) -> bytes:
         "traceback": first.traceback.strip(),
     }
     while True:
-        encoded = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
-        content = encoded.encode("utf-8", "replace")
+        content = compact(message)
         if len(content) <= TERMINATION_BYTES:
             return content
         if message["traceback"]:

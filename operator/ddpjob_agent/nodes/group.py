@@ -66,10 +66,6 @@ class Order:
     ends: bool = False
     """A node whose ranks have failed is to end its pod, for there will be no further round."""
 
-    def to_json(self) -> dict[str, Any]:
-        """As a node reads it."""
-        return {"round": self.round, "begun": self.begun, "ends": self.ends}
-
 
 class Group:
     """All nodes of the attempt. Its methods are called from any thread."""

@@ -7,7 +7,6 @@ most of the node timeout ends its ranks, before the operator may start them else
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.records import compact, integer, number
+from ddpjob_agent.records import compact, integer, load, number
 
 # Parts of the node timeout. The operator decides after all of it; until then the ranks are to be
 # dead whose lease has ended.
@@ -80,8 +79,8 @@ def read_beat(content: bytes, token: str, config: Config) -> Beat | None:
     if len(content) > DATAGRAM_BYTES:
         return None
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
+        found = load(content)
+    except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("token"), str):
         return None

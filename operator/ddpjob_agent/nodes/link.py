@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import socket
 import threading
 import time
-from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Any, Callable  # noqa: UP035 - Python 3.8
+from http.client import HTTPConnection, HTTPException
+from typing import Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
 from ddpjob_agent.nodes.group import HOLD_SECONDS, RUNNING, Node, Order, read_order
-from ddpjob_agent.records import compact
+from ddpjob_agent.records import compact, load
 
 # After a request that failed, the next one waits so long.
 AGAIN_SECONDS = 0.2
@@ -79,7 +78,7 @@ class Link(threading.Thread):
             "round": node.round,
             "state": node.state,
             "failure": node.failure,
-            "known": self.order.to_json(),
+            "known": vars(self.order),
         }
         address = self.host, self.config.agent_port
         with contextlib.closing(HTTPConnection(*address, timeout=GONE_SECONDS)) as asks:
@@ -94,7 +93,10 @@ class Link(threading.Thread):
                 connection.settimeout(HOLD_SECONDS + GONE_SECONDS)
                 token = {"Authorization": f"Bearer {self.token}"}
                 asks.request("POST", "/member", compact(body), token)
-                return read_order(read_answer(asks.getresponse()))
+                answer = asks.getresponse()
+                if answer.status != 200:
+                    raise ValueError("no answer")
+                return read_order(load(answer.read(4096)))
             except ConnectionError:  # taken back, or lost
                 raise
             except (ValueError, HTTPException, socket.timeout):  # noqa: UP041 - Python 3.8
@@ -105,13 +107,3 @@ class Link(threading.Thread):
                     self.connection = None
                     if is_there:
                         self.heard_at = time.monotonic()
-
-
-def read_answer(answer: HTTPResponse) -> Any:
-    """The JSON of an answer of at most 4 KiB. Raises OSError, HTTPException or ValueError."""
-    if answer.status != 200:
-        raise ValueError("no answer")
-    try:
-        return json.loads(answer.read(4096))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None

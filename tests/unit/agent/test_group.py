@@ -393,7 +393,7 @@ def test_who_waits_for_an_order_is_no_guest(
     monkeypatch.setattr(server, "MOST_GUESTS", 1)
     monkeypatch.setattr(server, "GUEST_SECONDS", 0.0)
     agent = Agent(tmp_path)
-    known = agent.group.order.to_json()
+    known = vars(agent.group.order)
     body = json.dumps({**GOOD, "state": RUNNING, "failure": None, "known": known}).encode()
     with ThreadPoolExecutor() as threads:
         held = threads.submit(agent.allowed, "POST", "/member", body)
@@ -460,7 +460,7 @@ def test_what_is_no_news_gets_an_answer_and_changes_nothing(
 def test_a_node_tells_and_the_operator_reads_it(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     status, body = agent.allowed("POST", "/member", MEMBER.ljust(16 * 1024))
-    assert (status, json.loads(body)) == (200, {**Order().to_json(), "again": 0.0})
+    assert (status, json.loads(body)) == (200, {**vars(Order()), "again": 0.0})
     agent.group.tell(0, Node(0, RUNNING))
     status, body = agent.allowed("GET", "/group?round=0&after=0&hold=20&ends=0")
     page = json.loads(body)

@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.hooks import ddpjob_counts
-from ddpjob_agent.progress import (
-    Progress,
-    counted_step,
-    metrics_text,
-    read_pages,
-)
+from ddpjob_agent.progress import Progress, counted_step, metrics_text, read_pages
 from tests.unit.agent.samples import config
 
 
