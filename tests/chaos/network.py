@@ -41,14 +41,14 @@ def node_of(pod: Body) -> str:
 
 def place(pod: Body, rank: int) -> str:
     """The node that a scheduler chooses: each rank's own one, or a spare one."""
-    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    banned = banned_in(required.get("nodeSelectorTerms") or [{}])
+    banned = banned_to(pod)
     return next(name for name in (f"node-{rank}", f"spare-{rank}") if name not in banned)
 
 
-def banned_in(terms: list[Body]) -> set[str]:
-    """The nodes that no term allows."""
+def banned_to(pod: Body) -> set[str]:
+    """The nodes that no term of the pod's node affinity allows."""
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     kept_off = [
         {
             name
@@ -56,7 +56,7 @@ def banned_in(terms: list[Body]) -> set[str]:
             if (field["key"], field["operator"]) == ("metadata.name", "NotIn")
             for name in field["values"]
         }
-        for term in terms
+        for term in required.get("nodeSelectorTerms") or [{}]
     ]
     return set.intersection(*kept_off)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from ddpjob import names
 from ddpjob.json_depth import Body
 from ddpjob.times import unix_seconds
-from tests.chaos.network import banned_in, node_of
+from tests.chaos.network import banned_to, node_of
 from tests.chaos.rounds import Deed, charged_of, place_of
 
 SILENT = "NodeSilent"
@@ -77,10 +77,8 @@ class Silences:
 
     def created(self, pod: Body, status: Body) -> None:
         """Take in that the operator has made a pod of a job with this status."""
-        affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
-        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-        banned = banned_in(required.get("nodeSelectorTerms") or [{}])
-        if missing := _silent_nodes(status, pod["metadata"]["creationTimestamp"]) - banned:
+        silent = _silent_nodes(status, pod["metadata"]["creationTimestamp"])
+        if missing := silent - banned_to(pod):
             words = f"{pod['metadata']['name']} does not keep off {', '.join(sorted(missing))}"
             self._breach("S4", words)
 

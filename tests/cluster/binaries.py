@@ -147,24 +147,29 @@ def build(module: Module) -> dict[str, Path]:
 
 def module_folder(module: Module, required: str) -> Path:
     """Where the sources are of what a module requires. Raises Unavailable without Go."""
-    go = shutil.which("go")
-    if go is None:
-        raise Unavailable("Go not found", remedy="install Go")
-    command = [go, "mod", "download", "-json", required]
-    said = subprocess.run(
-        command,
+    said = _go(module, ["mod", "download", "-json", required], "install Go, and go online")
+    return Path(json.loads(said)["Dir"])
+
+
+def _go(module: Module, words: list[str], remedy: str) -> str:
+    """What Go prints in the module's folder. Raises Unavailable."""
+    if shutil.which("go") is None:
+        raise Unavailable("Go not found", remedy=remedy)
+    ended = subprocess.run(
+        ["go", *words],
         cwd=module.source(),
+        env={**os.environ, "CGO_ENABLED": "0"},
         capture_output=True,
         text=True,
         timeout=BUILD_SECONDS,
     )
-    if said.returncode != 0:
-        raise Unavailable(f"{' '.join(command)}: {said.stderr.strip()}", remedy="go online")
-    return Path(json.loads(said.stdout)["Dir"])
+    if ended.returncode != 0:
+        tail = " / ".join(ended.stderr.strip().splitlines()[-3:])
+        raise Unavailable(f"`go {words[0]}` in {module.folder} failed: {tail}", remedy=remedy)
+    return ended.stdout
 
 
 def _build(module: Module, folder: Path) -> None:
-    go = shutil.which("go")
     needed = re.search(r"^go (\d+\.\d+)", (module.source() / "go.mod").read_text(), re.MULTILINE)
     assert needed, f"{module.folder}/go.mod names no Go release"
     remedy = f"install Go >= {needed[1]}" + (
@@ -172,8 +177,6 @@ def _build(module: Module, folder: Path) -> None:
         if module.folder == "helm"
         else ", or set KUBEBUILDER_ASSETS to a folder with " + ", ".join(CONTROL_PLANE)
     )
-    if go is None:
-        raise Unavailable("Go not found", remedy=remedy)
     print(
         f"building {', '.join(module.programs)} (once; up to 5 minutes)",
         file=sys.stderr,
@@ -184,22 +187,9 @@ def _build(module: Module, folder: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     first, *others = module.programs
-    command = [go, "build", "-trimpath", "-buildvcs=false", "-mod=readonly"]
-    command += ["-ldflags", module.linker_flags(), "-o", str(unfinished / first), module.package]
-    environment = {**os.environ, "CGO_ENABLED": "0"}
-    built = subprocess.run(
-        command,
-        cwd=module.source(),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_SECONDS,
-    )
-    if built.returncode != 0:
-        tail = " / ".join(built.stderr.strip().splitlines()[-3:])
-        raise Unavailable(
-            f"`go build` of tests/cluster/{module.folder} failed: {tail}", remedy=remedy
-        )
+    words = ["build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags"]
+    words += [module.linker_flags(), "-o", str(unfinished / first), module.package]
+    _go(module, words, remedy)
     for name in others:
         (unfinished / name).symlink_to(first)
     unfinished.rename(folder)

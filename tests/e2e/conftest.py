@@ -1,13 +1,14 @@
 """The cluster of the e2e tests, and a namespace of its own for each."""
 
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import pytest
 
 from tests.cluster.kind import KindCluster
 from tests.cluster.tiers import skipping_where_unavailable, tier_of
-from tests.e2e.install import install, uninstall
+from tests.e2e.install import Job, install, uninstall
 
 OPERATOR_IMAGE = "ddpjob/operator:0.1.0"
 TRAINER_IMAGE = "ddpjob/trainer:0.1.0"
@@ -68,6 +69,18 @@ def namespace(kind_cluster: KindCluster) -> Iterator[str]:
     kind_cluster.create_namespace(name)
     yield name
     kind_cluster.delete_namespace(name)
+
+
+@pytest.fixture
+def train(kind_cluster: KindCluster, namespace: str, foreign_image: str) -> Callable[..., Job]:
+    """Creates a job that makes so many steps, in an image with nothing of ours."""
+
+    def create(name: str, steps: int, **more: Any) -> Job:
+        args = ["/train.py", "--steps", str(steps)]
+        spec = {"image": foreign_image, "nnodes": 2, "args": args, **more}
+        return Job.from_spec(kind_cluster, namespace, name, **spec)
+
+    return create
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,7 @@
 """A job outlives whatever befalls it, and counts what it must."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,17 +73,9 @@ def test_a_suspended_training_goes_on_where_it_was(
 
 
 def test_a_deadline_keeps_the_logs_and_the_job_goes_when_its_time_is_over(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
+    kind_cluster: KindCluster, namespace: str, train: Callable[..., Job]
 ) -> None:
-    job = Job.from_spec(
-        kind_cluster,
-        namespace,
-        "late",
-        image=foreign_image,
-        nnodes=2,
-        args=["/train.py", "--steps", "100000"],
-        activeDeadlineSeconds=25,
-    )
+    job = train("late", 100_000, activeDeadlineSeconds=25)
     status = job.in_state("Failed", 120)
     reasons = {c["type"]: c["reason"] for c in status["conditions"]}
     assert reasons["Failed"] == "DeadlineExceeded" and "failure" not in status
@@ -96,20 +89,12 @@ def test_a_deadline_keeps_the_logs_and_the_job_goes_when_its_time_is_over(
 
 
 def test_a_sidecar_ends_with_the_trainer_and_the_pod_stays(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
+    train: Callable[..., Job], foreign_image: str
 ) -> None:
     sleep = ["python3", "-c", "import time; time.sleep(3600)"]
     sidecar = {"name": "side", "image": foreign_image, "command": sleep}
-    job = Job.from_spec(
-        kind_cluster,
-        namespace,
-        "beside",
-        image=foreign_image,
-        nnodes=1,
-        args=["/train.py", "--steps", "3"],
-        terminationGracePeriodSeconds=1,
-        template={"spec": {"containers": [sidecar]}},
-    )
+    template = {"spec": {"containers": [sidecar]}}
+    job = train("beside", 3, nnodes=1, terminationGracePeriodSeconds=1, template=template)
     job.in_state("Succeeded", 120)
     wait_until(lambda: job.pods()["beside-0-0"]["status"]["phase"] == "Failed", 90, "end")
     assert job.pods()["beside-0-0"]["status"]["reason"] == "DeadlineExceeded"
@@ -128,17 +113,10 @@ PORTS = (29499, 29500)
 
 
 def test_strangers_do_not_reach_the_ranks(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
+    kind_cluster: KindCluster, namespace: str, foreign_image: str, train: Callable[..., Job]
 ) -> None:
     """Where the network enforces policies, by trying; else by what the policy means."""
-    job = Job.from_spec(
-        kind_cluster,
-        namespace,
-        "guarded",
-        image=foreign_image,
-        nnodes=2,
-        args=["/train.py", "--steps", "100000"],
-    )
+    job = train("guarded", 100_000)
     wait_until(lambda: job.columns()["STEP"], 300, "STEP, so the operator gets through")
     first, second = (job.pods()[f"guarded-0-{rank}"] for rank in (0, 1))
     ours = kind_cluster.get("networkpolicies", "-n", namespace)["items"]

@@ -1,6 +1,7 @@
 """The main job on real nodes, from the files that people apply."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -94,16 +95,9 @@ def test_a_killed_rank_costs_one_restart_and_no_progress(
 
 
 def test_a_foreign_image_shows_its_steps_without_a_line_of_code(
-    kind_cluster: KindCluster, namespace: str, foreign_image: str
+    train: Callable[..., Job],
 ) -> None:
-    job = Job.from_spec(
-        kind_cluster,
-        namespace,
-        "foreign",
-        image=foreign_image,
-        nnodes=2,
-        args=["/train.py", "--steps", "300"],
-    )
+    job = train("foreign", 300)
     first = wait_until(lambda: job.columns()["STEP"], 300, "STEP")
     wait_until(lambda: int(job.columns()["STEP"]) > int(first), 60, "later STEP")
     assert job.columns()["LOSS"] == ""

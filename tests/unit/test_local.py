@@ -12,7 +12,6 @@ from ddpjob.cluster import CONFIGMAPS, DDPJOBS, PODS, Cluster, Resource, WatchEv
 from ddpjob.errors import Conflict, Expired, InvalidJob, NotFound, Refused
 from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
-from ddpjob.local.store import BOOKMARK_EVERY
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
@@ -203,15 +202,6 @@ async def test_a_watch_from_before_the_history_is_expired() -> None:
     assert [e.object["metadata"]["name"] for e in events] == ["b", "c"]
     with pytest.raises(Expired):
         await take(cluster.watch(PODS, namespace=None, resource_version="0"), 1)
-
-
-async def test_bookmarks_keep_a_quiet_watch_within_the_history() -> None:
-    cluster = local(history=BOOKMARK_EVERY + 1)
-    for number in range(BOOKMARK_EVERY):
-        await cluster.create(CONFIGMAPS, "default", {"metadata": {"name": f"c{number}"}})
-    (event,) = await take(cluster.watch(PODS, namespace=None, resource_version="0"), 1)
-    assert event.type == "BOOKMARK"
-    assert event.object["metadata"]["resourceVersion"] == str(BOOKMARK_EVERY)
 
 
 async def test_a_bookmark_breaks_a_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:

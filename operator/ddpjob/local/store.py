@@ -15,8 +15,7 @@ from ddpjob.cluster import Resource, WatchEvent
 from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
 
-# A watch gets a bookmark after so many revisions without an event, or after so many seconds.
-BOOKMARK_EVERY = 500
+# A watch gets a bookmark after so many seconds without an event.
 BOOKMARK_SECONDS = 60.0
 
 Selector = Callable[[Mapping[str, str]], bool]
@@ -142,20 +141,17 @@ class Store:
         self, resource: Resource, namespace: str | None, selector: Selector, revision: int
     ) -> AsyncIterator[WatchEvent]:
         """Yield events after `revision`, until `end_watches`. Raises Expired (410)."""
-        stream, sent = self._streams, revision
+        stream = self._streams
         while stream == self._streams:
             changed = self._changed
             while revision < self.revision:
                 revision += 1
                 event = self._change(revision).seen_by(resource, namespace, selector)
                 if event:
-                    sent = revision
                     yield event
-            if revision - sent < BOOKMARK_EVERY and await _happens(changed):
-                continue
-            sent = revision
-            meta = {"resourceVersion": str(revision)}
-            yield WatchEvent("BOOKMARK", {"kind": resource.kind, "metadata": meta})
+            if not await _happens(changed):
+                meta = {"resourceVersion": str(revision)}
+                yield WatchEvent("BOOKMARK", {"kind": resource.kind, "metadata": meta})
 
     def end_watches(self) -> None:
         """End every open watch; the watchers are free to come back."""

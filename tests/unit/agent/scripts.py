@@ -43,15 +43,18 @@ def step(times=1):
 
 def fake_optimizers(pods: Pods) -> str:
     """A folder for PYTHONPATH with a module that keeps its hooks as torch's optimizers do."""
-    folder = pods.root / "site" / "torch" / "optim"
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        for package in (folder, folder.parent):
-            (package / "__init__.py").touch()
-        (folder / "optimizer.py").write_text(
-            "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
-        )
-    return str(folder.parents[1])
+    text = "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
+    return fake_torch(pods.root / "site", "optim/optimizer", text)
+
+
+def fake_torch(root: Path, module: str, text: str) -> str:
+    """A folder for PYTHONPATH with a module of torch's, such as `distributed/run`, and no other."""
+    path = root / "torch" / f"{module}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for package in (path.parent, path.parents[1]):
+        (package / "__init__.py").touch()
+    path.write_text(text)
+    return str(root)
 
 
 def interpreter(version: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.agentpod import Pods
-from tests.unit.agent.scripts import fake_optimizers, interpreter, kept, script, start
+from tests.unit.agent.scripts import fake_optimizers, fake_torch, interpreter, kept, script, start
 
 GLOO = (
     "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] "
@@ -173,18 +173,9 @@ def test_a_python_that_passes_its_childs_code_on_is_seen_through(pods: Pods) -> 
 # ---- Launchers
 
 
-def fake_launcher(pods: Pods, text: str) -> str:
-    """A folder for PYTHONPATH with a module of the name of torch's launcher."""
-    folder = pods.root / "launcher" / "torch" / "distributed"
-    folder.mkdir(parents=True)
-    for package in (folder, folder.parent):
-        (package / "__init__.py").touch()
-    (folder / "run.py").write_text(textwrap.dedent(text))
-    return str(folder.parents[1])
-
-
 def test_a_launcher_without_torch_is_no_failure_of_the_script(pods: Pods) -> None:
-    path = fake_launcher(pods, "raise ModuleNotFoundError('No module named torch', name='torch')")
+    text = "raise ModuleNotFoundError('No module named torch', name='torch')"
+    path = fake_torch(pods.root / "launcher", "distributed/run", text)
     (pods.root / "torchrun").write_text("import torch.distributed.run")
     command = ["command", "--", sys.executable, str(pods.root / "torchrun"), "train.py"]
     pod = pods.start(*command, changes={"PYTHONPATH": path})

@@ -14,6 +14,7 @@ import pytest
 import ddpjob_agent
 from ddpjob_agent.warm import launch
 from ddpjob_agent.warm.launch import wait_for_store, wait_until_open
+from tests.unit.agent.scripts import fake_torch
 
 HOST = "127.0.0.1"
 
@@ -93,17 +94,13 @@ def main(arguments):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux'")
 def test_a_full_disk_fails_no_training_that_is_done(tmp_path: Path) -> None:
-    package = tmp_path / "torch" / "distributed"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.py").touch()
-    (package / "run.py").write_text(TORCHRUN)
+    torch = fake_torch(tmp_path, "distributed/run", TORCHRUN)
     call = "import sys; from ddpjob_agent.warm import launch; launch.launch_torchrun(sys.argv[1:])"
     sources = Path(ddpjob_agent.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", call, __file__],
         env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(sources)])}
+        | {"PYTHONPATH": os.pathsep.join([torch, str(sources)])}
         | {"DDPJOB_LAUNCHER": "1", "DDPJOB_RUN_DIR": str(tmp_path), "DDPJOB_SUCCESS_POLICY": ""},
         capture_output=True,
         text=True,
