@@ -19,6 +19,15 @@ from ddpjob.times import timestamp
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 STARTED = "2027-01-15T07:55:00Z"  # 300 s before NOW
 UID = "11111111-2222-3333-4444-555555555555"
+JOB_YAML = """\
+apiVersion: ddpjob.dev/v1alpha1
+kind: DDPJob
+metadata:
+  name: digits
+spec:
+  image: ddpjob/trainer:0.1.0
+  args: [train.py]
+"""
 
 
 def job_object(name: str = "digits", **spec: Any) -> dict[str, Any]:

@@ -76,12 +76,8 @@ BY_NAME = {
     "onMessagePattern": ("CUDA", "a|b", "(?i)nccl", "[", "(?=a)", "\\d{1,3}"),
 }
 TIMES = (
-    *(
-        "2026-01-31T12:00:00Z",
-        "2026-13-45T00:00:00Z",
-        "0001-01-01T00:00:00Z",
-        "9999-12-31T23:59:59Z",
-    ),
+    *("2026-01-31T12:00:00Z", "2026-13-45T00:00:00Z"),
+    *("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
     *("0001-01-01T00:00:00+14:00", "2026-01-31T12:00:00+99:99", "2026-01-31t12:00:00x5z"),
     *("0-9999999", "0-4999", "3-1", "nan", "-inf", "1e999", "1e+20", "abc"),
 )
@@ -90,19 +86,10 @@ _SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" 
 
 
 @cache
-def spec_schema() -> Body:
-    """The schema of `spec` in the CRD that is installed."""
+def schemas() -> Body:
+    """The schemas of `spec` and of `status` in the CRD that is installed."""
     crd = yaml.safe_load((ROOT / "charts/ddpjob/files/crd.yaml").read_text())
-    root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return dict(root["properties"]["spec"])
-
-
-@cache
-def status_schema() -> Body:
-    """The same of `status`."""
-    crd = yaml.safe_load((ROOT / "charts/ddpjob/files/crd.yaml").read_text())
-    root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return dict(root["properties"]["status"])
+    return dict(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"])
 
 
 @cache
@@ -134,7 +121,7 @@ class Fuzz:
         self.is_status = False
 
     def job(self, name: str) -> Body:
-        spec: Body = self.value(spec_schema(), "spec", 0)
+        spec: Body = self.value(schemas()["spec"], "spec", 0)
         if not self.chance(0.05):
             spec["args"] = ["train.py", *spec.get("args", [])]
         body: Body = {
@@ -149,7 +136,7 @@ class Fuzz:
 
     def status(self) -> Body:
         self.is_status, self.density = True, self.random.choice((0.3, 0.6, 0.9))
-        status: Body = self.value(status_schema(), "status", 0)
+        status: Body = self.value(schemas()["status"], "status", 0)
         for _ in range(self.random.choice((0, 1, 1, 2, 5, 20))):
             self.spoil(status)
         return status
@@ -192,9 +179,8 @@ class Fuzz:
         wanted = set(schema.get("required", ()))
         rules = schema.get("x-kubernetes-validations", ())
         if any(rule["rule"].startswith("[has(") for rule in rules) and not self.chance(self.oddity):
-            wanted.add(
-                self.random.choice([part for part in parts if part not in ("name", "prefix")])
-            )
+            choices = [part for part in parts if part not in ("name", "prefix")]
+            wanted.add(self.random.choice(choices))
         else:
             density = self.density / (1 + depth / 3)
             wanted |= {part for part in parts if self.chance(density)}
@@ -235,14 +221,8 @@ class Fuzz:
         if self.chance(0.9):
             spec = {**pod_schemas()["io.k8s.api.core.v1.PodSpec"], "required": []}
             # Nearly always refused, and for a known reason.
-            dull = (
-                "ephemeralContainers",
-                "hostname",
-                "subdomain",
-                "nodeName",
-                "priority",
-                "overhead",
-            )
+            dull = ["ephemeralContainers", "hostname", "subdomain", "nodeName", "priority"]
+            dull += ["overhead"]
             spec["properties"] = {
                 part: schema
                 for part, schema in spec["properties"].items()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.cluster.tiers import ROOT
 from tests.waiting import wait_for
@@ -44,18 +44,23 @@ def environment(kubeconfig: Path | None = None, **more: str) -> dict[str, str]:
     }
 
 
-def ddpjob(
+def ddpjob(*arguments: str, env: Mapping[str, str], **options: Any) -> Ended:
+    """Run the command, as `python` does."""
+    return python("-m", "ddpjob", *arguments, env=env, **options)
+
+
+def python(
     *arguments: str,
-    env: Mapping[str, str],
+    env: Mapping[str, str] | None = None,
     stdin: str | None = None,
     cwd: Path | None = None,
     seconds: float = SECONDS,
     merged: bool = False,
 ) -> Ended:
-    """Run the command with its output in pipes, or, with `merged`, in one pipe, as it comes."""
+    """Run this Python with its output in pipes, or, with `merged`, in one pipe, as it comes."""
     ended = subprocess.run(
-        [*COMMAND, *arguments],
-        env=dict(env),
+        [sys.executable, *arguments],
+        env=env,
         cwd=cwd,
         input=stdin,
         stdout=subprocess.PIPE,

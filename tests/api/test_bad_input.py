@@ -10,18 +10,9 @@ import pytest
 from ddpjob.documents import documents
 from tests.bad_input import definition
 from tests.bad_input.cases import Case, cases
+from tests.builders import JOB_YAML
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
-
-JOB = """\
-apiVersion: ddpjob.dev/v1alpha1
-kind: DDPJob
-metadata:
-  name: digits
-spec:
-  image: ddpjob/trainer:0.1.0
-  args: [train.py]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +66,7 @@ async def test_a_scalar_means_offline_what_it_means_to_the_api_server(
     differences = []
     for scalar in SCALARS.split():
         value = scalar.replace("@", " ")
-        text = f"{JOB}  template:\n    spec:\n      scalar: {value}\n"
+        text = f"{JOB_YAML}  template:\n    spec:\n      scalar: {value}\n"
         answer = await client.request("POST", path, text.encode(), content_type="application/yaml")
         file = tmp_path / "job.yaml"
         file.write_text(text)

@@ -164,27 +164,12 @@ def test_wait_ends_with_the_result_of_all(cluster: Cluster, env: Mapping[str, st
         running.until("0/2 nodes  Unschedulable 12m")
         cluster.status("one", state="Succeeded")
         running.until("one Succeeded")
+        cluster.delete("one")  # as `ttlSecondsAfterFinished` has it
+        cluster.status("two", state="Restarting")
+        running.until("two  Restarting")
         cluster.status("two", state="Failed")
         ended = running.end()
     assert ended.code == 1 and ended.out == "one Succeeded\ntwo Failed\n"
-
-
-def test_wait_does_not_mind_that_a_job_goes_which_was_waited_for(
-    cluster: Cluster, env: Mapping[str, str]
-) -> None:
-    """As `ttlSecondsAfterFinished` has it."""
-    cluster.running("one")
-    cluster.running("two")
-    with Running("wait", "one", "two", env=env) as running:
-        running.until("two  Running")
-        cluster.status("one", state="Succeeded")
-        running.until("one Succeeded")
-        cluster.delete("one")
-        cluster.status("two", state="Restarting")
-        running.until("two  Restarting")
-        cluster.status("two", state="Succeeded")
-        ended = running.end()
-    assert (ended.code, ended.out) == (0, "one Succeeded\ntwo Succeeded\n")
 
 
 def test_wait_for_a_step_and_for_any(cluster: Cluster, env: Mapping[str, str]) -> None:

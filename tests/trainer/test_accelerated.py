@@ -25,20 +25,17 @@ Torchrun = Callable[..., str]
 def forked(
     fork_ranks: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Trained]:
-    """What two ranks do in a row; the folders of `stopped` and `whole` are used more than once."""
+    """What two ranks do in a row; two folders are used more than once."""
     folder = tmp_path_factory.mktemp("forked")
     runs = {
         "in one": (ACCELERATED, *SAME, str(folder / "in one")),
         "parts": (ACCELERATED, "--accumulation=3", *SAME, str(folder / "parts")),
+        "whole": run_of(ACCELERATED, 70, folder / "whole"),
         "stopped": run_of(ACCELERATED, 30, folder / "stopped"),
-        "resumed": run_of(ACCELERATED, 40, folder / "stopped"),
-        "whole": run_of(ACCELERATED, 40, folder / "whole"),
-        "epochs": run_of(ACCELERATED, 70, folder / "epochs"),
-        "epochs, first": run_of(ACCELERATED, 30, folder / "epochs in parts"),
-        "epochs, to an epoch's end": run_of(ACCELERATED, 46, folder / "epochs in parts"),
-        "epochs, last": run_of(ACCELERATED, 70, folder / "epochs in parts"),
-        "by native": run_of(NATIVE, 50, folder / "whole"),
-        "back again": run_of(ACCELERATED, 60, folder / "whole"),
+        "to an epoch's end": run_of(ACCELERATED, 46, folder / "stopped"),
+        "on through the next": run_of(ACCELERATED, 70, folder / "stopped"),
+        "by native": run_of(NATIVE, 80, folder / "whole"),
+        "back again": run_of(ACCELERATED, 90, folder / "whole"),
     }
     outputs = fork_ranks(2, *runs.values(), **CPU)
     return {name: (folder / name, output) for name, output in zip(runs, outputs, strict=True)}
@@ -49,20 +46,14 @@ def test_parts_do_not_change_the_result(forked: dict[str, Trained]) -> None:
 
 
 def test_it_resumes_bit_by_bit(forked: dict[str, Trained]) -> None:
-    assert "step-00000030-attempt-0.pt" in forked["resumed"][1]
+    """In mid-epoch, then at an epoch's end: the next ones have orders of their own."""
+    assert "step-00000030-attempt-0.pt" in forked["to an epoch's end"][1]
     stopped, whole = forked["stopped"][0], forked["whole"][0]
-    assert_same_training(saved(stopped, 40), saved(whole, 40))
-
-
-def test_later_epochs_of_a_resumed_run_have_their_own_order(forked: dict[str, Trained]) -> None:
-    """Resumed in mid-epoch, then at an epoch's end, and on through the next ones."""
-    assert_same_training(
-        saved(forked["epochs"][0].parent / "epochs in parts", 70), saved(forked["epochs"][0], 70)
-    )
+    assert_same_training(saved(stopped, 70), saved(whole, 70))
 
 
 def test_each_level_goes_on_from_the_others_checkpoint(forked: dict[str, Trained]) -> None:
-    for name, start, end in (("by native", 40, 50), ("back again", 50, 60)):
+    for name, start, end in (("by native", 70, 80), ("back again", 80, 90)):
         output = forked[name][1]
         assert f"step-000000{start}-attempt-0.pt" in output and f"after {end} steps" in output
 

@@ -100,8 +100,6 @@ def look() -> None:
     see("thread name", [threading.main_thread().name, threading.main_thread().daemon])
     see("thread id", threading.main_thread().native_id == os.getpid() == threading.get_native_id())
     see("locale", [locale.setlocale(locale.LC_ALL, None), locale.getpreferredencoding(False)])
-    see("encodings", [sys.getfilesystemencoding(), sys.getdefaultencoding()])
-    see("last", [vars(builtins).get("_", "none"), sys.is_finalizing(), hasattr(sys, "ps1")])
 
 
 def look_at_torch() -> None:
@@ -119,18 +117,12 @@ def look_at_torch() -> None:
     see("filters", [entry for entry in filters if "SymPyDeprecation" not in entry])  # by dynamo
     see("showwarning", warnings.showwarning.__module__)
     see("root", [str(logging.root.handlers), logging.root.level, logging.lastResort is not None])
-    see("levels", [logging.root.manager.disable, logging.getLevelName(5), logging.raiseExceptions])
-    see(
-        "torch logger", [str(logging.getLogger("torch").handlers), logging.getLogger("torch").level]
-    )
+    torchs = logging.getLogger("torch")
+    see("torch logger", [str(torchs.handlers), torchs.level])
     see("faulthandler", faulthandler.is_enabled())
     see("start method", multiprocessing.get_start_method(allow_none=True))
-    see("start methods", multiprocessing.get_all_start_methods())
     process = multiprocessing.current_process()
-    see(
-        "process",
-        [process.name, type(process).__name__, process.daemon, process.pid == os.getpid()],
-    )
+    see("process", [process.name, type(process).__name__, process.pid == os.getpid()])
     see("parent process", multiprocessing.parent_process())
     see("children", multiprocessing.active_children())
     see("temporary", tempfile.gettempdir())
@@ -140,13 +132,9 @@ def look_at_torch() -> None:
     see("threads", [torch.get_num_threads(), torch.get_num_interop_threads()])
     see("default", [str(torch.get_default_dtype()), str(torch.get_default_device())])
     see("grad", [torch.is_grad_enabled(), torch.is_inference_mode_enabled()])
-    see("anomaly", torch.is_anomaly_enabled())
     see("deterministic", torch.are_deterministic_algorithms_enabled())
     see("cuda", [torch.cuda.is_available(), torch.cuda.device_count()])
     see("distributed", [torch.distributed.is_available(), torch.distributed.is_initialized()])
-    see("elastic", torch.distributed.is_torchelastic_launched())
-    see("matmul", torch.get_float32_matmul_precision())
-    see("printed", repr(torch.tensor([1.0, 2.5])))
     see("threads after", len(os.listdir("/proc/self/task")))
 
 

@@ -1,8 +1,6 @@
 """The zip that the pods of a namespace mount: always the same, and true to the sources."""
 
 import io
-import subprocess
-import sys
 import zipfile
 from base64 import b64encode
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import ddpjob_agent
 from ddpjob.controller.controller import load_agent
 from ddpjob.pods.agent_zip import pack
+from tests.terminal import python
 
 PACKAGE = Path(ddpjob_agent.__file__).parent
 
@@ -43,11 +42,5 @@ def test_a_traceback_names_the_line_of_the_source(tmp_path: Path) -> None:
         "warm/launch.py": "# why\n\ndef launch_torchrun(words: list) -> int:\n    return 1 / 0\n",
     }
     program.write_bytes(pack(sources))
-    ended = subprocess.run(
-        [sys.executable, str(program), "launch", "cold"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
     place = f'File "{program}/ddpjob_agent/warm/launch.py", line 4, in launch_torchrun\n'
-    assert place in ended.stderr
+    assert place in python(str(program), "launch", "cold").err

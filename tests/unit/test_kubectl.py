@@ -1,11 +1,8 @@
 """Completions for kubectl: one a line, then the directive."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.terminal import environment
+from tests.terminal import environment, python
 
 PROGRAM = "from ddpjob.cli.completion import complete; complete()"
 
@@ -20,13 +17,7 @@ PROGRAM = "from ddpjob.cli.completion import complete; complete()"
     ],
 )
 def test_the_last_word_is_completed(words: list[str], lines: list[str]) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    printed = ended.stdout.splitlines()
-    assert printed[-1] == ":0" and ended.stderr == ""
+    ended = python("-c", PROGRAM, *words, env=environment())
+    printed = ended.out.splitlines()
+    assert printed[-1] == ":0" and ended.err == ""
     assert [line for line in printed[:-1] if line] == lines  # kubectl leaves empty lines out

@@ -18,6 +18,7 @@ import pytest
 from ddpjob.cli.live import LineDisplay
 from ddpjob.client.snapshot import Snapshot
 from ddpjob.cluster.logs import LineMaker, LogLine, local_pod
+from tests.terminal import ddpjob
 
 pytestmark = pytest.mark.timeout(180)
 # Rank 0 says so when both ranks have set their traps.
@@ -390,18 +391,11 @@ def test_a_script_runs_in_its_folder_with_the_options_of_submit(tmp_path: Path) 
         "print(hello(), sys.argv[1:], os.environ['LR'], os.environ['WORLD_SIZE'])\n"
     )
     for words in (["run", "train.py"], ["submit", "--local", "train.py"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ddpjob", *words, "--env", "LR=3", "--nproc-per-node", "1"]
-            + ["--", "--epochs", "2"],
-            env=environment(),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "[node 0] hello ['--epochs', '2'] 3 1" in done.stdout
-        first = done.stdout.splitlines()[0]
+        options = ("--env", "LR=3", "--nproc-per-node", "1", "--", "--epochs", "2")
+        done = ddpjob(*words, *options, env=environment(), cwd=tmp_path)
+        assert done.code == 0, done
+        assert "[node 0] hello ['--epochs', '2'] 3 1" in done.out
+        first = done.out.splitlines()[0]
         assert "train/logs; code in ." in first and "image" not in first
     assert (tmp_path / ".ddpjob" / "train" / "logs").is_dir()
 

@@ -2,8 +2,6 @@
 
 import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from ddpjob.code.notebook_source import module_source
 from ddpjob.errors import InvalidJob
 from tests.cells import Notebook
+from tests.terminal import python
 
 
 def source(*cells: str, name: str = "train") -> str:
@@ -25,11 +24,9 @@ def result(text: str, folder: Path, call: str = "train()") -> Any:
     """What the call returns, as JSON, in a process that has the module and nothing else."""
     (folder / "ddpjob_notebook.py").write_text(text)
     code = f"from ddpjob_notebook import *; import json; print(json.dumps({call}))"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, f"{ended.stderr}\n{text}"
-    return json.loads(ended.stdout)
+    ended = python("-c", code, cwd=folder)
+    assert ended.code == 0, f"{ended.err}\n{text}"
+    return json.loads(ended.out)
 
 
 def test_a_function_takes_along_all_that_it_uses(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from ddpjob.client.aio import AsyncClient, AsyncJob
 from ddpjob.client.client import Client
 from ddpjob.client.job import Job
 from tests.cluster.tiers import ROOT
+from tests.terminal import python
 
 PROGRAM = """
 import asyncio
@@ -87,18 +86,13 @@ asyncio.run(main())
 @pytest.mark.deep
 def test_a_program_of_somebody_else_is_checked_by_strict_types(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    ended = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "program.py"],
-        env={"MYPYPATH": str(ROOT / "operator"), "PATH": "/usr/bin:/bin"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    ours = [line for line in ended.stdout.splitlines() if line.startswith("program.py")]
-    assert ours == [] and "program.py" not in ended.stderr, ended.stdout
+    env = {"MYPYPATH": str(ROOT / "operator"), "PATH": "/usr/bin:/bin"}
+    words = ("-m", "mypy", "--strict", "--config-file", "", "program.py")
+    ended = python(*words, env=env, cwd=tmp_path)
+    ours = [line for line in ended.out.splitlines() if line.startswith("program.py")]
+    assert ours == [] and "program.py" not in ended.err, ended
     # What is wrong elsewhere, such as a library without types, is not for this test.
-    assert re.search(r"\b1 source file\b", ended.stdout), ended.stdout + ended.stderr
+    assert re.search(r"\b1 source file\b", ended.out), ended
     assert (ROOT / "operator/ddpjob/py.typed").is_file()
 
 
@@ -114,14 +108,8 @@ def test_importing_the_names_imports_no_large_library(
     code = (
         f"from ddpjob import {names}; import sys; print([m for m in {large} if m in sys.modules])"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(ROOT / "operator")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ended.stdout == "[]\n"
+    ended = python("-c", code, env={"PYTHONPATH": str(ROOT / "operator")})
+    assert ended.out == "[]\n", ended
 
 
 def test_an_example_of_the_page_uses_no_name_that_it_does_not_make() -> None:
@@ -129,13 +117,8 @@ def test_an_example_of_the_page_uses_no_name_that_it_does_not_make() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 3
     for block in blocks:
-        ended = subprocess.run(
-            [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"],
-            input=block,
-            capture_output=True,
-            text=True,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+        ended = python("-m", "ruff", "check", "--isolated", "--select", "F821", "-", stdin=block)
+        assert ended.code == 0, ended
 
 
 # What displays and commands use; a notebook's cell that follows a job needs its thread.

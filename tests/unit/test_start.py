@@ -1,14 +1,12 @@
 """The start of the command line, by what it imports: time depends on the machine."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ddpjob.cli import VERBS, load
-from tests.terminal import environment
+from tests.terminal import environment, python
 
 # Each takes longer to import than all of `ddpjob --help`, or is of no use to a cluster command.
 HEAVY = {
@@ -40,14 +38,8 @@ finally:
 
 def imported(commands: str = "", *arguments: str, **environ: str) -> set[str]:
     """The modules that commands in a row, each with these arguments, have imported at the end."""
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, commands, *arguments],
-        env={**environment(), **environ},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    return set(json.loads(ended.stderr.splitlines()[-1]))
+    ended = python("-c", PROGRAM, commands, *arguments, env={**environment(), **environ})
+    return set(json.loads(ended.err.splitlines()[-1]))
 
 
 TAB = {"_DDPJOB_COMPLETE": "complete_bash", "COMP_CWORD": "1", "COMP_WORDS": "ddpjob d"}

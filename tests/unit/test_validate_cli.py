@@ -13,19 +13,10 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from ddpjob.cli import app
+from tests.builders import JOB_YAML
 from tests.cluster.tiers import ROOT
 from tests.terminal import ddpjob, environment
 from tests.unit.agent.archives import HOSTILE, packed
-
-GOOD = """\
-apiVersion: ddpjob.dev/v1alpha1
-kind: DDPJob
-metadata:
-  name: digits
-spec:
-  image: ddpjob/trainer:0.1.0
-  args: [train.py]
-"""
 
 
 def validate(*files: Path | str, stdin: str = "") -> Result:
@@ -35,7 +26,7 @@ def validate(*files: Path | str, stdin: str = "") -> Result:
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
     path = tmp_path / "good.yaml"
-    path.write_text(GOOD)
+    path.write_text(JOB_YAML)
     return path
 
 
@@ -53,7 +44,7 @@ def test_the_examples_are_ok(example: Path) -> None:
 
 def test_one_broken_file_of_two_is_named_and_fails_the_command(good: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
-    broken.write_text(GOOD + "  nnodes: 0\n")
+    broken.write_text(JOB_YAML + "  nnodes: 0\n")
     ended = validate(broken, good)
     assert ended.exit_code == 2
     assert ended.stdout == f"{good}: ok\n"
@@ -63,7 +54,7 @@ def test_one_broken_file_of_two_is_named_and_fails_the_command(good: Path, tmp_p
 def with_code(good: Path, sha256: str, *parts: bytes) -> Result:
     """Validate a job with this code against an archive of these parts."""
     code = f"  code: {{configMaps: [a], sha256: {sha256!r}}}\n"
-    good.write_text(GOOD + (code if sha256 else ""))
+    good.write_text(JOB_YAML + (code if sha256 else ""))
     files = []
     for number, part in enumerate(parts):
         files += ["--code", str(good.with_name(f"part-{number}"))]
@@ -106,7 +97,7 @@ def test_the_items_of_a_list_are_judged_one_by_one(tmp_path: Path) -> None:
 
 
 def test_every_broken_field_is_reported_not_only_the_first() -> None:
-    text = GOOD.replace("name: digits", "name: Digits" + "x" * 60)
+    text = JOB_YAML.replace("name: digits", "name: Digits" + "x" * 60)
     text += "  env:\n  - {name: A, value: a, valueFrom: {}}\n"
     text += "  failurePolicy: {maxRestarts: -1}\n"
     lines = validate("-", stdin=text).stderr.splitlines()
@@ -119,7 +110,7 @@ def test_every_broken_field_is_reported_not_only_the_first() -> None:
 
 
 def test_a_message_never_shows_what_an_object_holds() -> None:
-    text = GOOD + "  env:\n  - {name: TOKEN, value: hunter2, valueFrom: {}}\n"
+    text = JOB_YAML + "  env:\n  - {name: TOKEN, value: hunter2, valueFrom: {}}\n"
     text += "  volumes: {password: hunter2}\n  command: {password: hunter2}\n"
     ended = validate("-", stdin=text)
     assert ended.exit_code == 2
@@ -152,7 +143,7 @@ def test_what_the_output_has_no_character_for_is_escaped() -> None:
 
 def test_the_allow_list_is_the_charts_unless_one_is_given(tmp_path: Path) -> None:
     job = tmp_path / "host.yaml"
-    job.write_text(GOOD + "  template:\n    spec:\n      hostNetwork: true\n")
+    job.write_text(JOB_YAML + "  template:\n    spec:\n      hostNetwork: true\n")
     ended = validate(job)
     assert ended.exit_code == 2 and "(policy.hostNetwork)" in ended.stderr
     policy = tmp_path / "policy.json"
@@ -167,7 +158,7 @@ def test_the_allow_list_is_the_charts_unless_one_is_given(tmp_path: Path) -> Non
 
 def test_files_are_named_with_f_too(good: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text(GOOD)
+    other.write_text(JOB_YAML)
     assert validate("-f", good).stdout == f"{good}: ok\n"
     assert validate(good, "-f", other).stdout == f"{good}: ok\n{other}: ok\n"
     ended = validate()
@@ -178,7 +169,9 @@ def test_the_problems_as_json(good: Path, tmp_path: Path) -> None:
     ended = validate(good, "-o", "json")
     assert (ended.exit_code, json.loads(ended.stdout)) == (0, {"ok": True, "problems": []})
     broken = tmp_path / "broken.yaml"
-    broken.write_text(GOOD + f"  nnodes: 0\n---\n{GOOD.replace('  name', '  labels: {}  #')}")
+    broken.write_text(
+        JOB_YAML + f"  nnodes: 0\n---\n{JOB_YAML.replace('  name', '  labels: {}  #')}"
+    )
     ended = validate(good, broken, tmp_path / "gone\x1b[2J", "-o", "json")
     assert ended.exit_code == 2 and ended.stderr == ""
     found = json.loads(ended.stdout)
