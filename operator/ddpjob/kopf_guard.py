@@ -57,9 +57,8 @@ def _trigger(found: Body) -> Body:
     metadata = found.get("metadata")
     named = metadata if isinstance(metadata, dict) else {}
     kept = {name: named[name] for name in names.METADATA if name in named}
-    return {name: found[name] for name in ("apiVersion", "kind") if name in found} | {
-        "metadata": kept
-    }
+    head: Body = {name: found[name] for name in ("apiVersion", "kind") if name in found}
+    return {**head, "metadata": kept}
 
 
 class _Events:

@@ -156,10 +156,7 @@ _SUFFIXES |= {"m": 1e-3, "u": 1e-6, "n": 1e-9, "": 1}
 
 
 def quantity_value(quantity: int | str) -> float:
-    """Return the number that a Kubernetes quantity stands for.
-
-    `500m` is 0.5, `1Ki` is 1024, `1e3` is 1000.
-    """
+    """Return the number that a Kubernetes quantity stands for: `500m` is 0.5, `1Ki` is 1024."""
     match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
     assert match, quantity
     return float(match[1]) * float(_SUFFIXES[match[2]])

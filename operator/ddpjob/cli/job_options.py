@@ -191,10 +191,7 @@ class Asked:
 
     @property
     def config_maps(self) -> "tuple[Body, ...]":
-        """Return the ConfigMaps of the job file that go with the job.
-
-        None does if the code is to be that of a folder, or if nothing is to be sent.
-        """
+        """Return the ConfigMaps of the job file that go with the job; none beside other code."""
         if self.content is None or self.folder is not None or self.code == NO_CODE:
             return ()
         return self.content.config_maps

@@ -209,8 +209,7 @@ def bar(step: str) -> str:
     if not found:
         return f"step {step}"
     part = min(1.0, int(found[1]) / int(found[2]))
-    full = int(part * BAR)
-    return f"[{'#' * full}{'.' * (BAR - full)}] {step} {int(part * 100)}%"
+    return f"[{'#' * int(part * BAR):.<{BAR}}] {step} {int(part * 100)}%"
 
 
 def row(node: NodeProgress, rate: float | None) -> tuple[str, ...]:

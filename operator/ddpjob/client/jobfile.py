@@ -79,6 +79,5 @@ def named(job: Body) -> Body:
     metadata = dict(job["metadata"])
     start = metadata.pop("generateName", None)
     if start and not metadata.get("name"):
-        letters = "".join(secrets.choice(LETTERS) for _ in range(GENERATED))
-        metadata["name"] = f"{start}{letters}"
+        metadata["name"] = start + "".join(secrets.choice(LETTERS) for _ in range(GENERATED))
     return {**job, "metadata": metadata}

@@ -150,10 +150,7 @@ class Snapshot:
         return list(self.status.history)
 
     def is_at(self, wanted: int | None) -> bool:
-        """Return whether the job is finished, or runs and has reported this step.
-
-        `wanted` is what `parse_until` returns.
-        """
+        """Return whether the job is finished, or has reported this step (see `parse_until`)."""
         if self.is_finished or wanted is None:
             return self.is_finished
         return self.state == "Running" and (self.step or 0) >= wanted

@@ -291,8 +291,7 @@ class Children:
     async def _drop(self, job: DDPJob, resource: Resource, name: str) -> None:
         """Delete the object of this name, if it exists and the job owns it."""
         existing = await self._get(resource, job.namespace, name)
-        owner = _controller(existing) if existing else None
-        if existing and owner and owner.get("uid") == job.uid:
+        if existing and (_controller(existing) or {}).get("uid") == job.uid:
             with suppress(NotFound, Conflict):
                 uid = existing["metadata"]["uid"]
                 await self.cluster.delete(resource, job.namespace, name, uid=uid)

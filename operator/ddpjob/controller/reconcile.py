@@ -225,12 +225,10 @@ class Reconciler:
 
     def _due(self, old: Status, new: Status, memory: Memory) -> float:
         """Monotonic time from which a change of counts or progress may be written."""
+        soon = memory.written_at + self.settings.minor_status
         if old.nodes != new.nodes or old.pods != new.pods:
-            return memory.written_at + self.settings.minor_status
-        return max(
-            memory.written_at + self.settings.minor_status,
-            memory.progress_at + self.agents.write_interval(),
-        )
+            return soon
+        return max(soon, memory.progress_at + self.agents.write_interval())
 
     async def _write_status(self, job: DDPJob, decision: Decision, memory: Memory) -> None:
         """Write the status under the job's resourceVersion, then record the Events.

@@ -172,8 +172,7 @@ def with_time_booked(old: Status, new: Status, now: float, *, created: str | Non
 
 def _seconds_of_steps(old: Status, new: Status, since: str) -> int:
     """Return the seconds from `since` to the last step that was seen in the round of `old`."""
-    place = {"attempt": old.attempt, "round": old.round}
-    progress = new.model_copy(update=place).current_progress
+    progress = new.model_copy(update={"attempt": old.attempt, "round": old.round}).current_progress
     if progress is None:
         return 0
     last = unix_seconds(progress.updated_at)

@@ -72,10 +72,7 @@ def _foreign_order(inputs: Inputs, status: Status) -> Decision | None:
 
 
 def with_ends(inputs: Inputs, status: Status) -> Inputs:
-    """Return the group with the pods whose ranks have ended well, as if they had ended too.
-
-    Their launchers wait for other nodes.
-    """
+    """Return the group with pods whose ranks have ended well, and wait for others, as ended."""
     views = _views(inputs, status)
     ended = {rank: view for rank, view in views.items() if view.result == "succeeded"}
     return _with_views(inputs, ended) if ended else inputs

@@ -83,8 +83,7 @@ class ProgressPage(BaseModel):
             return None
         fields = self.model_dump(exclude={"metrics", "source", "step", *_POD_FIELDS})
         shown = {printable(name, MAX_NAME): value for name, value in self.metrics.items()}
-        metrics = tuple(shown.items())
-        return Report(step=self.step, source=self.source, metrics=metrics, **fields)
+        return Report(step=self.step, source=self.source, metrics=tuple(shown.items()), **fields)
 
 
 class LeftResult(BaseModel):

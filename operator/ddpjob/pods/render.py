@@ -263,12 +263,9 @@ def _command(job: DDPJob) -> list[str]:
 
 def _args(job: DDPJob) -> list[str]:
     spec = job.spec
-    command = spec.command
-    if not command and spec.launcher == "python":
-        command = ["python3", "-u"]
-    if not command and spec.launcher == "accelerate":
-        command = _accelerate(job)
-    return [*(command or []), *(spec.args or [])]
+    launchers = {"python": ["python3", "-u"], "accelerate": _accelerate(job)}
+    command = spec.command or launchers.get(spec.launcher, [])
+    return [*command, *(spec.args or [])]
 
 
 def _accelerate(job: DDPJob) -> list[str]:
