@@ -139,7 +139,7 @@ class ResultTooLarge(NoResult):
         super().__init__(
             name,
             f"it has {size:,} bytes as JSON, and {limit:,} are the limit",
-            "write it into a file in DDPJOB_CHECKPOINT_DIR, and return the file's name",
+            "write it to the checkpoint folder (DDPJOB_CHECKPOINT_DIR), and return the file's name",
         )
 
 
