@@ -14,7 +14,15 @@ from benchmarks.jobwatch import JobWatch
 from benchmarks.player import playing
 from benchmarks.scale.failing import NNODES, all_run
 from benchmarks.scale.result import Promise, Result
-from benchmarks.stage import WAIT_SECONDS, Stage, halted, numbered, stage
+from benchmarks.stage import (
+    WAIT_SECONDS,
+    Stage,
+    cpu_seconds,
+    halted,
+    numbered,
+    process_of,
+    stage,
+)
 from tests.cluster import operator as operators
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.processes import RUN
@@ -46,6 +54,8 @@ class Burst:
     """Pods per second, from its first write for the new jobs to the last pod."""
     cpu: float
     """CPU seconds of the whole control plane until the last pod."""
+    own: float = 0.0
+    """CPU seconds of the operator meanwhile."""
 
 
 Bursts = Mapping[Side, Sequence[Burst]]
@@ -87,8 +97,9 @@ def judge(jobs: int, alone: Bursts, beside: Bursts) -> Result:
 def _figures(words: str, bursts: Bursts) -> Iterator[tuple[str, str]]:
     for side, found in bursts.items():
         rates = report.spread([each.rate for each in found], "{:.0f}")
-        cpu = median(each.cpu for each in found)
-        yield f"{side.words}{words}", f"{rates} pods/s, {cpu:.1f} s of the control plane's CPU"
+        cpu, own = (median(getattr(each, name) for each in found) for name in ("cpu", "own"))
+        text = f"{rates} pods/s, {cpu:.1f} s of the control plane's CPU"
+        yield f"{side.words}{words}", text + (f", {own:.1f} of its own" if own else "")
     yield f"operator to the same requests{words}", f"{_ratio(bursts, OURS, ALL):.2f}"
     yield f"the same requests to pods alone{words}", f"{_ratio(bursts, ALL, PODS_ALONE):.2f}"
 
@@ -109,7 +120,8 @@ Service, NetworkPolicy, and the status that makes the job `Starting`. With these
 reaches what an operator could that costs nothing, since on few cores the control plane's work is
 what takes the time. Two of these three cost it more than a pod: the status, which is checked
 against the whole schema and its rules, and the Service, for which controllers make further
-objects."""
+objects. Such a client does not pay for what the operator uses itself, and for the events of all
+pods that the API server sends it."""
 
 
 def burst(jobs: int, side: Side, *, beside: bool) -> Burst:
@@ -129,9 +141,15 @@ def burst(jobs: int, side: Side, *, beside: bool) -> Burst:
                 here.create_jobs(numbered(jobs, nnodes=NNODES), (NEW,))
             if beside:
                 here.server.request("DELETE", f"/api/v1/namespaces/{OLD}")
-            cpu = here.server_cpu(here.server.components)
+            cpu, own = here.server_cpu(here.server.components), _cpu(ours)
         rate = _rate(here, ours if side is OURS else None, jobs * NNODES)
-        return Burst(rate, here.server_cpu(here.server.components) - cpu)
+        return Burst(rate, here.server_cpu(here.server.components) - cpu, _cpu(ours) - own)
+
+
+def _cpu(ours: OperatorProcess) -> float:
+    """CPU seconds of the operator so far; none once it has ended."""
+    is_there = ours.process is not None and ours.process.poll() is None
+    return cpu_seconds(process_of(ours)) if is_there else 0.0
 
 
 @contextmanager
