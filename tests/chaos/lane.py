@@ -22,6 +22,7 @@ from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.operator import OperatorProcess
 from tests.cluster.podstatus import End
 from tests.localplay import Script
+from tests.waiting import PATIENCE
 
 READY_SECONDS = 300.0
 
@@ -91,7 +92,7 @@ class Lane:
     """
 
     site: Site
-    patience: tuple[float, float] = (300.0, 0.05)
+    patience: tuple[float, float] = (PATIENCE, 0.05)
     faults: Faults = field(default_factory=Faults)
     script: Script = runs
 

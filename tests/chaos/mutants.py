@@ -23,6 +23,7 @@ from tests.cluster.tiers import ROOT
 COPIED = ("operator", "tests", "charts", "manifests", "images", "examples", "benchmarks")
 UNIT = "tests/unit/"
 TIMEOUT_SECONDS = 1200
+SETTINGS = {"PYTHONDONTWRITEBYTECODE": "1", "DDPJOB_TEST_PATIENCE": "40"}
 # The parts of the suite that may notice, and what of it they have.
 PARTS = {"make test": "not deep", "deep tests": "deep"}
 
@@ -341,7 +342,7 @@ def fails(tests: Sequence[str], marks: str, folder: Path) -> bool | None:
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", *tests, "-m", marks],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, **SETTINGS, "PYTHONPATH": source},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

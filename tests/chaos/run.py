@@ -20,11 +20,12 @@ from tests.chaos.proxy import Faults
 from tests.chaos.source import blind, entries
 from tests.chaos.workloads import NAME, WORKLOADS, in_state
 from tests.cluster.operator import USER
+from tests.waiting import PATIENCE
 
 QUIET_SECONDS = 1.5  # longer than the operator's own pauses where nothing fails
-REST_SECONDS = 300.0  # from the job's end to rest, the operator's back-off after faults included
+REST_SECONDS = PATIENCE  # from the job's end to rest, the operator's back-off after faults included
 STILL_SECONDS = 30.0  # a job that has ended, and of which nothing was heard for so long, is done
-LIFE_SECONDS = 600.0  # on a machine that is kept busy too
+LIFE_SECONDS = 2 * PATIENCE  # on a machine that is kept busy too
 # Rounds are met on the embedded cluster, and with real agents in tests/api/test_rounds.py.
 BY_NAME = {workload.name: workload for workload in WORKLOADS if workload.play is None}
 

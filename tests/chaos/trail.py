@@ -16,6 +16,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.network import place
 from tests.chaos.rounds import Deed
 from tests.localplay import OperatorView, Watched
+from tests.waiting import PATIENCE
 
 _request: ContextVar[tuple[str, Body] | None] = ContextVar("request", default=None)
 """What the operator asks for just now: (verb, what it sent)."""
@@ -55,7 +56,7 @@ class _RecordingStore(Store):
 class Trailed(Watched):
     """Keeps a `trail` of every change and deed, and does to the operator what `fault` says."""
 
-    patience = (300.0, 0.002)
+    patience = (PATIENCE, 0.002)
 
     def __init__(self, fault: Fault | None = None, **options: Any) -> None:
         super().__init__(**options)
