@@ -107,7 +107,7 @@ def hides(folder: str) -> Iterator[str]:
     """The modules in a folder that the script would get in place of those imported already."""
     with contextlib.suppress(OSError):
         stems = {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__"}
-        for stem in sorted(stems & {name.partition(".")[0] for name in sys.modules}):
+        for stem in sorted(stems & {name.partition(".")[0] for name in list(sys.modules)}):
             spec = PathFinder.find_spec(stem, [folder])
             if spec is not None and spec.loader is not None:  # a folder without __init__ comes last
                 yield str(spec.origin)
