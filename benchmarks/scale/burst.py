@@ -1,6 +1,5 @@
 """Many jobs that arrive at once at a live cluster: scheduler and garbage collector run."""
 
-import math
 import os
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from benchmarks.stage import (
     numbered,
     process_of,
     stage,
+    wait,
 )
 from tests.cluster import operator as operators
 from tests.cluster.operator import OperatorProcess
@@ -99,7 +99,7 @@ def judge(jobs: int, alone: Bursts, beside: Bursts) -> Result:
 def _figures(words: str, bursts: Bursts) -> Iterator[tuple[str, str]]:
     for side, found in bursts.items():
         rates = report.spread([each.rate for each in found], "{:.0f}")
-        cpu, own = (median(getattr(each, name) for each in found) for name in ("cpu", "own"))
+        cpu, own = median(each.cpu for each in found), median(each.own for each in found)
         text = f"{rates} pods/s, {cpu:.1f} s of the control plane's CPU"
         yield f"{side.words}{words}", text + (f", {own:.1f} of its own" if own else "")
     yield f"operator to the same requests{words}", f"{_ratio(bursts, OURS, ALL):.2f}"
@@ -138,7 +138,7 @@ def burst(jobs: int, side: Side, *, beside: bool) -> Burst:
             here.create_jobs(numbered(jobs, "old", nnodes=NNODES), (OLD,))
             with JobWatch(here.server) as seen:
                 all_run(here, seen, ours, jobs)
-        _until_quiet(here)
+        wait(ours, lambda: _is_at_rest(here), "the API server does not come to rest")
         with halted(ours) if side is OURS else _bare(here, ours, jobs, side):
             if side is OURS:
                 here.create_jobs(numbered(jobs, nnodes=NNODES), (NEW,))
@@ -149,13 +149,11 @@ def burst(jobs: int, side: Side, *, beside: bool) -> Burst:
         return Burst(rate, here.server_cpu(here.server.components) - cpu, _cpu(ours) - own)
 
 
-def _until_quiet(here: Stage) -> None:
-    """Wait for the API server, which works for some seconds on what it says of a definition."""
-    deadline, used = time.monotonic() + WAIT_SECONDS, math.inf
-    while used > QUIET_CPU and time.monotonic() < deadline:
-        before = here.server_cpu()
-        time.sleep(1.0)
-        used = here.server_cpu() - before
+def _is_at_rest(here: Stage) -> bool:
+    """Whether the API server is, which works for seconds on what it says of a definition."""
+    before = here.server_cpu()
+    time.sleep(1.0)
+    return here.server_cpu() - before <= QUIET_CPU
 
 
 def _cpu(ours: OperatorProcess) -> float:
