@@ -9,10 +9,10 @@ import threading
 import time
 from typing import Any, Mapping  # noqa: UP035 - Python 3.8
 
-from ddpjob_agent.config import HANG, USER_ERROR, Config, say
+from ddpjob_agent.config import HANG, Config, say
 from ddpjob_agent.environment import STACK_SIGNAL
 from ddpjob_agent.failures.failures import PRIMARY, SECONDARY, SUSPECT, Failure, who_left
-from ddpjob_agent.failures.verdict import Verdict
+from ddpjob_agent.failures.verdict import Verdict, peer_ended
 from ddpjob_agent.processes import is_alive, stat_words
 from ddpjob_agent.progress import Progress, read_pages
 from ddpjob_agent.records import integer, objects, past, read_records
@@ -68,8 +68,7 @@ class Hangs:
             return  # a rank has just ended, or is about to: another pod's end may have reached it
         say(f"Hang: no new step for {still:.0f} s; the stacks of all local ranks:")
         print(stacks.show(processes), file=sys.stderr, flush=True)
-        ends = Verdict("PeerEnded", USER_ERROR, left) if left else None
-        self.verdict = ends or Verdict("Hang", HANG, failure)
+        self.verdict = peer_ended(left) if left else Verdict("Hang", HANG, failure)
         self.until = time.monotonic() + (LINGER_SECONDS if left else 0.0)
         if found is None or left is not None:
             return

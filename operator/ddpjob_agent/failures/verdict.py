@@ -76,7 +76,7 @@ def judge_failures(
     if alone:
         first.grade = PRIMARY
     if left is not None:
-        return Verdict("PeerEnded", USER_ERROR, left)
+        return peer_ended(left)
     if first.exit_code == SAVED:
         first.message = f"saved and stopped (exit code {SAVED})"
         return Verdict("Preempted", SAVED, first)
@@ -85,6 +85,11 @@ def judge_failures(
     if not first.launched:
         return Verdict("LaunchFailed", USER_ERROR, first)
     return Verdict("Exception" if first.exception else "ExitCode", USER_ERROR, first)
+
+
+def peer_ended(left: Failure) -> Verdict:
+    """The verdict on ranks that lost one, or wait for one, that has ended well."""
+    return Verdict("PeerEnded", USER_ERROR, left)
 
 
 def signal_number(name: str) -> int:

@@ -6,6 +6,7 @@ nothing while they are held.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import math
 import select
@@ -37,7 +38,7 @@ MOST_SECONDS = 1.0
 MOST_READ = 256
 
 
-class Heartbeats(threading.Thread):
+class Heartbeats(threading.Thread, abc.ABC):
     """The heartbeats of one agent."""
 
     def __init__(
@@ -100,17 +101,17 @@ class Heartbeats(threading.Thread):
                 self.take(beat, address)
         return False
 
+    @abc.abstractmethod
     def turn(self) -> None:
         """Send what is due, and take in what comes within a moment. Raises OSError."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def take(self, beat: Beat, address: Any) -> None:
         """Take in a heartbeat."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def say_bye(self) -> bool:
         """Say bye once; whether somebody is to say it in turn."""
-        raise NotImplementedError
 
     def words(self) -> str:
         """Who has not been heard for too long, so that the ranks end; "" while nobody is missed."""
