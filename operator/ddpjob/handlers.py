@@ -100,7 +100,9 @@ def build(options: argparse.Namespace, policy: Policy) -> kopf.OperatorRegistry:
         controller = Controller(
             cluster,
             namespaces=options.namespace,
-            settings=Settings(policy=policy, loopback_agents=options.loopback_agents),
+            settings=Settings(
+                policy=policy, kueue=options.kueue, loopback_agents=options.loopback_agents
+            ),
             elector=elector,
         )
         host, _, port = options.listen.rpartition(":")
@@ -175,6 +177,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--policy", type=Path, help="read the allow-list for pods from this JSON file"
+    )
+    parser.add_argument(
+        "--kueue", action="store_true", help="wait for Kueue to admit jobs that have a queue of it"
     )
     parser.add_argument("--loopback-agents", action="store_true", help=argparse.SUPPRESS)  # tests
     parser.add_argument("--verbose", action="store_true", help="log debug messages")

@@ -50,6 +50,12 @@ USER_ANNOTATION = f"{GROUP}/user"
 # The commit of the code that was sent with the job.
 REVISION_ANNOTATION = f"{GROUP}/code-revision"
 
+# Kueue's, on a DDPJob: the LocalQueue that it waits in, and its WorkloadPriorityClass.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+# The labels of a DDPJob that the operator reads.
+LABELS = (QUEUE_LABEL, PRIORITY_LABEL)
+
 TRAINER_CONTAINER = "trainer"
 # torchrun's own default.
 MASTER_PORT = 29500
@@ -113,6 +119,16 @@ def is_gpu(resource: str) -> bool:
 def pod_name(job: str, attempt: int, rank: int | str) -> str:
     """Return the name, and hostname, of the pod of node rank `rank` in attempt `attempt`."""
     return f"{job}-{attempt}-{rank}"
+
+
+def gang_name(job: str, attempt: int) -> str:
+    """Return the name of the PodGroup of attempt `attempt`."""
+    return f"{job}-{attempt}"
+
+
+def workload_name(job: str, uid: str) -> str:
+    """Return the name of the Workload by which Kueue knows a job."""
+    return f"ddpjob-{job}-{uid[:5]}"
 
 
 # An attempt has at most nine digits in a pod's name.

@@ -11,6 +11,8 @@ class Settings:
 
     policy: Policy = field(default_factory=Policy)
     """The allow-list for pods of jobs."""
+    kueue: bool = False
+    """Jobs with a queue of Kueue get no pods before Kueue has admitted them."""
     loopback_agents: bool = True
     """Agents may be at addresses of this machine, and at ports that their pods' annotations have.
 

@@ -14,6 +14,8 @@ from ddpjob.times import duration, seconds_since, unix_seconds
 
 # The states that a job never leaves. `api.FINISHED` has them too, behind a slow import.
 FINISHED = ("Succeeded", "Failed")
+# The states of a job that has no pods yet.
+BEFORE_PODS = ("Pending", "Queued")
 # Seconds for which a refusal may pass by itself: a webhook that starts, a name that is freed.
 REFUSED_SECONDS = 30.0
 # Characters of the line.
@@ -133,7 +135,7 @@ def refusal(status: Any) -> str:
 
     A job that runs goes on, whatever an edit has broken.
     """
-    if state(status) not in ("Pending", "Starting", "Restarting"):
+    if state(status) not in (*BEFORE_PODS, "Starting", "Restarting"):
         return ""
     accepted, running = condition(status, "Accepted"), condition(status, "Running")
     if accepted.get("status") == "False":

@@ -19,6 +19,7 @@ from ddpjob.json_depth import Body
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Policy
+from ddpjob.pods.objects import owner_of
 from tests.builders import job_object, running
 from tests.localplay import (
     NAMESPACE,
@@ -190,7 +191,7 @@ async def test_an_agent_that_belongs_to_no_job_any_more_is_made_anew() -> None:
         await in_state(cluster, "Running")
     found = await agent_of(cluster)
     assert found and found["metadata"]["uid"] != left["metadata"]["uid"]
-    assert found["metadata"]["ownerReferences"] == [render.owner_of(job)]
+    assert found["metadata"]["ownerReferences"] == [owner_of(job)]
 
 
 async def agent_of(cluster: Watched, *, but: str = "") -> Body | None:

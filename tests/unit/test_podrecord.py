@@ -230,7 +230,11 @@ def test_a_kubelets_own_words_come_first() -> None:
     assert starting({"trainer": says}) == ("ContainerCreating", "its own words")
     failing = {"waiting": {"reason": "ErrImagePull", "message": "not found"}}
     assert starting({"init-1": failing, "trainer": WAITING}) == ("ErrImagePull", "not found")
-    assert record_of({"phase": "Pending"}).reason == ""
+    unseen = record_of({"phase": "Pending"})
+    assert (unseen.reason, unseen.message) == (
+        "Unscheduled",
+        "scheduler None has not said a word about it",
+    )
 
 
 def test_an_image_of_any_length_is_kept_in_part() -> None:

@@ -69,7 +69,7 @@ def test_who_is_silent_in_one_attempt_is_not_in_the_next() -> None:
 
 def test_what_belongs_to_an_attempt_or_a_round_ends_with_it_whoever_ends_it() -> None:
     """An operator that led meanwhile may have."""
-    memory = Memory(secondary_at=1.0, create_error_at=2.0, prepared=(1, 0))
+    memory = Memory(secondary_at=1.0, create_error_at=2.0, prepared=(1, 0, None))
     memory.enter(0, 0)
     assert (memory.secondary_at, memory.create_error_at) == (1.0, 2.0)
     memory.enter(0, 1)

@@ -22,6 +22,25 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The operator's rights, in the cluster or in each watched namespace. */}}
+{{- define "ddpjob.rules" -}}
+{{ .Files.Get "files/rules.yaml" }}
+{{- if ne .Values.gang.scheduler "none" }}
+{{- $groups := dict "kubernetes" "scheduling.k8s.io" "volcano" "scheduling.volcano.sh" "coscheduling" "scheduling.x-k8s.io" }}
+- apiGroups: [{{ get $groups .Values.gang.scheduler }}]
+  resources: [podgroups] # delete: that of the attempt before
+  verbs: [get, create, delete]
+{{- end }}
+{{- if .Values.kueue.enabled }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status] # to give quota back, and to say that all pods run
+  verbs: [update]
+{{- end }}
+{{- end -}}
+
 {{- define "ddpjob.selectorLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}

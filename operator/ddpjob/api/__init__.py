@@ -1,5 +1,7 @@
 """The models of a DDPJob, their rules, and the CustomResourceDefinition that is made of them."""
 
+from ddpjob.api.admission import Admission as Admission
+from ddpjob.api.admission import PodSetAdmission as PodSetAdmission
 from ddpjob.api.failure_policy import BackoffSeconds as BackoffSeconds
 from ddpjob.api.failure_policy import FailurePolicy as FailurePolicy
 from ddpjob.api.failure_policy import FailureRule as FailureRule

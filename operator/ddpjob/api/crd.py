@@ -102,13 +102,13 @@ def openapi_schema() -> Schema:
 def _immutable(name: str) -> Schema:
     """Return the rule that this field of the spec changes only while no pods run.
 
-    That is while the job is Pending or Suspended. The rule stands at the root, because only there
-    it can read `status`, and because a rule on the field itself does not run when the field is
-    added or removed.
+    That is while the job is Pending, Queued or Suspended. The rule stands at the root, because only
+    there it can read `status`, and because a rule on the field itself does not run when the field
+    is added or removed.
     """
     free = (
         "!has(oldSelf.status) || !has(oldSelf.status.state) || "
-        "oldSelf.status.state in ['Pending', 'Suspended']"
+        "oldSelf.status.state in ['Pending', 'Queued', 'Suspended']"
     )
     same = _same(f"spec.{name}")
     if name == "master":  # its template is open, and the API server cannot compare open subtrees

@@ -14,6 +14,7 @@ from ddpjob.api.base import (
     MANAGER,
     MODULE,
     Broken,
+    DnsSubdomain,
     Model,
     Quantity,
     Rule,
@@ -267,6 +268,26 @@ def _begins_with_a_script(spec: "Spec") -> bool:
     return not spec.args[0].startswith("-") or (spec.args[0] == "-m" and len(spec.args) > 1)
 
 
+class Scheduling(Model):
+    """`scheduling` says how the scheduler takes the job's pods."""
+
+    gang: Literal["Auto", "None"] = "Auto"
+    """`gang` is `Auto` if the scheduler is to place all pods of the job or none of them, where the
+    installation has such a scheduler and the job has more than one node. With `None` each pod is
+    placed by itself."""
+    queue: DnsSubdomain | None = None
+    """`queue` is the queue of Volcano that the job waits in. Other schedulers have no queues, and
+    Kueue's is in the label `kueue.x-k8s.io/queue-name`. By default it is Volcano's own default."""
+    checks = (
+        Rule(
+            "!has(self.queue) || self.gang == 'Auto'",
+            lambda self: self.queue is None or self.gang == "Auto",
+            "needs gang: Auto",
+            "queue",
+        ),
+    )
+
+
 class Spec(Model):
     """`spec` describes the program to train, its nodes, and what happens when a rank fails.
 
@@ -349,16 +370,20 @@ class Spec(Model):
     failure_policy: FailurePolicy = FailurePolicy()
     """`failurePolicy` decides what happens when a rank fails. By default the whole group is
     restarted up to three times."""
+    scheduling: Scheduling | None = None
+    """`scheduling` says how the scheduler takes the job's pods. By default it places all of them or
+    none, where the installation has such a scheduler."""
     success_policy: Literal["All", "Rank0"] = "All"
     """`successPolicy` decides when the job has succeeded. `All` waits until every node has
     succeeded. `Rank0` waits for the node of rank 0 alone."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
-    """`startupDeadlineSeconds` is the time in seconds within which every pod must be created, be
-    scheduled, and have its volumes and its network. After this time all pods are deleted and
-    created again later, as often as it takes, so that a part of a group does not hold nodes for
-    nothing. A pod that is still pulling its image is waited for on nodes with Kubernetes 1.36 or
-    newer. Older kubelets do not show that, so the time must be longer than a first pull there. By
-    default there is no deadline."""
+    """`startupDeadlineSeconds` is the time in seconds, from the first pod that has a node, within
+    which every pod must be created, be scheduled, and have its volumes and its network. After this
+    time all pods are deleted and created again later, as often as it takes, so that a part of a
+    group does not hold nodes for nothing. A group that has no node yet holds none, and waits. A pod
+    that is still pulling its image is waited for on nodes with Kubernetes 1.36 or newer. Older
+    kubelets do not show that, so the time must be longer than a first pull there. By default there
+    is no deadline."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=315360000)] | None = None
     """`activeDeadlineSeconds` is the time in seconds that the job may spend starting and running,
     in all attempts together. After this time the job fails. Its pods end with their grace period

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from ddpjob.api.admission import Admission as Admission
 from ddpjob.api.base import DnsSubdomain, Model, unique
 from ddpjob.api.values import (
     DURATION,
@@ -32,7 +33,9 @@ from ddpjob.api.values import (
 from ddpjob.names import MAX_RESULT
 from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE, RANKS
 
-State = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
+State = Literal[
+    "Pending", "Queued", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"
+]
 Truth = Literal["True", "False", "Unknown"]
 FINISHED: tuple[State, ...] = ("Succeeded", "Failed")
 
@@ -314,6 +317,7 @@ class Status(Model):
     the loss and, if the script reports them, the samples per second. Steps grow from point to
     point, so the points that a restart repeats are gone. A loss that is NaN or infinite is left
     out."""
+    admission: Admission | None = None
     result: Result | None = None
     failure: Failure | None = None
     history: Annotated[list[Attempt], Field(max_length=10)] = []

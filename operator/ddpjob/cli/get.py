@@ -22,7 +22,10 @@ from ddpjob.client.job import Job
 from ddpjob.cluster import DDPJOBS
 from ddpjob.times import duration
 
-STATES = ("Pending", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
+STATES = (
+    *("Pending", "Queued", "Starting", "Running", "Restarting", "Suspended"),
+    *("Succeeded", "Failed"),
+)
 # Refreshes of the table in a second: ages and reasons go on while nothing else changes.
 REFRESHES = 1
 HEADINGS = ("NAME", "STATE", "NODES", "STEP", "LOSS", "ETA", "RESTARTS", "AGE")

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ddpjob import why
 from ddpjob.cli.exits import detaching, refuse_finished, until_suspended
 from ddpjob.cli.options import Exclusions, Place, Printed, Settings, Target, plain_name
 from ddpjob.cli.output import note, tell
@@ -43,11 +44,11 @@ def resume(
 
 def _when_suspended(job: Job, place: Place) -> Job:
     """Return the job once it is suspended, when all of its spec may change. Raises Conflict."""
-    if not job.body["spec"].get("suspend") and job.state != "Pending":
+    if not job.body["spec"].get("suspend") and job.state not in why.BEFORE_PODS:
         text = f"{job.name} is {job.state}; its spec can change only while it is suspended"
         advice = f"ddpjob suspend {job.name}{place.flags} --wait"
         raise Conflict(409, "NotSuspended", text, advice=advice)
-    if job.state not in ("Suspended", "Pending"):
+    if job.state not in ("Suspended", *why.BEFORE_PODS):
         job = until_suspended(job, f"nothing is changed: {job.name} stays suspended")
         refuse_finished(job, f"ddpjob rerun {job.name}{place.flags}")
     return job

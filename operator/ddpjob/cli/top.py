@@ -103,7 +103,11 @@ class View:
     def look(self) -> None:
         """Ask the agents, unless the job has no pods or its user may not."""
         before, self.nodes, self._rates = self.nodes, [], {}
-        if self.job.is_finished or self.job.state in ("Pending", "Suspended") or self.problem:
+        if (
+            self.job.is_finished
+            or self.job.state in (*why.BEFORE_PODS, "Suspended")
+            or self.problem
+        ):
             return
         try:
             answers = agents.ask(self._connection, self.job.body, "/progress")

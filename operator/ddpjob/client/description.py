@@ -223,7 +223,7 @@ def commands(name: str, flags: str, status: Any, processes: int) -> list[str]:
             return [f"ddpjob logs {name}{flags} --attempt {attempt} --{kind} {number}"]
         case "Running" | "Restarting":
             return [f"ddpjob logs -f {name}{flags}"]
-        case "Pending" | "Starting":
+        case "Pending" | "Queued" | "Starting":
             return [f"ddpjob get -w {name}{flags}"]
         case "Suspended":
             return [f"ddpjob resume {name}{flags}"]

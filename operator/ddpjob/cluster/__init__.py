@@ -15,12 +15,14 @@ from ddpjob.json_depth import Body
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of namespaced object and where the API server keeps it."""
+    """A kind of object and where the API server keeps it."""
 
     group: str
     version: str
     plural: str
     kind: str
+    namespaced: bool = True
+    """Else the namespace of a request is none of its path."""
 
     @property
     def api_version(self) -> str:
@@ -36,6 +38,7 @@ class Resource:
         """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root] if namespace is None else [root, "namespaces", _name(namespace)]
+        parts = parts if self.namespaced else [root]
         names = [] if name is None else [_name(name)]
         return "/".join([*parts, self.plural, *names, *([subresource] if subresource else [])])
 

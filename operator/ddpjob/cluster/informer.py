@@ -120,6 +120,8 @@ class Informer(Generic[T]):
         self._cluster, self._resource, self._store = cluster, resource, store
         self._read, self._namespace, self._labels = read, namespace, labels
         self.synced = asyncio.Event()
+        self.error = ""
+        """Why nothing has been read yet."""
         self.last_event_at = 0.0
         """Loop time of the last list, event or bookmark."""
 
@@ -136,7 +138,7 @@ class Informer(Generic[T]):
             except (ClusterError, TimeoutError) as error:
                 if isinstance(error, Expired | NotFound):  # or the definition is not there
                     resource_version = ""
-                failures += 1
+                failures, self.error = failures + 1, str(error)
                 pause = min(0.2 * 2**failures, 10.0) * random.uniform(0.5, 1.0)
                 gone = isinstance(error, NotFound) and self._resource == DDPJOBS
                 log.warning(

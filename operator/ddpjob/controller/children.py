@@ -16,7 +16,8 @@ from typing import Any
 from ddpjob import names
 from ddpjob.api import DDPJob, broken_expressions
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Resource
-from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered
+from ddpjob.controller.gangs import Gangs
+from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered, place_of
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
 from ddpjob.plan.cleanup import SPARED_SECONDS
@@ -65,6 +66,7 @@ class Children:
         self.settings = settings
         self.key = key
         self._agents: dict[str, _Place] = {}  # by namespace
+        self.gangs = Gangs(cluster, settings.policy)
 
     async def render(self, job: DDPJob) -> render.PodTemplate:
         """Return the job's pods, ready to be created.
@@ -88,8 +90,7 @@ class Children:
         Raises InvalidJob, and ClusterError where something cannot be created.
         """
         memory.template = await self.render(job)
-        place = job.metadata.generation, job.status.attempt
-        memory.rendered = Rendered(place, memory.template.spec_hash)
+        memory.rendered = Rendered(place_of(job), memory.template.spec_hash)
         memory.token = memory.token or token_urlsafe(TOKEN_BYTES)
         children = [(SERVICES, render.service(job, memory.token))]
         if (network := render.network_policy(job, self.settings.policy)) is not None:
@@ -98,13 +99,39 @@ class Children:
             await self._drop(job, NETWORK_POLICIES, job.name)
         answers = await asyncio.gather(
             self.provide_agent(job),
+            self._provide_gang(job, memory),
             *(self._create_child(job, resource, body, memory) for resource, body in children),
             return_exceptions=True,
         )
         # Only now, since a creation that is still under way may come after the job's end.
         for error in filter(None, answers):
             raise error
-        memory.prepared = (job.metadata.generation, job.status.attempt)
+        memory.prepared = place_of(job)
+
+    async def _provide_gang(self, job: DDPJob, memory: Memory) -> None:
+        """Create the attempt's PodGroup, and delete that of the attempt before.
+
+        Raises Refused where the API server has no PodGroups, or the operator no right to them: the
+        pods of a gang are not created without.
+        """
+        gang = memory.template.gang if memory.template else None
+        if gang is None:
+            return
+        try:
+            for resource in self.gangs.resources(gang):
+                body = {"apiVersion": resource.api_version, **gang.body}
+                with suppress(NotFound):
+                    await self._create_child(job, resource, body, memory)
+                    self.gangs.known = resource
+                    break
+            else:
+                known = " or ".join(gang.versions)
+                raise Refused(404, "NotFound", f"the API server has no PodGroups of {known}")
+        except Refused as error:
+            why = f"{error.message} (gang.scheduler is {gang.scheduler} in the values of the chart)"
+            raise Refused(error.code, error.reason, why) from error
+        if job.status.attempt:
+            await self._drop(job, resource, names.gang_name(job.name, job.status.attempt - 1))
 
     async def provide_agent(self, job: DDPJob) -> None:
         """Make sure that the job's namespace has the ConfigMap with the agent.
@@ -250,11 +277,14 @@ class Children:
         name = body["metadata"]["name"]
         # The ports of a headless Service do nothing.
         wanted = {name: value for name, value in body["spec"].items() if name != "ports"}
-        if resource == SERVICES and not wanted.items() <= existing["spec"].items():
+        is_as_wanted = wanted.items() <= existing["spec"].items()
+        if resource == NETWORK_POLICIES:
+            is_as_wanted = _is_same(_content(existing), _content(body))
+        if resource == SERVICES and not is_as_wanted:
             # The operator has no right to delete any Service.
             text = f"Service {name} was edited and does not lead to the job's pods any more"
             raise AlreadyExists(409, "Edited", f"{text}: delete it, and it is made again")
-        if resource == NETWORK_POLICIES and not _is_same(_content(existing), _content(body)):
+        if not is_as_wanted:
             # The job was edited while it was suspended, or somebody else made this for it. No pod
             # exists yet, unless an operator died while it created them. Then these are without a
             # NetworkPolicy for a moment, since the operator has no right to update one.

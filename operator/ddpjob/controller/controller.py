@@ -19,9 +19,11 @@ from ddpjob.controller.lease import Elector
 from ddpjob.controller.memory import Caches, Head, JobRecord, job_record
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
+from ddpjob.controller.workloads import WORKLOADS, Workloads
 from ddpjob.errors import ClusterError, Refused
-from ddpjob.plan.model import PodRecord, Report, RoundStatus
+from ddpjob.plan.model import PodRecord, Report, RoundStatus, Workload
 from ddpjob.plan.podrecord import pod_record
+from ddpjob.plan.workload import workload_record
 from ddpjob.pods import agent_zip
 from ddpjob.pods.render import Agent
 from ddpjob.ranks import format_ranks
@@ -79,9 +81,24 @@ class Controller:
             remove_pod=self._pod_cache.remove,
             remove_job=self._job_cache.remove,
         )
+        self._workloads: dict[tuple[str, str], Workload] = {}
+        """By namespace and uid of the job."""
+        self._workload_cache: Cache[Workload] = Cache(
+            self._workload_changed, lambda found: self.trigger(found.namespace, found.job)
+        )
+        workloads = Workloads(
+            cluster,
+            self.settings,
+            lambda job: self._workloads.get((job.namespace, job.uid)),
+            partial(self._workload_cache.put, own=True),
+            self._workload_cache.remove,
+            self._queue_trouble,
+        )
         children = Children(cluster, caches, load_agent(), self.settings, token_bytes(32))
         self.agents = Agents(self.settings, self)
-        self.reconciler = Reconciler(cluster, caches, children, self.settings, self.agents)
+        self.reconciler = Reconciler(
+            cluster, caches, children, self.settings, self.agents, workloads
+        )
         labels = f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
         self.informers: list[Informer[JobRecord] | Informer[PodRecord]] = []
         scopes: Sequence[str | None] = namespaces or [None]
@@ -93,13 +110,27 @@ class Controller:
                 ),
             ]
 
+        self._queues = [
+            Informer(
+                cluster,
+                WORKLOADS,
+                self._workload_cache,
+                workload_record,
+                namespace=namespace,
+                labels=labels,
+            )
+            for namespace in scopes
+            if self.settings.kueue
+        ]
+        """Nothing but jobs with a queue waits for these: Kueue may not be there."""
+
     async def run(self) -> None:
         """Work until cancelled. Nothing is decided before both caches are full.
 
         Nor does it stand for election before: a winner that sees nothing would keep others away.
         """
         async with asyncio.TaskGroup() as tasks:
-            for informer in self.informers:
+            for informer in (*self.informers, *self._queues):
                 tasks.create_task(informer.run())
             for informer in self.informers:
                 await informer.synced.wait()
@@ -167,6 +198,19 @@ class Controller:
 
     def _job_news(self, record: JobRecord) -> None:
         self.trigger(record.namespace, record.name)
+
+    def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
+        if new is not None:
+            self._workloads[new.namespace, new.owner_uid] = new
+        elif old is not None:
+            self._workloads.pop((old.namespace, old.owner_uid), None)
+
+    def _queue_trouble(self) -> str:
+        """Return why it is not known what Kueue says; "" if it is."""
+        late = next((each for each in self._queues if not each.synced.is_set()), None)
+        return (
+            f"Kueue cannot be asked: {late.error or 'its Workloads are being read'}" if late else ""
+        )
 
     def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None and new is not None and new.owner_uid != old.owner_uid:

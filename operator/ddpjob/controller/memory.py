@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from ddpjob import api, names
-from ddpjob.api import DDPJob, oversize
+from ddpjob.api import Admission, DDPJob, oversize
 from ddpjob.errors import DDPJobError, InvalidJob
-from ddpjob.json_depth import read_json, write_json
+from ddpjob.json_depth import Body, read_json, write_json
 from ddpjob.plan.model import PodRecord, Report, RoundStatus
 from ddpjob.pods.render import PodTemplate
 
@@ -69,6 +69,9 @@ def job_record(body: Mapping[str, Any]) -> JobRecord:
     """The record of a DDPJob, whatever stands in it."""
     found = body["metadata"]
     metadata = {name: found[name] for name in names.METADATA if name in found}
+    labels = found.get("labels") or {}
+    if asked := {name: labels[name] for name in names.LABELS if name in labels}:
+        metadata["labels"] = asked
     spec, status = body.get("spec"), body.get("status") or {}
     is_part, refused = False, None
     if isinstance(spec, dict) and isinstance(status, dict) and _is_at_rest(spec, status):
@@ -113,12 +116,20 @@ class Order:
     """Nodes whose ranks have failed are to end their pods."""
 
 
+Place = tuple[int, int, Admission | None]
+"""Generation, attempt, and what Kueue has admitted the job with: what its pods follow from."""
+
+
+def place_of(job: DDPJob) -> Place:
+    """Return the job's `Place` now."""
+    return job.metadata.generation, job.status.attempt, job.status.admission
+
+
 @dataclass(frozen=True)
 class Rendered:
     """What was found when a job's pods were rendered."""
 
-    place: tuple[int, int]
-    """(generation, attempt) of the job."""
+    place: Place
     spec_hash: str = ""
     error: InvalidJob | None = None
     """Why no pods can be made of it."""
@@ -130,8 +141,8 @@ class Memory:
 
     at: tuple[int, int] = (0, 0)
     """(attempt, round) that all of it belongs to."""
-    prepared: tuple[int, int] | None = None
-    """(generation, attempt) whose Service and ConfigMap are known to exist."""
+    prepared: Place | None = None
+    """Whose Service and ConfigMap are known to exist."""
     template: PodTemplate | None = None
     """The pods of `prepared`, as they are created."""
     create_error: DDPJobError | None = None
@@ -150,6 +161,10 @@ class Memory:
     """The last report on all nodes."""
     silent: dict[int, frozenset[int]] = field(default_factory=dict)
     """Ranks of nodes that nobody hears, by attempt: what is said of one may come in the next."""
+    workload: tuple[tuple[int, str, str], Body] | None = None
+    """(generation, queue, priority class), and the Workload that is to be made for these."""
+    admission: tuple[tuple[str, int], Admission] | None = None
+    """uid and version of the job's Workload, and what Kueue has admitted the job with by it."""
     head: str = ""
     """uid of rank 0's pod of this attempt, whose agent is asked for progress."""
     order: Order = Order()

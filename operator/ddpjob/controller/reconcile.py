@@ -10,13 +10,23 @@ from ddpjob.cluster import DDPJOBS, PODS, Cluster
 from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import AGENT_SECONDS, Children
 from ddpjob.controller.events import is_pruned, is_transition, record_event
-from ddpjob.controller.memory import Caches, JobRecord, Memory, Order, Rendered, elapsed, job_record
+from ddpjob.controller.memory import (
+    Caches,
+    JobRecord,
+    Memory,
+    Order,
+    Rendered,
+    elapsed,
+    job_record,
+    place_of,
+)
 from ddpjob.controller.recovery import recover
+from ddpjob.controller.workloads import Workloads
 from ddpjob.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Refused, Unavailable
 from ddpjob.json_depth import Body, aside, read_json
 from ddpjob.plan.columns import with_columns
 from ddpjob.plan.decide import decide
-from ddpjob.plan.model import Decision, Event, Observed
+from ddpjob.plan.model import Decision, Event, Observed, Queue
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.plan.reasons import INVALID
 from ddpjob.plan.status import with_condition
@@ -45,12 +55,14 @@ class Reconciler:
         children: Children,
         settings: Settings,
         agents: Agents,
+        workloads: Workloads,
     ) -> None:
         self.cluster = cluster
         self.caches = caches
         self.children = children
         self.settings = settings
         self.agents = agents
+        self.workloads = workloads
         self.memories: dict[str, Memory] = {}
         """By uid of the job."""
 
@@ -104,7 +116,7 @@ class Reconciler:
             elif decision.delete_job:
                 await self.children.delete_job(job)
                 return None
-            elif decision.delete or decision.expire or decision.prepare or decision.create:
+            elif decision.acts:
                 try:
                     await self._carry_out(job, decision, memory)
                 except InvalidJob as error:
@@ -122,8 +134,10 @@ class Reconciler:
         memory = self.memories.get(record.uid) if record else None
         return memory.requeue_at - time.monotonic() if memory else math.inf
 
-    def _observe(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Observed:
-        place = job.metadata.generation, job.status.attempt
+    def _observe(
+        self, job: DDPJob, memory: Memory, queue: Queue | None = None, *, confirmed: bool = False
+    ) -> Observed:
+        place = place_of(job)
         ready = memory.prepared == place
         rendered = memory.rendered if memory.rendered and memory.rendered.place == place else None
         return Observed(
@@ -136,6 +150,7 @@ class Reconciler:
             secondary_seconds=elapsed(memory.secondary_at),
             report=memory.report,
             round_status=memory.round_status,
+            queue=queue,
             silent=memory.silent.get(job.status.attempt, frozenset()),
             spec_hash=rendered.spec_hash if rendered else "",
             key=self.children.key,
@@ -147,7 +162,8 @@ class Reconciler:
     async def _decide(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Decision:
         memory.enter(job.status.attempt, job.status.round)
         await self._check_edit(job, memory)
-        observed = self._observe(job, memory, confirmed=confirmed)
+        queue = await self.workloads.look(job, memory)
+        observed = self._observe(job, memory, queue, confirmed=confirmed)
         # All other times are the API server's, and a machine's clock may be wrong by hours.
         now = time.time() + self.cluster.ahead
         decision = await aside(_is_long(job, observed), decide, job, observed, now)
@@ -161,7 +177,7 @@ class Reconciler:
 
     async def _check_edit(self, job: DDPJob, memory: Memory) -> None:
         """Find out, once a generation, what an edit of a running job does to its next attempt."""
-        place = job.metadata.generation, job.status.attempt
+        place = place_of(job)
         if not _checks_edits(job) or memory.rendered and memory.rendered.place == place:
             return
         try:
@@ -202,6 +218,8 @@ class Reconciler:
         for record in listing.items:
             if record.owner_uid == job.uid:  # others only wear its label
                 self.caches.put_pod(record)
+        if self.settings.kueue:
+            await self.workloads.refresh(job)
         await self._read_again(job)
 
     async def _settle(self, job: DDPJob, decision: Decision, memory: Memory) -> float | None:
@@ -262,7 +280,11 @@ class Reconciler:
             raise Refused(422, "OldDefinition", text)
         self.caches.put_job(job_record(stored))
         memory.version = stored["metadata"]["resourceVersion"]
-        for event in decision.events:
+        events = decision.events
+        if (new.state, new.round) == ("Running", 0) != (old.state, old.round):
+            warning = await self.children.gangs.warning(job)
+            events += (warning,) if warning else ()
+        for event in events:
             await record_event(self.cluster, job, event)
         if (new.state, new.attempt, new.round) != (old.state, old.attempt, old.round):
             log.info(
@@ -278,6 +300,8 @@ class Reconciler:
         """
         await self.children.end_pods(job, decision, memory)
         try:
+            if decision.workload:
+                await self.workloads.carry_out(job, decision, memory)
             if decision.prepare:
                 await self.children.prepare(job, memory)
             if decision.create:
@@ -285,7 +309,7 @@ class Reconciler:
         except (InvalidJob, ClusterError) as error:
             await self._report_create_error(job, error, memory)
             raise
-        if decision.prepare or decision.create:
+        if decision.prepare or decision.create or decision.workload:
             memory.create_error, memory.create_error_at, memory.conflicts = None, None, 0
 
     async def _report_create_error(

@@ -16,7 +16,8 @@ from ddpjob.controller.memory import Caches, Memory
 from ddpjob.errors import NotFound
 from ddpjob.plan.own import absent, is_own, may_be_own
 from ddpjob.plan.podrecord import pod_record
-from ddpjob.pods.render import labels_of, owner_of, pod_labels
+from ddpjob.pods.objects import labels_of, owner_of
+from ddpjob.pods.render import pod_labels
 
 log = logging.getLogger(__name__)
 

@@ -144,7 +144,8 @@ _ACTIVE: Mapping[State, str] = {
     "Restarting": "starting_seconds",
     "Running": "productive_seconds",
 }
-_BOOKS: Mapping[State, str] = {"Pending": "queued_seconds", **_ACTIVE}
+_QUEUED: Mapping[State, str] = {"Pending": "queued_seconds", "Queued": "queued_seconds"}
+_BOOKS = {**_QUEUED, **_ACTIVE}
 
 
 def with_time_booked(old: Status, new: Status, now: float, *, created: str | None) -> Status:

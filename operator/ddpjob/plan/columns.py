@@ -17,6 +17,7 @@ from ddpjob.plan.reasons import (
     CREATE_REFUSED,
     INVALID,
     NAME_TAKEN,
+    QUEUED,
     RESUMED,
     STARTING,
     SUSPENDING,
@@ -89,7 +90,7 @@ def _reason(status: Status) -> str | None:
     if (found := _cause(status)) is not None:
         return words_of_failure(found)
     words = _without_pod(running.message)
-    if running.reason not in (UNSCHEDULABLE.name, CREATE_REFUSED.name):
+    if running.reason not in (UNSCHEDULABLE.name, CREATE_REFUSED.name, QUEUED.name):
         words = _with_its_end(words, MAX_COLUMN - len(f"{running.reason}: "))
     return f"{running.reason}: {words}"
 
@@ -128,7 +129,7 @@ def _place(
     status: Status, current: Sequence[PodRecord], now: float
 ) -> tuple[str | None, str | None]:
     """Return the pod to look at, and its node: that of the reason, or else rank 0's."""
-    if status.state in (None, "Pending", "Suspended"):
+    if status.state in (None, "Pending", "Queued", "Suspended"):
         return None, None
     if (found := _cause(status)) is not None:
         return found.pod, found.node
@@ -155,6 +156,8 @@ def news(before: Status, after: Status) -> tuple[Event, ...]:
     """Return the Events of the change from one status to the next."""
     found = (
         _resumed(before, after),
+        _queued(before, after),
+        _admitted(before, after),
         _refused(before, after),
         _unschedulable(before, after),
         _started(before, after),
@@ -168,6 +171,22 @@ def _resumed(before: Status, after: Status) -> Event | None:
     if before.state != "Suspended" or after.state != "Starting":
         return None
     return Event(RESUMED.name, "spec.suspend is false")
+
+
+def _queued(before: Status, after: Status) -> Event | None:
+    """Return an Event once the job waits for Kueue, which is told once an attempt."""
+    waits = after.condition("Running")
+    if before.state == "Queued" or after.state != "Queued" or waits is None:
+        return None
+    return Event(QUEUED.name, waits.message[:MAX_MESSAGE], once=True)
+
+
+def _admitted(before: Status, after: Status) -> Event | None:
+    if after.admission is None or before.admission == after.admission:
+        return None
+    return Event(
+        "Admitted", f"Kueue has admitted it by ClusterQueue {after.admission.cluster_queue}"
+    )
 
 
 def _refused(before: Status, after: Status) -> Event | None:

@@ -19,6 +19,7 @@ from ddpjob.plan.in_place import after_exits, is_waiting, with_ends, with_wait
 from ddpjob.plan.model import Decision, Observed, PodRecord, requeue
 from ddpjob.plan.own import BEGUN, Inputs, Pods, is_own, sort_pods, with_own
 from ddpjob.plan.podrecord import seconds_to_slow
+from ddpjob.plan.queue import eviction, with_workload
 from ddpjob.plan.reasons import COMPLETED
 from ddpjob.plan.restart import return_to_nodes, with_own_root
 from ddpjob.plan.running import (
@@ -42,6 +43,8 @@ def decide(job: DDPJob, observed: Observed, now: float) -> Decision:
         return Decision(job.status)
     pods = sort_pods(job, job.status, observed.pods, observed.made)
     decision = _decide_by_state(job, pods, observed, now)
+    if observed.queue:
+        decision = with_workload(job, decision, observed.queue, observed.pods)
     status = decision.status
     if status.state == "Restarting" and status.attempt != job.status.attempt:
         status = with_own_root(job, status, observed)
@@ -85,8 +88,11 @@ def _decide_active(job: DDPJob, pods: Pods, observed: Observed, now: float) -> D
     if len(succeeded) == job.spec.nnodes or 0 in succeeded and job.spec.success_policy == "Rank0":
         return complete(inputs, status)
     # Somebody wants the job to stop for now.
-    if job.spec.suspend or is_suspending(status):
-        return suspend(inputs, status)
+    evicted = eviction(inputs, status)
+    if evicted and not observed.confirmed:
+        return Decision(job.status, confirm=True)
+    if job.spec.suspend or is_suspending(status) or evicted:
+        return suspend(inputs, status, evicted)
     # It has run for as long as it may.
     if seconds_left(inputs, status) <= 0:
         return time_is_up(inputs, status)

@@ -22,6 +22,8 @@ from ddpjob.plan.restart import next_attempt, silent_nodes
 from ddpjob.plan.status import count_nodes, with_condition, with_history
 from ddpjob.times import timestamp
 
+_GRACE = "; ranks have their grace period to save"
+
 
 def complete(inputs: Inputs, status: Status) -> Decision:
     """Return the end of a job whose ranks have ended well, or as many as it asks for."""
@@ -74,19 +76,19 @@ def _finished(inputs: Inputs, status: Status, state: api.State, message: str) ->
     return with_condition(status, FINISHED, message, now=inputs.now)
 
 
-def suspend(inputs: Inputs, status: Status) -> Decision:
-    """Return the next decision of a suspension.
+def suspend(inputs: Inputs, status: Status, evicted: str = "") -> Decision:
+    """Return the next decision of a suspension, by the user or because Kueue has `evicted` the job.
 
     First the attempt ends in the status, then its pods end with their full grace period, then the
     job is Suspended.
     """
     job, pods, now = inputs.job, inputs.pods, inputs.now
-    started = status.state not in ("Pending", "Suspended")
+    started = status.state not in ("Pending", "Queued", "Suspended")
     if started and not is_suspending(status):
-        ranks = {"succeeded_ranks": status.succeeded_ranks}
+        kept = {"succeeded_ranks": status.succeeded_ranks, "admission": None}
         status = next_attempt(job, with_history(status, SUSPENDED.name, now))
-        status = status.model_copy(update=ranks)  # while the rest ends
-        message = "spec.suspend is true; ranks have their grace period to save"
+        status = status.model_copy(update=kept)  # the ranks while the rest ends
+        message = f"{evicted or 'spec.suspend is true'}{_GRACE}"
         status = with_condition(status, SUSPENDING, message, now=now)
         return Decision(status, events=(Event(SUSPENDING.name, message),))
     # Also a pod that came after the job was suspended: its creation was under way. And those that
@@ -105,10 +107,17 @@ def suspend(inputs: Inputs, status: Status) -> Decision:
         "silent_nodes": [],
     }
     status = status.model_copy(update=update)
-    message = "spec.suspend is true" if job.spec.suspend else "spec.suspend was true"
+    message = "spec.suspend is true" if job.spec.suspend else _why_suspended(status)
     status = with_condition(status, SUSPENDED, message, now=now)
     status = with_condition(status, NOT_RUNNING_SUSPENDED, message, now=now)
     return Decision(status)
+
+
+def _why_suspended(status: Status) -> str:
+    """Return why the job has been suspended, which it is not to be any more."""
+    leaving = status.condition("Suspended")
+    words = leaving.message.removesuffix(_GRACE) if leaving else ""
+    return words if words.startswith(("Kueue", "Workload")) else "spec.suspend was true"
 
 
 def is_suspending(status: Status) -> bool:

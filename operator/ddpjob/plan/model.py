@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ddpjob import api, names
 from ddpjob.api import Status
@@ -14,8 +14,8 @@ Result = Literal["succeeded", "failed"]
 
 # The scheduler's reason while no node has room for a pod.
 UNSCHEDULABLE = "Unschedulable"
-# What a container waits for in its turn, from the first to the last.
-IN_TURN = ("ContainerCreating", "PodInitializing", "Pulling")
+# What a pod waits for in its turn, from the first to the last.
+IN_TURN = ("Unscheduled", "ContainerCreating", "PodInitializing", "Pulling")
 UNREMARKABLE = ("", *IN_TURN)
 # The time within which a living kubelet reports that a pod has ended.
 OVERDUE_SECONDS = 20
@@ -82,6 +82,8 @@ class PodRecord:
     forced: bool = False
     """It was deleted without a grace period, and only a finalizer keeps it."""
     node: str = ""
+    scheduled_at: str | None = None
+    """When it got its node, as its scheduler has said."""
     ip: str = ""
     running: bool = False
     """The trainer container runs."""
@@ -172,6 +174,58 @@ class RoundStatus:
     exits: tuple[NodeExit, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What Kueue has assigned to a part of the pods."""
+
+    name: str
+    flavors: tuple[str, ...]
+    """Names of ResourceFlavors."""
+    asked: tuple[Mapping[str, Any], ...] = ()
+    """What its admission checks ask of the pods, as the flavors do."""
+    gated: bool = False
+    """Kueue chooses the node of each pod, which is not to be scheduled before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What Kueue says of a job, in the Workload that the operator has made for it."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: int
+    job: str
+    owner_uid: str
+    """uid of the controller."""
+    wish: str
+    """The hash of what it asks for: see `pods.workload.wish_of`."""
+    admitted: bool = False
+    evicted: bool = False
+    holds_quota: bool = False
+    """Kueue keeps its quota for it."""
+    pods_ready: bool = False
+    message: str = ""
+    """Why it is not admitted, in Kueue's words."""
+    cluster_queue: str = ""
+    assignments: tuple[Assignment, ...] = ()
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What a decision knows of Kueue."""
+
+    waits: bool
+    """The job has a queue, so it gets no pods before it is admitted."""
+    wish: str = ""
+    """The hash of what its Workload is to ask for; "" if it is not needed now."""
+    workload: Workload | None = None
+    admission: api.Admission | None = None
+    """That of the Workload."""
+    trouble: str = ""
+    """Why Kueue cannot be asked."""
+
+
 @dataclass(frozen=True)
 class Observed:
     """All that a decision may rest on besides the job itself."""
@@ -193,6 +247,8 @@ class Observed:
     """For how long only secondary failures of this attempt have been seen."""
     report: Report | None = None
     round_status: RoundStatus | None = None
+    queue: Queue | None = None
+    """None if the operator takes no notice of Kueue."""
     silent: frozenset[int] = frozenset()
     """Node ranks of the attempt that neither rank 0's agent nor the operator hears."""
     spec_hash: str = ""
@@ -236,6 +292,11 @@ class Event:
         object.__setattr__(self, "message", printable(self.message, MAX_EVENT_MESSAGE))
 
 
+# Make it, in the place of one that asks for something else; delete it; give its quota back; say
+# that all pods run, or that they do not.
+WorkloadAction = Literal["replace", "delete", "release", "ready", "unready"]
+
+
 @dataclass(frozen=True)
 class Decision:
     """What to do next for one job. A turn does one part of it: see `Reconciler.reconcile`."""
@@ -260,13 +321,20 @@ class Decision:
     is decided when they have."""
     requeue_after: float | None = None
     """Seconds after which to decide again even if nothing happens."""
+    workload: WorkloadAction | None = None
+    """What to do about the job's Workload, before pods are created."""
     head: str = ""
     """uid of rank 0's pod in the job's attempt. The operator asks its agent for progress."""
 
+    @property
+    def acts(self) -> bool:
+        """Whether objects of the job are to be changed."""
+        own = self.delete or self.expire or self.prepare or self.create
+        return bool(own or self.workload)
+
     def is_idle(self, status: Status) -> bool:
         """Whether a job with this status needs nothing now. A deadline may be left."""
-        actions = self.delete or self.expire or self.prepare or self.create
-        return self.status == status and not (actions or self.delete_job or self.confirm)
+        return self.status == status and not (self.acts or self.delete_job or self.confirm)
 
 
 def requeue(decision: Decision, seconds: float | None) -> Decision:

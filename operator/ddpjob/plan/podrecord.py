@@ -16,6 +16,7 @@ from ddpjob.plan.reasons import (
     POD_INITIALIZING,
     PREEMPTED,
     PULLING,
+    UNSCHEDULED,
 )
 from ddpjob.times import seconds_since, timestamp, unix_seconds
 
@@ -45,6 +46,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         deletion_deadline=deadline,
         forced=deadline is not None and metadata.get("deletionGracePeriodSeconds") == 0,
         node=spec.get("nodeName", ""),
+        scheduled_at=_condition(status, "PodScheduled").get("lastTransitionTime"),
         ip=status.get("podIP", ""),
         created_at=metadata.get("creationTimestamp"),
         started_at=status.get("startTime"),
@@ -188,7 +190,7 @@ def _trainer(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, An
             "message": status.get("message", ""),
             **({} if status.get("reason") else _init_failure(status)),  # evicted meanwhile, say
         }
-    waiting = _init_waiting(status) or state.get("waiting") or _unschedulable(status)
+    waiting = _init_waiting(status) or state.get("waiting") or _unscheduled(spec, status)
     if waiting.get("reason") in IN_TURN and not waiting.get("message"):
         waiting = _next_wait(spec, status)
     return {
@@ -250,9 +252,12 @@ def _next_wait(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[st
     return {"reason": CONTAINER_CREATING.name, "message": f"volumes, network or image {image}"}
 
 
-def _unschedulable(status: Mapping[str, Any]) -> Mapping[str, Any]:
+def _unscheduled(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the scheduler's reason and message while it has no node for the pod."""
     scheduled = _condition(status, "PodScheduled")
+    if not scheduled and not spec.get("nodeName"):
+        words = f"scheduler {spec.get('schedulerName')} has not said a word about it"
+        return {"reason": UNSCHEDULED.name, "message": words}
     return scheduled if scheduled.get("status") == "False" else {}
 
 
@@ -292,10 +297,11 @@ def seconds_to_slow(current: Sequence[PodRecord], now: float) -> float:
 
 
 def _in_turn(current: Sequence[PodRecord]) -> Iterator[tuple[str, PodRecord]]:
-    """Yield the pods whose containers are about to start, and since when their kubelets have them.
+    """Yield the pods that wait in their turn, and since when their kubelets have them, if any has.
 
     There may be thousands, so these times are compared as texts.
     """
     for pod in current:
-        if pod.started_at and not pod.running and pod.live and pod.reason in IN_TURN:
-            yield pod.started_at, pod
+        since = pod.started_at or pod.created_at
+        if since and not pod.running and pod.live and pod.reason in IN_TURN:
+            yield since, pod

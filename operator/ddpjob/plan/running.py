@@ -13,6 +13,7 @@ from ddpjob.plan.cleanup import UNBEGUN_SECONDS, end_older, name_taken
 from ddpjob.plan.model import Decision, Event, Observed, PodRecord, Report, requeue
 from ddpjob.plan.own import Inputs
 from ddpjob.plan.podrecord import first_stuck, slowest
+from ddpjob.plan.queue import admit
 from ddpjob.plan.reasons import (
     ACCEPTED,
     AGENT_RUNS,
@@ -134,7 +135,8 @@ def _is_of(report: Report, part: Attempt | Progress) -> bool:
 def seconds_to_start(inputs: Inputs, status: Status) -> float:
     """Return the seconds until `startupDeadlineSeconds`, or infinity if nothing is to start.
 
-    The deadline counts from the last pod's creation, and from the first refusal of one.
+    The deadline counts from the first pod that has a node, the last pod's creation, and the first
+    refusal of one, whichever came last. Without a node the group keeps nothing from others.
     """
     observed, current, now = inputs.observed, inputs.current, inputs.now
     limit = inputs.job.spec.startup_deadline_seconds
@@ -143,10 +145,11 @@ def seconds_to_start(inputs: Inputs, status: Status) -> float:
     starting = starting and not any(pod.live for pod in inputs.pods.older)
     if limit is None or not starting:
         return math.inf
-    created = [pod.created_at for pod in current if pod.created_at]
-    if not current and observed.create_error is None:
-        return math.inf  # nothing has been tried yet: old pods, a pause, no operator
-    begun = [status.goodput.since, status.budget.next_restart_time, *sorted(created)[-1:]]
+    placed = [pod.scheduled_at or pod.created_at or "" for pod in current if pod.node]
+    if not placed:
+        return math.inf
+    created = max(pod.created_at or "" for pod in current)
+    begun = [status.goodput.since, status.budget.next_restart_time, created, min(placed)]
     waited = [seconds_since(time, now) for time in begun if time]
     if observed.create_error is not None:
         waited.append(observed.refused_seconds)
@@ -170,8 +173,6 @@ def not_started(inputs: Inputs, status: Status) -> api.Failure | None:
     words = (
         pod.message or pod.reason if pod else str(observed.create_error or "it was never created")
     )
-    if pod and not pod.node and not words:
-        words = "no scheduler has reported on it"
     if pod and pod.without_sandbox:
         words = "its volumes or its network are not there, or, before Kubernetes 1.36, its image"
         words += "; kubectl describe pod says which"
@@ -219,8 +220,12 @@ def create_missing(inputs: Inputs, status: Status) -> Decision:
         return requeue(decision, wait)
     if observed.create_error is not None:
         status = _refused(status, observed, now)
+    decision, may_create = admit(inputs, replace(decision, status=status))
+    if not may_create:
+        return decision
+    status = decision.status
     if not observed.children_ready:
-        return replace(decision, status=status, prepare=True)
+        return replace(decision, prepare=True)
     if any(pod.spec_hash != observed.spec_hash for pod in current):
         message = "the job was edited while its pods were being created"
         event = Event("Restarting", message)
@@ -248,7 +253,7 @@ def _starting(job: DDPJob, status: Status, now: float) -> Status:
     )
     status = _accepted(job, status, now)
     if status.condition("Suspended"):
-        message = "spec.suspend is false"
+        message = "Kueue has admitted it" if status.admission else "spec.suspend is false"
         status = with_condition(status, RESUMED, message, now=now)
     status = with_condition(status, STARTING, CREATING, now=now)
     return status

@@ -6,7 +6,7 @@ as well.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -27,8 +27,20 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "postStart", "preS
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
+class Gang(Model):
+    """The scheduler of an installation that places all pods of an attempt, or none of them."""
+
+    scheduler: Literal["none", "kubernetes", "volcano", "coscheduling"] = "none"
+    """Whose PodGroups are made; `none` makes none."""
+    scheduler_name: str = ""
+    """`schedulerName` of the pods; if it is empty, the one that the scheduler has by default."""
+
+
 class Policy(Model):
     """The allow-list of an installation. In a list of names `*` stands for all names."""
+
+    gang: Gang = Gang()
+    """Who places the pods of a job with more than one node."""
 
     service_account_names: list[str] = []
     """Service accounts that a job's pods may run as. Only their tokens and certificates may be

@@ -40,7 +40,7 @@ _OWN_CONTAINER_FIELDS = (
     *("command", "args", "restartPolicy", "restartPolicyRules"),
     *("terminationMessagePath", "terminationMessagePolicy"),
 )
-_METADATA = ("labels", "annotations")
+METADATA = ("labels", "annotations")
 
 # The shapes of the fields that the merge and the allow-list read. A dictionary stands for an object
 # with these fields, a list for a list of such items. The API server checks all other fields when it
@@ -89,7 +89,7 @@ _POD: Body = {
     **dict.fromkeys(("serviceAccountName", "serviceAccount", "nodeName"), str),
     **dict.fromkeys(("priorityClassName", "runtimeClassName"), str),
 }
-_TEMPLATE = {"metadata": dict.fromkeys(_METADATA, {}), "spec": _POD}
+_TEMPLATE = {"metadata": dict.fromkeys(METADATA, {}), "spec": _POD}
 
 
 def apply(pod: Body, template: Mapping[str, Any]) -> tuple[Body, list[InvalidJob]]:
@@ -147,13 +147,13 @@ def misfits(template: Mapping[str, Any]) -> Iterator[InvalidJob]:
     metadata, spec = template.get("metadata", {}), template.get("spec", {})
     for part, where, known in (
         (template, path, tuple(_TEMPLATE)),
-        (metadata, f"{path}.metadata", _METADATA),
+        (metadata, f"{path}.metadata", METADATA),
     ):
         for name in part:
             if name not in known:
                 rule = f"unknown field, must be {' or '.join(known)}"
                 yield InvalidJob(where + below(name), rule)
-    for kind in _METADATA:
+    for kind in METADATA:
         for key, text in metadata.get(kind, {}).items():
             where = f"{path}.metadata.{kind}{called(key)}"
             if not isinstance(text, str):

@@ -1,7 +1,6 @@
 """Renders the objects of a job. Pure: the same job, attempt and agent give the same bytes.
 
-Templates are JSON, and a finalize hook encodes every value, so no text of a user can change the
-structure. Text of a user is never a template. The pod is rendered once for an attempt, with marks
+The pod is rendered once for an attempt, with marks
 in place of what its ranks differ in, and each rank replaces the marks. To render each of a thousand
 pods would cost more than to create them.
 
@@ -15,20 +14,21 @@ import posixpath
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
-import jinja2
 import orjson
 
 from ddpjob import names
-from ddpjob.api import DDPJob, Master
-from ddpjob.api.base import Model, called, quantity_value
+from ddpjob.api import Admission, DDPJob, Master
+from ddpjob.api.base import called, quantity_value
 from ddpjob.api.messages import misfit
 from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.pods import code, overlay
 from ddpjob.pods.allowlist import Policy, refusals
+from ddpjob.pods.gang import Gang, gang_of, gang_values, outside
+from ddpjob.pods.objects import labels_of, render_object
 
 # The time for which pods stay on a node after Kubernetes has taken it for lost, which takes 40 s.
 LOST_NODE_SECONDS = 5
@@ -39,6 +39,8 @@ _MODES = {"torchrun": "torchrun", "accelerate": "python", "python": "python"}
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # The fields that `master` may have for the pod of rank 0.
 _OF_RANK_0 = ("image", "resources")
+# Kueue takes it away once it has chosen a pod's node.
+_TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 # The marks in place of what the pods of an attempt differ in, and of the job's token. Nobody knows
 # them, so they are in no job.
 _RANK, _PROOF, _TOKEN = (f"@{secrets.token_hex(8)}@" for _ in range(3))
@@ -65,6 +67,8 @@ class PodTemplate:
     others: tuple[bytes, ...]
     """The same parts of all other pods."""
     spec_hash: str
+    gang: Gang | None = None
+    """What has to be there before them."""
 
     def body(self, rank: int, proof: str = "", token: str = "") -> bytes:
         """Return the pod of node rank `rank` as JSON, with the proof that the operator made it."""
@@ -74,36 +78,22 @@ class PodTemplate:
         return pod
 
 
-@cache
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("ddpjob.pods"),
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: orjson.dumps(value, default=Model.to_json).decode(),
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["names"] = names
-    return environment
-
-
 def service(job: DDPJob, token: str) -> Body:
     """Return the job's headless Service, which keeps the token that agents and operator share."""
-    return _render("service.json.j2", job, token=token)
+    return render_object("service.json.j2", job, token=token)
 
 
 def config_map(job: DDPJob, agent: Agent) -> Body:
     """Return the ConfigMap with the agent for all jobs of the namespace. This job owns it."""
     archive = base64.b64encode(agent.archive).decode()
-    return _render("configmap.json.j2", job, digest=agent.digest, archive=archive)
+    return render_object("configmap.json.j2", job, digest=agent.digest, archive=archive)
 
 
 def network_policy(job: DDPJob, policy: Policy) -> Body | None:
     """Return the job's NetworkPolicy, or None if the job has none."""
     if not job.spec.network_policy.enabled:
         return None
-    return _render("networkpolicy.json.j2", job, policy=policy)
+    return render_object("networkpolicy.json.j2", job, policy=policy)
 
 
 def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
@@ -112,9 +102,14 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     Raises InvalidJob if the overlay or the volumes ask for something that ddpjob sets itself, or
     that `policy` does not allow.
     """
-    first, others, found = _both(job, agent, policy)
+    first, others, found = both(job, agent, policy)
     for problem in found:
         raise problem
+    if job.status.admission:
+        first, others = _admitted(job.status.admission, first, others)
+    if job.spec.scheduling and job.spec.scheduling.queue and policy.gang.scheduler != "volcano":
+        rule = f"is of Volcano, and this installation has gang.scheduler {policy.gang.scheduler}"
+        raise InvalidJob("spec.scheduling.queue", rule, job.spec.scheduling.queue)
     text = orjson.dumps([first, others]).decode()
     text = text.replace(_RANK, "@rank@").replace(_TOKEN, "@token@")
     spec_hash = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -129,15 +124,15 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     def parts(pod: Body) -> tuple[bytes, ...]:
         return tuple(orjson.dumps(pod).split(_RANK.encode()))
 
-    return PodTemplate(parts(first), parts(others), spec_hash)
+    return PodTemplate(parts(first), parts(others), spec_hash, gang_of(job, policy))
 
 
 def problems(job: DDPJob, policy: Policy) -> list[InvalidJob]:
     """Return an InvalidJob for each reason why `pods` refuses the job."""
-    return _both(job, Agent(b""), policy)[2]
+    return both(job, Agent(b""), policy)[2]
 
 
-def _both(job: DDPJob, agent: Agent, policy: Policy) -> tuple[Body, Body, list[InvalidJob]]:
+def both(job: DDPJob, agent: Agent, policy: Policy) -> tuple[Body, Body, list[InvalidJob]]:
     """Return the pod of rank 0, that of all others, and what is wrong with them."""
     master, checkpoint = job.spec.master, job.spec.checkpoint
     is_alone = checkpoint is not None and checkpoint.mount_on == "Rank0"
@@ -146,12 +141,39 @@ def _both(job: DDPJob, agent: Agent, policy: Policy) -> tuple[Body, Body, list[I
         return others, others, found
     own = {name: getattr(master, name, None) or getattr(job.spec, name) for name in _OF_RANK_0}
     first, more = _pod(_with(job, **own), agent, policy, master)
+    names_of_class = [pod["spec"].get("priorityClassName") for pod in (first, others)]
+    if gang_values(job, policy) and names_of_class[0] != names_of_class[1]:
+        where = "spec.master.template.spec.priorityClassName"
+        rule = "must be as in spec.template: the pods of a gang have one priority"
+        found.append(misfit(where, rule, names_of_class[0]))
     common = {str(problem) for problem in found}
     for problem in more:
         if str(problem) not in common:  # so it is in the master's part
             where = problem.path.replace("spec.template", "spec.master.template", 1)
             found.append(InvalidJob(where, problem.rule, problem.value))
     return first, others, found
+
+
+def _admitted(admission: Admission, first: Body, others: Body) -> tuple[Body, Body]:
+    """Return the pods with what Kueue asks of them."""
+    asked = {found.name: found for found in admission.pod_sets}
+
+    def with_wish(pod: Body, name: str) -> Body:
+        wish = asked.get(name) or asked.get("main")
+        if wish is None:
+            return pod
+        metadata, spec = pod["metadata"], pod["spec"]
+        gates = [{"name": _TOPOLOGY_GATE}] if wish.gated else []
+        spec = {
+            **spec,
+            "nodeSelector": {**spec.get("nodeSelector", {}), **wish.node_selector},
+            "tolerations": [*spec["tolerations"], *(each.to_json() for each in wish.tolerations)],
+            "schedulingGates": [*spec.get("schedulingGates", []), *gates],
+        }
+        own = {kind: {**getattr(wish, kind), **metadata[kind]} for kind in overlay.METADATA}
+        return {**pod, "metadata": {**metadata, **own}, "spec": spec}
+
+    return with_wish(first, "first"), with_wish(others, "others")
 
 
 def _waits(job: DDPJob) -> bool:
@@ -172,12 +194,15 @@ def _pod(
     job: DDPJob, agent: Agent, policy: Policy, master: Master | None = None
 ) -> tuple[Body, list[InvalidJob]]:
     """Return a pod with its marks, and an InvalidJob for each broken rule."""
-    pod = _render("pod.json.j2", job, **_pod_values(job, agent))
+    pod = render_object("pod.json.j2", job, **_pod_values(job, agent))
     found: list[InvalidJob] = []
+    values = gang_values(job, policy)
+    pod = overlay.merge(pod, values.get("pod", {}))
     for template in (job.spec.template, master.template if master else None):
         if template:
             pod, wrong = overlay.apply(pod, template)
             found += wrong
+    found += outside(values, pod)
     if not found:  # else a volume may be missing because its template was not merged
         found += _unmounted(pod)
     _secure(pod)
@@ -203,37 +228,9 @@ def _at_its_source(job: DDPJob, problem: InvalidJob) -> InvalidJob:
     return problem
 
 
-def labels_of(job: DDPJob) -> dict[str, str]:
-    """Return the labels of all that the job owns."""
-    return {
-        names.MANAGED_BY_LABEL: names.MANAGED_BY,
-        names.JOB_LABEL: job.name,
-        names.JOB_UID_LABEL: job.uid,
-    }
-
-
 def pod_labels(attempt: int, rank: str) -> dict[str, str]:
     """Return the labels that a pod has besides `labels_of` its job."""
     return {names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: rank}
-
-
-def owner_of(job: DDPJob) -> Body:
-    """Return the owner reference of all that the job owns."""
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
-def _render(template: str, job: DDPJob, **values: Any) -> Body:
-    common = {"job": job, "labels": labels_of(job), "owner": owner_of(job)}
-    text = _templates().get_template(template).render(common | values)
-    body: Body = orjson.loads(text)
-    return body
 
 
 def _pod_values(job: DDPJob, agent: Agent) -> Body:
