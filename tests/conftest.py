@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import hypothesis
@@ -153,7 +154,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     capture = session.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():
-        for provide in dict.fromkeys(p for t in TIERS if t in tiers for p in PROGRAMS.get(t, ())):
+        wanted = [p for t in TIERS if t in tiers for p in PROGRAMS.get(t, ())]
+        if any(item.get_closest_marker("queues") for item in session.items):
+            wanted += [partial(binaries.build, module) for module in binaries.QUEUES.values()]
+        for provide in dict.fromkeys(wanted):
             with suppress(Unavailable):  # the fixture that needs it will say so
                 provide()
 

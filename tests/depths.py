@@ -17,6 +17,7 @@ from tests.cluster.tiers import ROOT
 
 DEPTHS = ("quick", "gate", "full")
 MARKERS = (
+    "queues: `make queues` and `make test-all` have it: schedulers and Kueue, built from Go",
     "deep(of=3, turn=...): `make test-all` has it, and the gate when it is its turn, once in `of`",
     "gate: in the gate at all times, although it is deep",
 )
@@ -39,6 +40,9 @@ def left_out(items: Iterable[pytest.Item], depth: str) -> list[pytest.Item]:
     before = Counter[str]()  # deep tests of a file
     left = []
     for item in items:
+        if item.get_closest_marker("queues"):
+            left.append(item)
+            continue
         deep = item.get_closest_marker("deep")
         if deep is None:
             continue

@@ -42,9 +42,13 @@ class ApiServer:
         scheduler: bool = True,
         controller_manager: bool = True,
         extra_arguments: Mapping[str, Sequence[str]] | None = None,
+        programs: Mapping[str, Path] | None = None,
     ) -> None:
-        """`extra_arguments`: further flags by component (`kube-apiserver`); the last one wins."""
-        self._programs = binaries.control_plane()
+        """`extra_arguments`: further flags by component (`kube-apiserver`); the last one wins.
+
+        `programs`: those of another release, by name.
+        """
+        self._programs = {**binaries.control_plane(), **(programs or {})}
         optional = {"kube-controller-manager": controller_manager, "kube-scheduler": scheduler}
         self._wanted = ["etcd", "kube-apiserver", *(name for name in optional if optional[name])]
         self._extra = extra_arguments or {}

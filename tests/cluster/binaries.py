@@ -1,7 +1,8 @@
 """The Go programs that the tests start, built once from the modules beside this file into a cache.
 
 `python -m tests.cluster.binaries` builds all of them ahead of a test run; arguments pick some
-(kubernetes, etcd, helm), or what a benchmark alone needs (training-operator).
+(kubernetes, etcd, helm), what only the tests of gangs and queues need (QUEUES), or a benchmark
+(training-operator).
 """
 
 import argparse
@@ -64,6 +65,11 @@ class Module:
         return " ".join(flags)
 
 
+_VERSIONS = tuple(
+    f"k8s.io/{package}.{name}"
+    for package in ("component-base/version", "client-go/pkg/version")
+    for name in ("gitVersion", "gitMajor", "gitMinor")
+)
 MODULES = {
     module.folder: module
     for module in (
@@ -73,11 +79,7 @@ MODULES = {
             ".",
             CONTROL_PLANE[1:],
             "k8s.io/kubernetes",
-            tuple(
-                f"k8s.io/{package}.{name}"
-                for package in ("component-base/version", "client-go/pkg/version")
-                for name in ("gitVersion", "gitMajor", "gitMinor")
-            ),
+            _VERSIONS,
         ),
         Module(
             "helm",
@@ -89,13 +91,28 @@ MODULES = {
     )
 }
 
+# For `make queues` and `make test-all`: Kubernetes with its gangs, two more schedulers, and Kueue.
+QUEUES = {
+    module.folder: module
+    for module in (
+        Module("kubernetes-gangs", ".", CONTROL_PLANE[1:], "k8s.io/kubernetes", _VERSIONS),
+        Module("volcano", "volcano.sh/volcano/cmd/scheduler", ("volcano-scheduler",)),
+        Module(
+            "coscheduling",
+            "sigs.k8s.io/scheduler-plugins/cmd/scheduler",
+            ("scheduler-plugins-scheduler",),
+        ),
+        Module("kueue", "sigs.k8s.io/kueue/cmd/kueue", ("kueue",)),
+    )
+}
+
 # A peer, for `make bench-recovery`.
 TRAINING_OPERATOR = Module(
     "training-operator",
     "github.com/kubeflow/training-operator/cmd/training-operator.v1",
     ("training-operator",),
 )
-_ALL = {**MODULES, TRAINING_OPERATOR.folder: TRAINING_OPERATOR}
+_ALL = {**MODULES, **QUEUES, TRAINING_OPERATOR.folder: TRAINING_OPERATOR}
 
 
 def control_plane() -> dict[str, Path]:

@@ -9,12 +9,15 @@ import urllib.error
 import urllib.request
 import uuid
 from base64 import urlsafe_b64decode
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
 import yaml
 
+from tests.chart.rendering import Helm
+from tests.cluster import binaries
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.processes import RUN, free_ports
 from tests.cluster.tiers import ROOT
@@ -31,9 +34,16 @@ def installed_objects() -> list[dict[str, Any]]:
     return [found for found in yaml.safe_load_all(INSTALL.read_text()) if found]
 
 
-def grant_rights(server: ApiServer) -> None:
-    """Apply the install's service account and RBAC, without its Deployment."""
-    items = [found for found in installed_objects() if found["kind"] in RIGHTS]
+def grant_rights(server: ApiServer, *values: str) -> None:
+    """Apply the install's service account and RBAC, without its Deployment.
+
+    `values` are those of the chart that are not its defaults, such as `kueue.enabled=true`.
+    """
+    found = installed_objects()
+    if values:
+        words = (f"--set={value}" for value in (*values, "createNamespace=true"))
+        found = Helm(binaries.helm()).objects(*words)
+    items = [each for each in found if each["kind"] in RIGHTS]
     listing = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     server.kubectl("apply", "-f", "-", input=listing)
 
@@ -63,13 +73,14 @@ class OperatorProcess:
         *arguments: str,
         url: str = "",
         clock: float = 0.0,
+        values: Sequence[str] = (),
     ) -> None:
         """`url`: of a proxy before the server; then its rights have been granted already.
 
-        `clock`: seconds by which its clock is ahead.
+        `clock`: seconds by which its clock is ahead. `values`: of the chart, for its rights.
         """
         if not url:
-            grant_rights(server)
+            grant_rights(server, *values)
         token = server.service_account_token(*ACCOUNT)
         self.credential = f"JTI={_token_id(token)}"
         """By which the audit log tells this process from others of its account."""

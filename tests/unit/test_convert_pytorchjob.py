@@ -95,7 +95,7 @@ BECOMES: list[tuple[Body, Body, str]] = [
     (
         pytorch_job(runPolicy={"schedulingPolicy": {"scheduleTimeoutSeconds": 600}}),
         {"startupDeadlineSeconds": 600},
-        "600: is startupDeadlineSeconds, which also covers the pull of images",
+        "600: is startupDeadlineSeconds, which counts from the first pod that has a node",
     ),
     (
         high(),
@@ -105,8 +105,8 @@ BECOMES: list[tuple[Body, Body, str]] = [
     (high(worker={"template": LOW}), {"template": {"spec": {"priorityClassName": "low"}}}, ""),
     (
         pytorch_job(runPolicy={"schedulingPolicy": {"queue": "q", "minResources": {"cpu": 3}}}),
-        {},
-        "schedulingPolicy.minResources: not carried over: {cpu}: ddpjob is no gang scheduler",
+        {"scheduling": {"queue": "q"}},
+        "schedulingPolicy.minResources: not carried over: {cpu}: a gang is all pods of the job",
     ),
     (
         pytorch_job(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}),
@@ -151,7 +151,17 @@ def test_metadata_that_belongs_to_the_old_object_is_left_out_and_named() -> None
     notes = [str(note) for note in converted.notes]
     (old,) = [note for note in notes if "metadata.uid" in note]
     assert "metadata.resourceVersion" in old and "status" in old and "metadata.finalizers" in old
-    assert "Kueue does not know DDPJobs" in note_at(converted, "queue-name")
+    assert "Kueue admits the job where the chart has kueue.enabled" in note_at(
+        converted, "queue-name"
+    )
+
+
+def test_a_job_that_is_suspended_for_kueue_waits_for_it_by_itself() -> None:
+    job = pytorch_job(runPolicy={"suspend": True})
+    assert spec_of(job)["suspend"] is True
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    assert "suspend" not in spec_of(job)
+    assert "suspend: changed: true: left out" in "\n".join(notes_of(job))
 
 
 def test_exit_codes_below_128_are_permanent_with_restart_policy_exit_code() -> None:

@@ -156,6 +156,9 @@ ELASTIC = {"elasticPolicy": {"minNodes": 2, "maxRestarts": 3}, "envInjection": {
 HELD = {"suspend": True, "activeDeadlineSeconds": 60}
 MANAGER = "trainer.kubeflow.org/trainjob-controller"
 COSCHEDULING = runtime(podGroupPolicy={"coscheduling": {"scheduleTimeoutSeconds": 90}})
+QUEUED = {"annotations": {"scheduling.volcano.sh/queue-name": "q", "a": "b"}}
+VOLCANO = runtime(pod={**template("node"), "metadata": QUEUED})
+NOTED_POD = {"template": {"metadata": {"annotations": {"a": "b"}}}}
 # What a TrainJob with its runtime becomes beside the fields of PLAIN.
 BECOMES: list[tuple[Any, Any, Any]] = [
     # Without GPUs `auto` is the number of CPUs in the requests, or else in the limits.
@@ -172,6 +175,7 @@ BECOMES: list[tuple[Any, Any, Any]] = [
     (own(**HELD), OWN, HELD),
     (own(), runtime(jobset={"ttlSecondsAfterFinished": 9}), {"ttlSecondsAfterFinished": 9}),
     (own(), COSCHEDULING, {"startupDeadlineSeconds": 90}),
+    (own(), VOLCANO, {"scheduling": {"queue": "q"}, **NOTED_POD}),
     (own(), limited(), restarts(1)),
     (own(), limited({"failurePolicy": {"maxRestarts": 2}}), restarts(2)),
     (own(), limited(torch=ELASTIC), restarts(3)),

@@ -27,7 +27,8 @@ _FOREIGN_LABEL = re.compile(
     r"(training\.kubeflow\.org|trainer\.kubeflow\.org|jobset\.sigs\.k8s\.io|batch\.kubernetes\.io)/"
     r"[-\w.]+"
 )
-_UNKNOWN_TO_KUEUE = "kept, but Kueue does not know DDPJobs, so it neither queues nor starts the job"
+_FOR_KUEUE = "kept; Kueue admits the job where the chart has kueue.enabled"
+_UNREAD = "kept, but ddpjob does not read it"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def read_metadata(source: Fields) -> Body:
         rest = part.rest()
         rest.pop("kubectl.kubernetes.io/last-applied-configuration", None)
         for key in [key for key in rest if key.startswith("kueue.x-k8s.io/")]:
-            notes.changed(part.where(key), _UNKNOWN_TO_KUEUE)
+            known = kind == "labels" and key in names.LABELS
+            notes.changed(part.where(key), _FOR_KUEUE if known else _UNREAD)
         found |= {kind: rest} if rest else {}
     old = [metadata.where(name) for name in metadata.rest()]
     old += ["status"] if source.take("status", object) is not None else []

@@ -152,8 +152,27 @@ def _processes(
     return None
 
 
+# Volcano's, on the pods of a TrainJob.
+_VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+
+
+def _queue(metadata: Body, spec: Body, notes: Notes) -> None:
+    """Say in a DDPJob's words which queue it waits in."""
+    metadata_of_pods = spec.get("template", {}).get("metadata", {})
+    asked = metadata_of_pods.get("annotations", {})
+    if queue := asked.pop(_VOLCANO_QUEUE, ""):
+        if not asked:
+            del metadata_of_pods["annotations"]
+        spec.setdefault("scheduling", {})["queue"] = queue
+        words = f"{queue}: is scheduling.queue, which needs gang.scheduler: volcano in the chart"
+        notes.changed(_VOLCANO_QUEUE, words)
+    if names.QUEUE_LABEL in metadata.get("labels", {}) and spec.pop("suspend", False):
+        notes.changed("suspend", "true: left out, since a DDPJob waits for Kueue without it")
+
+
 def finished(metadata: Body, spec: Body, notes: Notes) -> Body:
     """Return the DDPJob with this metadata and spec, and note what an installation must allow."""
+    _queue(metadata, spec, notes)
     ordered = {name: spec[name] for name in sorted(spec, key=_ORDER.index)}
     job: Body = {"apiVersion": names.API_VERSION, "kind": names.KIND}
     job |= {"metadata": metadata, "spec": ordered}

@@ -8,7 +8,7 @@ from ddpjob.convert.fields import Dropped, Refused, Same, Table
 GROUP_RESTARTS = "the whole group restarts, 3 times without progress: see failurePolicy.maxRestarts"
 COUNTED = "which counts restarts of the group without progress"
 _NOT_ELASTIC = Dropped("a DDPJob is not elastic: nnodes is fixed, and ddpjob sets the rendezvous")
-_GANG = Dropped("ddpjob is no gang scheduler: startupDeadlineSeconds frees half a group's nodes")
+_GANG = Dropped("a gang is all pods of the job, where the chart has gang.scheduler")
 
 _SCHEDULING = "runPolicy.schedulingPolicy"
 PYTORCH_JOB: Table = {
@@ -18,12 +18,14 @@ PYTORCH_JOB: Table = {
     "runPolicy.suspend": Same("suspend"),
     "runPolicy.managedBy": Dropped("it does not know DDPJobs", "kubeflow.org/training-operator"),
     f"{_SCHEDULING}.scheduleTimeoutSeconds": Same(
-        "startupDeadlineSeconds", "which also covers the pull of images"
+        "startupDeadlineSeconds", "which counts from the first pod that has a node"
     ),
     f"{_SCHEDULING}.priorityClass": Same(
-        "template.spec.priorityClassName", "as there is no pod group"
+        "template.spec.priorityClassName", "from which the pod group has it"
     ),
-    f"{_SCHEDULING}.queue": Dropped("ddpjob has no queues; use a ResourceQuota for each team"),
+    f"{_SCHEDULING}.queue": Same(
+        "scheduling.queue", "which needs gang.scheduler: volcano in the chart"
+    ),
     f"{_SCHEDULING}.*": _GANG,
     "elasticPolicy.standalone": Dropped("all nodes train together, not each by itself"),
     "elasticPolicy.*": _NOT_ELASTIC,
@@ -46,7 +48,7 @@ RUNTIME: Table = {
     "mlPolicy.flux": _OTHER,
     f"{_TORCH}.envInjection": Dropped("RANK, PET_* and the like are set in the trainer alone"),
     "podGroupPolicy.coscheduling.scheduleTimeoutSeconds": Same(
-        "startupDeadlineSeconds", "without a gang scheduler"
+        "startupDeadlineSeconds", "which counts from the first pod that has a node"
     ),
     "podGroupPolicy.*": _GANG,
     f"{_JOBSET}.ttlSecondsAfterFinished": Same("ttlSecondsAfterFinished"),

@@ -1,0 +1,312 @@
+"""Jobs in the queues of a real Kueue, with its webhooks, its pod integration and its own chart."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob import names
+from ddpjob.cluster import PODS
+from ddpjob.controller.workloads import WORKLOADS
+from ddpjob.json_depth import Body
+from tests.api.jobs import Jobs, conditions
+from tests.builders import job_object
+from tests.cluster.apiserver import ApiServer
+from tests.cluster.client import MERGE, Client
+from tests.cluster.kubelet import ScriptedKubelet
+from tests.cluster.nodes import fake_nodes
+from tests.cluster.operator import OperatorProcess
+from tests.cluster.schedulers import Kueue
+from tests.cluster.tiers import ROOT, skipping_where_unavailable
+
+pytestmark = [pytest.mark.queues, pytest.mark.timeout(900)]
+
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+NODES = ("spot-node", "other-node")
+CLASSES = {"low": 10, "high": 100}
+TAINT = {"key": "spot", "value": "yes", "effect": "NoSchedule"}
+INTEGRATIONS = {
+    "frameworks": ["batch/job", "pod"],
+    "externalFrameworks": ["DDPJob.v1alpha1.ddpjob.dev"],
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """A control plane with DDPJobs."""
+    with skipping_where_unavailable():
+        made = ApiServer()
+    with made as server:
+        server.install_crd(ROOT / "charts" / "ddpjob" / "files" / "crd.yaml")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def kueue(server: ApiServer) -> Iterator[Kueue]:
+    """Kueue with its pod integration, as its chart has it, and one queue for two CPUs.
+
+    The queue is named `default`: pods without a queue would be taken for its jobs.
+    """
+    with skipping_where_unavailable():
+        made = Kueue(server, integrations=INTEGRATIONS)
+    with made as kueue:
+        flavor: Body = {"nodeLabels": {"kind": "spot"}, "nodeTaints": [TAINT]}
+        flavor["tolerations"] = [{**TAINT, "operator": "Equal"}]
+        put(server, "resourceflavors", "spot", flavor)
+        quota = {"name": "cpu", "nominalQuota": "2"}
+        group = {"coveredResources": ["cpu"], "flavors": [{"name": "spot", "resources": [quota]}]}
+        preemption = {"withinClusterQueue": "LowerPriority"}
+        spec = {"namespaceSelector": {}, "resourceGroups": [group], "preemption": preemption}
+        put(server, "clusterqueues", "all", spec)
+        for name, value in CLASSES.items():
+            body = {"metadata": {"name": name}, "value": value}
+            server.request("POST", f"{KUEUE}/workloadpriorityclasses", body)
+        yield kueue
+        print(kueue.component.log.read_text()[-5000:])
+
+
+def put(server: ApiServer, plural: str, name: str, spec: Body) -> None:
+    server.request("POST", f"{KUEUE}/{plural}", {"metadata": {"name": name}, "spec": spec})
+
+
+@pytest.fixture
+def operator(server: ApiServer, kueue: Kueue, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """The operator with Kueue, and the chart's rights for it."""
+    values = ("kueue.enabled=true",)
+    with OperatorProcess(server, tmp_path, "--kueue", values=values) as operator:
+        operator.wait_until_ready()
+        yield operator
+    print(operator.log.read_text()[-5000:])
+
+
+class Queued(Jobs):
+    """DDPJobs of a namespace with a LocalQueue, each with two pods of one CPU."""
+
+    async def submit(self, name: str, priority: str = "", **spec: Any) -> None:
+        body = job_object(name, nnodes=2, resources={"limits": {"cpu": 1}}, **spec)
+        labels = {names.QUEUE_LABEL: "default"}
+        labels |= {names.PRIORITY_LABEL: priority} if priority else {}
+        body["metadata"]["labels"] = labels
+        await self.client.request("POST", self.path, body)
+
+    async def workload(self, name: str) -> Body | None:
+        """The job's Workload, if there is one."""
+        found = await self.client.request("GET", WORKLOADS.path(self.namespace))
+        return next(
+            (
+                each
+                for each in found["items"]
+                if each["metadata"]["ownerReferences"][0]["name"] == name
+            ),
+            None,
+        )
+
+    async def workload_until(self, name: str, holds: Any) -> Body:
+        """The job's Workload once this holds of it."""
+        async with asyncio.timeout(180):
+            while not ((found := await self.workload(name)) and holds(found)):
+                await asyncio.sleep(0.05)
+        return found
+
+    async def pods_of(self, name: str) -> list[Body]:
+        return [
+            pod for pod in await self.pods_as_they_are() if pod["metadata"]["name"].startswith(name)
+        ]
+
+    def reason(self, job: Body) -> str:
+        return str(job.get("status", {}).get("summary", {}).get("reason", ""))
+
+
+@pytest.fixture
+async def queued(
+    server: ApiServer, operator: OperatorProcess
+) -> AsyncIterator[tuple[Queued, ScriptedKubelet]]:
+    """A namespace with a queue, and nodes of two kinds."""
+    async with in_queue(server) as found:
+        yield found
+
+
+@asynccontextmanager
+async def in_queue(server: ApiServer) -> AsyncIterator[tuple[Queued, ScriptedKubelet]]:
+    name = f"team-{time.monotonic_ns()}"
+    server.create_namespace(name)
+    path = f"{KUEUE}/namespaces/{name}/localqueues"
+    spec = {"clusterQueue": "all"}
+    async with Client(server) as client:
+        await client.request("POST", path, {"metadata": {"name": "default"}, "spec": spec})
+        async with fake_nodes(client, *NODES), ScriptedKubelet(client, NODES) as kubelet:
+            spot = {"metadata": {"labels": {"kind": "spot"}}, "spec": {"taints": [TAINT]}}
+            await client.request("PATCH", "/api/v1/nodes/spot-node", spot, content_type=MERGE)
+            jobs = Queued(client, name)
+            try:
+                yield jobs, kubelet
+            finally:
+                for each in (jobs.path, PODS.path(name)):
+                    await client.request("DELETE", each)
+                while (await client.request("GET", WORKLOADS.path(name)))["items"]:
+                    await asyncio.sleep(0.1)
+
+
+def true(workload: Body, kind: str) -> bool:
+    """Whether this condition of a Workload is True."""
+    found = workload.get("status", {}).get("conditions", [])
+    return any(c["type"] == kind and c["status"] == "True" for c in found)
+
+
+async def test_quota_for_one_of_two_jobs_and_then_for_the_other(
+    queued: tuple[Queued, ScriptedKubelet], record_property: Any
+) -> None:
+    jobs, kubelet = queued
+    await jobs.submit("first")
+    await jobs.in_state("Running", "first")
+    await jobs.submit("second")
+    waiting = await jobs.until(lambda job: "insufficient" in jobs.reason(job), "second")
+    assert waiting["status"]["state"] == "Queued" and not await jobs.pods_of("second")
+    record_property("seen", f"the one that waits: `{jobs.reason(waiting)}`")
+    for pod in await jobs.pods_of("first"):
+        assert pod["spec"]["nodeSelector"] == {"kind": "spot"}
+        assert pod["spec"]["nodeName"] == "spot-node"
+        assert any(each.get("key") == "spot" for each in pod["spec"]["tolerations"])
+        assert not any("kueue" in key for key in pod["metadata"]["labels"])
+        assert not pod["metadata"].get("finalizers") and not pod["spec"].get("schedulingGates")
+    ready = await jobs.workload_until("first", lambda found: true(found, "PodsReady"))
+    assert not ready["metadata"].get("finalizers")
+    for node_rank in (0, 1):
+        kubelet.finish(jobs.namespace, f"first-0-{node_rank}")
+    await jobs.in_state("Succeeded", "first")
+    await jobs.in_state("Running", "second")
+    assert await jobs.workload("first") is None
+
+
+async def test_a_higher_class_takes_the_quota_and_gives_it_back(
+    queued: tuple[Queued, ScriptedKubelet], record_property: Any
+) -> None:
+    jobs, kubelet = queued
+    await jobs.submit("low", "low")
+    await jobs.in_state("Running", "low")
+    first = await jobs.workload("low")
+    await jobs.submit("high", "high")
+    await jobs.in_state("Running", "high")
+    low = await jobs.in_state("Queued", "low")
+    status = low["status"]
+    assert (status["attempt"], status["restarts"], status["budget"]["charged"]) == (1, 0, 0)
+    record_property("seen", f"the one that was preempted: `{jobs.reason(low)}`")
+    suspended = {c["type"]: c["message"] for c in status["conditions"]}["Suspended"]
+    record_property("seen", f"condition Suspended: `{suspended}`")
+    for node_rank in (0, 1):
+        kubelet.finish(jobs.namespace, f"high-0-{node_rank}")
+    again = await jobs.in_state("Running", "low")
+    assert again["status"]["admission"]["uid"] == (first or {})["metadata"]["uid"]
+    assert {pod["metadata"]["name"] for pod in await jobs.pods_of("low")} >= {"low-1-0", "low-1-1"}
+
+
+async def test_deactivation_and_a_deleted_workload(
+    queued: tuple[Queued, ScriptedKubelet], record_property: Any
+) -> None:
+    jobs, _ = queued
+    await jobs.submit("digits")
+    await jobs.in_state("Running")
+    found = await jobs.workload("digits")
+    assert found is not None
+    path = f"{WORKLOADS.path(jobs.namespace)}/{found['metadata']['name']}"
+    await jobs.client.request("PATCH", path, {"spec": {"active": False}}, content_type=MERGE)
+    waiting = await jobs.until(lambda job: "deactivated" in jobs.reason(job))
+    assert waiting["status"]["state"] == "Queued"
+    record_property("seen", f"deactivated: `{jobs.reason(waiting)}`")
+    released = await jobs.workload_until("digits", lambda each: "admission" not in each["status"])
+    assert released["metadata"]["uid"] == found["metadata"]["uid"], "it is kept"
+    await jobs.client.request("PATCH", path, {"spec": {"active": True}}, content_type=MERGE)
+    await jobs.in_state("Running")
+    await jobs.client.request("DELETE", path)
+    again = await jobs.until(
+        lambda job: job["status"]["state"] == "Running" and job["status"]["attempt"] == 2
+    )
+    assert again["status"]["restarts"] == 0
+    assert again["status"]["admission"]["uid"] != found["metadata"]["uid"]
+
+
+async def test_a_user_suspends_edits_and_resumes(queued: tuple[Queued, ScriptedKubelet]) -> None:
+    jobs, _ = queued
+    await jobs.submit("digits")
+    await jobs.in_state("Running")
+    await jobs.patch(suspend=True)
+    await jobs.in_state("Suspended")
+    while await jobs.workload("digits") is not None:
+        await asyncio.sleep(0.05)
+    await jobs.patch(suspend=False, nnodes=1)
+    await jobs.in_state("Running")
+    (main,) = (await jobs.workload("digits") or {})["spec"]["podSets"]
+    assert main["count"] == 1
+
+
+async def test_an_operator_that_dies_finds_its_admission_again(
+    queued: tuple[Queued, ScriptedKubelet], operator: OperatorProcess
+) -> None:
+    jobs, _ = queued
+    await jobs.submit("first")
+    await jobs.submit("second")
+    for _ in range(8):
+        operator.kill()
+        operator.start()
+        await asyncio.sleep(1.0)
+    operator.wait_until_ready()
+    await jobs.until(
+        lambda job: job.get("status", {}).get("state") in ("Running", "Queued"), "second"
+    )
+    states = [(await jobs.get(name))["status"]["state"] for name in ("first", "second")]
+    while sorted(states) != ["Queued", "Running"]:
+        await asyncio.sleep(0.2)
+        states = [(await jobs.get(name))["status"]["state"] for name in ("first", "second")]
+    assert len(await jobs.pods()) == 2
+
+
+async def test_kueue_away_holds_nothing_that_runs_and_starts_nothing(
+    queued: tuple[Queued, ScriptedKubelet], kueue: Kueue
+) -> None:
+    jobs, kubelet = queued
+    await jobs.submit("first")
+    await jobs.in_state("Running", "first")
+    kueue.component.kill()  # its webhooks are gone, too
+    try:
+        await jobs.submit("second")
+        refused = await jobs.until(lambda job: "webhook" in message(job), "second")
+        assert refused["status"]["state"] == "Queued" and not await jobs.pods_of("second")
+        assert (await jobs.get("first"))["status"]["state"] == "Running"
+    finally:
+        kueue.start()
+    for node_rank in (0, 1):
+        kubelet.finish(jobs.namespace, f"first-0-{node_rank}")
+    await jobs.in_state("Running", "second")
+
+
+def message(job: Body) -> str:
+    """The message of the condition Running."""
+    found = job.get("status", {}).get("conditions", [])
+    return next((str(c["message"]) for c in found if c["type"] == "Running"), "")
+
+
+async def test_a_job_without_the_label_is_none_of_kueues(
+    queued: tuple[Queued, ScriptedKubelet],
+) -> None:
+    """Even where a queue is named `default`, which would take pods that nobody owns."""
+    jobs, _ = queued
+    await jobs.create("plain", resources={"limits": {"cpu": 1}})
+    await jobs.in_state("Running", "plain")
+    assert await jobs.workload("plain") is None
+    for pod in await jobs.pods_of("plain"):
+        assert not pod["metadata"].get("finalizers")
+
+
+async def test_topology_and_checks_pass_through(queued: tuple[Queued, ScriptedKubelet]) -> None:
+    jobs, _ = queued
+    asked = {"kueue.x-k8s.io/podset-preferred-topology": "kubernetes.io/hostname"}
+    await jobs.submit("digits", template={"metadata": {"annotations": asked}})
+    found = await jobs.workload_until("digits", lambda each: True)
+    (main,) = found["spec"]["podSets"]
+    request = {"preferred": "kubernetes.io/hostname", "podIndexLabel": names.RANK_LABEL}
+    assert main["topologyRequest"] == request
+    assert conditions(await jobs.until(lambda job: jobs.reason(job)))["Running"][1] == "Queued"
