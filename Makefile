@@ -58,7 +58,7 @@ DOCS_STAMP := $(VENV)/.installed-docs-$(shell cksum < requirements/docs.txt | cu
 help: ## This text
 	@awk -F ':.*## ' '/^##@/ {print "\n" substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: setup demo test test-all lint coverage weight mutants chaos
+.PHONY: setup demo test test-all lint coverage weight mutants queues chaos
 setup: $(DEV_STAMP) ## Everything for development in .venv
 
 demo: $(RUN_STAMP) ## Train on this machine, without a cluster: two nodes, as processes
@@ -90,6 +90,9 @@ weight: $(DEV_STAMP) ## Lines and files, and the tests' seconds; writes tables o
 
 mutants: $(DEV_STAMP) ## Wrong operators, each of which the tests must notice; MUTANTS='ghosts budget' picks
 	$(PY) -m tests.chaos.mutants $(MUTANTS)
+
+queues: $(DEV_STAMP) ## Gangs and Kueue, with the real schedulers as processes, and the table in docs/queues.md
+	$(PY) -m tests.queues
 
 chaos: $(DEV_STAMP) ## Faults between operator and API server, as long as MINUTES=10 says; SEED=7, or PLAN='…' again
 	$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(PLAN),--plan '$(PLAN)')

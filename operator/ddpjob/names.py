@@ -56,6 +56,10 @@ PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 # The labels of a DDPJob that the operator reads.
 LABELS = (QUEUE_LABEL, PRIORITY_LABEL)
 
+# By which a pod names its PodGroup: Volcano's, and coscheduling's.
+GANG_ANNOTATION = "scheduling.k8s.io/group-name"
+GANG_LABEL = "scheduling.x-k8s.io/pod-group"
+
 TRAINER_CONTAINER = "trainer"
 # torchrun's own default.
 MASTER_PORT = 29500

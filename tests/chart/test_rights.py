@@ -1,6 +1,11 @@
 """Who may do what: the operator's rights to the letter, and those that users are given."""
 
+import json
+
+import pytest
+
 from ddpjob.json_depth import Body
+from ddpjob.pods.allowlist import parse_policy
 from tests.chart.rendering import Helm, of_kind, only
 
 OPERATOR = {
@@ -13,6 +18,16 @@ OPERATOR = {
     ("", "configmaps"): {"get", "create", "delete"},
     ("", "events"): {"create"},
 }
+GROUPS = {
+    "kubernetes": "scheduling.k8s.io",
+    "volcano": "scheduling.volcano.sh",
+    "coscheduling": "scheduling.x-k8s.io",
+}
+KUEUE = {
+    ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "delete"},
+    ("kueue.x-k8s.io", "workloads/status"): {"update"},
+}
+KUEUE_ON = "--set=kueue.enabled=true"
 TWO = "--set=replicas=2"
 NAMESPACED = "--set=watchNamespaces={team-a,team-b}"
 
@@ -37,6 +52,36 @@ def operator_role(objects: list[Body]) -> Body:
 
 def test_the_operator_gets_this_and_no_more(helm: Helm) -> None:
     assert granted(operator_role(helm.objects())) == OPERATOR
+
+
+@pytest.mark.parametrize("scheduler", GROUPS)
+def test_gangs_get_the_groups_of_their_scheduler_alone(helm: Helm, scheduler: str) -> None:
+    objects = helm.objects(f"--set=gang.scheduler={scheduler}")
+    groups = {(GROUPS[scheduler], "podgroups"): {"get", "create", "delete"}}
+    assert granted(operator_role(objects)) == OPERATOR | groups
+    allowed = json.loads(only(objects, "ConfigMap")["data"]["policy.json"])
+    assert allowed["gang"] == {"scheduler": scheduler, "schedulerName": ""}
+    assert parse_policy(json.dumps(allowed).encode()).gang.scheduler == scheduler
+
+
+def test_kueue_gets_workloads_and_reads_what_is_the_clusters(helm: Helm) -> None:
+    for scope in ((), (NAMESPACED,)):
+        objects = helm.objects(KUEUE_ON, *scope)
+        roles = {role["metadata"]["name"]: role for role in of_kind(objects, "ClusterRole")}
+        assert granted(roles["ddpjob-operator-queues"]) == {
+            ("kueue.x-k8s.io", "resourceflavors"): {"get"},
+            ("kueue.x-k8s.io", "workloadpriorityclasses"): {"get"},
+            ("scheduling.k8s.io", "priorityclasses"): {"get"},
+        }
+        own = of_kind(objects, "Role") if scope else [operator_role(objects)]
+        assert all(granted(role) == OPERATOR | KUEUE for role in own)
+        pod = only(objects, "Deployment")["spec"]["template"]["spec"]
+        assert "--kueue" in pod["containers"][0]["args"]
+
+
+def test_without_the_values_nobody_hears_of_gangs_and_queues(helm: Helm) -> None:
+    text = helm.template()
+    assert not any(word in text for word in ("podgroups", "kueue.x-k8s.io/v", "--kueue", '"gang"'))
 
 
 def test_each_watched_namespace_gets_the_same_rights(helm: Helm) -> None:

@@ -95,7 +95,7 @@ BECOMES: list[tuple[Body, Body, str]] = [
     (
         pytorch_job(runPolicy={"schedulingPolicy": {"scheduleTimeoutSeconds": 600}}),
         {"startupDeadlineSeconds": 600},
-        "600: is startupDeadlineSeconds, which counts from the first pod that has a node",
+        "600: is startupDeadlineSeconds, which also covers the pull of images",
     ),
     (
         high(),

@@ -196,9 +196,9 @@ async def test_pods_that_a_scheduler_has_not_placed_as_a_gang_are_told_of() -> N
 
 def test_a_group_that_has_no_node_yet_has_all_the_time() -> None:
     late = write(write(job(startupDeadlineSeconds=60), now=NOW - 600), now=NOW - 600)
-    waits = [
-        pod(rank, reason="Unschedulable", created_at="2027-01-15T07:00:00Z") for rank in (0, 1)
-    ]
+    old: Body = {"reason": "Unschedulable", "created_at": "2027-01-15T07:00:00Z"}
+    assert decide(late, see(*(pod(rank, **old) for rank in (0, 1))), NOW).status.attempt == 1
+    waits = [pod(rank, gang=True, **old) for rank in (0, 1)]
     assert decide(late, see(*waits), NOW).status.attempt == 0
     placed = replace(waits[0], node="node-1", reason="", scheduled_at="2027-01-15T07:58:00Z")
     assert decide(late, see(placed, waits[1]), NOW).status.attempt == 1

@@ -128,7 +128,7 @@ def test_the_time_to_start_begins_when_the_old_pods_are_gone() -> None:
     assert step.create == (0, 1) and step.status.attempt == 1
     first, last = timestamp(NOW + 201), timestamp(NOW + 202)
     stuck = (
-        pod(0, attempt=1, node="node-1", created_at=last),
+        pod(0, attempt=1, created_at=last),
         pod(1, attempt=1, reason="Unschedulable", created_at=first),
     )
     assert decide(ours, see(*stuck), NOW + 261).status.attempt == 1
@@ -141,10 +141,9 @@ def test_the_time_to_start_is_not_spent_while_no_operator_is_there() -> None:
     assert back.create == (0, 1) and back.status.attempt == 1 and back.status.failure
     assert back.status.failure.reason == "Error", "the first cause is kept"
     refused = Refused(403, "Forbidden", "exceeded quota")
-    bound = pod(0, attempt=1, node="node-1")
-    early = decide(ours, see(bound, create_error=refused, refused_seconds=59), NOW + 7200)
+    early = decide(ours, see(create_error=refused, refused_seconds=59), NOW + 7200)
     assert early.status.attempt == 1
-    late = decide(ours, see(bound, create_error=refused, refused_seconds=60), NOW + 7200).status
+    late = decide(ours, see(create_error=refused, refused_seconds=60), NOW + 7200).status
     assert late.attempt == 2 and late.failure and "exceeded quota" in late.failure.message
 
 

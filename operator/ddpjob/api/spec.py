@@ -377,13 +377,13 @@ class Spec(Model):
     """`successPolicy` decides when the job has succeeded. `All` waits until every node has
     succeeded. `Rank0` waits for the node of rank 0 alone."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
-    """`startupDeadlineSeconds` is the time in seconds, from the first pod that has a node, within
-    which every pod must be created, be scheduled, and have its volumes and its network. After this
-    time all pods are deleted and created again later, as often as it takes, so that a part of a
-    group does not hold nodes for nothing. A group that has no node yet holds none, and waits. A pod
-    that is still pulling its image is waited for on nodes with Kubernetes 1.36 or newer. Older
-    kubelets do not show that, so the time must be longer than a first pull there. By default there
-    is no deadline."""
+    """`startupDeadlineSeconds` is the time in seconds within which every pod must be created, be
+    scheduled, and have its volumes and its network. After this time all pods are deleted and
+    created again later, as often as it takes, so that a part of a group does not hold nodes for
+    nothing. A gang without a node holds none: its time begins with its first one. A pod that is
+    still pulling its image is waited for on nodes with Kubernetes 1.36 or newer. Older kubelets do
+    not show that, so the time must be longer than a first pull there. By default there is no
+    deadline."""
     active_deadline_seconds: Annotated[int, Field(ge=1, le=315360000)] | None = None
     """`activeDeadlineSeconds` is the time in seconds that the job may spend starting and running,
     in all attempts together. After this time the job fails. Its pods end with their grace period

@@ -120,8 +120,10 @@ class Informer(Generic[T]):
         self._cluster, self._resource, self._store = cluster, resource, store
         self._read, self._namespace, self._labels = read, namespace, labels
         self.synced = asyncio.Event()
+        self.looked = asyncio.Event()
+        """Set once it has tried."""
         self.error = ""
-        """Why nothing has been read yet."""
+        """Why it failed last."""
         self.last_event_at = 0.0
         """Loop time of the last list, event or bookmark."""
 
@@ -139,6 +141,7 @@ class Informer(Generic[T]):
                 if isinstance(error, Expired | NotFound):  # or the definition is not there
                     resource_version = ""
                 failures, self.error = failures + 1, str(error)
+                self.looked.set()
                 pause = min(0.2 * 2**failures, 10.0) * random.uniform(0.5, 1.0)
                 gone = isinstance(error, NotFound) and self._resource == DDPJOBS
                 log.warning(
@@ -158,6 +161,7 @@ class Informer(Generic[T]):
         self._store.replace(listing.items, int(listing.resource_version), self._namespace)
         self._note_event()
         self.synced.set()
+        self.looked.set()
         return listing.resource_version
 
     async def _follow(self, resource_version: str) -> AsyncIterator[str]:

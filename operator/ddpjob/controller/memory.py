@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from ddpjob import api, names
 from ddpjob.api import Admission, DDPJob, oversize
 from ddpjob.errors import DDPJobError, InvalidJob
-from ddpjob.json_depth import Body, read_json, write_json
+from ddpjob.json_depth import read_json, write_json
 from ddpjob.plan.model import PodRecord, Report, RoundStatus
 from ddpjob.pods.render import PodTemplate
 
@@ -161,8 +161,8 @@ class Memory:
     """The last report on all nodes."""
     silent: dict[int, frozenset[int]] = field(default_factory=dict)
     """Ranks of nodes that nobody hears, by attempt: what is said of one may come in the next."""
-    workload: tuple[tuple[int, str, str], Body] | None = None
-    """(generation, queue, priority class), and the Workload that is to be made for these."""
+    wish: tuple[tuple[int, str, str], str] | None = None
+    """(generation, queue, priority class), and the hash of what its Workload is to ask for."""
     admission: tuple[tuple[str, int], Admission] | None = None
     """uid and version of the job's Workload, and what Kueue has admitted the job with by it."""
     head: str = ""

@@ -218,8 +218,7 @@ class Reconciler:
         for record in listing.items:
             if record.owner_uid == job.uid:  # others only wear its label
                 self.caches.put_pod(record)
-        if self.settings.kueue:
-            await self.workloads.refresh(job)
+        await self.workloads.refresh(job)
         await self._read_again(job)
 
     async def _settle(self, job: DDPJob, decision: Decision, memory: Memory) -> float | None:
@@ -301,7 +300,7 @@ class Reconciler:
         await self.children.end_pods(job, decision, memory)
         try:
             if decision.workload:
-                await self.workloads.carry_out(job, decision, memory)
+                await self.workloads.carry_out(job, decision)
             if decision.prepare:
                 await self.children.prepare(job, memory)
             if decision.create:

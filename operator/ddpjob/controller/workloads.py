@@ -51,7 +51,7 @@ class Workloads:
         if not waits or job.status.state in (*BEGUN, *FINISHED) or job.spec.suspend:
             return Queue(waits, workload=found)
         try:
-            wish = wish_of((await self._body(job, memory))["spec"])
+            wish = await self._wish(job, memory)
             admission = None
             if found is not None and found.admitted and not found.evicted:
                 admission = await self._admission(found, memory)
@@ -61,7 +61,7 @@ class Workloads:
             return Queue(waits, workload=found, trouble=str(error))
         return Queue(waits, wish, found, admission)
 
-    async def carry_out(self, job: DDPJob, decision: Decision, memory: Memory) -> None:
+    async def carry_out(self, job: DDPJob, decision: Decision) -> None:
         """Do what was decided about the job's Workload. Raises ClusterError or InvalidJob."""
         found, action = self._find(job), decision.workload
         if action in ("replace", "delete") and found is not None:
@@ -69,13 +69,15 @@ class Workloads:
                 await self._cluster.delete(WORKLOADS, job.namespace, found.name, uid=found.uid)
             self._remove(found.uid)
         if action == "replace":
-            await self._create(job, memory)
+            await self._create(job)
         elif action in ("release", "ready", "unready") and found is not None:
             await self._answer(found, action)
 
     async def refresh(self, job: DDPJob) -> None:
-        """Put the job's Workload into the cache as the API server has it now."""
+        """Put the job's Workload, if it may have one, into the cache as the API server has it."""
         old = self._find(job)
+        if not (old or job.status.admission):
+            return
         try:
             name = names.workload_name(job.name, job.uid)
             body = await self._cluster.get(WORKLOADS, job.namespace, name)
@@ -93,20 +95,24 @@ class Workloads:
         self._put(record)
         return True
 
-    async def _body(self, job: DDPJob, memory: Memory) -> Body:
-        """Return the Workload as it is to be; it is kept until the job is another one."""
+    async def _wish(self, job: DDPJob, memory: Memory) -> str:
+        """Return the hash of what the Workload is to ask for."""
+        queue, priority = (job.metadata.labels.get(name, "") for name in names.LABELS)
+        key = (job.metadata.generation, queue, priority)
+        if memory.wish is None or memory.wish[0] != key:
+            memory.wish = (key, wish_of((await self._body(job))["spec"]))
+        return memory.wish[1]
+
+    async def _body(self, job: DDPJob) -> Body:
+        """Return the Workload as it is to be. Raises InvalidJob; ClusterError without its class."""
         priority = job.metadata.labels.get(names.PRIORITY_LABEL, "")
-        key = (job.metadata.generation, job.metadata.labels[names.QUEUE_LABEL], priority)
-        if memory.workload is None or memory.workload[0] != key:
-            template = (job.spec.template or {}).get("spec") or {}
-            pod_class, reference, value = template.get("priorityClassName"), {}, 0
-            if name := priority or pod_class:
-                kind = CLASSES if priority else POD_CLASSES
-                value = (await self._cluster.get(kind, job.namespace, name))["value"]
-                reference = {"group": kind.group, "kind": kind.kind, "name": name}
-            body = workload(job, self._settings.policy, reference, value)
-            memory.workload = (key, body)
-        return memory.workload[1]
+        template = (job.spec.template or {}).get("spec") or {}
+        reference, value = {}, 0
+        if name := priority or template.get("priorityClassName"):
+            kind = CLASSES if priority else POD_CLASSES
+            value = (await self._cluster.get(kind, job.namespace, name))["value"]
+            reference = {"group": kind.group, "kind": kind.kind, "name": name}
+        return workload(job, self._settings.policy, reference, value)
 
     async def _admission(self, found: Workload, memory: Memory) -> Admission:
         """Return what Kueue has admitted the job with. Raises ClusterError."""
@@ -120,8 +126,8 @@ class Workloads:
             memory.admission = (key, admission_of(found, flavors))
         return memory.admission[1]
 
-    async def _create(self, job: DDPJob, memory: Memory) -> None:
-        body = await self._body(job, memory)
+    async def _create(self, job: DDPJob) -> None:
+        body = await self._body(job)
         name = body["metadata"]["name"]
         try:
             stored = await self._cluster.create(WORKLOADS, job.namespace, body)

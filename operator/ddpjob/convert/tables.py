@@ -18,7 +18,7 @@ PYTORCH_JOB: Table = {
     "runPolicy.suspend": Same("suspend"),
     "runPolicy.managedBy": Dropped("it does not know DDPJobs", "kubeflow.org/training-operator"),
     f"{_SCHEDULING}.scheduleTimeoutSeconds": Same(
-        "startupDeadlineSeconds", "which counts from the first pod that has a node"
+        "startupDeadlineSeconds", "which also covers the pull of images"
     ),
     f"{_SCHEDULING}.priorityClass": Same(
         "template.spec.priorityClassName", "from which the pod group has it"
@@ -48,7 +48,7 @@ RUNTIME: Table = {
     "mlPolicy.flux": _OTHER,
     f"{_TORCH}.envInjection": Dropped("RANK, PET_* and the like are set in the trainer alone"),
     "podGroupPolicy.coscheduling.scheduleTimeoutSeconds": Same(
-        "startupDeadlineSeconds", "which counts from the first pod that has a node"
+        "startupDeadlineSeconds", "which also covers the pull of images"
     ),
     "podGroupPolicy.*": _GANG,
     f"{_JOBSET}.ttlSecondsAfterFinished": Same("ttlSecondsAfterFinished"),

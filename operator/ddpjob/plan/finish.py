@@ -101,6 +101,7 @@ def suspend(inputs: Inputs, status: Status, evicted: str = "") -> Decision:
     budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
     update = {
         "state": "Suspended",
+        "admission": None,
         "succeeded_ranks": "",
         "budget": budget,
         "avoided_nodes": [],  # they may be well again

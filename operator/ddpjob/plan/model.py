@@ -82,6 +82,8 @@ class PodRecord:
     forced: bool = False
     """It was deleted without a grace period, and only a finalizer keeps it."""
     node: str = ""
+    gang: bool = False
+    """Its scheduler places it together with the others."""
     scheduled_at: str | None = None
     """When it got its node, as its scheduler has said."""
     ip: str = ""

@@ -46,6 +46,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         deletion_deadline=deadline,
         forced=deadline is not None and metadata.get("deletionGracePeriodSeconds") == 0,
         node=spec.get("nodeName", ""),
+        gang=_is_in_gang(metadata, spec),
         scheduled_at=_condition(status, "PodScheduled").get("lastTransitionTime"),
         ip=status.get("podIP", ""),
         created_at=metadata.get("creationTimestamp"),
@@ -71,6 +72,13 @@ def _is_job(owner: Mapping[str, Any]) -> bool:
     """Whether an owner is a DDPJob. The API server's uids have 36 characters."""
     group = str(owner.get("apiVersion")).partition("/")[0]
     return (group, owner.get("kind")) == (names.GROUP, names.KIND) and len(owner["uid"]) <= MAX_UID
+
+
+def _is_in_gang(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+    """Whether the pod names a PodGroup, as one of the schedulers of `pods.gang` wants it."""
+    named = names.GANG_ANNOTATION in (metadata.get("annotations") or {})
+    named = named or names.GANG_LABEL in (metadata.get("labels") or {})
+    return named or bool(spec.get("schedulingGroup"))
 
 
 def _bounded(value: Any) -> Any:

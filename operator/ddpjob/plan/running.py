@@ -135,8 +135,9 @@ def _is_of(report: Report, part: Attempt | Progress) -> bool:
 def seconds_to_start(inputs: Inputs, status: Status) -> float:
     """Return the seconds until `startupDeadlineSeconds`, or infinity if nothing is to start.
 
-    The deadline counts from the first pod that has a node, the last pod's creation, and the first
-    refusal of one, whichever came last. Without a node the group keeps nothing from others.
+    The deadline counts from the last pod's creation, and from the first refusal of one. That of a
+    gang counts from its first pod that has a node: before, it keeps nothing from others, and made
+    anew it would lose its place.
     """
     observed, current, now = inputs.observed, inputs.current, inputs.now
     limit = inputs.job.spec.startup_deadline_seconds
@@ -145,11 +146,15 @@ def seconds_to_start(inputs: Inputs, status: Status) -> float:
     starting = starting and not any(pod.live for pod in inputs.pods.older)
     if limit is None or not starting:
         return math.inf
-    placed = [pod.scheduled_at or pod.created_at or "" for pod in current if pod.node]
-    if not placed:
-        return math.inf
-    created = max(pod.created_at or "" for pod in current)
-    begun = [status.goodput.since, status.budget.next_restart_time, created, min(placed)]
+    created = [pod.created_at for pod in current if pod.created_at]
+    if not current and observed.create_error is None:
+        return math.inf  # nothing has been tried yet: old pods, a pause, no operator
+    begun = [status.goodput.since, status.budget.next_restart_time, *sorted(created)[-1:]]
+    if any(pod.gang for pod in current):
+        placed = [pod.scheduled_at or "" for pod in current if pod.node]
+        if not placed:
+            return math.inf
+        begun.append(min(placed))
     waited = [seconds_since(time, now) for time in begun if time]
     if observed.create_error is not None:
         waited.append(observed.refused_seconds)
