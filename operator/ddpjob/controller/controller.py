@@ -122,7 +122,7 @@ class Controller:
             for namespace in scopes
             if self.settings.kueue
         ]
-        """Nothing but jobs with a queue waits for these: Kueue may not be there."""
+        """Only jobs with a queue wait until these are full: Kueue may not be there."""
 
     async def run(self) -> None:
         """Work until cancelled. Nothing is decided before both caches are full.
@@ -134,6 +134,8 @@ class Controller:
                 tasks.create_task(informer.run())
             for informer in self.informers:
                 await informer.synced.wait()
+            for queue in self._queues:
+                await queue.looked.wait()
             log.info("caches synced jobs=%d pods=%d", len(self._job_cache), len(self._pod_cache))
             if self._elector is not None:
                 tasks.create_task(self._elector.run())
@@ -208,9 +210,7 @@ class Controller:
     def _queue_trouble(self) -> str:
         """Return why it is not known what Kueue says; "" if it is."""
         late = next((each for each in self._queues if not each.synced.is_set()), None)
-        return (
-            f"Kueue cannot be asked: {late.error or 'its Workloads are being read'}" if late else ""
-        )
+        return f"Kueue cannot be asked: {late.error}" if late else ""
 
     def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None and new is not None and new.owner_uid != old.owner_uid:

@@ -1,6 +1,7 @@
 """How a job ends: its last status, or its suspension. Pure."""
 
 import math
+from typing import Any
 
 from ddpjob import api
 from ddpjob.api import Status
@@ -99,7 +100,7 @@ def suspend(inputs: Inputs, status: Status, evicted: str = "") -> Decision:
     if started and not inputs.observed.confirmed:
         return Decision(job.status, confirm=True)
     budget = status.budget.model_copy(update={"next_restart_time": None})  # resumed at once
-    update = {
+    update: dict[str, Any] = {
         "state": "Suspended",
         "admission": None,
         "succeeded_ranks": "",
