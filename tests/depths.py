@@ -17,7 +17,7 @@ from tests.cluster.tiers import ROOT
 
 DEPTHS = ("quick", "gate", "full")
 MARKERS = (
-    "queues: `make queues` and `make test-all` have it: schedulers and Kueue, built from Go",
+    "queues(module, ...): in `make queues` and `make test-all`; what it starts is built from Go",
     "deep(of=3, turn=...): `make test-all` has it, and the gate when it is its turn, once in `of`",
     "gate: in the gate at all times, although it is deep",
 )

@@ -28,9 +28,13 @@ from tests.cluster.podstatus import End
 from tests.cluster.processes import Component
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
 
-pytestmark = [pytest.mark.queues, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.queues("kubernetes-gangs", "volcano", "coscheduling"),
+    pytest.mark.timeout(900),
+]
 
 KINDS = ("kubernetes", "volcano", "coscheduling")
+THREE: Body = {"nnodes": 3, "resources": {"limits": {"cpu": 1}}}
 NODES = ("one", "two", "three", "four")
 # In which a part of a gang may be seen: bindings are written one by one.
 BINDING_SECONDS = 5.0
@@ -124,7 +128,8 @@ async def never_in_part(jobs: Jobs, seconds: float, size: int = 3) -> None:
         parts = {name for name, count in (await bound(jobs)).items() if 0 < count < size}
         since = {name: since.get(name, now) for name in parts}
         late = [name for name, first in since.items() if now - first > BINDING_SECONDS]
-        assert not late, f"a part of {late} has been on nodes for {BINDING_SECONDS} s"
+        counts = dict(await bound(jobs))
+        assert not late, f"for {BINDING_SECONDS} s a part of {late} is on nodes: {counts}"
         await asyncio.sleep(0.1)
 
 
@@ -145,7 +150,7 @@ async def test_of_two_gangs_one_waits_whole_until_the_other_ends(
 ) -> None:
     async with operated(site.server, tmp_path, site.kind) as (jobs, kubelet):
         for name in ("first", "second"):
-            await jobs.create(name, nnodes=3)
+            await jobs.create(name, **THREE)
         await never_in_part(jobs, WAITS_SECONDS)
         counts = await bound(jobs)
         assert sorted(counts.values()) == [0, 3], counts
@@ -168,7 +173,7 @@ async def test_a_group_goes_with_its_attempt_and_the_next_one_is_a_gang_again(
     site: Site, tmp_path: Path
 ) -> None:
     async with operated(site.server, tmp_path, site.kind) as (jobs, kubelet):
-        await jobs.create(nnodes=3, failurePolicy={"backoffSeconds": {"first": 0}})
+        await jobs.create(**THREE, failurePolicy={"backoffSeconds": {"first": 0}})
         await jobs.in_state("Running")
         assert await groups(jobs, site.kind) == ["digits-0"]
         kubelet.finish(jobs.namespace, "digits-0-1", End(exit_code=1))
@@ -190,7 +195,7 @@ async def test_without_its_scheduler_a_gang_waits_and_says_for_whom(
 ) -> None:
     site.scheduler.kill()
     async with operated(site.server, tmp_path, site.kind) as (jobs, _):
-        await jobs.create(nnodes=3)
+        await jobs.create(**THREE)
         told = await jobs.until(
             lambda job: conditions(job).get("Running") == ("False", "Unscheduled")
         )
@@ -205,13 +210,13 @@ async def test_without_the_right_or_the_api_there_are_no_pods(
 ) -> None:
     other = next(kind for kind in KINDS if kind != site.kind)
     async with operated(site.server, tmp_path, site.kind, f"gang.scheduler={other}") as (jobs, _):
-        await jobs.create(nnodes=3)
+        await jobs.create(**THREE)
         told = await jobs.until(lambda job: "cannot create" in running(job))
         record_property("seen", f"without the right: `{running(told)}`")
         assert not await jobs.pods()
     (tmp_path / "other").mkdir()
     async with operated(site.server, tmp_path / "other", other) as (jobs, _):
-        await jobs.create(nnodes=3)
+        await jobs.create(**THREE)
         told = await jobs.until(lambda job: "has no PodGroups" in running(job))
         record_property("seen", f"without the API: `{running(told)}`")
         assert f"gang.scheduler is {other}" in running(told) and not await jobs.pods()
@@ -231,7 +236,7 @@ async def test_a_scheduler_whose_gate_is_off_is_told_of(
     with server:
         server.install_crd(ROOT / "charts" / "ddpjob" / "files" / "crd.yaml")
         async with operated(server, tmp_path, "kubernetes") as (jobs, _):
-            await jobs.create(nnodes=3)
+            await jobs.create(**THREE)
             await jobs.in_state("Running")
             while not (found := await warnings(jobs)):
                 await asyncio.sleep(0.1)
@@ -247,7 +252,7 @@ async def test_a_server_whose_gate_is_off_is_told_of(
 ) -> None:
     """Kubernetes before 1.36 is the same."""
     async with operated(api_server, tmp_path, "kubernetes") as (jobs, _):
-        await jobs.create(nnodes=3)
+        await jobs.create(**THREE)
         told = await jobs.until(lambda job: "has no PodGroups" in running(job))
         record_property("seen", f"`{running(told)}`")
         assert not await jobs.pods()

@@ -23,12 +23,17 @@ from tests.cluster.operator import OperatorProcess
 from tests.cluster.schedulers import Kueue
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
 
-pytestmark = [pytest.mark.queues, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.queues("kueue"), pytest.mark.timeout(900)]
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 NODES = ("spot-node", "other-node")
 CLASSES = {"low": 10, "high": 100}
 TAINT = {"key": "spot", "value": "yes", "effect": "NoSchedule"}
+HOST = "kubernetes.io/hostname"
+WAIT_FOR_PODS = {
+    "timeout": "5s",
+    "requeuingStrategy": {"backoffBaseSeconds": 2, "backoffLimitCount": 5},
+}
 INTEGRATIONS = {
     "frameworks": ["batch/job", "pod"],
     "externalFrameworks": ["DDPJob.v1alpha1.ddpjob.dev"],
@@ -56,21 +61,30 @@ def kueue(server: ApiServer) -> Iterator[Kueue]:
     with made as kueue:
         flavor: Body = {"nodeLabels": {"kind": "spot"}, "nodeTaints": [TAINT]}
         flavor["tolerations"] = [{**TAINT, "operator": "Equal"}]
-        put(server, "resourceflavors", "spot", flavor)
+        put(server, "ResourceFlavor", "spot", {"spec": flavor})
         quota = {"name": "cpu", "nominalQuota": "2"}
         group = {"coveredResources": ["cpu"], "flavors": [{"name": "spot", "resources": [quota]}]}
         preemption = {"withinClusterQueue": "LowerPriority"}
         spec = {"namespaceSelector": {}, "resourceGroups": [group], "preemption": preemption}
-        put(server, "clusterqueues", "all", spec)
+        put(server, "ClusterQueue", "all", {"spec": spec})
         for name, value in CLASSES.items():
-            body = {"metadata": {"name": name}, "value": value}
-            server.request("POST", f"{KUEUE}/workloadpriorityclasses", body)
+            put(server, "WorkloadPriorityClass", name, {"value": value})
         yield kueue
         print(kueue.component.log.read_text()[-5000:])
 
 
-def put(server: ApiServer, plural: str, name: str, spec: Body) -> None:
-    server.request("POST", f"{KUEUE}/{plural}", {"metadata": {"name": name}, "spec": spec})
+PLURALS = {
+    "ResourceFlavor": "resourceflavors",
+    "ClusterQueue": "clusterqueues",
+    "WorkloadPriorityClass": "workloadpriorityclasses",
+    "Topology": "topologies",
+}
+
+
+def put(server: ApiServer, kind: str, name: str, body: Body) -> None:
+    """Make an object of Kueue's that is in no namespace."""
+    head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}}
+    server.request("POST", f"{KUEUE}/{PLURALS[kind]}", {**head, **body})
 
 
 @pytest.fixture
@@ -86,9 +100,18 @@ def operator(server: ApiServer, kueue: Kueue, tmp_path: Path) -> Iterator[Operat
 class Queued(Jobs):
     """DDPJobs of a namespace with a LocalQueue, each with two pods of one CPU."""
 
-    async def submit(self, name: str, priority: str = "", **spec: Any) -> None:
+    async def queue(self, name: str, cluster_queue: str) -> None:
+        """Make a LocalQueue."""
+        body: Body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue"}
+        body |= {"metadata": {"name": name}, "spec": {"clusterQueue": cluster_queue}}
+        path = f"{KUEUE}/namespaces/{self.namespace}/localqueues"
+        await self.client.request("POST", path, body)
+
+    async def submit(
+        self, name: str, priority: str = "", *, queue: str = "default", **spec: Any
+    ) -> None:
         body = job_object(name, nnodes=2, resources={"limits": {"cpu": 1}}, **spec)
-        labels = {names.QUEUE_LABEL: "default"}
+        labels = {names.QUEUE_LABEL: queue}
         labels |= {names.PRIORITY_LABEL: priority} if priority else {}
         body["metadata"]["labels"] = labels
         await self.client.request("POST", self.path, body)
@@ -134,21 +157,22 @@ async def queued(
 async def in_queue(server: ApiServer) -> AsyncIterator[tuple[Queued, ScriptedKubelet]]:
     name = f"team-{time.monotonic_ns()}"
     server.create_namespace(name)
-    path = f"{KUEUE}/namespaces/{name}/localqueues"
-    spec = {"clusterQueue": "all"}
-    async with Client(server) as client:
-        await client.request("POST", path, {"metadata": {"name": "default"}, "spec": spec})
-        async with fake_nodes(client, *NODES), ScriptedKubelet(client, NODES) as kubelet:
-            spot = {"metadata": {"labels": {"kind": "spot"}}, "spec": {"taints": [TAINT]}}
-            await client.request("PATCH", "/api/v1/nodes/spot-node", spot, content_type=MERGE)
-            jobs = Queued(client, name)
-            try:
-                yield jobs, kubelet
-            finally:
-                for each in (jobs.path, PODS.path(name)):
-                    await client.request("DELETE", each)
-                while (await client.request("GET", WORKLOADS.path(name)))["items"]:
-                    await asyncio.sleep(0.1)
+    async with (
+        Client(server) as client,
+        fake_nodes(client, *NODES),
+        ScriptedKubelet(client, NODES) as kubelet,
+    ):
+        spot = {"metadata": {"labels": {"kind": "spot"}}, "spec": {"taints": [TAINT]}}
+        await client.request("PATCH", "/api/v1/nodes/spot-node", spot, content_type=MERGE)
+        jobs = Queued(client, name)
+        await jobs.queue("default", "all")
+        try:
+            yield jobs, kubelet
+        finally:
+            for each in (jobs.path, PODS.path(name)):
+                await client.request("DELETE", each)
+            while (await client.request("GET", WORKLOADS.path(name)))["items"]:
+                await asyncio.sleep(0.1)
 
 
 def true(workload: Body, kind: str) -> bool:
@@ -214,8 +238,8 @@ async def test_deactivation_and_a_deleted_workload(
     assert found is not None
     path = f"{WORKLOADS.path(jobs.namespace)}/{found['metadata']['name']}"
     await jobs.client.request("PATCH", path, {"spec": {"active": False}}, content_type=MERGE)
+    await jobs.in_state("Queued")
     waiting = await jobs.until(lambda job: "deactivated" in jobs.reason(job))
-    assert waiting["status"]["state"] == "Queued"
     record_property("seen", f"deactivated: `{jobs.reason(waiting)}`")
     released = await jobs.workload_until("digits", lambda each: "admission" not in each["status"])
     assert released["metadata"]["uid"] == found["metadata"]["uid"], "it is kept"
@@ -223,7 +247,7 @@ async def test_deactivation_and_a_deleted_workload(
     await jobs.in_state("Running")
     await jobs.client.request("DELETE", path)
     again = await jobs.until(
-        lambda job: job["status"]["state"] == "Running" and job["status"]["attempt"] == 2
+        lambda job: job["status"]["attempt"] == 2 and job["status"].get("admission")
     )
     assert again["status"]["restarts"] == 0
     assert again["status"]["admission"]["uid"] != found["metadata"]["uid"]
@@ -290,15 +314,69 @@ def message(job: Body) -> str:
 
 
 async def test_a_job_without_the_label_is_none_of_kueues(
-    queued: tuple[Queued, ScriptedKubelet],
+    queued: tuple[Queued, ScriptedKubelet], server: ApiServer
 ) -> None:
-    """Even where a queue is named `default`, which would take pods that nobody owns."""
-    jobs, _ = queued
+    """In a namespace without a queue of the name `default`, which Kueue has all pods wait in."""
+    name = f"free-{time.monotonic_ns()}"
+    server.create_namespace(name)
+    jobs = Queued(queued[0].client, name)
     await jobs.create("plain", resources={"limits": {"cpu": 1}})
     await jobs.in_state("Running", "plain")
     assert await jobs.workload("plain") is None
     for pod in await jobs.pods_of("plain"):
         assert not pod["metadata"].get("finalizers")
+    await jobs.delete("plain")
+
+
+async def test_pods_that_do_not_start_in_time_come_back_later(
+    queued: tuple[Queued, ScriptedKubelet], server: ApiServer, kueue: Kueue, record_property: Any
+) -> None:
+    """The nodes have no room for the first attempt, so it is never ready."""
+    jobs, _ = queued
+    kueue.start(waitForPodsReady=WAIT_FOR_PODS)
+    try:
+        await jobs.submit("digits", template={"spec": {"nodeSelector": {"room": "yes"}}})
+        late = await jobs.until(lambda job: "PodsReady" in suspended(job))
+        record_property("seen", f"condition Suspended: `{suspended(late)}`")
+        assert late["status"]["attempt"] == 1 and late["status"]["restarts"] == 0
+        found = await jobs.workload_until("digits", lambda each: "requeueState" in each["status"])
+        assert found["status"]["requeueState"]["count"] == 1
+        room = {"metadata": {"labels": {"room": "yes"}}}
+        await jobs.client.request("PATCH", "/api/v1/nodes/spot-node", room, content_type=MERGE)
+        again = await jobs.in_state("Running")
+        assert again["status"]["admission"]["uid"] == found["metadata"]["uid"]
+    finally:
+        kueue.start()
+
+
+def suspended(job: Body) -> str:
+    """The message of the condition Suspended."""
+    found = job.get("status", {}).get("conditions", [])
+    return next((str(c["message"]) for c in found if c["type"] == "Suspended"), "")
+
+
+async def test_kueue_chooses_the_places_of_a_topology(
+    queued: tuple[Queued, ScriptedKubelet], server: ApiServer
+) -> None:
+    jobs, _ = queued
+    put(server, "Topology", "hosts", {"spec": {"levels": [{"nodeLabel": HOST}]}})
+    flavor = {"nodeLabels": {"kind": "near"}, "topologyName": "hosts"}
+    put(server, "ResourceFlavor", "near", {"spec": flavor})
+    quota = {"name": "cpu", "nominalQuota": "9"}
+    group = {"coveredResources": ["cpu"], "flavors": [{"name": "near", "resources": [quota]}]}
+    spec = {"namespaceSelector": {}, "resourceGroups": [group]}
+    put(server, "ClusterQueue", "near", {"spec": spec})
+    await jobs.queue("near", "near")
+    near = {"metadata": {"labels": {"kind": "near"}}}
+    await jobs.client.request("PATCH", "/api/v1/nodes/other-node", near, content_type=MERGE)
+    asked = {"kueue.x-k8s.io/podset-required-topology": HOST}
+    await jobs.submit("digits", queue="near", template={"metadata": {"annotations": asked}})
+    job = await jobs.in_state("Running")
+    (main,) = job["status"]["admission"]["podSets"]
+    assert main["gated"] and main["nodeSelector"] == {"kind": "near"}
+    for pod in await jobs.pods_of("digits"):
+        assert pod["spec"]["nodeName"] == "other-node" and not pod["spec"].get("schedulingGates")
+        assert pod["spec"]["nodeSelector"][HOST] == "other-node"
 
 
 async def test_topology_and_checks_pass_through(queued: tuple[Queued, ScriptedKubelet]) -> None:

@@ -61,7 +61,7 @@ def _volcano(server: ApiServer) -> Component:
         body = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
         made = {**body, "metadata": {"name": name}, "spec": {"weight": 1, "reclaimable": True}}
         server.request("POST", queues, made)
-        status = {"status": {"state": "Open"}}
+        status = {"status": {"state": "Open", "allocated": {}}}
         server.request("PATCH", f"{queues}/{name}/status", status, kind="merge-patch+json")
     config = server.folder / "volcano.yaml"
     config.write_text(VOLCANO_CONFIG)
@@ -149,12 +149,12 @@ class Kueue:
             "certDir": str(self._certificates),
         }
         config["leaderElection"] = {"leaderElect": False}
-        path = self._server.folder / "kueue.yaml"
-        path.write_text(yaml.safe_dump({**config, **self._config}))
+        self._all = {**config, **self._config}
+        self._path = self._server.folder / "kueue.yaml"
         self.component = Component(
             self._program,
             [
-                f"--config={path}",
+                f"--config={self._path}",
                 f"--kubeconfig={self._server.kubeconfig}",
                 "--feature-gates=VisibilityOnDemand=false",
             ],
@@ -166,8 +166,10 @@ class Kueue:
     def __exit__(self, *_: object) -> None:
         self.component.kill()
 
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
+    def start(self, **config: Any) -> None:
+        """Start it, with these parts of its Configuration as well, and wait until it answers."""
+        self.component.kill()
+        self._path.write_text(yaml.safe_dump({**self._all, **config}))
         self.component.start()
         self.component.wait_until(self._is_ready, timeout_seconds=READY_SECONDS)
 

@@ -28,6 +28,9 @@ NATIVE = {"schedulingPolicy": {"gang": {"minCount": 2}}}
 LABEL, ANNOTATION = "scheduling.x-k8s.io/pod-group", "scheduling.k8s.io/group-name"
 
 
+SIZE: Body = {"resources": {"limits": {"cpu": 1}}}
+
+
 def policy(scheduler: Any, name: str = "") -> Policy:
     """The installation's, with this scheduler of gangs."""
     return Policy(gang=Gang(scheduler=scheduler, scheduler_name=name))
@@ -49,7 +52,7 @@ def agent_pods(ours: Any, scheduler: Any) -> render.PodTemplate:
 def test_each_attempt_has_a_group_of_its_own_which_its_pods_name(
     scheduler: str, name: str, version: str, spec: Body
 ) -> None:
-    ours = job(status={"attempt": 3})
+    ours = job(status={"attempt": 3}, **SIZE)
     gang = agent_pods(ours, scheduler).gang
     assert gang is not None and gang.versions[0] == version
     assert gang.body["metadata"]["name"] == "digits-3" and gang.body["spec"] == spec
@@ -74,7 +77,7 @@ def test_one_node_or_a_job_that_wants_none_has_no_group(spec: dict[str, Any]) ->
 
 def test_queue_and_priority_are_those_of_the_job_and_the_name_is_the_installations() -> None:
     high = {"spec": {"priorityClassName": "high"}}
-    ours = job(scheduling={"queue": "research"}, template=high)
+    ours = job(scheduling={"queue": "research"}, template=high, **SIZE)
     gang = agent_pods(ours, "volcano").gang
     assert gang is not None
     assert (gang.body["spec"]["queue"], gang.body["spec"]["priorityClassName"]) == (
@@ -101,7 +104,7 @@ def test_an_overlay_cannot_take_a_pod_out_of_its_gang(
     scheduler: str, spec: Body, field: str
 ) -> None:
     with pytest.raises(InvalidJob) as found:
-        agent_pods(job(template=spec), scheduler)
+        agent_pods(job(template=spec, **SIZE), scheduler)
     assert field in found.value.path and "is set by ddpjob" in found.value.rule
     made_pod(job(template=spec))  # without gangs it is the user's business
 
@@ -109,10 +112,16 @@ def test_an_overlay_cannot_take_a_pod_out_of_its_gang(
 def test_the_pods_of_a_gang_have_one_priority_and_other_schedulers_no_queue() -> None:
     high = {"template": {"spec": {"priorityClassName": "high"}}}
     with pytest.raises(InvalidJob, match="master.template.spec.priorityClassName"):
-        agent_pods(job(master=high), "volcano")
+        agent_pods(job(master=high, **SIZE), "volcano")
     agent_pods(job(master=high), "none")
     with pytest.raises(InvalidJob, match="scheduling.queue: is of Volcano"):
         agent_pods(job(scheduling={"queue": "research"}), "kubernetes")
+
+
+def test_pods_that_volcano_would_place_one_by_one_are_refused() -> None:
+    with pytest.raises(InvalidJob, match=r"spec.resources: must have requests or limits"):
+        agent_pods(job(), "volcano")
+    agent_pods(job(), "coscheduling")
 
 
 class Cluster(Watched):

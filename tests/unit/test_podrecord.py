@@ -230,6 +230,8 @@ def test_a_kubelets_own_words_come_first() -> None:
     assert starting({"trainer": says}) == ("ContainerCreating", "its own words")
     failing = {"waiting": {"reason": "ErrImagePull", "message": "not found"}}
     assert starting({"init-1": failing, "trainer": WAITING}) == ("ErrImagePull", "not found")
+    fits = {"type": "PodScheduled", "status": "False", "reason": "Schedulable"}
+    assert record_of({"phase": "Pending", "conditions": [fits]}).reason == "", "Volcano's"
     unseen = record_of({"phase": "Pending"})
     assert (unseen.reason, unseen.message) == (
         "Unscheduled",

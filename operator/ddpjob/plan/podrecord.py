@@ -260,13 +260,18 @@ def _next_wait(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[st
     return {"reason": CONTAINER_CREATING.name, "message": f"volumes, network or image {image}"}
 
 
+# Volcano's reasons of a pod that has no node because others of its gang have none.
+_WOULD_FIT = ("Schedulable", "Undetermined")
+
+
 def _unscheduled(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the scheduler's reason and message while it has no node for the pod."""
     scheduled = _condition(status, "PodScheduled")
     if not scheduled and not spec.get("nodeName"):
         words = f"scheduler {spec.get('schedulerName')} has not said a word about it"
         return {"reason": UNSCHEDULED.name, "message": words}
-    return scheduled if scheduled.get("status") == "False" else {}
+    waits = scheduled.get("status") == "False" and scheduled.get("reason") not in _WOULD_FIT
+    return scheduled if waits else {}
 
 
 # A pod whose image is there starts within some seconds after the kubelet has taken the pod.

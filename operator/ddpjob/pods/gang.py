@@ -58,8 +58,17 @@ def gang_values(job: DDPJob, policy: Policy) -> Body:
 
 
 def outside(values: Body, pod: Body) -> Iterator[InvalidJob]:
-    """Yield an InvalidJob for each field by which an overlay takes the pod out of its gang."""
+    """Yield an InvalidJob for each field by which the pod would not be in its gang.
+
+    Volcano takes pods without requests for fillers of gaps (its action backfill), one by one.
+    """
     wanted, metadata = values.get("pod", {}), pod["metadata"]
+    asked = [container.get("resources") for container in pod["spec"]["containers"]]
+    if values.get("needsRequests") and not any(
+        each for part in asked for each in (part or {}).values()
+    ):
+        rule = "must have requests or limits: Volcano places pods without them one by one"
+        yield InvalidJob("spec.resources", rule)
     parts = [("spec", wanted.get("spec", {}), pod["spec"])]
     for kind, own in wanted.get("metadata", {}).items():
         parts.append((f"metadata.{kind}", own, metadata[kind]))
