@@ -27,6 +27,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.rows: list[str] = []
+        self.waits = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a test that has passed."""
@@ -34,6 +35,7 @@ class Seen:
             return
         name, _, kind = report.location[2].removeprefix("test_").partition("[")
         who = kind.rstrip("]") or ("kueue" if "kueue" in report.location[0] else "kubernetes")
+        self.waits = next((str(t) for k, t in report.user_properties if k == "waits"), self.waits)
         seen = "; ".join(str(text) for key, text in report.user_properties if key == "seen")
         words = name.replace("_", " ").replace("|", "\\|")
         self.rows.append(
@@ -60,7 +62,10 @@ def main() -> int:
         head = f"{versions()}; {datetime.now(UTC):%Y-%m-%d}."
         table = ["| with | what | seen | seconds |", "|---|---|---|--:|", *sorted(seen.rows)]
         text = "\n\n".join([head, "\n".join(table)])
-        PAGE.write_text(with_part(PAGE.read_text(), "seen", text))
+        waits = "\n".join(["```", "$ kubectl get ddpjob", seen.waits.strip(), "```"])
+        why = "<!-- no session: tests/api/test_kueue.py has run it -->\n"
+        page = with_part(PAGE.read_text(), "seen", text)
+        PAGE.write_text(with_part(page, "waits", why + waits))
     return int(code)
 
 

@@ -182,7 +182,7 @@ def true(workload: Body, kind: str) -> bool:
 
 
 async def test_quota_for_one_of_two_jobs_and_then_for_the_other(
-    queued: tuple[Queued, ScriptedKubelet], record_property: Any
+    queued: tuple[Queued, ScriptedKubelet], server: ApiServer, record_property: Any
 ) -> None:
     jobs, kubelet = queued
     await jobs.submit("first")
@@ -191,6 +191,7 @@ async def test_quota_for_one_of_two_jobs_and_then_for_the_other(
     waiting = await jobs.until(lambda job: "insufficient" in jobs.reason(job), "second")
     assert waiting["status"]["state"] == "Queued" and not await jobs.pods_of("second")
     record_property("seen", f"the one that waits: `{jobs.reason(waiting)}`")
+    record_property("waits", server.kubectl("get", "ddpjob", "-n", jobs.namespace))
     for pod in await jobs.pods_of("first"):
         assert pod["spec"]["nodeSelector"] == {"kind": "spot"}
         assert pod["spec"]["nodeName"] == "spot-node"

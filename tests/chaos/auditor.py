@@ -19,12 +19,13 @@ from tests.chaos.silences import NODE_DEEDS, Silences
 FINISHED = ("Succeeded", "Failed")
 # The states of docs/operations.md; a state may also stay as it is.
 NEXT_STATES = {
-    "": {"Pending", "Starting", "Suspended"},
-    "Pending": {"Starting", "Suspended"},
+    "": {"Pending", "Queued", "Starting", "Suspended"},
+    "Pending": {"Queued", "Starting", "Suspended"},
+    "Queued": {"Starting", "Suspended"},
     "Starting": {"Running", "Restarting", "Suspended", *FINISHED},
     "Running": {"Restarting", "Suspended", *FINISHED},
     "Restarting": {"Running", "Restarting", "Suspended", *FINISHED},
-    "Suspended": {"Starting", *FINISHED},
+    "Suspended": {"Queued", "Starting", *FINISHED},
     "Succeeded": set(),
     "Failed": set(),
 }
@@ -80,6 +81,7 @@ class Auditor:
     _hurt: set[tuple[str, int]] = field(default_factory=set)  # a pod has failed, or is deleted
     _started: set[tuple[str, int]] = field(default_factory=set)  # all ranks have run
     _partial: dict[tuple[str, int], float] = field(default_factory=dict)  # since when
+    _admitted: set[str] = field(default_factory=set)  # uids of Workloads
     _place: int = 0
 
     def __post_init__(self) -> None:
@@ -129,6 +131,11 @@ class Auditor:
 
     def _take_in(self, entry: Entry) -> None:
         uid = entry.object["metadata"]["uid"]
+        conditions = (entry.object.get("status") or {}).get("conditions") or []
+        if entry.kind == "Workload" and any(
+            (each["type"], each["status"]) == ("Admitted", "True") for each in conditions
+        ):
+            self._admitted.add(uid)
         if entry.after is None:
             self._live.pop(uid, None)
         else:
@@ -194,12 +201,24 @@ class Auditor:
             self._breach("I3", f"{entry}: rank {rank} of {job['spec']['nnodes']}")
         if pod["metadata"]["labels"][names.JOB_UID_LABEL] != uid:
             self._breach("I13", f"{entry}: carries another job's uid")
+        self._waited(entry, job)
         group = self._attempts[uid, attempt]
         if group and _group_env(group[0]) != _group_env(pod):
             self._breach("I3", f"{entry}: {_group_env(pod)}, but {_group_env(group[0])} before")
         if group and _spec_hash(group[0]) != _spec_hash(pod):
             self._breach("I10", f"{entry}: made from another spec than the attempt's first pod")
         group.append(pod)
+
+    def _waited(self, entry: Entry, job: Body) -> None:
+        """I16 and I17: what a pod has to wait for is there."""
+        here = [body for body in self._live.values() if body["kind"] in ("Workload", "PodGroup")]
+        if names.QUEUE_LABEL in (job["metadata"].get("labels") or {}):
+            admission = (job.get("status") or {}).get("admission") or {}
+            if admission.get("uid") not in self._admitted:
+                self._breach("I16", f"{entry}: Kueue has not admitted what the status says")
+        wanted = (entry.object["spec"].get("schedulingGroup") or {}).get("podGroupName")
+        if wanted and wanted not in map(_name, here):
+            self._breach("I17", f"{entry}: there is no PodGroup {wanted}")
 
     def _group(self, entry: Entry) -> None:
         """Whether a part of the pod's group holds nodes while the rest has yet to start."""

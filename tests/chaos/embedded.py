@@ -18,7 +18,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.network import Network, node_of
 from tests.chaos.rounds import Deed
 from tests.chaos.trail import Trailed
-from tests.chaos.workloads import Workload, in_state, read
+from tests.chaos.workloads import Workload, in_state, play_kueue, read
 from tests.localplay import NAMESPACE, end_pod, keep_running, play_pods, side_by_side
 
 QUIET_SECONDS = 0.15  # longer than the operator's own pauses in these tests
@@ -44,7 +44,7 @@ async def run(workload: Workload, fault: Fault | None) -> Run:
 @asynccontextmanager
 async def operating(cluster: Trailed, workload: Workload) -> AsyncIterator[None]:
     """A controller that is started again whenever it dies, and the job's pods, played."""
-    async with playing(cluster, workload), side_by_side(keep_running(cluster)):
+    async with playing(cluster, workload), side_by_side(keep_running(cluster, workload.settings)):
         yield
 
 
@@ -52,7 +52,8 @@ async def operating(cluster: Trailed, workload: Workload) -> AsyncIterator[None]
 async def playing(cluster: Trailed, workload: Workload) -> AsyncIterator[None]:
     """The job's pods, and their agents."""
     if workload.play is None:
-        async with side_by_side(play_pods(cluster, workload.script)):
+        kueue = [play_kueue(cluster)] if workload.settings.kueue else []
+        async with side_by_side(play_pods(cluster, workload.script), *kueue):
             yield
         return
     network = None
@@ -167,7 +168,7 @@ async def end_of(cluster: Trailed, loose: tuple[str, ...]) -> str:
     created = [
         (entry.kind, entry.object["metadata"]["name"])
         for entry in cluster.entries
-        if entry.before is None and entry.kind not in ("Event", "DDPJob")
+        if entry.before is None and entry.kind not in ("Event", "DDPJob", "Workload")
     ]
     status = without((job or {}).get("status"), {*CLOCKS, *loose})
     return json.dumps([status, names, sorted(created)], indent=1, sort_keys=True)

@@ -14,7 +14,7 @@ from ddpjob.json_depth import Body
 from tests.chaos.auditor import Auditor, Entry
 from tests.chaos.embedded import trail_of
 from tests.chaos.rounds import Deed, What
-from tests.chaos.workloads import SILENCES, WORKLOADS
+from tests.chaos.workloads import QUEUES, SILENCES, WORKLOADS
 
 Trail = Sequence[Any]
 """Entries and deeds."""
@@ -24,7 +24,7 @@ IN_PLACE, SILENT = "fails-in-place", "has-a-node-stopped"
 @cache
 def good(name: str) -> Trail:
     """All that happens in a life of this job."""
-    (workload,) = (w for w in (*WORKLOADS, *SILENCES) if w.name == name)
+    (workload,) = (w for w in (*WORKLOADS, *QUEUES, *SILENCES) if w.name == name)
     return asyncio.run(trail_of(workload))
 
 

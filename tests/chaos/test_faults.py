@@ -7,7 +7,7 @@ import pytest
 
 from tests.chaos.embedded import Run, run
 from tests.chaos.faults import EMBEDDED, Fault
-from tests.chaos.workloads import SILENCES, WORKLOADS, Workload
+from tests.chaos.workloads import QUEUES, SILENCES, WORKLOADS, Workload
 
 QUICK = ("fails-once", "fails-in-place")
 AT_ONCE = 12  # runs beside each other: most of a run's time is waiting for quiet
@@ -18,7 +18,7 @@ AT_ONCE = 12  # runs beside each other: most of a run's time is waiting for quie
     "workload",
     [
         pytest.param(workload, marks=() if workload.name in QUICK else pytest.mark.deep)
-        for workload in (*WORKLOADS, *SILENCES)
+        for workload in (*WORKLOADS, *QUEUES, *SILENCES)
     ],
     ids=lambda workload: str(workload.name),
 )

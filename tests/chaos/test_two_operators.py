@@ -14,8 +14,8 @@ from ddpjob.cluster import DDPJOBS, PODS, Resource, WatchEvent
 from ddpjob.controller.controller import Controller
 from tests.chaos.embedded import live, playing, run
 from tests.chaos.trail import Trailed
-from tests.chaos.workloads import SILENCES, WORKLOADS, Workload
-from tests.localplay import FAST, OperatorView, side_by_side
+from tests.chaos.workloads import QUEUES, SILENCES, WORKLOADS, Workload
+from tests.localplay import OperatorView, side_by_side
 
 BEHIND_SECONDS = 0.05  # long enough for an attempt to begin and to fail
 
@@ -55,7 +55,7 @@ async def both_operating(
     views: list[Any] = [cluster.operator(), cluster.operator()]
     if behind is not None:
         views[1] = Behind(views[1], behind)
-    controllers = (Controller(view, settings=FAST).run() for view in views)
+    controllers = (Controller(view, settings=workload.settings).run() for view in views)
     async with playing(cluster, workload), side_by_side(*controllers):
         yield
 
@@ -63,7 +63,7 @@ async def both_operating(
 @pytest.mark.deep
 @pytest.mark.parametrize("behind", [None, PODS, DDPJOBS], ids=["even", "pods late", "jobs late"])
 @pytest.mark.parametrize(
-    "workload", (*WORKLOADS, *SILENCES), ids=lambda workload: str(workload.name)
+    "workload", (*WORKLOADS, *QUEUES, *SILENCES), ids=lambda workload: str(workload.name)
 )
 async def test_two_operators_do_what_one_does(workload: Workload, behind: Resource | None) -> None:
     def both(cluster: Trailed) -> AbstractAsyncContextManager[None]:

@@ -2,16 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from typing import Any, Protocol
 
+from ddpjob import names
 from ddpjob.cluster import DDPJOBS, PODS, SERVICES, Listing, Resource
+from ddpjob.controller.workloads import WORKLOADS as WORKLOADS_OF_KUEUE
 from ddpjob.errors import Conflict, NotFound
 from ddpjob.json_depth import Body
+from ddpjob.pods.allowlist import Gang, Policy
+from ddpjob.settings import Settings
 from tests.builders import job_object
 from tests.chaos.agents import SECONDARY, Play
 from tests.chaos.network import CALM_SECONDS, Trouble
-from tests.localplay import NAMESPACE, NO_NODE_FOR, NO_ROOM, Script, end_pod, until
+from tests.localplay import FAST, NAMESPACE, NO_NODE_FOR, NO_ROOM, Script, end_pod, until
 
 NAME = "digits"
 _SERVICE = {"metadata": {"name": NAME}, "spec": {"clusterIP": "None"}}
@@ -60,12 +66,16 @@ class Workload:
     loose: tuple[str, ...] = ()  # fields of status that may differ from run to run
     first: int = 1  # the write from which on faults befall it; those before are as in other lives
     play: Play | None = None  # how its agents fare, where they wait to be asked on after a failure
+    settings: Settings = FAST  # the operator's
+    labels: dict[str, str] = field(default_factory=dict)
 
     async def submit(self, cluster: Cluster) -> None:
         """Create the job, with three nodes unless its spec has another number."""
         if self.taken:
             await cluster.create(SERVICES, NAMESPACE, _SERVICE)
-        await cluster.create(DDPJOBS, NAMESPACE, job_object(NAME, **{"nnodes": 3, **self.spec}))
+        body = job_object(NAME, **{"nnodes": 3, **self.spec})
+        body["metadata"]["labels"] = self.labels
+        await cluster.create(DDPJOBS, NAMESPACE, body)
 
 
 async def read(cluster: Cluster) -> Body | None:
@@ -373,6 +383,53 @@ def _silence(name: str, *troubles: Trouble, nnodes: int = 2) -> Workload:
     play = Play(lambda attempt, *_: 0 if attempt else None, troubles=troubles)
     return Workload(name, runs, "Succeeded", spec, first=nnodes + 7, play=play)  # Running
 
+
+async def evict(cluster: Cluster) -> None:
+    """Kueue takes the quota of the running job back."""
+    await in_state(cluster, "Running")
+    while True:
+        (found,) = (await cluster.list(WORKLOADS_OF_KUEUE, namespace=NAMESPACE)).items
+        evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "by x"}
+        conditions = [*found["status"]["conditions"], evicted]
+        try:
+            body = {**found, "status": {**found["status"], "conditions": conditions}}
+            await cluster.update_status(WORKLOADS_OF_KUEUE, NAMESPACE, body)
+            return
+        except Conflict:
+            await asyncio.sleep(0)
+
+
+async def play_kueue(cluster: Cluster) -> None:
+    """Admit every Workload that has no quota, until cancelled."""
+    granted = {"clusterQueue": "all", "podSetAssignments": [{"name": "main", "count": 3}]}
+    done = [{"type": kind, "status": "True"} for kind in ("QuotaReserved", "Admitted")]
+    while True:
+        for found in (await cluster.list(WORKLOADS_OF_KUEUE, namespace=NAMESPACE)).items:
+            if "admission" not in found.get("status", {}):
+                body = {**found, "status": {"admission": granted, "conditions": done}}
+                with suppress(Conflict, NotFound):
+                    await cluster.update_status(WORKLOADS_OF_KUEUE, NAMESPACE, body)
+        await asyncio.sleep(0.005)
+
+
+QUEUES = (
+    Workload(
+        "waits-for-kueue",
+        runs_then_succeeds,
+        "Succeeded",
+        acts=evict,
+        loose=("admission",),  # it names the Workload, whose name has a part of the job's uid
+        settings=replace_fields(FAST, kueue=True),
+        labels={names.QUEUE_LABEL: "team-a"},
+    ),
+    Workload(
+        "is-a-gang",
+        fails_once,
+        "Succeeded",
+        settings=replace_fields(FAST, policy=Policy(gang=Gang(scheduler="kubernetes"))),
+    ),
+)
+"""What waits for others before it has pods."""
 
 FOR_LONG = 25.0  # seconds: somewhat more than `nodeTimeoutSeconds` and a third of it
 SILENCES = (
