@@ -62,7 +62,8 @@ def main() -> int:
         head = f"{versions()}; {datetime.now(UTC):%Y-%m-%d}."
         table = ["| with | what | seen | seconds |", "|---|---|---|--:|", *sorted(seen.rows)]
         text = "\n\n".join([head, "\n".join(table)])
-        waits = "\n".join(["```", "$ kubectl get ddpjob", seen.waits.strip(), "```"])
+        lines = (line.rstrip() for line in seen.waits.splitlines())
+        waits = "\n".join(["```", "$ kubectl get ddpjob", *lines, "```"])
         why = "<!-- no session: tests/api/test_kueue.py has run it -->\n"
         page = with_part(PAGE.read_text(), "seen", text)
         PAGE.write_text(with_part(page, "waits", why + waits))

@@ -423,9 +423,11 @@ QUEUES = (
         labels={names.QUEUE_LABEL: "team-a"},
     ),
     Workload(
-        "is-a-gang",
-        fails_once,
+        "is-a-gang",  # which fails in place, and then not
+        runs,
         "Succeeded",
+        _in_place(backoffSeconds=NO_PAUSE),
+        play=Play(fails_twice),
         settings=replace_fields(FAST, policy=Policy(gang=Gang(scheduler="kubernetes"))),
     ),
 )

@@ -4,7 +4,7 @@ from ddpjob import names
 from ddpjob.api import DDPJob, Status
 from ddpjob.json_depth import Body
 from ddpjob.pods.allowlist import Policy
-from ddpjob.pods.objects import render_object
+from ddpjob.pods.objects import labels_of, render_object
 from ddpjob.pods.render import Agent, both
 
 # What Kueue looks at in a pod, besides resources.
@@ -39,6 +39,7 @@ def workload(job: DDPJob, policy: Policy, priority_class: Body, priority: int) -
     return render_object(
         "workload.json.j2",
         job,
+        labels=labels_of(job) | {f"{_KUEUE}/job-uid": job.uid},  # Kueue's messages have it
         queue=job.metadata.labels[names.QUEUE_LABEL],
         priority_class=priority_class,
         priority=priority,
