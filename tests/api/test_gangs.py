@@ -23,7 +23,7 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
-from tests.cluster.operator import OperatorProcess
+from tests.cluster.operator import USER, OperatorProcess
 from tests.cluster.podstatus import End
 from tests.cluster.processes import Component
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
@@ -188,6 +188,9 @@ async def test_a_group_goes_with_its_attempt_and_the_next_one_is_a_gang_again(
         await jobs.delete()
         while await groups(jobs, site.kind):
             await asyncio.sleep(0.1)
+    entries = site.server.audit.entries(0)
+    used = {e.verb for e in entries if (e.user, e.resource) == (USER, "podgroups")}
+    assert used == {"get", "create", "delete"}, "what the chart grants"
 
 
 async def test_without_its_scheduler_a_gang_waits_and_says_for_whom(

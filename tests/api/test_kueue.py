@@ -19,7 +19,7 @@ from tests.cluster.apiserver import ApiServer
 from tests.cluster.client import MERGE, Client
 from tests.cluster.kubelet import ScriptedKubelet
 from tests.cluster.nodes import fake_nodes
-from tests.cluster.operator import OperatorProcess
+from tests.cluster.operator import USER, OperatorProcess
 from tests.cluster.schedulers import Kueue
 from tests.cluster.tiers import ROOT, skipping_where_unavailable
 
@@ -389,3 +389,28 @@ async def test_topology_and_checks_pass_through(queued: tuple[Queued, ScriptedKu
     request = {"preferred": "kubernetes.io/hostname", "podIndexLabel": names.RANK_LABEL}
     assert main["topologyRequest"] == request
     assert conditions(await jobs.until(lambda job: jobs.reason(job)))["Running"][1] == "Queued"
+
+
+async def test_without_a_class_of_kueues_the_pods_class_is_the_priority(
+    queued: tuple[Queued, ScriptedKubelet], server: ApiServer
+) -> None:
+    jobs, _ = queued
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    server.request("POST", classes, {"metadata": {"name": "urgent"}, "value": 77})
+    await jobs.submit("digits", template={"spec": {"priorityClassName": "urgent"}})
+    spec = (await jobs.workload_until("digits", lambda each: True))["spec"]
+    assert spec["priority"] == 77 and spec["priorityClassRef"]["kind"] == "PriorityClass"
+
+
+def test_what_is_granted_for_kueue_is_what_is_used(server: ApiServer) -> None:
+    """The last test: watches are logged once they have ended."""
+    granted = {("workloads", verb) for verb in ("get", "list", "watch", "create", "delete")}
+    granted |= {("workloads/status", "update"), ("resourceflavors", "get")}
+    granted |= {("workloadpriorityclasses", "get"), ("priorityclasses", "get")}
+    resources = {resource for resource, _ in granted}
+    used = {
+        (entry.resource, entry.verb)
+        for entry in server.audit.entries(0)
+        if entry.user == USER and entry.resource in resources
+    }
+    assert used == granted
