@@ -94,7 +94,8 @@ async def at_rest(lane: Lane, plan: Plan, wanted: str | None) -> list[str]:
         last = max(lane.faults.last_write, lane.source.last_change)
         quiet = loop.time() - last > QUIET_SECONDS
         busy = being_collected(lane) or strays(lane)
-        if quiet and wanted in (None, end_of(lane, plan)) and not busy:
+        as_wanted = has_ended(lane, plan) if wanted is None else wanted == end_of(lane, plan)
+        if quiet and as_wanted and not busy:
             return []
         over = is_over(lane) and loop.time() - last > STILL_SECONDS and not being_collected(lane)
         if over or loop.time() > deadline:
@@ -107,6 +108,12 @@ async def at_rest(lane: Lane, plan: Plan, wanted: str | None) -> list[str]:
         return ["I14: it never comes to rest"]
     diff = unified_diff((wanted or "").splitlines(), found.splitlines(), n=0, lineterm="")
     return ["end: not as without faults:\n    " + "\n    ".join(diff)]
+
+
+def has_ended(lane: Lane, plan: Plan) -> bool:
+    """Whether the job is in the state in which its life ends, or gone if it has none."""
+    job = lane.source.objects.get((DDPJOBS.plural, NAME)) or {}
+    return bool((job.get("status") or {}).get("state", "") == BY_NAME[plan.workload].ends)
 
 
 def is_over(lane: Lane) -> bool:

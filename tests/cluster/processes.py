@@ -61,11 +61,14 @@ class Component:
         assert self._process is not None, f"{self.name} was never started"
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has been started, and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start the program; its output is appended to the log."""
-        assert self._process is None or self._process.poll() is not None, (
-            f"{self.name} runs already"
-        )
+        assert not self.runs, f"{self.name} runs already"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,

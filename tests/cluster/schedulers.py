@@ -1,6 +1,7 @@
 """Schedulers of gangs, and Kueue, as processes beside a control plane."""
 
 import json
+import socket
 import urllib.request
 from base64 import b64decode
 from contextlib import suppress
@@ -12,8 +13,8 @@ from tests.chart.rendering import Helm, documents
 from tests.cluster import binaries
 from tests.cluster.apiserver import ApiServer
 from tests.cluster.processes import Component, free_ports
+from tests.waiting import wait_for
 
-READY_SECONDS = 200
 GATES = "GenericWorkload=true"
 
 NATIVE = {
@@ -170,12 +171,16 @@ class Kueue:
         """Start it, with these parts of its Configuration as well, and wait until it answers."""
         self.component.kill()
         self._path.write_text(yaml.safe_dump({**self._all, **config}))
-        self.component.start()
-        self.component.wait_until(self._is_ready, timeout_seconds=READY_SECONDS)
+        wait_for(self._is_ready, lambda: self.component.log.read_text()[-3000:])
 
     def _is_ready(self) -> bool:
+        """Its first part, which makes certificates, answers too, and leaves a port too late."""
+        if not self.component.runs:  # as a kubelet would
+            self.component.start()
         self._mount_certificates()
-        return _answers(self.health)
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self._webhooks), 5):
+            return _answers(self.health)
+        return False
 
     def _mount_certificates(self) -> None:
         """What a kubelet does with the Secret."""

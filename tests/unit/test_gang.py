@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob.cluster import PODS, Resource
-from ddpjob.errors import InvalidJob, cluster_error
+from ddpjob.errors import InvalidJob, Refused, cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.pods import render
 from ddpjob.pods.allowlist import Gang, Policy
@@ -45,7 +45,7 @@ def agent_pods(ours: Any, scheduler: Any) -> render.PodTemplate:
     ("scheduler", "name", "version", "spec"),
     [
         ("kubernetes", "default-scheduler", "scheduling.k8s.io/v1beta1", NATIVE),
-        ("volcano", "volcano", "scheduling.volcano.sh/v1beta1", {**GROUP, "queue": "default"}),
+        ("volcano", "volcano", "scheduling.volcano.sh/v1beta1", GROUP),
         ("coscheduling", "scheduler-plugins-scheduler", "scheduling.x-k8s.io/v1alpha1", GROUP),
     ],
 )
@@ -209,6 +209,9 @@ def test_a_group_that_has_no_node_yet_has_all_the_time() -> None:
     assert decide(late, see(*(pod(rank, **old) for rank in (0, 1))), NOW).status.attempt == 1
     waits = [pod(rank, gang=True, **old) for rank in (0, 1)]
     assert decide(late, see(*waits), NOW).status.attempt == 0
+    refused = Refused(403, "Forbidden", "exceeded quota")
+    known = see(waits[0], create_error=refused, refused_seconds=99)
+    assert decide(late, known, NOW).status.attempt == 1, "half of it must not wait for ever"
     placed = replace(waits[0], node="node-1", reason="", scheduled_at="2027-01-15T07:58:00Z")
     assert decide(late, see(placed, waits[1]), NOW).status.attempt == 1
     just = replace(placed, scheduled_at="2027-01-15T07:59:50Z")

@@ -5,13 +5,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from ddpjob import names
 from ddpjob.api import Admission, DDPJob, PodSetAdmission
 from ddpjob.api.admission import Toleration
-from ddpjob.cluster import DDPJOBS, PODS
+from ddpjob.cluster import DDPJOBS, PODS, Resource
 from ddpjob.controller.workloads import CLASSES, FLAVORS, WORKLOADS
+from ddpjob.errors import cluster_error
 from ddpjob.json_depth import Body
 from ddpjob.plan.model import Decision, Queue, Workload
 from ddpjob.plan.workload import admission_of, wish_of, workload_record
@@ -36,7 +38,9 @@ from tests.builders import (
 from tests.localplay import (
     FAST,
     NAMESPACE,
+    OperatorView,
     Watched,
+    accepted,
     in_state,
     operating,
     quiet,
@@ -114,7 +118,7 @@ def test_nothing_less_than_an_admission_is_enough(found: Workload) -> None:
 def test_kueue_out_of_reach_starts_nothing_and_ends_nothing() -> None:
     away = queue(None, trouble="Kueue cannot be asked: 404")
     found = step(job(), of=away)
-    assert not found.acts and found.requeue_after == 10.0
+    assert not found.acts and found.requeue_after == 60.0
     assert "cannot be asked" in (found.status.summary.reason or "")
     assert step(admitted(), running(0), running(1), of=away).status.state == "Running"
 
@@ -152,6 +156,23 @@ def test_a_restart_keeps_what_was_admitted() -> None:
     known = queue(ADMITTED, ADMISSION)
     lost = step(admitted(), running(0), of=known)  # rank 1's pod is gone
     assert (lost.status.attempt, lost.status.admission) == (1, ADMISSION)
+
+
+@pytest.mark.parametrize("found", [None, replace(ADMITTED, wish="other")])
+def test_no_attempt_begins_on_less_than_it_asks_for(found: Workload | None) -> None:
+    """Somebody has edited `template` while it ran, or has given the job its label only then."""
+    known = queue(ADMITTED, ADMISSION)
+    ours = write(admitted(), running(0), queue=known)
+    if found is None:
+        ours = with_status(ours, ours.status.model_copy(update={"admission": None}))
+    waits = step(ours, running(0), of=queue(found)).status
+    assert waits.state == "Restarting" and waits.attempt == 2
+    assert condition(waits, "Suspended") == ("False", "Suspending")
+
+
+def test_a_status_that_kueue_does_not_take_holds_nothing_up() -> None:
+    found = step(admitted(), running(0), running(1), of=queue(ADMITTED, ADMISSION, hears=False))
+    assert found.workload is None and found.requeue_after == 60.0
 
 
 def test_kueue_is_told_whether_all_pods_run() -> None:
@@ -342,9 +363,11 @@ class Kueue:
 
 
 @asynccontextmanager
-async def with_kueue(script: Any = lambda attempt, rank: None) -> AsyncIterator[Kueue]:
+async def with_kueue(
+    script: Any = lambda attempt, rank: None, cluster: Watched | None = None
+) -> AsyncIterator[Kueue]:
     """A controller with Kueue, and a job with a queue."""
-    cluster = Watched()
+    cluster = cluster or Watched()
     spec = {"nodeLabels": {"kind": "spot"}}
     await cluster.create(FLAVORS, NAMESPACE, {"metadata": {"name": "spot"}, "spec": spec})
     await cluster.create(CLASSES, NAMESPACE, {"metadata": {"name": "high"}, "value": 9})
@@ -401,6 +424,92 @@ async def test_a_finished_job_gives_its_workload_back() -> None:
             return await kueue.workload() is None
 
         await until(gone)
+
+
+class Deaf(Watched):
+    """Takes no status of a Workload; once it is `gone`, there is no such API any more."""
+
+    gone = False
+    said = 0
+
+    def operator(self) -> OperatorView:
+        outer = self
+
+        class View(OperatorView):
+            async def get(self, resource: Resource, namespace: str, name: str) -> Body:
+                if resource == WORKLOADS and outer.gone:
+                    raise cluster_error(404, "NotFound", "could not find the requested resource")
+                return await outer.get(resource, namespace, name)
+
+            async def update_status(self, resource: Resource, namespace: str, body: Any) -> Body:
+                if resource == WORKLOADS:
+                    outer.said += 1
+                    raise cluster_error(500, "InternalError", "the webhook is away")
+                return await super().update_status(resource, namespace, body)
+
+        return View(self)
+
+
+async def test_a_kueue_that_hears_nothing_or_is_uninstalled_ends_no_job() -> None:
+    cluster = Deaf()
+    async with with_kueue(cluster=cluster) as kueue:
+        await kueue.admit()
+        await in_state(cluster, "Running")
+        await until(lambda: cluster.said)
+        cluster.gone = True
+        found = await until(kueue.workload)
+        meta = found["metadata"]
+        await cluster.delete(WORKLOADS, NAMESPACE, meta["name"], uid=meta["uid"])
+        await quiet(cluster)
+        assert (await stored(cluster))["status"]["state"] == "Running" and cluster.said == 1
+
+
+class Pruning(Watched):
+    """Drops a field of each Workload, as an API server does that does not know it."""
+
+    async def create(self, resource: Resource, namespace: str, body: Any) -> Body:
+        if resource == WORKLOADS:
+            sent = orjson.loads(orjson.dumps(body))
+            sent["spec"]["podSets"][0]["template"]["spec"].pop("restartPolicy")
+            return await super().create(resource, namespace, sent)
+        return await super().create(resource, namespace, body)
+
+
+async def test_a_workload_that_is_not_as_it_was_made_is_not_made_again_at_once() -> None:
+    cluster = Pruning()
+    async with with_kueue(cluster=cluster):
+
+        async def told() -> bool:
+            status = (await stored(cluster)).get("status") or {}
+            reasons = {each["reason"] for each in status.get("conditions", [])}
+            return "CreateRefused" in reasons
+
+        await until(told)
+        made = sum(count for (verb, kind, _), count in cluster.writes.items() if kind == "Workload")
+        assert made <= 4
+
+
+async def test_a_job_that_becomes_invalid_gives_its_quota_back() -> None:
+    async with with_kueue() as kueue:
+        await kueue.admit()
+        cluster = kueue.cluster
+        await in_state(cluster, "Running")
+        ours = await stored(cluster)
+        await cluster.update(DDPJOBS, NAMESPACE, with_spec(ours, suspend=True))
+        await in_state(cluster, "Suspended")
+        ours = await stored(cluster)
+        wrong = {"spec": {"hostNetwork": True}}
+        await cluster.update(DDPJOBS, NAMESPACE, with_spec(ours, suspend=False, template=wrong))
+
+        async def refused() -> bool:
+            return bool(accepted(await stored(cluster))["status"] == "False")
+
+        await until(refused)
+        assert await kueue.workload() is None
+        ours = await stored(cluster)
+        await cluster.update(DDPJOBS, NAMESPACE, with_spec(ours, template={}))
+        await in_state(cluster, "Queued")
+        assert accepted(await stored(cluster))["status"] == "True"
 
 
 async def test_an_edit_of_what_is_asked_for_makes_another_workload() -> None:

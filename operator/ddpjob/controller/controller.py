@@ -86,6 +86,7 @@ class Controller:
         self._workload_cache: Cache[Workload] = Cache(
             self._workload_changed, lambda found: self.trigger(found.namespace, found.job)
         )
+        children = Children(cluster, caches, load_agent(), self.settings, token_bytes(32))
         workloads = Workloads(
             cluster,
             self.settings,
@@ -93,8 +94,8 @@ class Controller:
             partial(self._workload_cache.put, own=True),
             self._workload_cache.remove,
             self._queue_trouble,
+            children.render,
         )
-        children = Children(cluster, caches, load_agent(), self.settings, token_bytes(32))
         self.agents = Agents(self.settings, self)
         self.reconciler = Reconciler(
             cluster, caches, children, self.settings, self.agents, workloads

@@ -300,7 +300,7 @@ class Reconciler:
         await self.children.end_pods(job, decision, memory)
         try:
             if decision.workload:
-                await self.workloads.carry_out(job, decision)
+                await self.workloads.carry_out(job, decision, memory)
             if decision.prepare:
                 await self.children.prepare(job, memory)
             if decision.create:
@@ -387,4 +387,5 @@ def _needs_confirmation(job: DDPJob, decision: Decision, memory: Memory) -> bool
     """
     first = job.status.attempt == 0 and job.metadata.resource_version == memory.version
     is_final = decision.delete_job or bool(decision.delete)  # a field may have changed meanwhile
+    is_final |= decision.workload in ("replace", "delete", "release")
     return decision.confirm or is_final or bool(decision.create) and not first

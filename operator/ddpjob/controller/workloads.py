@@ -1,14 +1,16 @@
 """Kueue: reads what a job's Workload says, and makes, ends and answers it."""
 
+import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from ddpjob import names
 from ddpjob.api import FINISHED, Admission, DDPJob
 from ddpjob.cluster import Cluster, Resource
-from ddpjob.controller.memory import Memory
-from ddpjob.errors import AlreadyExists, ClusterError, InvalidJob, NotFound
+from ddpjob.controller.memory import Memory, elapsed
+from ddpjob.errors import AlreadyExists, ClusterError, Conflict, InvalidJob, NotFound, Refused
 from ddpjob.json_depth import Body
 from ddpjob.plan.model import Decision, Queue, Workload
 from ddpjob.plan.own import BEGUN
@@ -17,6 +19,10 @@ from ddpjob.pods.workload import workload
 from ddpjob.settings import Settings
 from ddpjob.times import timestamp
 
+log = logging.getLogger(__name__)
+
+# After an error that holds nothing up.
+UNHEARD_SECONDS = 30.0
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor", False)
 CLASSES = Resource(
@@ -36,56 +42,82 @@ class Workloads:
         put: Callable[[Workload], None],
         remove: Callable[[str], None],
         trouble: Callable[[], str],
+        render: Callable[[DDPJob], Awaitable[object]],
     ) -> None:
-        """`find`, `put` and `remove` are the cache's; `trouble` says why it is not full."""
+        """`find`, `put` and `remove` are the cache's; `trouble` says why it is not full.
+
+        `render` raises InvalidJob for a job that cannot have pods.
+        """
+        self._render = render
         self._cluster, self._settings = cluster, settings
         self._find, self._put, self._remove, self._trouble = find, put, remove, trouble
+        self._absent, self._absent_at = "", -math.inf
+        """The API server's last word that it has no Workloads at all, and when."""
 
     async def look(self, job: DDPJob, memory: Memory) -> Queue | None:
         """Return what the next decision has to know of Kueue. Raises InvalidJob or ClusterError."""
         if not self._settings.kueue or job.spec.managed_by not in (None, names.MANAGER):
             return None
         waits, found = names.QUEUE_LABEL in job.metadata.labels, self._find(job)
-        if trouble := self._trouble():
+        trouble = self._trouble() or (elapsed(self._absent_at) < UNHEARD_SECONDS and self._absent)
+        if trouble:
             return Queue(waits, trouble=trouble)
-        if not waits or job.status.state in (*BEGUN, *FINISHED) or job.spec.suspend:
-            return Queue(waits, workload=found)
+        hears, state = elapsed(memory.unheard_until) >= 0, job.status.state
+        if not waits or state in ("Starting", "Running", *FINISHED) or job.spec.suspend:
+            return Queue(waits, workload=found, hears=hears)
+        wish, admission = "", None
         try:
             wish = await self._wish(job, memory)
-            admission = None
             if found is not None and found.admitted and not found.evicted:
                 admission = await self._admission(found, memory)
         except InvalidJob:
+            if state in BEGUN:  # the next attempt shows it
+                return Queue(waits, workload=found, hears=hears)
+            if found is not None:  # it must not keep quota from others
+                await self._delete(found)
             raise
         except (ClusterError, ValueError) as error:  # a flavor asks for what a pod cannot have
             return Queue(waits, workload=found, trouble=str(error))
-        return Queue(waits, wish, found, admission)
+        return Queue(waits, wish, found, admission, hears=hears)
 
-    async def carry_out(self, job: DDPJob, decision: Decision) -> None:
-        """Do what was decided about the job's Workload. Raises ClusterError or InvalidJob."""
+    async def carry_out(self, job: DDPJob, decision: Decision, memory: Memory) -> None:
+        """Do what was decided about the job's Workload. Raises ClusterError or InvalidJob.
+
+        Whether Kueue hears that all pods run holds nothing up.
+        """
         found, action = self._find(job), decision.workload
         if action in ("replace", "delete") and found is not None:
-            with suppress(NotFound):
-                await self._cluster.delete(WORKLOADS, job.namespace, found.name, uid=found.uid)
-            self._remove(found.uid)
+            await self._delete(found)
         if action == "replace":
             await self._create(job)
-        elif action in ("release", "ready", "unready") and found is not None:
+        elif action == "release" and found is not None:
             await self._answer(found, action)
+        elif action in ("ready", "unready") and found is not None:
+            try:
+                await self._answer(found, action)
+            except ClusterError as error:
+                log.warning("PodsReady of job=%s/%s: %s", job.namespace, job.name, error)
+                memory.unheard_until = time.monotonic() + UNHEARD_SECONDS
+
+    async def _delete(self, found: Workload) -> None:
+        with suppress(NotFound):
+            await self._cluster.delete(WORKLOADS, found.namespace, found.name, uid=found.uid)
+        self._remove(found.uid)
 
     async def refresh(self, job: DDPJob) -> None:
         """Put the job's Workload, if it may have one, into the cache as the API server has it."""
         old = self._find(job)
-        if not (old or job.status.admission):
+        if not self._settings.kueue or not (old or job.status.admission):
             return
+        name = names.workload_name(job.name, job.uid)
         try:
-            name = names.workload_name(job.name, job.uid)
-            body = await self._cluster.get(WORKLOADS, job.namespace, name)
-        except NotFound:
-            if old is not None:
+            self._take(job, await self._cluster.get(WORKLOADS, job.namespace, name))
+        except ClusterError as error:
+            if not isinstance(error, NotFound) or name not in error.message:
+                # Nothing is known of it; if the API is gone, so are all Workloads: no eviction.
+                self._absent, self._absent_at = str(error), time.monotonic()
+            elif old is not None:
                 self._remove(old.uid)
-            return
-        self._take(job, body)
 
     def _take(self, job: DDPJob, body: Body) -> bool:
         """Put a Workload into the cache, if it is the job's."""
@@ -105,6 +137,7 @@ class Workloads:
 
     async def _body(self, job: DDPJob) -> Body:
         """Return the Workload as it is to be. Raises InvalidJob; ClusterError without its class."""
+        await self._render(job)
         priority = job.metadata.labels.get(names.PRIORITY_LABEL, "")
         template = (job.spec.template or {}).get("spec") or {}
         reference, value = {}, 0
@@ -136,6 +169,11 @@ class Workloads:
         if not self._take(job, stored):
             text = f"Workload {name} exists and is not this job's; it is left alone"
             raise AlreadyExists(409, "AlreadyExists", text)
+        found = self._find(job)
+        if found is None or found.wish != wish_of(body["spec"]):
+            text = f"Workload {name} is not as it was made: a field of a pod's resources that "
+            text += "Kubernetes does not know, a finalizer, or somebody who changes it"
+            raise Refused(422, "Changed", text)
 
     async def _answer(self, found: Workload, action: str) -> None:
         """Give the Workload's quota back, or say whether all pods run, as Kueue's own jobs do.
@@ -143,6 +181,8 @@ class Workloads:
         Raises ClusterError; Conflict if it has changed meanwhile, and is to be judged anew.
         """
         body = await self._cluster.get(WORKLOADS, found.namespace, found.name)
+        if body["metadata"]["resourceVersion"] != str(found.resource_version):
+            raise Conflict(409, "Conflict", f"Workload {found.name} has changed")
         status = body.setdefault("status", {})
         conditions = {each["type"]: each for each in status.get("conditions") or []}
 

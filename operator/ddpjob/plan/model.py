@@ -226,6 +226,8 @@ class Queue:
     """That of the Workload."""
     trouble: str = ""
     """Why Kueue cannot be asked."""
+    hears: bool = True
+    """Kueue may be told whether all pods run."""
 
 
 @dataclass(frozen=True)

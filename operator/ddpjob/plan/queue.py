@@ -13,18 +13,24 @@ from ddpjob.api import DDPJob, Status
 from ddpjob.plan.model import Decision, PodRecord, Queue, requeue
 from ddpjob.plan.own import BEGUN, Inputs
 from ddpjob.plan.reasons import QUEUED
-from ddpjob.plan.status import with_condition
+from ddpjob.plan.status import with_accepted, with_condition
 
 # While Kueue cannot be asked.
-TROUBLE_SECONDS = 10.0
+TROUBLE_SECONDS = 60.0
 
 
 def eviction(inputs: Inputs, status: Status) -> str:
     """Return why the pods of a job that was admitted have to end; "" if they have not."""
     queue, admission = inputs.observed.queue, status.admission
-    if queue is None or queue.trouble or admission is None or status.state not in BEGUN:
+    if queue is None or queue.trouble or status.state not in BEGUN:
         return ""
     found = queue.workload
+    has_as_asked = admission is not None and found is not None and found.wish == queue.wish
+    begins = status.state == "Restarting" and not inputs.pods.current and queue.waits
+    if begins and queue.wish and not has_as_asked:
+        return "Workload: Kueue has not admitted what the next attempt asks for"
+    if admission is None:
+        return ""
     if found is None or found.uid != admission.uid:
         return f"Workload {admission.workload} is gone"
     return "" if found.admitted and not found.evicted else f"Kueue: {found.message}"
@@ -55,6 +61,7 @@ def _waiting(inputs: Inputs, decision: Decision, why: str = "") -> Decision:
     """Return `decision` for a job that waits, and why, unless that stands there already."""
     status = decision.status.model_copy(update={"state": "Queued", "admission": None})
     if not inputs.observed.create_error:
+        status = with_accepted(inputs.job, status, inputs.now)
         words = why or "its Workload is being made"
         status = with_condition(status, QUEUED, words, now=inputs.now)
     return replace(decision, status=status)
@@ -79,6 +86,8 @@ def with_workload(
     if not queue.waits and status.admission is None:  # its label was taken away while it waited
         return replace(decision, workload="delete")
     is_ready = status.state == "Running"
-    if found.admitted and found.pods_ready != is_ready:
-        return replace(decision, workload="ready" if is_ready else "unready")
-    return decision
+    if not found.admitted or found.pods_ready == is_ready:
+        return decision
+    if not queue.hears:
+        return requeue(decision, TROUBLE_SECONDS)
+    return replace(decision, workload="ready" if is_ready else "unready")

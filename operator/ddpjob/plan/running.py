@@ -15,12 +15,9 @@ from ddpjob.plan.own import Inputs
 from ddpjob.plan.podrecord import first_stuck, slowest
 from ddpjob.plan.queue import admit
 from ddpjob.plan.reasons import (
-    ACCEPTED,
-    AGENT_RUNS,
     ALL_NODES_RUNNING,
     CREATE_REFUSED,
     INVALID,
-    LAUNCHER_NONE,
     NAME_TAKEN,
     NO_STEP,
     NOT_STARTED,
@@ -32,7 +29,14 @@ from ddpjob.plan.reasons import (
     because,
 )
 from ddpjob.plan.restart import restart, silent_nodes, with_own_root
-from ddpjob.plan.status import CREATING, count_nodes, with_condition, with_history, with_progress
+from ddpjob.plan.status import (
+    CREATING,
+    count_nodes,
+    with_accepted,
+    with_condition,
+    with_history,
+    with_progress,
+)
 from ddpjob.plan.termination import termination_of, with_rank
 from ddpjob.times import seconds_since, timestamp
 
@@ -152,9 +156,9 @@ def seconds_to_start(inputs: Inputs, status: Status) -> float:
     begun = [status.goodput.since, status.budget.next_restart_time, *sorted(created)[-1:]]
     if any(pod.gang for pod in current):
         placed = [pod.scheduled_at or "" for pod in current if pod.node]
-        if not placed:
+        if not placed and observed.create_error is None:
             return math.inf
-        begun.append(min(placed))
+        begun += sorted(placed)[:1]
     waited = [seconds_since(time, now) for time in begun if time]
     if observed.create_error is not None:
         waited.append(observed.refused_seconds)
@@ -209,7 +213,7 @@ def create_missing(inputs: Inputs, status: Status) -> Decision:
             words = f"{observed.edit_error}; the pods were made before this edit"
             status = with_condition(status, INVALID, words, now=now)
             return replace(decision, status=status)
-        return replace(decision, status=_accepted(job, status, now))
+        return replace(decision, status=with_accepted(job, status, now))
     if any(pod.live for pod in older):
         return decision
     if early := [pod for pod in pods.ahead if pod.live]:
@@ -256,27 +260,12 @@ def _starting(job: DDPJob, status: Status, now: float) -> Status:
             "nodes": status.nodes.model_copy(update={"desired": job.spec.nnodes}),
         }
     )
-    status = _accepted(job, status, now)
+    status = with_accepted(job, status, now)
     if status.condition("Suspended"):
         message = "Kueue has admitted it" if status.admission else "spec.suspend is false"
         status = with_condition(status, RESUMED, message, now=now)
     status = with_condition(status, STARTING, CREATING, now=now)
     return status
-
-
-def _accepted(job: DDPJob, status: Status, now: float) -> Status:
-    message = "the job can be rendered and its names are free"
-    status = with_condition(status, ACCEPTED, message, now=now)
-    if job.spec.has_agent:
-        if status.condition("AgentAbsent"):
-            message = "ddpjob's agent runs what the pods run"
-            status = with_condition(status, AGENT_RUNS, message, now=now)
-        return status
-    message = (
-        "launcher none without command runs the image's own entry point, without ddpjob's agent: "
-        "no progress, no first cause of a failure"
-    )
-    return with_condition(status, LAUNCHER_NONE, message, now=now)
 
 
 def _refused(status: Status, observed: Observed, now: float) -> Status:

@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 from ddpjob import api
 from ddpjob.api import MAX_POINTS, Point, Progress
 from ddpjob.plan.model import PodRecord, Report
-from ddpjob.plan.reasons import OWN_CONDITIONS, Reason
+from ddpjob.plan.reasons import ACCEPTED, AGENT_RUNS, LAUNCHER_NONE, OWN_CONDITIONS, Reason
 from ddpjob.times import timestamp
 
 CREATING = "pods are being created"
@@ -47,6 +47,22 @@ def with_condition(status: api.Status, reason: Reason, message: str, *, now: flo
 def _position(condition: api.Condition) -> int:
     own = condition.type in OWN_CONDITIONS
     return OWN_CONDITIONS.index(condition.type) if own else len(OWN_CONDITIONS)
+
+
+def with_accepted(job: api.DDPJob, status: api.Status, now: float) -> api.Status:
+    """Return `status` of a job of which pods can be made."""
+    message = "the job can be rendered and its names are free"
+    status = with_condition(status, ACCEPTED, message, now=now)
+    if job.spec.has_agent:
+        if status.condition("AgentAbsent"):
+            message = "ddpjob's agent runs what the pods run"
+            status = with_condition(status, AGENT_RUNS, message, now=now)
+        return status
+    message = (
+        "launcher none without command runs the image's own entry point, without ddpjob's agent: "
+        "no progress, no first cause of a failure"
+    )
+    return with_condition(status, LAUNCHER_NONE, message, now=now)
 
 
 def count_nodes(desired: int, current: Sequence[PodRecord], succeeded: Set[int]) -> api.Nodes:

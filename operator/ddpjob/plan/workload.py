@@ -108,18 +108,7 @@ def admission_of(workload: Workload, flavors: Mapping[str, Mapping[str, Any]]) -
 def wish_of(spec: Mapping[str, Any]) -> str:
     """Return a hash of what a Workload asks for: 16 characters.
 
-    Of each part of the pods that is their number and resources, and how near they are to each
-    other. Whoever may change Workloads could otherwise have a job run on less quota than it uses.
+    Whoever may change Workloads could otherwise have a job run on less quota than it uses.
     """
-    sets = [
-        (each.get("name"), each.get("count"), each.get("topologyRequest"), _resources(each))
-        for each in spec.get("podSets") or []
-    ]
-    asked = [spec.get("queueName"), spec.get("priorityClassRef"), sets]
+    asked = [spec.get("queueName"), spec.get("priorityClassRef"), spec.get("podSets")]
     return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
-
-
-def _resources(pod_set: Mapping[str, Any]) -> list[Any]:
-    pod = (pod_set.get("template") or {}).get("spec") or {}
-    kinds = ("containers", "initContainers")
-    return [each.get("resources") for kind in kinds for each in pod.get(kind) or []]

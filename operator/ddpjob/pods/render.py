@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -107,6 +108,8 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
         raise problem
     if job.status.admission:
         first, others = _admitted(job.status.admission, first, others)
+        for problem in chain(refusals(first, policy), refusals(others, policy)):
+            raise problem  # somebody else has written that into the status
     if job.spec.scheduling and job.spec.scheduling.queue and policy.gang.scheduler != "volcano":
         rule = f"is of Volcano, and this installation has gang.scheduler {policy.gang.scheduler}"
         raise InvalidJob("spec.scheduling.queue", rule, job.spec.scheduling.queue)

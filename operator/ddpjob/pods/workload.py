@@ -1,5 +1,8 @@
 """The Workload by which Kueue knows what a job asks for. Pure."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from ddpjob import names
 from ddpjob.api import DDPJob, Status
 from ddpjob.json_depth import Body
@@ -7,19 +10,20 @@ from ddpjob.pods.allowlist import Policy
 from ddpjob.pods.objects import labels_of, render_object
 from ddpjob.pods.render import Agent, both
 
-# What Kueue looks at in a pod, besides resources.
-_OF_POD_SETS = (
+# What Kueue looks at in a pod.
+_OF_PODS = (
     *("nodeSelector", "affinity", "tolerations", "priorityClassName", "runtimeClassName"),
-    *("overhead", "restartPolicy"),
+    *("overhead", "resources", "resourceClaims", "restartPolicy"),
 )
+_OF_CONTAINERS = ("name", "resources", "restartPolicy")
 _KUEUE = "kueue.x-k8s.io"
 # Kueue's annotations of a pod's template, and the fields of a topology request that they stand for.
-_TOPOLOGY = {
-    "podset-required-topology": "required",
-    "podset-preferred-topology": "preferred",
-    "podset-unconstrained-topology": "unconstrained",
-    "podset-slice-required-topology": "podSetSliceRequiredTopology",
-    "podset-slice-size": "podSetSliceSize",
+_TOPOLOGY: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "podset-required-topology": ("required", str),
+    "podset-preferred-topology": ("preferred", str),
+    "podset-unconstrained-topology": ("unconstrained", lambda text: text == "true"),
+    "podset-slice-required-topology": ("podSetSliceRequiredTopology", str),
+    "podset-slice-size": ("podSetSliceSize", lambda text: int(text) if text.isdigit() else text),
 }
 
 
@@ -33,9 +37,14 @@ def workload(job: DDPJob, policy: Policy, priority_class: Body, priority: int) -
     for problem in found:
         raise problem
     count = job.spec.nnodes
-    sets = [_pod_set("first", 1, first), _pod_set("others", count - 1, others)]
-    if count == 1 or first == others:
-        sets = [_pod_set("main", count, first)]
+    parts = _part_of(first), _part_of(others)
+    sets = [{"name": "first", "count": 1, **parts[0]}]
+    sets.append({"name": "others", "count": count - 1, **parts[1]})
+    for each in sets:  # both near each other
+        if (asked := each.get("topologyRequest")) and asked.keys() & {"required", "preferred"}:
+            each["topologyRequest"] = {**asked, "podSetGroupName": "all"}
+    if count == 1 or parts[0] == parts[1]:
+        sets = [{"name": "main", "count": count, **parts[0]}]
     return render_object(
         "workload.json.j2",
         job,
@@ -47,29 +56,19 @@ def workload(job: DDPJob, policy: Policy, priority_class: Body, priority: int) -
     )
 
 
-def _pod_set(name: str, count: int, pod: Body) -> Body:
-    """Return a part of the pods, with what Kueue asks of them: resources, and where they may be."""
-    spec = {key: pod["spec"][key] for key in _OF_POD_SETS if key in pod["spec"]}
+def _part_of(pod: Body) -> Body:
+    """Return what Kueue has to know of a pod: its resources, and where it may be."""
+    spec = {key: pod["spec"][key] for key in _OF_PODS if key in pod["spec"]}
     for kind in ("containers", "initContainers"):
-        spec[kind] = [
-            {
-                key: each[key]
-                for key in ("name", "image", "resources", "restartPolicy")
-                if key in each
-            }
-            for each in pod["spec"].get(kind) or []
-        ]
+        containers = pod["spec"].get(kind) or []
+        spec[kind] = [{key: c[key] for key in _OF_CONTAINERS if key in c} for c in containers]
+    found: Body = {"template": {"spec": spec}}
     asked = pod["metadata"]["annotations"]
     topology: Body = {
-        field: asked[f"{_KUEUE}/{annotation}"]
-        for annotation, field in _TOPOLOGY.items()
+        field: read(asked[f"{_KUEUE}/{annotation}"])
+        for annotation, (field, read) in _TOPOLOGY.items()
         if f"{_KUEUE}/{annotation}" in asked
     }
-    if "unconstrained" in topology:
-        topology["unconstrained"] = topology["unconstrained"] == "true"
-    if (size := topology.get("podSetSliceSize", "")).isdigit():
-        topology["podSetSliceSize"] = int(size)
-    found: Body = {"name": name, "count": count, "template": {"spec": spec}}
     if topology:
         found["topologyRequest"] = {**topology, "podIndexLabel": names.RANK_LABEL}
     return found
