@@ -20,7 +20,7 @@ from tests.cluster.client import MERGE, Client
 REFUSAL = "cannot change once the job has started; suspend it first"
 
 # Before the first pod, and when the last one is gone; Suspending is spec.suspend with pods left.
-FREE = ("NotStarted", "Pending", "Suspended")
+FREE = ("NotStarted", "Pending", "Queued", "Suspended")
 FIXED = ("Starting", "Running", "Restarting", "Suspending", "Succeeded", "Failed")
 
 # Of each field what `FULL` holds and another value. Both differ from the default.
@@ -57,6 +57,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     ),
     "master": ({"image": "trainer:3"}, {"image": "trainer:3", "resources": {"limits": {"cpu": 4}}}),
     "progress": ("file", "auto"),
+    "scheduling": ({"gang": "Auto", "queue": "a"}, {"gang": "Auto", "queue": "b"}),
     "successPolicy": ("Rank0", "All"),
     "startupDeadlineSeconds": (60, 600),
     "hangTimeoutSeconds": (300, 600),

@@ -23,8 +23,6 @@ from tests.waiting import wait_for
 
 START_SECONDS = 200  # s; 4 s alone on 2 cores
 ADMIN = "admin"
-# Whoever has applied it before in another way: a part of the install, say.
-APPLY = ("apply", "--server-side", "--force-conflicts")
 
 
 class ApiError(Exception):
@@ -234,7 +232,9 @@ class ApiServer:
     def install_crd(self, *paths: Path) -> None:
         """Apply CustomResourceDefinitions and wait until clients find and explain their kinds."""
         for path in paths:
-            applied = json.loads(self.kubectl(*APPLY, "-f", str(path), "-o", "json"))
+            applied = json.loads(
+                self.kubectl("apply", "--server-side", "-f", str(path), "-o", "json")
+            )
             for crd in applied["items"] if applied["kind"] == "List" else [applied]:
                 group = crd["spec"]["group"]
                 for version in (v["name"] for v in crd["spec"]["versions"] if v["served"]):

@@ -13,7 +13,7 @@ from ddpjob.api.spec import MUTABLE_FIELDS, Spec
 Schema = dict[str, Any]
 
 # Words of JSON schema that a structural schema does not have.
-_DROPPED = {"title", "$defs"}
+_DROPPED = {"title", "$defs", "propertyNames"}
 # JSON readers keep integers exact up to here.
 _INT64 = 2**53
 
