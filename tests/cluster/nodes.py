@@ -29,7 +29,7 @@ async def fake_nodes(
     """Ready nodes of these names (`node-0` if none is given) with a heartbeat; deleted at the end.
 
     `capacity` is added to room for ten thousand pods, so `{"nvidia.com/gpu": "8"}` makes GPU nodes.
-    Beats stop, and after 50 s the nodes count as lost, while the event loop is blocked.
+    They count as lost only if a test says so (`set_node_ready`).
     """
     names = names or ("node-0",)
     for name in names:
