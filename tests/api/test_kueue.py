@@ -308,10 +308,10 @@ async def test_kueue_away_holds_nothing_that_runs_and_starts_nothing(
     await jobs.in_state("Running", "second")
 
 
-def message(job: Body) -> str:
-    """The message of the condition Running."""
+def message(job: Body, kind: str = "Running") -> str:
+    """The message of a condition."""
     found = job.get("status", {}).get("conditions", [])
-    return next((str(c["message"]) for c in found if c["type"] == "Running"), "")
+    return next((str(c["message"]) for c in found if c["type"] == kind), "")
 
 
 async def test_a_job_without_the_label_is_none_of_kueues(
@@ -337,8 +337,8 @@ async def test_pods_that_do_not_start_in_time_come_back_later(
     kueue.start(waitForPodsReady=WAIT_FOR_PODS)
     try:
         await jobs.submit("digits", template={"spec": {"nodeSelector": {"room": "yes"}}})
-        late = await jobs.until(lambda job: "PodsReady" in suspended(job))
-        record_property("seen", f"condition Suspended: `{suspended(late)}`")
+        late = await jobs.until(lambda job: "PodsReady" in message(job, "Suspended"))
+        record_property("seen", f"condition Suspended: `{message(late, 'Suspended')}`")
         assert late["status"]["attempt"] == 1 and late["status"]["restarts"] == 0
         found = await jobs.workload_until("digits", lambda each: "requeueState" in each["status"])
         assert found["status"]["requeueState"]["count"] == 1
@@ -348,12 +348,6 @@ async def test_pods_that_do_not_start_in_time_come_back_later(
         assert again["status"]["admission"]["uid"] == found["metadata"]["uid"]
     finally:
         kueue.start()
-
-
-def suspended(job: Body) -> str:
-    """The message of the condition Suspended."""
-    found = job.get("status", {}).get("conditions", [])
-    return next((str(c["message"]) for c in found if c["type"] == "Suspended"), "")
 
 
 async def test_kueue_chooses_the_places_of_a_topology(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from ddpjob.api.admission import Admission as Admission
+from ddpjob.api.admission import Admission
 from ddpjob.api.base import DnsSubdomain, Model, unique
 from ddpjob.api.values import (
     DURATION,

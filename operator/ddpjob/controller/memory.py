@@ -163,6 +163,8 @@ class Memory:
     """Ranks of nodes that nobody hears, by attempt: what is said of one may come in the next."""
     wish: tuple[tuple[int, str, str], str] | None = None
     """(generation, queue, priority class), and the hash of what its Workload is to ask for."""
+    unasked: tuple[str, float] = ("", float("-inf"))
+    """Why Kueue could not be asked of the job, and the monotonic time until which it is not."""
     unheard_until: float = float("-inf")
     """Monotonic time before which Kueue is not told again whether all pods run."""
     admission: tuple[tuple[str, int], Admission] | None = None

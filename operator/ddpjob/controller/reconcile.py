@@ -106,7 +106,7 @@ class Reconciler:
                 await self._write_status(job, decision, memory)
             # Then the API server itself is read, since another operator may have done more.
             elif confirm:
-                await self._refresh(job)
+                await self._refresh(job, memory)
                 seen = self.caches.job(namespace, name)
                 # If the job has changed meanwhile, its pods were listed before the change.
                 confirmed = seen is not None and seen.resource_version == record.resource_version
@@ -204,7 +204,7 @@ class Reconciler:
         self.caches.put_job(await aside(True, job_record, body))
         return body
 
-    async def _refresh(self, job: DDPJob) -> None:
+    async def _refresh(self, job: DDPJob, memory: Memory) -> None:
         """Put the job's pods, then the job, into the caches as the API server has them now.
 
         Another operator may have written the status after it saw pods that our watch has yet to
@@ -218,7 +218,7 @@ class Reconciler:
         for record in listing.items:
             if record.owner_uid == job.uid:  # others only wear its label
                 self.caches.put_pod(record)
-        await self.workloads.refresh(job)
+        await self.workloads.refresh(job, memory)
         await self._read_again(job)
 
     async def _settle(self, job: DDPJob, decision: Decision, memory: Memory) -> float | None:

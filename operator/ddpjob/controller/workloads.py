@@ -1,7 +1,6 @@
 """Kueue: reads what a job's Workload says, and makes, ends and answers it."""
 
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -51,16 +50,14 @@ class Workloads:
         self._render = render
         self._cluster, self._settings = cluster, settings
         self._find, self._put, self._remove, self._trouble = find, put, remove, trouble
-        self._absent, self._absent_at = "", -math.inf
-        """The API server's last word that it has no Workloads at all, and when."""
 
     async def look(self, job: DDPJob, memory: Memory) -> Queue | None:
         """Return what the next decision has to know of Kueue. Raises InvalidJob or ClusterError."""
         if not self._settings.kueue or job.spec.managed_by not in (None, names.MANAGER):
             return None
         waits, found = names.QUEUE_LABEL in job.metadata.labels, self._find(job)
-        trouble = self._trouble() or (elapsed(self._absent_at) < UNHEARD_SECONDS and self._absent)
-        if trouble:
+        error, until = memory.unasked
+        if trouble := self._trouble() or (error if elapsed(until) < 0 else ""):
             return Queue(waits, trouble=trouble)
         hears, state = elapsed(memory.unheard_until) >= 0, job.status.state
         if not waits or state in ("Starting", "Running", *FINISHED) or job.spec.suspend:
@@ -104,7 +101,7 @@ class Workloads:
             await self._cluster.delete(WORKLOADS, found.namespace, found.name, uid=found.uid)
         self._remove(found.uid)
 
-    async def refresh(self, job: DDPJob) -> None:
+    async def refresh(self, job: DDPJob, memory: Memory) -> None:
         """Put the job's Workload, if it may have one, into the cache as the API server has it."""
         old = self._find(job)
         if not self._settings.kueue or not (old or job.status.admission):
@@ -115,7 +112,7 @@ class Workloads:
         except ClusterError as error:
             if not isinstance(error, NotFound) or name not in error.message:
                 # Nothing is known of it; if the API is gone, so are all Workloads: no eviction.
-                self._absent, self._absent_at = str(error), time.monotonic()
+                memory.unasked = str(error), time.monotonic() + UNHEARD_SECONDS
             elif old is not None:
                 self._remove(old.uid)
 
@@ -178,10 +175,11 @@ class Workloads:
     async def _answer(self, found: Workload, action: str) -> None:
         """Give the Workload's quota back, or say whether all pods run, as Kueue's own jobs do.
 
-        Raises ClusterError; Conflict if it has changed meanwhile, and is to be judged anew.
+        Raises ClusterError; Conflict if it is to be judged anew.
         """
         body = await self._cluster.get(WORKLOADS, found.namespace, found.name)
-        if body["metadata"]["resourceVersion"] != str(found.resource_version):
+        is_newer = body["metadata"]["resourceVersion"] != str(found.resource_version)
+        if action == "release" and is_newer:  # it may have been admitted again
             raise Conflict(409, "Conflict", f"Workload {found.name} has changed")
         status = body.setdefault("status", {})
         conditions = {each["type"]: each for each in status.get("conditions") or []}

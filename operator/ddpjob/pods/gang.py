@@ -26,28 +26,24 @@ class Gang:
     """The `apiVersion`s that it may have, the newest first."""
     body: Body
     """All of it but the version."""
+    member: Body
+    """What makes a pod its member."""
+    needs_requests: bool
+    """Pods without requests are no members."""
 
 
 def gang_of(job: DDPJob, policy: Policy) -> Gang | None:
     """Return the gang of the job's current attempt, or None if each pod is placed by itself."""
-    values = gang_values(job, policy)
-    if not values:
-        return None
-    return Gang(policy.gang.scheduler, tuple(values["versions"]), values["group"])
-
-
-def gang_values(job: DDPJob, policy: Policy) -> Body:
-    """Return the PodGroup of the attempt, and what makes a pod its member; empty without one."""
     kind, wish = policy.gang.scheduler, job.spec.scheduling
     if kind == "none" or job.spec.nnodes == 1 or wish and wish.gang == "None":
-        return {}
+        return None
     metadata = {
         "name": names.gang_name(job.name, job.status.attempt),
         "namespace": job.namespace,
         "labels": labels_of(job),
         "ownerReferences": [owner_of(job)],
     }
-    return render_object(
+    found = render_object(
         f"gang-{kind}.json.j2",
         job,
         metadata=metadata,
@@ -55,22 +51,22 @@ def gang_values(job: DDPJob, policy: Policy) -> Body:
         queue=wish and wish.queue,
         priority=((job.spec.template or {}).get("spec") or {}).get("priorityClassName"),
     )
+    versions, needs_requests = tuple(found["versions"]), found.get("needsRequests", False)
+    return Gang(kind, versions, found["group"], found["pod"], needs_requests)
 
 
-def outside(values: Body, pod: Body) -> Iterator[InvalidJob]:
+def outside(gang: Gang, pod: Body) -> Iterator[InvalidJob]:
     """Yield an InvalidJob for each field by which the pod would not be in its gang.
 
     Volcano takes pods without requests for fillers of gaps (its action backfill), one by one.
     """
-    wanted, metadata = values.get("pod", {}), pod["metadata"]
-    asked = [container.get("resources") for container in pod["spec"]["containers"]]
-    if values.get("needsRequests") and not any(
-        each for part in asked for each in (part or {}).values()
-    ):
+    asked = [container.get("resources") or {} for container in pod["spec"]["containers"]]
+    if gang.needs_requests and not any(each for part in asked for each in part.values()):
         rule = "must have requests or limits: Volcano places pods without them one by one"
         yield InvalidJob("spec.resources", rule)
-    parts = [("spec", wanted.get("spec", {}), pod["spec"])]
-    for kind, own in wanted.get("metadata", {}).items():
+    metadata = pod["metadata"]
+    parts = [("spec", gang.member.get("spec", {}), pod["spec"])]
+    for kind, own in gang.member.get("metadata", {}).items():
         parts.append((f"metadata.{kind}", own, metadata[kind]))
     for path, own, found in parts:
         for name, value in own.items():

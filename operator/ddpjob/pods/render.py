@@ -28,7 +28,7 @@ from ddpjob.errors import InvalidJob
 from ddpjob.json_depth import Body
 from ddpjob.pods import code, overlay
 from ddpjob.pods.allowlist import Policy, refusals
-from ddpjob.pods.gang import Gang, gang_of, gang_values, outside
+from ddpjob.pods.gang import Gang, gang_of, outside
 from ddpjob.pods.objects import labels_of, render_object
 
 # The time for which pods stay on a node after Kubernetes has taken it for lost, which takes 40 s.
@@ -139,13 +139,14 @@ def both(job: DDPJob, agent: Agent, policy: Policy) -> tuple[Body, Body, list[In
     """Return the pod of rank 0, that of all others, and what is wrong with them."""
     master, checkpoint = job.spec.master, job.spec.checkpoint
     is_alone = checkpoint is not None and checkpoint.mount_on == "Rank0"
-    others, found = _pod(_with(job, checkpoint=None) if is_alone else job, agent, policy)
+    gang = gang_of(job, policy)
+    others, found = _pod(_with(job, checkpoint=None) if is_alone else job, agent, policy, gang)
     if not master and not is_alone:
         return others, others, found
     own = {name: getattr(master, name, None) or getattr(job.spec, name) for name in _OF_RANK_0}
-    first, more = _pod(_with(job, **own), agent, policy, master)
+    first, more = _pod(_with(job, **own), agent, policy, gang, master)
     names_of_class = [pod["spec"].get("priorityClassName") for pod in (first, others)]
-    if gang_values(job, policy) and names_of_class[0] != names_of_class[1]:
+    if gang and names_of_class[0] != names_of_class[1]:
         where = "spec.master.template.spec.priorityClassName"
         rule = "must be as in spec.template: the pods of a gang have one priority"
         found.append(misfit(where, rule, names_of_class[0]))
@@ -194,18 +195,17 @@ def _with(job: DDPJob, **changes: Any) -> DDPJob:
 
 
 def _pod(
-    job: DDPJob, agent: Agent, policy: Policy, master: Master | None = None
+    job: DDPJob, agent: Agent, policy: Policy, gang: Gang | None, master: Master | None = None
 ) -> tuple[Body, list[InvalidJob]]:
     """Return a pod with its marks, and an InvalidJob for each broken rule."""
     pod = render_object("pod.json.j2", job, **_pod_values(job, agent))
     found: list[InvalidJob] = []
-    values = gang_values(job, policy)
-    pod = overlay.merge(pod, values.get("pod", {}))
+    pod = overlay.merge(pod, gang.member if gang else {})
     for template in (job.spec.template, master.template if master else None):
         if template:
             pod, wrong = overlay.apply(pod, template)
             found += wrong
-    found += outside(values, pod)
+    found += outside(gang, pod) if gang else []
     if not found:  # else a volume may be missing because its template was not merged
         found += _unmounted(pod)
     _secure(pod)
