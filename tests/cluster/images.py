@@ -31,12 +31,15 @@ class Images:
         self._loaded: set[str] = set()
 
     def containerd_patches(self) -> list[str]:
-        """For the kind configuration: look in the registry first, if there is one."""
+        """For the kind configuration: look in the registry first, if there is one.
+
+        Nodes then keep no packed layers beside the unpacked ones: 3 of 9 GB for each.
+        """
         if not (self._registry and self._endpoint):
             return []
-        mirrors = 'plugins."io.containerd.grpc.v1.cri".registry.mirrors'
-        return [
-            f'[{mirrors}."{name}"]\n  endpoint = ["{self._endpoint}"]\n'
+        cri = 'plugins."io.containerd.grpc.v1.cri"'
+        return [f"[{cri}.containerd]\n  discard_unpacked_layers = true\n"] + [
+            f'[{cri}.registry.mirrors."{name}"]\n  endpoint = ["{self._endpoint}"]\n'
             for name in ("*", self._registry)
         ]
 
