@@ -33,11 +33,16 @@ DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ddpjob-operator"
 
 
 class Installed:
-    """The operator's objects, whose pods run nowhere: a test says that one is ready."""
+    """The operator's objects, whose pods run nowhere: a test says that one is ready.
+
+    No scheduler binds them either: a node that goes would take the ready one with it.
+    """
 
     def __init__(self, server: ApiServer) -> None:
-        self._server = server
-        server.kubectl("apply", "-f", "-", input=listing(installed_objects()))
+        self._server, found = server, installed_objects()
+        for deployment in (each for each in found if each["kind"] == "Deployment"):
+            deployment["spec"]["template"]["spec"]["nodeSelector"] = {"runs": "nowhere"}
+        server.kubectl("apply", "-f", "-", input=listing(found))
 
     def change(self, **changes: Any) -> None:
         """Change the Deployment."""
