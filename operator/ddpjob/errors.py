@@ -159,7 +159,8 @@ class ClusterError(DDPJobError):
         advice: str = "",
     ) -> None:
         self.code, self.retry_after, self.advice = code, retry_after, advice
-        self.reason, self.message = printable(reason, MAX_PATH), printable(message, MAX_ANSWER)
+        self.reason = printable(reason, MAX_PATH)
+        self.message = printable(message.strip(), MAX_ANSWER)  # plain text ends with a newline
         super().__init__(f"{code} {self.reason}: {self.message}")
 
 

@@ -11,7 +11,8 @@ from ddpjob.cluster.credentials import Credentials
 from ddpjob.cluster.informer import Cache, Informer
 from ddpjob.cluster.kube import KubeCluster
 from ddpjob.controller.memory import JobRecord, job_record
-from ddpjob.errors import cluster_error
+from ddpjob.controller.workloads import WORKLOADS
+from ddpjob.errors import ClusterError, cluster_error
 from ddpjob.local.cluster import LocalCluster
 from ddpjob.plan.model import PodRecord
 from ddpjob.plan.podrecord import pod_record
@@ -48,6 +49,23 @@ async def test_a_silent_watch_is_taken_for_dead_and_what_it_hid_is_seen(
         await cluster.create(DDPJOBS, NAMESPACE, job_object("unseen"))
         await until(lambda: len(store) == 1)
     assert cluster.watches >= 2 and watching.last_event_at > heard
+
+
+class Without(LocalCluster):
+    """Its API server has not heard of the resource, and says so in plain text."""
+
+    async def list(self, *arguments: Any, **options: Any) -> Any:
+        raise cluster_error(404, "Not Found", "404 page not found\n")
+
+
+async def test_an_api_that_is_not_there_is_named() -> None:
+    with pytest.raises(ClusterError, match=r"^404 Not Found: 404 page not found$"):
+        await Without().list(WORKLOADS)
+    store: Cache[JobRecord] = Cache(lambda old, new: None)
+    watching = Informer(Without(), WORKLOADS, store, job_record, namespace=None)
+    async with side_by_side(watching.run()):
+        await asyncio.wait_for(watching.looked.wait(), 200)
+        assert watching.error == "the API server has no workloads of kueue.x-k8s.io/v1beta2"
 
 
 async def test_what_is_ours_no_more_is_forgotten() -> None:

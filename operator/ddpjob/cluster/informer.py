@@ -141,6 +141,9 @@ class Informer(Generic[T]):
                 if isinstance(error, Expired | NotFound):  # or the definition is not there
                     resource_version = ""
                 failures, self.error = failures + 1, str(error)
+                if isinstance(error, NotFound):
+                    kind, version = self._resource.plural, self._resource.api_version
+                    self.error = f"the API server has no {kind} of {version}"
                 self.looked.set()
                 pause = min(0.2 * 2**failures, 10.0) * random.uniform(0.5, 1.0)
                 gone = isinstance(error, NotFound) and self._resource == DDPJOBS
