@@ -41,6 +41,8 @@ def clean_environment(**extra: str) -> dict[str, str]:
         if not name.startswith(OURS) and name not in LAUNCHERS
     }
     fixed = {"PYTHONPATH": str(ROOT / "images/trainer"), "OMP_NUM_THREADS": "1"}
+    # Without a resolver that answers, c10d warns of each address whose name it cannot find.
+    fixed["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     return inherited | fixed | {"DDPJOB_BACKEND": "gloo"} | extra
 
 

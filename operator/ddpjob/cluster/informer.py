@@ -138,15 +138,16 @@ class Informer(Generic[T]):
                     resource_version, failures = seen, 0
                 failures = 0
             except (ClusterError, TimeoutError) as error:
-                if isinstance(error, Expired | NotFound):  # or the definition is not there
-                    resource_version = ""
                 failures, self.error = failures + 1, str(error)
-                if isinstance(error, NotFound):
+                is_missing = isinstance(error, NotFound)
+                if is_missing:
                     kind, version = self._resource.plural, self._resource.api_version
                     self.error = f"the API server has no {kind} of {version}"
+                if is_missing or isinstance(error, Expired):
+                    resource_version = ""
                 self.looked.set()
                 pause = min(0.2 * 2**failures, 10.0) * random.uniform(0.5, 1.0)
-                gone = isinstance(error, NotFound) and self._resource == DDPJOBS
+                gone = is_missing and self._resource == DDPJOBS
                 log.warning(
                     "watch broken resource=%s namespace=%s retry_in=%.1fs error=%s%s",
                     self._resource.plural,
