@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 
 from tests.builders import job_object
+from tests.cluster.webserver import serving
 
 JOB = {**job_object("digits"), "status": {}}
 JOB["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "7"}
@@ -60,8 +61,5 @@ async def answering(lists: Sequence[bytes], watches: Sequence[bytes]) -> AsyncIt
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with serving(app) as port:
+        yield f"http://127.0.0.1:{port}"

@@ -16,7 +16,7 @@ from ddpjob.controller.lease import Elector
 from ddpjob.errors import Unavailable
 from ddpjob.json_depth import Body
 from ddpjob.local.cluster import LocalCluster
-from tests.cluster.processes import free_ports
+from tests.cluster.webserver import serving
 from tests.localplay import until
 
 TERMS = Terms(lease=1.0, deadline=0.5, retry=0.02)
@@ -195,14 +195,8 @@ async def server_that_waits_for(answers: asyncio.Event) -> AsyncIterator[tuple[s
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    (port,) = free_ports(1)
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
+    async with serving(app) as port:
         yield f"http://127.0.0.1:{port}", arrived
-    finally:
-        await runner.cleanup()
 
 
 async def test_no_write_is_sent_after_the_lease_is_lost_not_even_one_that_waited_in_line() -> None:
