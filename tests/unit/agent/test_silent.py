@@ -172,8 +172,11 @@ def test_a_node_that_is_clean_ends_too(pods: Pods) -> None:
     end(second, "sys.exit(3)")
     operator.until(lambda page: page["failures"])
     third.process.send_signal(signal.SIGSTOP)
+    left = second.folder / "run" / "exit-left.json"
+    left.touch()
     operator.go_on()
     first.until(lambda: not psutil.Process(first.process.pid).children())
+    second.until(lambda: not left.exists())  # what is of the round before goes
     send(first, signal.SIGSTOP)
     assert_silent(second, LOST)
     assert second.summary["round"] == 1
