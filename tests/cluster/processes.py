@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 import psutil
@@ -132,23 +133,31 @@ def sweep(folder: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that nobody uses, below those of outgoing connections.
+    """Different ports that nobody uses, below those of outgoing connections and of local runs.
 
-    Each process of a run has a range of its own: a port may be taken some seconds later. The next
-    ports belong to the caller too, since each round of a pod takes another one.
+    A port may be taken only some seconds later. So each process of a run has a range of its own,
+    and gives each of it once before it gives one again. The next ports belong to the caller too,
+    since each round of a pod takes another one.
     """
-    first = 20000 + 3000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(first, first + 3000, PORTS + 1)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        if port not in ports:
-            ports.append(port)
-    return ports
+    return list(islice(filter(_is_free, _PORTS), count))
+
+
+def _ports() -> Iterator[int]:
+    first = 10_300 + 2_400 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
+    ports = range(first, first + 2_400, PORTS + 1)
+    return cycle(random.sample(ports, len(ports)))
+
+
+_PORTS = _ports()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 if __name__ == "__main__":
