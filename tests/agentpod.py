@@ -183,6 +183,7 @@ def environment(
         "DDPJOB_BACKEND": "gloo",
         "DDPJOB_PROGRESS_FILE": str(folder / "run/progress.json"),
         "DDPJOB_RUN_DIR": str(folder / "run"),
+        "DDPJOB_POD_UID": f"uid-{address}",
         "DDPJOB_POD_IP": address,
         "DDPJOB_AGENT_PORT": str(PORT),
         "DDPJOB_TOKEN": TOKEN,

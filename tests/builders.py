@@ -54,6 +54,8 @@ def job(name: str = "digits", *, status: dict[str, Any] | None = None, **spec: A
     return DDPJob.parse(body)
 
 
+RECREATE: dict[str, Any] = {"failurePolicy": {"restartStrategy": "Recreate"}}
+"""A spec by which all pods are made anew where one is lost."""
 IDENTITY: dict[str, Any] = {
     "name": "digits-0-1",
     "uid": "u",
@@ -73,9 +75,9 @@ def with_status(job: DDPJob, status: api.Status) -> DDPJob:
     return job.model_copy(update={"status": status})
 
 
-def pod(rank: int, *, attempt: int = 0, **fields: Any) -> PodRecord:
+def pod(rank: int, *, attempt: int = 0, since: int = 0, **fields: Any) -> PodRecord:
     """A pod of `job()`: pending unless told otherwise."""
-    name = names.pod_name("digits", attempt, rank)
+    name = names.pod_name("digits", attempt, rank, since)
     values: dict[str, Any] = {
         "name": name,
         "namespace": "team",
@@ -85,6 +87,7 @@ def pod(rank: int, *, attempt: int = 0, **fields: Any) -> PodRecord:
         "owner_uid": UID,
         "attempt": attempt,
         "rank": rank,
+        "since": since,
         "spec_hash": "hash",
     }
     values |= fields
@@ -99,7 +102,7 @@ def decide(job: DDPJob, observed: Observed, now: float) -> model.Decision:
     """The decision about `job`. The operator has made its pods, but for those with a `root`."""
 
     def prove(pod: PodRecord) -> PodRecord:
-        own = proofs(observed.key, job.uid, pod.attempt, job.spec.nnodes)
+        own = proofs(observed.key, job.uid, pod.attempt, pod.since, job.spec.nnodes)
         return replace(pod, root=pod.root or own.root)
 
     return core.decide(job, replace(observed, pods=tuple(map(prove, observed.pods))), now)
@@ -139,7 +142,11 @@ def resumed() -> DDPJob:
     for left in (pods, (), ()):
         ours = write(ours, *left, now=then)
     ours = write(with_status(job(), ours.status), now=NOW - 20)
-    waits = {"reason": "Pulling", "message": "image reg/x", "started_at": timestamp(NOW - 15)}
+    waits: dict[str, Any] = {
+        "reason": "Pulling",
+        "message": "image reg/x",
+        "started_at": timestamp(NOW - 15),
+    }
     return write(ours, pod(0, attempt=1), pod(1, attempt=1, node="gpu-3", **waits))
 
 

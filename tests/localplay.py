@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from ddpjob import api
+from ddpjob import api, names
 from ddpjob.cluster import DDPJOBS, PODS, Resource
 from ddpjob.controller.controller import Controller
 from ddpjob.errors import cluster_error
@@ -159,7 +159,9 @@ async def play_pods(
 
 async def _play(cluster: LocalCluster, pod: Body, script: Script) -> None:
     meta, phase = pod["metadata"], pod["status"]["phase"]
-    code = script(*(int(part) for part in meta["name"].rsplit("-", 2)[1:]))  # attempt, rank
+    owners = meta.get("ownerReferences") or [{"name": ""}]
+    place = names.parse_pod_name(owners[0]["name"], meta["name"])
+    code = script(*place[:2]) if place else None
     with contextlib.suppress(Exception):  # a conflict: next round
         if "deletionTimestamp" in meta:
             await cluster.delete(PODS, NAMESPACE, meta["name"], uid=meta["uid"], grace_seconds=0)

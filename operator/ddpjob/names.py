@@ -120,9 +120,12 @@ def is_gpu(resource: str) -> bool:
     )
 
 
-def pod_name(job: str, attempt: int, rank: int | str) -> str:
-    """Return the name, and hostname, of the pod of node rank `rank` in attempt `attempt`."""
-    return f"{job}-{attempt}-{rank}"
+def pod_name(job: str, attempt: int, rank: int | str, since: int = 0) -> str:
+    """Return the name, and hostname, of the pod of node rank `rank` in attempt `attempt`.
+
+    `since` is the first round of a pod that replaces another one, and 0 for all other pods.
+    """
+    return f"{job}-{attempt}-{rank}" + (f"-r{since}" if since else "")
 
 
 def gang_name(job: str, attempt: int) -> str:
@@ -137,19 +140,28 @@ def workload_name(job: str, uid: str) -> str:
 
 # An attempt has at most nine digits in a pod's name.
 MAX_ATTEMPT = 999_999_999
-_PLACE = re.compile(r"(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,5})", re.ASCII)
+# Characters.
+MAX_HOSTNAME = 63
+_PLACE = re.compile(
+    r"(?:.*-)?(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,5})(?:-r([1-9][0-9]{0,8}))?", re.ASCII
+)
 
 
-def parse_pod_name(job: str, pod: str) -> tuple[int, int] | None:
-    """Return (attempt, node rank) of a pod of the job; None if `pod_name` makes no such name."""
-    found = _PLACE.fullmatch(pod.removeprefix(f"{job}-")) if pod.startswith(f"{job}-") else None
-    return (int(found[1]), int(found[2])) if found else None
+def parse_pod_name(job: str, pod: str) -> tuple[int, int, int] | None:
+    """Return (attempt, node rank, since) of a pod of the job, as `pod_name` has them.
+
+    Returns None if `pod_name` makes no such name.
+    """
+    found = _PLACE.fullmatch(pod)
+    if found is None or pod[: found.start(1)] != f"{job}-":
+        return None
+    return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
 def node_rank(pod: str) -> int | None:
     """Return the node rank in a pod's name, whatever its job; None where there is none."""
-    digits = pod.rpartition("-")[2]
-    return int(digits) if re.fullmatch("[0-9]{1,6}", digits, re.ASCII) else None
+    found = _PLACE.fullmatch(pod)
+    return int(found[2]) if found else None
 
 
 def agent_config_name(digest: str) -> str:

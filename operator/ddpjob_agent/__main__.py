@@ -78,7 +78,7 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
     What the launcher does not need is imported, and so compiled, while it starts.
     """
     from ddpjob_agent.processes import Launcher
-    from ddpjob_agent.start import Setup, start
+    from ddpjob_agent.start import Setup, master_of, start
 
     launcher = Launcher(config.grace_seconds, keeps_server=config.in_place)
     launcher.catch_signals()
@@ -91,7 +91,8 @@ def run(config: Config, mode: str, arguments: list[str]) -> int:
             from ddpjob_agent.failures.verdict import conclude
 
             return conclude(problem, {}, config.termination_log)
-    master = start(launcher, config, mode, arguments, setup)
+    # In the place of another pod it is started once the others are ready.
+    master = master_of(config) if config.round else start(launcher, config, mode, arguments, setup)
     from ddpjob_agent.rounds import Rounds
 
     return Rounds(config, mode, arguments, launcher, setup).run(master)

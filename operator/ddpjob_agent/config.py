@@ -52,6 +52,7 @@ class Config:
         self.job = text("DDPJOB_JOB")
         self.namespace = text("DDPJOB_NAMESPACE", "default")
         self.attempt = whole("DDPJOB_ATTEMPT", 0)
+        # The pod's first one. Where it is not 0, this pod is there in the place of another one.
         self.round = whole("DDPJOB_ROUND", 0, 0)
         self.restarts = whole("DDPJOB_RESTARTS", 0, 0)  # of the job, before this attempt
         self.node_rank = whole("DDPJOB_NODE_RANK", 0, most=self.nnodes - 1)
@@ -65,6 +66,7 @@ class Config:
         self.agent_port = whole("DDPJOB_AGENT_PORT", 1, 29499, 65535)
         # What this job's agents and the operator know each other by.
         self.token = env.get("DDPJOB_TOKEN", "")
+        self.pod_uid = env.get("DDPJOB_POD_UID", "")
         self.grace_seconds = whole("DDPJOB_GRACE_SECONDS", 0, 60)
         self.termination_log = text("DDPJOB_TERMINATION_LOG", "/dev/termination-log")
         self.rendezvous_seconds = whole("DDPJOB_RENDEZVOUS_SECONDS", 1, RENDEZVOUS_SECONDS)

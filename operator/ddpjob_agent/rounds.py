@@ -34,9 +34,14 @@ if TYPE_CHECKING:
     from ddpjob_agent.nodes.heartbeat import Heartbeats
 
 # Failures after which the same pods may try again.
-REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled", "PeerEnded")
+REPEATABLE = ("Exception", "ExitCode", "Signal", "Hang", "OOMKilled", "PeerEnded", "NodeSilent")
 # A node whose ranks have failed waits so long to be asked on, and a clean one for the others.
 WAIT_SECONDS = 30.0
+# The same while rank 0's agent is not there: another pod may come in its place. After a longer
+# pause the operator makes all pods anew.
+HEAD_SECONDS = 120.0
+# The same while rank 0's agent waits for another pod: a node has to be found, its image pulled.
+REPLACED_SECONDS = 900.0
 # The termination message of the last round that failed, in the run folder.
 FAILURE = "failure.json"
 # Ranks that are in order have so long to end after SIGTERM.
@@ -85,7 +90,7 @@ class Rounds:
             self.launcher,
             on_start=begun,
             on_end=ended,
-            is_over=lambda: self.wanted() > number,
+            is_over=lambda: self.wanted() > number or self.is_out(),
             silence=self.silence,
         )
 
@@ -95,7 +100,7 @@ class Rounds:
         if not self.token:
             return
         if config.node_rank == 0:
-            self.group = Group(config.nnodes, wake_up)
+            self.group = Group(config.nnodes, wake_up, waits=config.round > 0)
         if config.in_place:
             self.link = self.group or Link(config, self.token, master, wake_up)
         if config.node_timeout:
@@ -107,9 +112,32 @@ class Rounds:
             else:
                 self.beats = MemberHeartbeats(config, token, master, on_lost)
 
+    def follow(self, address: str) -> None:
+        """Be in touch with the pod that has become rank 0's, if it is another one than before."""
+        config, link = self.first, self.link
+        if not isinstance(link, Link) or address == link.host:
+            return
+        config.master_addr = address
+        if config.node_timeout:
+            from ddpjob_agent.nodes.heartbeat import MemberHeartbeats
+
+            old, on_lost = self.beats, self.launcher.kill_now
+            self.beats = MemberHeartbeats(config, self.token, address, on_lost)
+            if old is not None:
+                old.is_over = True
+        link.move(address)
+
+    def is_out(self) -> bool:
+        """Whether another pod is there in the place of this one."""
+        return isinstance(self.link, Link) and self.link.is_out
+
     def silence(self) -> str:
         """Who has not been heard for too long; "" while nobody is missed."""
         return "" if self.beats is None else self.beats.words()
+
+    def ends_it(self) -> str:
+        """Who is missed so much that this pod ends. Others than rank 0 wait for another one."""
+        return self.silence() if self.link is None or self.link is self.group else ""
 
     def page(self) -> dict[str, Any]:
         """The object served at /progress."""
@@ -130,10 +158,12 @@ class Rounds:
         """
         self.make_link(master)
         self.serve()
+        is_new = self.first.round > 0  # in the place of another pod, it has no launcher yet
         while True:
             self.is_told = False
-            verdict = self.round.run(master)
-            end = self.leave(verdict)
+            verdict = None if is_new else self.round.run(master)
+            end = self.wait_for_others(None, is_new=True) if is_new else self.leave(verdict)
+            is_new = False
             if end is not None:
                 self.launcher.kill_rest()
                 self.launcher.on_stop = lambda: None  # the message is not to be written over
@@ -158,7 +188,9 @@ class Rounds:
             return self.round.hangs.show()
 
         token = self.setup.callback_token
-        serve(self.first, Pages(self.page, stacks, self.group, self.token, hear, token))
+        follow = self.follow if self.link is not None else None
+        pages = Pages(self.page, stacks, self.group, self.token, follow, hear, token)
+        serve(self.first, pages)
 
     def drain(self, seconds: float = DRAIN_SECONDS) -> None:
         """Have the ranks' last lines in the log before anything else, if it takes them in time."""
@@ -182,7 +214,7 @@ class Rounds:
 
     def may_repeat(self, verdict: Verdict) -> bool:
         """Whether the operator may have this pod try again."""
-        is_stopped = self.launcher.terminated_at is not None
+        is_stopped = self.launcher.terminated_at is not None or self.ends_it()
         return self.link is not None and verdict.reason in REPEATABLE and not is_stopped
 
     def tell_failure(self, verdict: Verdict) -> None:
@@ -204,27 +236,31 @@ class Rounds:
     def is_asked_on(self) -> bool:
         """Whether another round is asked for, while this pod waits with its failure."""
         link, number = self.link, self.round.config.round
-        return self.wait(
-            lambda: self.wanted() > number,
-            lambda: link is None or link.order.ends or not link.is_heard(),
-        )
+        return self.wait(lambda: self.wanted() > number, lambda: link is None or link.order.ends)
 
-    def wait_for_others(self, verdict: Verdict | None) -> Verdict | None:
+    def wait_for_others(self, verdict: Verdict | None, *, is_new: bool = False) -> Verdict | None:
         """Be clean for the round that is wanted until it may begin; the end if it never does."""
         assert self.link is not None
-        link, number = self.link, self.wanted()
+        link, number, told = self.link, max(self.wanted(), self.first.round), (0, False)
         self.tidy()
         self.launcher.on_stop = lambda: None
-        if self.first.code_dir:
+        if self.first.code_dir and number > self.first.round:
             from ddpjob_agent.code import lay_down  # few jobs need it
 
             problem = lay_down(self.first, self.news.append)
             if problem is not None:
                 self.round.progress = Progress(self.first.of_round(number))
                 return problem
-        if self.launcher.terminated_at is None and not self.silence():
-            link.tell(self.first.node_rank, Node(number, CLEAN))
-        if self.wait(lambda: link.order.begun >= number, lambda: not link.is_heard()):
+
+        def has_begun() -> bool:
+            nonlocal number, told
+            number = max(number, self.wanted())  # perhaps another pod has been lost meanwhile
+            if told != (number, self.wanted() == number):  # before the order it is not taken in
+                told = number, self.wanted() == number
+                link.tell(self.first.node_rank, Node(number, CLEAN))
+            return link.order.begun >= number
+
+        if self.wait(has_begun, lambda: self.is_out() and not is_new):
             return None
         stop, words = self.launcher.terminated_at, self.silence()
         if stop is not None and not words:
@@ -233,6 +269,8 @@ class Rounds:
         self.round.progress = Progress(self.first.of_round(number))
         if words:
             return silent(words)
+        if self.is_out():
+            return unready("another pod is there in the place of this one")
         return unready(
             f"not all of {self.first.nnodes} nodes were ready for round {number} in time"
         )
@@ -240,14 +278,22 @@ class Rounds:
     def wait(self, holds: Callable[[], bool], is_vain: Callable[[], bool]) -> bool:
         """Wait until something holds.
 
-        False where it does not in time, SIGTERM comes, or the others are not heard any more.
+        False where it does not in time, or SIGTERM comes. There is more time while rank 0's agent
+        waits for another pod, or its own pod is lost.
         """
-        until = time.monotonic() + WAIT_SECONDS
-        while self.launcher.terminated_at is None and not self.silence():
+        link, begin = self.link, time.monotonic()
+        now, until = begin, begin + WAIT_SECONDS
+        while self.launcher.terminated_at is None and not self.ends_it():
             if holds():
                 return True
-            if is_vain() or time.monotonic() > until:
+            if is_vain() or now > until:
                 return False
+            now = time.monotonic()
+            if link is not None and (link.order.waits or not link.is_heard()):
+                if not link.was_heard:
+                    return False
+                most = REPLACED_SECONDS if link.is_heard() else HEAD_SECONDS
+                until = max(until, min(begin + most, now + WAIT_SECONDS))
             self.launcher.pause(1.0)
         return False
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
 from ddpjob_agent.environment import CALLBACK_PATH
-from ddpjob_agent.nodes.group import Group, read_node, read_order
+from ddpjob_agent.nodes.group import OTHER_POD, Group, read_node, read_order, read_pods
 from ddpjob_agent.progress import PROGRESS_BYTES, metrics_text
 from ddpjob_agent.records import compact, load
 
@@ -24,13 +24,15 @@ TEXT = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 # A termination message, and what goes with it.
 MEMBER_BYTES = 16 * 1024
+# After which a taken port is tried again.
+TAKEN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Pages:
     """What is served. The group's pages are for those that have its token.
 
-    /group is the operator's, /member the other nodes'. transformers' callback has
+    /group and /head are the operator's, /member the other nodes'. transformers' callback has
     a token of its own.
     """
 
@@ -38,6 +40,8 @@ class Pages:
     stacks: Callable[[], str]
     group: Group | None = None
     token: str = ""
+    follow: Callable[[str], None] | None = None
+    """Takes the address of the agent of the pod that has become rank 0's."""
     hear: Callable[[Any], None] | None = None
     """Takes a report. Raises ValueError."""
     hear_token: str = ""
@@ -68,6 +72,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(PROMETHEUS, text.encode("utf-8", "replace"))
         elif self.path == "/stacks":
             self.answer(TEXT, pages.stacks().encode("utf-8", "replace"))
+        elif path == "/head" and pages.follow is not None:
+            if self.is_allowed(pages.token):
+                pages.follow(query)
+                self.answer(JSON, b"{}")
         elif path != "/group" or pages.group is None:
             self.send_error(404)
         elif self.is_allowed(pages.token):
@@ -107,7 +115,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             known, _ = read_order(content.get("known"))
         except ValueError:
             return self.send_error(400)
-        group.tell(rank, node)
+        pod = str(content.get("pod", ""))
+        if not group.is_member(rank, pod):
+            return self.send_error(OTHER_POD)
+        group.tell(rank, node, pod)
         pause = group.hold_node(known)
         self.answer(JSON, compact({**vars(group.order), "again": pause}))
 
@@ -173,27 +184,40 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def serve(config: Config, pages: Pages) -> None:
-    """Serve `pages` in threads. A taken port costs progress, not the training."""
+    """Serve `pages` in threads. A taken port costs progress, not the training.
+
+    On a node's own network a pod's port is taken while the one that it replaces ends.
+    """
 
     class OfPod(Handler):
         """Those of this pod."""
 
     OfPod.config, OfPod.pages = config, pages
+
+    def listen(address: str, server: Server | None) -> None:
+        while server is None:
+            time.sleep(TAKEN_SECONDS)
+            with suppress(OSError):
+                server = Server(address, config.agent_port, OfPod)
+        server.serve_forever()
+
     for address in config.addresses:
+        server = None
         try:
             server = Server(address, config.agent_port, OfPod)
         except OSError as problem:
-            say(f"no /progress on {address}:{config.agent_port}: {problem}")
-        else:
-            threading.Thread(target=server.serve_forever, daemon=True, name="http").start()
+            say(f"no /progress on {address}:{config.agent_port} yet: {problem}")
+        place = address, server
+        threading.Thread(target=listen, args=place, daemon=True, name="http").start()
 
 
 def hold_operator(group: Group, query: str) -> dict[str, Any]:
     """Take the operator's order, and answer once there is more to tell than it knows.
 
-    `round=R&after=S&hold=T&ends=0|1&heard=C`: the job's round, the serial of the last answer, the
-    seconds to wait for another one, whether nodes whose ranks have failed are to end their pods,
-    and the last answer's timestamp. An order that was lost is given again with the next request.
+    `round=R&after=S&hold=T&ends=0|1&heard=C&pods=P`: the job's round, the serial of the last
+    answer, the seconds to wait for another one, whether nodes whose ranks have failed are to end
+    their pods, the last answer's timestamp, and which pods have replaced others. An order that was
+    lost is given again with the next request.
     """
     words = dict(pair.partition("=")[::2] for pair in query.split("&"))
     number, after, hold, ends = (
@@ -201,7 +225,7 @@ def hold_operator(group: Group, query: str) -> dict[str, Any]:
     )
     group.hear(seconds(words.get("heard", "")))
     if number is not None:
-        group.want(number, bool(ends))
+        group.want(number, bool(ends), read_pods(words.get("pods", "")))
     group.hold_operator(after, hold or 0)
     return group.page()
 

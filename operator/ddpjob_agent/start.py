@@ -10,6 +10,7 @@ from ddpjob_agent.config import Config
 from ddpjob_agent.environment import (
     ACCELERATE,
     PROGRAM,
+    absolute_name,
     can_fork,
     compile_hooks,
     fork_server,
@@ -55,10 +56,15 @@ def start(launcher: Launcher, config: Config, mode: str, arguments: list[str], s
         how = DESCRIPTOR if brings_server else "cold"
         command = [sys.executable, "-u", PROGRAM, "launch", how, *arguments]
     else:
-        command = with_port(arguments, env["MASTER_PORT"])
+        command = with_master(arguments, env)
         server = fork_server(config, mode, command, env)
     launcher.start(command, env, server, brings_server=brings_server)
     return env["MASTER_ADDR"]
+
+
+def master_of(config: Config) -> str:
+    """The name, or the address, by which this pod asks for node rank 0."""
+    return absolute_name(config.master_addr, config.namespace, read_text("/etc/resolv.conf"))
 
 
 def of_round(config: Config, env: Mapping[str, str]) -> dict[str, str]:
@@ -77,13 +83,13 @@ def of_round(config: Config, env: Mapping[str, str]) -> dict[str, str]:
     return result
 
 
-def with_port(command: list[str], port: str) -> list[str]:
-    """An `accelerate launch` command with the round's port; every other one as it is."""
+def with_master(command: list[str], env: Mapping[str, str]) -> list[str]:
+    """An `accelerate launch` command with the round's master; every other one as it is."""
     if python_words(command)[1:2] != [ACCELERATE]:
         return command
     found = list(command)
+    options = {"--main_process_ip": "MASTER_ADDR", "--main_process_port": "MASTER_PORT"}
     for place, word in enumerate(found[:-1]):
-        if word == "--main_process_port":
-            found[place + 1] = port
-            break
+        if name := options.pop(word, ""):
+            found[place + 1] = env[name]
     return found

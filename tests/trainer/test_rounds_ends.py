@@ -127,8 +127,11 @@ def test_where_not_all_nodes_are_ready_the_pods_end(pods: Pods) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [False, True], ids=["failed", "clean"])
-def test_a_node_does_not_wait_for_a_rank_0_that_is_gone(pods: Pods, is_clean: bool) -> None:
-    operator = start(pods, ALONE, nnodes=3, archive=archive_with({WAIT: PATIENT}))
+def test_a_node_does_not_wait_for_ever_for_a_rank_0_that_is_gone(
+    pods: Pods, is_clean: bool
+) -> None:
+    brief = archive_with({WAIT: BRIEF, "HEAD_SECONDS = 120.0": "HEAD_SECONDS = 4.0"})
+    operator = start(pods, ALONE, nnodes=3, archive=brief)
     all_step(pods, 0, 3)
     first, second, third = pods.started
     (second.folder / "act").write_text("sys.exit(3)")

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.agentpod import Pod, Pods
+from tests.agentpod import Pod, Pods, archive_with
 from tests.trainer.rounds import TRAIN, steps, train
 from tests.waiting import wait_for
 
@@ -33,7 +33,10 @@ def is_unheard(page: dict[str, object], rank: int) -> bool:
 def test_a_node_that_was_stopped_ends_its_ranks_before_they_go_on(pods: Pods) -> None:
     slow = TRAIN.replace("time.sleep(0.02)", "time.sleep(1)")
     assert slow != TRAIN
-    operator = train(pods, text=slow, nnodes=2, nproc=2, **TIMEOUT)
+    brief = archive_with(
+        {"WAIT_SECONDS = 30.0": "WAIT_SECONDS = 2.0", "HEAD_SECONDS = 120.0": "HEAD_SECONDS = 4.0"}
+    )
+    operator = train(pods, text=slow, nnodes=2, nproc=2, archive=brief, **TIMEOUT)
     first, second = pods.started
     second.until(lambda: "unheard_seconds" in second.progress())
     send(second, signal.SIGSTOP)

@@ -10,6 +10,7 @@ from ddpjob.plan.model import OVERDUE_SECONDS, PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
+    RECREATE,
     STARTED,
     condition,
     decide,
@@ -107,7 +108,7 @@ def test_a_pod_that_is_only_unreachable_is_waited_for() -> None:
 
 def test_survivors_of_an_eviction_may_save_and_those_of_a_failure_need_not() -> None:
     evicted = running(1, deleting=True, disruption="Evicted")
-    ours = write(started(running(0), running(1)), running(0), evicted)
+    ours = write(started(running(0), running(1), **RECREATE), running(0), evicted)
     step = decide(ours, see(running(0), evicted), NOW)
     assert [(d.pod.rank, d.grace_seconds) for d in step.delete] == [(0, None)]
     gone = decide(ours, see(running(0)), NOW)

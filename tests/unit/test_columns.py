@@ -13,6 +13,7 @@ from ddpjob.plan.status import with_condition
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
+    RECREATE,
     decide,
     edited,
     failed,
@@ -102,7 +103,7 @@ def test_a_pod_that_does_not_start_is_the_reason(
 
 def test_a_restart_names_the_rank_that_failed_first() -> None:
     killed = failed(1, summary(reason="Signal", signal="SIGKILL", message="killed by SIGKILL"))
-    ours = write(whole(), running(0), on("gpu-17", killed))
+    ours = write(whole(**RECREATE), running(0), on("gpu-17", killed))
     why = "Signal r1 (digits-0-1 on gpu-17): killed by SIGKILL"
     assert shown(ours) == (why, "digits-0-1", "gpu-17", "1.0")
     assert shown(write(ours, pod(0, attempt=1), pod(1, attempt=1)))[0] == why

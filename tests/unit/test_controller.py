@@ -38,7 +38,7 @@ def test_pods_of_other_namespaces_are_not_missed() -> None:
     controller._pod_missed(replace(running(1), namespace="evil"))
     assert memory.missed == set()
     controller._pod_missed(running(1))
-    assert memory.missed == {(0, 1)}
+    assert memory.missed == {(0, 1, 0)}
 
 
 def test_its_own_status_does_not_cut_a_back_off_short() -> None:

@@ -102,4 +102,4 @@ def test_an_eviction_does_not_undo_a_training_that_has_completed() -> None:
     done = failed(0, COMPLETED, exit_code=0, reason="Evicted", disruption="Evicted")
     assert decide(ours, see(done, running(1)), NOW).status.succeeded_ranks == "0"
     unsaid = replace(done, message="")
-    assert decide(ours, see(unsaid, running(1)), NOW).status.attempt == 1
+    assert decide(ours, see(unsaid, running(1)), NOW).status.restarts == 1

@@ -10,6 +10,7 @@ from ddpjob.plan.failure import PRIMARY_WAIT_SECONDS
 from ddpjob.plan.model import Observed, PodRecord
 from tests.builders import (
     NOW,
+    RECREATE,
     condition,
     decide,
     failed,
@@ -27,7 +28,7 @@ from tests.builders import (
 
 
 def test_a_failed_rank_raises_the_attempt_before_anything_is_deleted() -> None:
-    step = decide(started(), see(running(0), failed(1, summary(rank=1))), NOW)
+    step = decide(started(**RECREATE), see(running(0), failed(1, summary(rank=1))), NOW)
     assert step.status.attempt == 1 and step.status.state == "Restarting"
     assert step.status.restarts == 1 and step.status.budget.charged == 1
     assert not step.delete and not step.create
@@ -228,7 +229,7 @@ def test_a_termination_message_does_not_hide_the_eviction_of_its_pod() -> None:
     saved = summary(reason="Preempted", exit_code=75, message="saved and stopped (exit code 75)")
     ours = write(started(), failed(0, saved), running(1))
     assert ours.status.failure and ours.status.failure.reason == "Preempted"
-    assert (ours.status.budget.charged, ours.status.attempt) == (0, 1)
+    assert (ours.status.budget.charged, ours.status.round) == (0, 1)
     ours = write(started(), failed(0, saved, disruption="Evicted"), running(1))
     assert ours.status.failure and ours.status.failure.reason == "Evicted"
     assert ours.status.failure.exit_code == 75

@@ -7,7 +7,7 @@ import pytest
 
 from ddpjob.controller.agenthttp import session
 from ddpjob.controller.groups import fetch_group
-from ddpjob.controller.memory import Order
+from ddpjob.plan.model import Order
 from ddpjob.plan.termination import read_termination
 from ddpjob_agent.failures.failures import Failure
 from ddpjob_agent.failures.verdict import judge_failures, termination_message

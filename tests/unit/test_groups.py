@@ -15,10 +15,10 @@ from aiohttp import web
 from ddpjob.controller import groups, silence
 from ddpjob.controller.agenthttp import MAX_BYTES, session
 from ddpjob.controller.groups import GroupPage, Groups, fetch_group
-from ddpjob.controller.memory import Head, JobRecord, Order
+from ddpjob.controller.memory import Head, JobRecord, Made
 from ddpjob.controller.silence import Silence
 from ddpjob.handlers import MOST_DESCRIPTORS, raise_descriptors
-from ddpjob.plan.model import NodeExit, PodRecord, Report, RoundStatus
+from ddpjob.plan.model import NodeExit, Order, PodRecord, Report, RoundStatus
 from ddpjob.settings import Settings
 from tests.builders import job, record_of_job, running
 from tests.cluster.webserver import listening
@@ -176,7 +176,7 @@ class Watcher:
         if group is not None:
             self.answers.append(group)
 
-    def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
+    def take_silent(self, job: JobRecord, made: Made, silent: frozenset[int]) -> None:
         raise AssertionError
 
 

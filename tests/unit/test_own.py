@@ -20,5 +20,5 @@ def test_pods_of_another_job_are_not_seen() -> None:
 def test_only_places_that_can_be_the_operators_are_looked_for() -> None:
     """Names of pods may say anything, and each place costs a request."""
     ours = write(started(), running(0), running(1))
-    places = {(0, 0), (0, 1), (0, 2), (1, 0), (999_999_999, 0)}
-    assert may_be_own(ours, places) == {(0, 0), (0, 1)}
+    places = {(0, 0, 0), (0, 1, 0), (0, 2, 0), (1, 0, 0), (999_999_999, 0, 0)}
+    assert may_be_own(ours, places) == {(0, 0, 0), (0, 1, 0)}

@@ -21,7 +21,7 @@ from tests.builders import IDENTITY, STRANGERS, UID, job, pod, running
 
 @pytest.mark.parametrize("nnodes", [1, 2, 3, 5, 8, 9, 5000])
 def test_every_pod_of_an_attempt_leads_to_its_root_from_its_own_rank_alone(nnodes: int) -> None:
-    own = Proofs(b"key", UID, 0, nnodes)
+    own = Proofs(b"key", UID, 0, 0, nnodes)
     for rank in {0, nnodes // 2, nnodes - 1}:
         assert root_of(own.of(rank), rank) == own.root and len(own.of(rank)) <= 299
         assert root_of(own.of(rank), rank + 1) != own.root
@@ -31,20 +31,23 @@ def test_every_pod_of_an_attempt_leads_to_its_root_from_its_own_rank_alone(nnode
 def test_another_key_job_or_attempt_has_another_root() -> None:
     roots = {
         Proofs(*of, 3).root
-        for of in ((b"a", "x", 0), (b"b", "x", 0), (b"a", "y", 0), (b"a", "x", 1))
+        for of in (
+            *((b"a", "x", 0, 0), (b"b", "x", 0, 0), (b"a", "y", 0, 0)),
+            *((b"a", "x", 1, 0), (b"a", "x", 0, 1)),
+        )
     }
-    assert len(roots) == 4
+    assert len(roots) == 5
 
 
 @given(st.text() | st.binary(max_size=600).map(lambda b: base64.urlsafe_b64encode(b).decode()))
 def test_what_is_no_proof_leads_nowhere(text: str) -> None:
-    own = Proofs(b"key", UID, 0, 4)
+    own = Proofs(b"key", UID, 0, 0, 4)
     assert root_of(text, 1) != own.root
     assert root_of("A" * 10_000, 0) == ""
 
 
 def test_a_proof_with_a_changed_or_a_missing_part_leads_elsewhere() -> None:
-    own = Proofs(b"key", UID, 0, 4)
+    own = Proofs(b"key", UID, 0, 0, 4)
     proof = own.of(1)
     for place in range(len(proof) - 2):  # the last character's low bits say nothing
         changed = proof[:place] + ("A" if proof[place] != "A" else "B") + proof[place + 1 :]
@@ -53,7 +56,7 @@ def test_a_proof_with_a_changed_or_a_missing_part_leads_elsewhere() -> None:
 
 
 def test_a_copied_proof_is_of_no_use_once_the_uid_is_known() -> None:
-    own = Proofs(b"", UID, 0, 2)
+    own = Proofs(b"", UID, 0, 0, 2)
     status = with_root(job(status={"state": "Starting"}).status, own.root)
     genuine, copied = pod(0, root=own.root), pod(0, root=own.root, uid="another")
     assert is_own(status, genuine) and not is_own(status, pod(0, root=STRANGERS))

@@ -56,26 +56,26 @@ def test_who_is_silent_in_one_attempt_is_not_in_the_next() -> None:
     record = record_of_job(ours)
     controller, memory = Controller(LocalCluster()), Memory()
     controller.reconciler.memories[record.uid] = memory
-    controller.take_silent(record, 0, frozenset((1,)))
+    controller.take_silent(record, (0, 0), frozenset((1,)))
     later = with_status(ours, ours.status.model_copy(update={"attempt": 1}))
     observe = controller.reconciler._observe
     assert observe(ours, memory).silent == {1} and not observe(later, memory).silent
-    controller.take_silent(record, 1, frozenset((2,)))
-    controller.take_silent(record, 0, frozenset((1, 3)))
+    controller.take_silent(record, (1, 0), frozenset((2,)))
+    controller.take_silent(record, (0, 0), frozenset((1, 3)))
     assert observe(later, memory).silent == {2}
-    memory.enter(1, 0)
+    memory.enter(1, 0, (1, 0))
     assert not observe(ours, memory).silent and observe(later, memory).silent == {2}
 
 
 def test_what_belongs_to_an_attempt_or_a_round_ends_with_it_whoever_ends_it() -> None:
     """An operator that led meanwhile may have."""
-    memory = Memory(secondary_at=1.0, create_error_at=2.0, prepared=(1, 0, None))
-    memory.enter(0, 0)
+    memory = Memory(secondary_at=1.0, create_error_at=2.0, prepared=(1, (0, 0), None))
+    memory.enter(0, 0, (0, 0))
     assert (memory.secondary_at, memory.create_error_at) == (1.0, 2.0)
-    memory.enter(0, 1)
+    memory.enter(0, 1, (0, 0))
     assert (memory.secondary_at, memory.create_error_at) == (None, 2.0)
     memory.secondary_at = 3.0
-    memory.enter(1, 0)
+    memory.enter(1, 0, (1, 0))
     assert [memory.secondary_at, memory.create_error_at, memory.prepared] == [None] * 3
 
 
@@ -224,7 +224,7 @@ def render_pod(job: Body, *, attempt: int) -> Body:
 
 def another(job: Body) -> Proofs:
     """Another operator's, of the job's second attempt."""
-    return Proofs(b"another", job["metadata"]["uid"], 1, job["spec"]["nnodes"])
+    return Proofs(b"another", job["metadata"]["uid"], 1, 0, job["spec"]["nnodes"])
 
 
 async def test_pods_that_were_read_before_another_operator_began_an_attempt_are_not_its() -> None:

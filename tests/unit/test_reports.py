@@ -9,6 +9,7 @@ from ddpjob.api import DDPJob, Result
 from ddpjob.plan.termination import LeftResult
 from tests.builders import (
     NOW,
+    RECREATE,
     decide,
     failed,
     reported,
@@ -42,7 +43,7 @@ def test_the_first_step_is_the_agents_which_sees_more_of_them(said: int | None, 
 
 @pytest.mark.parametrize("source", ["file", "callback"])
 def test_rank_0s_last_step_is_known_when_it_has_ended_and_not_before(source: str) -> None:
-    ours = write(started(), running(0), running(1), report=reports(97, source=source))
+    ours = write(started(**RECREATE), running(0), running(1), report=reports(97, source=source))
     ours = write(ours, running(0), failed(1, summary()), report=reports(97, source=source))
     assert ours.status.budget.highest_step == 97 and ours.status.history[-1].step == 97
     page = {"attempt": 0, "source": source, "step": 120}

@@ -375,8 +375,10 @@ async def test_config_maps_claims_and_addresses_reach_the_process(machine: Machi
     ]
     script = "cat /config/greeting >> /checkpoints/all; echo $MASTER_ADDR:$MASTER_PORT $IP"
     for rank in "01":
-        await machine.run(script, name=f"r{rank}", rank=rank, container=container, volumes=volumes)
-    zero, one = [await machine.until(is_ended, name=f"r{rank}") for rank in "01"]
+        await machine.run(
+            script, name=f"digits-0-{rank}", rank=rank, container=container, volumes=volumes
+        )
+    zero, one = [await machine.until(is_ended, name=f"digits-0-{rank}") for rank in "01"]
     assert (machine.directory / "digits/volumes/ckpt/all").read_text() == "hellohello"
     told = dict(line.split(" ") for _, line in machine.lines)
     address, port = next(iter(told)).split(":")

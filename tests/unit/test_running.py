@@ -6,6 +6,7 @@ from ddpjob.plan.model import PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
+    RECREATE,
     condition,
     decide,
     edited,
@@ -71,7 +72,8 @@ def test_a_pull_that_takes_long_is_told_with_its_image_and_pod() -> None:
 
 
 def test_the_condition_stalled_follows_reports_and_hangs() -> None:
-    ours = write(started(running(0), running(1), hangTimeoutSeconds=60), running(0), running(1))
+    limited = started(running(0), running(1), hangTimeoutSeconds=60, **RECREATE)
+    ours = write(limited, running(0), running(1))
     assert condition(ours.status, "Stalled") == ("Unknown", "NoStep")
     ours = write(ours, running(0), running(1), report=reports(5))
     assert condition(ours.status, "Stalled") == ("False", "Progress")
@@ -98,7 +100,7 @@ def test_without_a_hang_timeout_there_is_no_condition_stalled() -> None:
 
 
 def test_a_condition_does_not_outlive_the_field_that_it_is_about() -> None:
-    limited = started(running(0), running(1), hangTimeoutSeconds=60)
+    limited = started(running(0), running(1), hangTimeoutSeconds=60, **RECREATE)
     hung = failed(1, summary(reason="Hang", exit_code=None), exit_code=76)
     ours = write(limited, running(0), hung)
     assert condition(ours.status, "Stalled") == ("True", "Hang")

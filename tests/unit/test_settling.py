@@ -32,16 +32,21 @@ class World:
     now: float = NOW
     pods: dict[str, PodRecord] = field(default_factory=dict)
     spec_hash: str = "hash"
-    prepared: tuple[int, int] | None = None
+    prepared: tuple[int, int, int] | None = None
     create_error: DDPJobError | None = None
     secondary_since: float | None = None
     report: Report | None = None
     exists: bool = True
     made: int = 0
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        status = self.job.status
+        return self.job.metadata.generation, status.attempt, status.own_pods.latest
+
     def decide(self) -> Decision:
         """What is to be done."""
-        ready = self.prepared == (self.job.metadata.generation, self.job.status.attempt)
+        ready = self.prepared == self.place
         observed = Observed(
             pods=tuple(self.pods.values()),
             children_ready=ready,
@@ -104,15 +109,15 @@ class World:
         for pod in step.expire:
             self.change(pod, deadline_seconds=1)
         if step.prepare:
-            self.prepared = (self.job.metadata.generation, self.job.status.attempt)
+            self.prepared = self.place
         for rank in step.create:
             self.create(rank)
         if step.prepare or step.create:
             self.create_error = None
 
     def create(self, rank: int) -> None:
-        attempt = self.job.status.attempt
-        name = names.pod_name(self.job.name, attempt, rank)
+        attempt, since = self.job.status.attempt, self.job.status.own_pods.latest
+        name = names.pod_name(self.job.name, attempt, rank, since)
         assert name not in self.pods
         self.made += 1
         self.pods[name] = PodRecord(
@@ -125,6 +130,8 @@ class World:
             owner_uid=self.job.uid,
             attempt=attempt,
             rank=rank,
+            since=since,
+            root=self.job.status.own_pods.roots[-1],
             spec_hash=self.spec_hash,
         )
 

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from ddpjob.controller import silence
 from ddpjob.controller.agenthttp import session
-from ddpjob.controller.memory import Head, JobRecord, Order
+from ddpjob.controller.memory import Head, JobRecord, Made
 from ddpjob.controller.silence import LEASE_PART, LEAST_MISSED, Evidence, Silence
-from ddpjob.plan.model import PodRecord, Report, RoundStatus
+from ddpjob.plan.model import Order, PodRecord, Report, RoundStatus
 from ddpjob_agent.nodes.lease import LEASE
 from tests.builders import failed, job, record_of_job, running, summary
 from tests.cluster.webserver import listening
@@ -183,7 +183,7 @@ class Nodes:
     def take_answer(self, job: JobRecord, report: Report | None, group: RoundStatus | None) -> None:
         raise AssertionError
 
-    def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
+    def take_silent(self, job: JobRecord, made: Made, silent: frozenset[int]) -> None:
         self.told.append(silent)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:

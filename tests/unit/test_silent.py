@@ -12,6 +12,7 @@ from ddpjob.plan.restart import AVOID_SECONDS, MAX_SILENT_NODES
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
+    RECREATE,
     condition,
     decide,
     deleted,
@@ -40,9 +41,9 @@ def on_node(rank: int, **fields: Any) -> PodRecord:
 BOTH = (on_node(0), on_node(1))
 
 
-def restarted(*silent: int) -> DDPJob:
+def restarted(*silent: int, **spec: Any) -> DDPJob:
     """A job of two nodes, some of which are silent."""
-    return write(whole(), *BOTH, silent=frozenset(silent))
+    return write(whole(**spec), *BOTH, silent=frozenset(silent))
 
 
 def avoiding(*names: str, **status: Any) -> DDPJob:
@@ -53,8 +54,9 @@ def avoiding(*names: str, **status: Any) -> DDPJob:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_silent_node_means_a_new_attempt_that_is_not_counted(rank: int) -> None:
-    ours = restarted(rank)
+def test_a_silent_node_means_a_restart_that_is_not_counted(rank: int) -> None:
+    assert (restarted(rank).status.attempt, restarted(rank).status.round) == (0, 1)
+    ours = restarted(rank, **RECREATE)
     status, found = ours.status, ours.status.failure
     assert (status.state, status.attempt, status.round, status.restarts) == ("Restarting", 1, 0, 1)
     assert found and (found.reason, found.rank, found.node) == ("NodeSilent", rank, NODES[rank])
@@ -66,19 +68,19 @@ def test_a_silent_node_means_a_new_attempt_that_is_not_counted(rank: int) -> Non
 
 
 def test_its_pods_are_deleted_by_force_and_those_of_others_in_order() -> None:
-    step = decide(restarted(1), see(*BOTH), NOW)
+    step = decide(restarted(1, **RECREATE), see(*BOTH), NOW)
     assert {(each.pod.rank, each.grace_seconds) for each in step.delete} == {(0, 5), (1, 0)}
     assert not step.create
     # Its kubelet has been told to end it, and is not there.
     ending = replace(BOTH[1], deleting=True)
-    step = decide(restarted(1), see(ending), NOW)
+    step = decide(restarted(1, **RECREATE), see(ending), NOW)
     assert [(each.pod.rank, each.grace_seconds) for each in step.delete] == [(1, 0)]
     forced = replace(ending, forced=True)
-    assert not decide(restarted(1), see(forced), NOW).delete
+    assert not decide(restarted(1, **RECREATE), see(forced), NOW).delete
 
 
 def test_after_the_time_to_keep_off_its_kubelet_ends_its_pods_in_order_again() -> None:
-    step = decide(restarted(1), see(*BOTH), NOW + GONE)
+    step = decide(restarted(1, **RECREATE), see(*BOTH), NOW + GONE)
     assert {(each.pod.rank, each.grace_seconds) for each in step.delete} == {(0, 5), (1, 5)}
 
 
@@ -137,7 +139,7 @@ def test_a_node_that_heard_nobody_says_so_and_the_cause_is_waited_for() -> None:
     # The operator hears rank 0, so the network between the two is broken.
     late = see(BOTH[0], fenced, round_status=heard, secondary_seconds=PRIMARY_WAIT_SECONDS)
     status = decide(ours, late, NOW).status
-    assert (status.attempt, status.budget.charged) == (1, 0)
+    assert (status.round, status.budget.charged) == (1, 0)
     assert status.failure and status.failure.reason == "NodeSilent"
     assert [node.name for node in status.silent_nodes] == ["node-b"]
 
@@ -152,7 +154,7 @@ def test_the_cause_is_waited_for_until_rank_0_may_count_as_silent(
     seen = see(rank_0, replace(failed(1, words), node="node-b"), round_status=heard)
     step = decide(whole(), replace(seen, secondary_seconds=seconds - 0.5), NOW)
     assert step.only_secondary and step.requeue_after == 0.5
-    assert decide(whole(), replace(seen, secondary_seconds=seconds), NOW).status.attempt == 1
+    assert decide(whole(), replace(seen, secondary_seconds=seconds), NOW).status.round == 1
 
 
 def test_a_rank_0_that_heard_nobody_waits_for_those_that_it_lost() -> None:
@@ -170,10 +172,10 @@ def test_a_rank_0_that_heard_nobody_waits_for_those_that_it_lost() -> None:
     assert [node.name for node in status.silent_nodes] == ["node-a"]  # rank 1 can be heard
 
 
-def test_no_round_begins_while_a_node_is_silent() -> None:
+def test_no_round_begins_with_a_silent_node() -> None:
     seen = see(*BOTH, round_status=told(reported(0)), silent=frozenset((1,)))
     status = decide(whole(), seen, NOW).status
-    assert (status.attempt, status.round) == (1, 0)
+    assert (status.attempt, status.round, status.own_pods.since) == (0, 1, {1: 1})
 
 
 def test_pods_that_find_no_other_node_may_return_once_kubernetes_had_its_say() -> None:

@@ -10,6 +10,7 @@ from ddpjob.plan.model import PodRecord
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
+    RECREATE,
     STARTED,
     condition,
     decide,
@@ -119,7 +120,7 @@ def test_a_group_that_is_scheduled_in_part_is_released_and_tried_again_later() -
 
 
 def test_the_time_to_start_begins_when_the_old_pods_are_gone() -> None:
-    ours = started(running(0), running(1), startupDeadlineSeconds=60)
+    ours = started(running(0), running(1), startupDeadlineSeconds=60, **RECREATE)
     leaving = (running(0), running(1, deleting=True, disruption="Evicted"))
     ours = write(ours, *leaving)
     assert ours.status.attempt == 1

@@ -16,6 +16,7 @@ from ddpjob.plan.model import Report
 from ddpjob.times import timestamp
 from tests.builders import (
     NOW,
+    RECREATE,
     failed,
     job,
     pod,
@@ -129,7 +130,8 @@ def test_what_the_operator_counts_on_has_room_above() -> None:
 
 def test_after_the_last_attempt_number_the_first_comes_when_the_last_is_gone() -> None:
     last = names.MAX_ATTEMPT
-    ours = job(status={"state": "Running", "attempt": last, "nodes": {"desired": 2, "running": 2}})
+    nodes = {"desired": 2, "running": 2}
+    ours = job(status={"state": "Running", "attempt": last, "nodes": nodes}, **RECREATE)
     old = timestamp(NOW - 2 * UNBEGUN_SECONDS)
     pods = [running(rank, attempt=last, created_at=old) for rank in (0, 1)]
     gone = write(ours, replace(pods[0], deleting=True), pods[1])

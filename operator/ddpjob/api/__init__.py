@@ -10,6 +10,9 @@ from ddpjob.api.job import DDPJob as DDPJob
 from ddpjob.api.job import oversize as oversize
 from ddpjob.api.job import validate as validate
 from ddpjob.api.job import with_defaults as with_defaults
+from ddpjob.api.ownpods import MAX_REPLACEMENTS as MAX_REPLACEMENTS
+from ddpjob.api.ownpods import OwnPods as OwnPods
+from ddpjob.api.ownpods import Replacements as Replacements
 from ddpjob.api.spec import MUTABLE_FIELDS as MUTABLE_FIELDS
 from ddpjob.api.spec import Master as Master
 from ddpjob.api.spec import Spec as Spec
@@ -21,7 +24,6 @@ from ddpjob.api.status import Failure as Failure
 from ddpjob.api.status import Goodput as Goodput
 from ddpjob.api.status import Metric as Metric
 from ddpjob.api.status import Nodes as Nodes
-from ddpjob.api.status import OwnPods as OwnPods
 from ddpjob.api.status import Progress as Progress
 from ddpjob.api.status import Result as Result
 from ddpjob.api.status import SilentNode as SilentNode

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from ddpjob.api.admission import Admission
 from ddpjob.api.base import DnsSubdomain, Model, unique
+from ddpjob.api.ownpods import OwnPods
 from ddpjob.api.values import (
     DURATION,
     MAX_CONDITIONS,
@@ -31,7 +32,7 @@ from ddpjob.api.values import (
     Words,
 )
 from ddpjob.names import MAX_RESULT
-from ddpjob.ranks import MAX_NNODES, MAX_WORLD_SIZE, RANKS
+from ddpjob.ranks import MAX_WORLD_SIZE, RANKS
 
 State = Literal[
     "Pending", "Queued", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"
@@ -250,23 +251,6 @@ class Goodput(Model):
     yet."""
 
 
-class OwnPods(Model):
-    """An entry proves which pods of an attempt the operator itself has created."""
-
-    attempt: AttemptNumber
-    """`attempt` is the number of the attempt."""
-    roots: Annotated[
-        list[Annotated[str, Field(max_length=22, pattern="^[A-Za-z0-9_-]{22}$")]],
-        Field(max_length=4),
-    ] = []
-    """`roots` are roots of hash trees. A pod proves by an annotation that it belongs to one of
-    them."""
-    uids: Annotated[
-        str, Field(max_length=6 * MAX_NNODES, pattern=r"^([A-Za-z0-9_-]{6}|[.]{6})*$")
-    ] = ""
-    """`uids` holds six characters of the hash of each pod's uid, in the order of node ranks."""
-
-
 class SilentNode(Model):
     """An entry is a node that nobody heard."""
 
@@ -349,6 +333,12 @@ class Status(Model):
             return None
         # Earlier operators wrote no attempt, and took `firstStep` away when one ended.
         return progress if progress.attempt is not None or progress.first_step is not None else None
+
+    @property
+    def own_pods(self) -> OwnPods:
+        """Return what is known of the current attempt's own pods."""
+        found = (table for table in self.pods if table.attempt == self.attempt)
+        return next(found, OwnPods(attempt=self.attempt))
 
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of this type, or None if there is none."""

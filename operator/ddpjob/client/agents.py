@@ -131,7 +131,7 @@ def read_stacks(answers: Iterable[Answer], processes: int) -> dict[int, str]:
 
 
 def _pods(connection: Connection, job: Body) -> list[tuple[Pod, int]]:
-    """Return the pods of the current attempt, and the ports of their agents."""
+    """Return the pods of the current attempt that were made last, and their agents' ports."""
     metadata = job["metadata"]
     attempt = why.number(job, "status", "attempt") or 0
 
@@ -141,7 +141,9 @@ def _pods(connection: Connection, job: Body) -> list[tuple[Pod, int]]:
 
     labels = f"{names.JOB_LABEL}={metadata['name']},{names.ATTEMPT_LABEL}={attempt}"
     found = connection.list(PODS, namespace=metadata["namespace"], labels=labels, keep=keep)
-    return found.items
+    # One that has been replaced may be there for its log.
+    latest = {pair[0].node_rank: pair for pair in sorted(found.items, key=lambda p: p[0].since)}
+    return list(latest.values())
 
 
 def _port(pod: Body) -> int:

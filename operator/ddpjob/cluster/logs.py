@@ -90,6 +90,8 @@ class Pod:
     """The container whose log is read."""
     containers: tuple[str, ...] = ()
     """The names of all its containers."""
+    since: int = 0
+    """The first round of a pod that has replaced another one."""
 
     @property
     def log(self) -> Log:
@@ -139,6 +141,7 @@ def read_pod(body: Body, job: str, job_uid: str, container: str | None = None) -
         reason=reason or waits,
         container=container,
         containers=tuple(containers),
+        since=place[2],
     )
 
 
@@ -174,7 +177,7 @@ class LineMaker:
         first = pod.node_rank * processes
         self._ranks = range(first, first + processes)
         self._is_trainer = pod.container == names.TRAINER_CONTAINER
-        self._round: int | None = 0 if from_the_beginning and self._is_trainer else None
+        self._round: int | None = pod.since if from_the_beginning and self._is_trainer else None
 
     def line(self, content: bytes, time: str = "") -> LogLine:
         """Return the line with this content, which has no time on this machine."""

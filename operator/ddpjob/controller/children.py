@@ -17,12 +17,12 @@ from ddpjob import names
 from ddpjob.api import DDPJob, broken_expressions
 from ddpjob.cluster import CONFIGMAPS, DDPJOBS, NETWORK_POLICIES, PODS, SERVICES, Cluster, Resource
 from ddpjob.controller.gangs import Gangs
-from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered, place_of
+from ddpjob.controller.memory import Caches, JobRecord, Memory, Rendered, made_of, place_of
 from ddpjob.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from ddpjob.json_depth import Body, aside
 from ddpjob.plan.cleanup import SPARED_SECONDS
 from ddpjob.plan.model import Decision, Deletion, PodRecord
-from ddpjob.plan.own import proofs
+from ddpjob.plan.own import name_of, proofs
 from ddpjob.plan.podrecord import pod_record
 from ddpjob.pods import render
 from ddpjob.settings import Settings
@@ -179,9 +179,10 @@ class Children:
         """
         assert memory.template is not None
         template = memory.template
-        own = proofs(self.key, job.uid, job.status.attempt, job.spec.nnodes)
-        if memory.made[0] != job.status.attempt:
-            memory.made = job.status.attempt, {}
+        kind = made_of(job.status)
+        own = proofs(self.key, job.uid, *kind, job.spec.nnodes)
+        if memory.made[0] != kind:
+            memory.made = kind, {}
         made = memory.made[1]
         slots = asyncio.Semaphore(self.settings.pods_per_job)
         refused: list[int] = []
@@ -210,7 +211,7 @@ class Children:
             if not isinstance(error, AlreadyExists):
                 raise error
         if taken:
-            name = names.pod_name(job.name, job.status.attempt, ranks[answers.index(taken[0])])
+            name = name_of(job, job.status, ranks[answers.index(taken[0])])
             _raise_name_taken(job, PODS, name, None, memory)
 
     async def end_pods(self, job: DDPJob, decision: Decision, memory: Memory) -> None:

@@ -16,7 +16,7 @@ from ddpjob.cluster.informer import STALE_SECONDS, Cache, Informer
 from ddpjob.controller.agents import Agents
 from ddpjob.controller.children import Children
 from ddpjob.controller.lease import Elector
-from ddpjob.controller.memory import Caches, Head, JobRecord, job_record
+from ddpjob.controller.memory import Caches, Head, JobRecord, Made, job_record
 from ddpjob.controller.queue import KeyedQueue
 from ddpjob.controller.reconcile import Reconciler
 from ddpjob.controller.workloads import WORKLOADS, Workloads
@@ -234,7 +234,7 @@ class Controller:
         memory = self.reconciler.memories.get(record.owner_uid)
         is_of_job = job is not None and job.uid == record.owner_uid
         if is_of_job and memory is not None and memory.missed is not None:
-            memory.missed.add((record.attempt, record.rank))
+            memory.missed.add((record.attempt, record.rank, record.since))
 
     def heads(self) -> Iterator[Head]:
         """The jobs, each with rank 0's own pod of its attempt, and the group's order.
@@ -263,13 +263,13 @@ class Controller:
             memory.report, memory.round_status = news
             self.trigger(job.namespace, job.name)
 
-    def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
-        """Keep which nodes of an attempt are silent for the next decision, and have that made."""
+    def take_silent(self, job: JobRecord, made: Made, silent: frozenset[int]) -> None:
+        """Keep which nodes are silent for the next decision, and have that made."""
         memory = self.reconciler.memories.get(job.uid)
-        if memory is not None and memory.silent.get(attempt, frozenset()) != silent:
+        if memory is not None and memory.silent.get(made, frozenset()) != silent:
             words = format_ranks(silent)
-            log.info("job=%s/%s attempt=%d silent=%s", job.namespace, job.name, attempt, words)
-            memory.silent[attempt] = silent
+            log.info("job=%s/%s attempt=%d silent=%s", job.namespace, job.name, made[0], words)
+            memory.silent[made] = silent
             self.trigger(job.namespace, job.name)
 
     async def _work(self) -> None:

@@ -16,9 +16,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from ddpjob.controller.agenthttp import AgentHttp
-from ddpjob.controller.memory import Desk, Head, Order
+from ddpjob.controller.memory import Desk, Head
 from ddpjob.controller.silence import LOOK_SECONDS, Silence, pause_after
-from ddpjob.plan.model import NodeExit, PodRecord, RoundStatus
+from ddpjob.plan.model import NodeExit, Order, PodRecord, RoundStatus
 from ddpjob.plan.termination import ProgressPage, TerminationMessage
 from ddpjob.settings import Settings
 
@@ -97,6 +97,7 @@ class _Talk:
         self.stamp: float | None = None
         self.request: asyncio.Task[GroupPage | None] | None = None
         self.missed = 0  # requests without an answer, in a row
+        self.told = frozenset[str]()  # uids of pods that know where this one is
         self._spent, self._at = 0.0, time.monotonic()
 
     def give(self, order: Order) -> None:
@@ -164,12 +165,30 @@ class Groups:
             if not head.pod.token:
                 token = await self._desk.old_token(head.job, head.pod)
                 head = head._replace(pod=replace(head.pod, token=token))
+            await self._lead(http, head, talk)
             page = await self._ask(http, head, talk)
             if page is not None:
                 talk.serial, talk.stamp, talk.missed = page.serial, page.stamp, 0
-                self._silence.heard(head, {each.node_rank: each.seconds for each in page.unheard})
+                unheard = {each.node_rank: each.seconds for each in page.unheard}
+                if page.round == talk.order.round:  # else they may be replaced by now
+                    self._silence.heard(head._replace(order=talk.order), unheard)
                 report = page.progress.report() if page.progress else None
                 self._desk.take_answer(head.job, report, page.round_status())
+
+    async def _lead(self, http: AgentHttp, head: Head, talk: _Talk) -> None:
+        """Tell the other pods where rank 0's pod is, if that has replaced another one."""
+        missing = talk.order.members - talk.told
+
+        async def tell(pod: PodRecord) -> None:
+            headers = {"Authorization": f"Bearer {head.pod.token}"}
+            async with self._at_once:
+                found = await http.read(pod, f"/head?{head.pod.ip}", _Hostile, headers)
+            if found is not None:
+                talk.told |= {pod.uid}
+
+        pods = self._desk.pods(head.job) if missing else ()
+        await asyncio.gather(*(tell(pod) for pod in pods if pod.uid in missing and pod.running))
+        talk.told &= talk.order.members
 
     async def _ask(self, http: AgentHttp, head: Head, talk: _Talk) -> GroupPage | None:
         """Return the answer; None if there is none, or the order has changed meanwhile."""
@@ -177,6 +196,8 @@ class Groups:
         seconds = self._settings.progress_poll
         if pod.node_timeout:  # an agent that hears nobody for somewhat less ends its ranks
             seconds = min(seconds, pod.node_timeout / 3)
+        if talk.order.members != talk.told:  # some have to be told yet
+            seconds = min(seconds, PAUSE_SECONDS)
         if not is_held:
             await asyncio.sleep(seconds)
             seconds = 0
@@ -196,7 +217,7 @@ class Groups:
             finally:
                 self._held -= is_held
         if answer is None:
-            self._silence.heard(head, None)
+            self._silence.heard(head._replace(order=talk.order), None)
             talk.missed += 1
             await asyncio.sleep(pause_after(talk.missed, PAUSE_SECONDS, MOST_PAUSE_SECONDS))
         return answer
@@ -231,6 +252,8 @@ async def fetch_group(
     query = f"round={order.round}&after={after}&hold={hold}&ends={int(order.ends)}"
     if heard is not None:
         query += f"&heard={heard!r}"
+    if order.pods:
+        query += f"&pods={order.pods}"
     headers = {"Authorization": f"Bearer {pod.token}"}
     within = hold + LATE_SECONDS if pod.node_timeout or not hold else REQUEST_SECONDS
     page = await http.read(pod, f"/group?{query}", GroupPage, headers, within)

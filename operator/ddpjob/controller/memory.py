@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from ddpjob import api, names
-from ddpjob.api import Admission, DDPJob, oversize
+from ddpjob.api import Admission, DDPJob, Status, oversize
 from ddpjob.errors import DDPJobError, InvalidJob
 from ddpjob.json_depth import read_json, write_json
-from ddpjob.plan.model import PodRecord, Report, RoundStatus
+from ddpjob.plan.model import Order, PodRecord, Report, RoundStatus
 from ddpjob.pods.render import PodTemplate
 
 _AT_REST = ("suspend", "managedBy", "nnodes", "cleanPodPolicy", "ttlSecondsAfterFinished")
@@ -106,23 +106,21 @@ def _in_brief(status: Mapping[str, Any]) -> dict[str, Any]:
     return brief | {"conditions": [{**condition, "message": ""} for condition in named]}
 
 
-@dataclass(frozen=True)
-class Order:
-    """What the operator tells a job's group."""
-
-    round: int = 0
-    """The round that status has."""
-    ends: bool = False
-    """Nodes whose ranks have failed are to end their pods."""
+Made = tuple[int, int]
+"""Attempt, and the first round of the pods that are created in it."""
+Place = tuple[int, Made, Admission | None]
+"""Generation, what is created, and what Kueue has admitted the job with: its pods follow from it.
+"""
 
 
-Place = tuple[int, int, Admission | None]
-"""Generation, attempt, and what Kueue has admitted the job with: what its pods follow from."""
+def made_of(status: Status) -> Made:
+    """Return the `Made` of the pods that are to be created, if some are missing."""
+    return status.attempt, status.own_pods.latest
 
 
 def place_of(job: DDPJob) -> Place:
     """Return the job's `Place` now."""
-    return job.metadata.generation, job.status.attempt, job.status.admission
+    return job.metadata.generation, made_of(job.status), job.status.admission
 
 
 @dataclass(frozen=True)
@@ -159,8 +157,8 @@ class Memory:
     """The last progress report of rank 0."""
     round_status: RoundStatus | None = None
     """The last report on all nodes."""
-    silent: dict[int, frozenset[int]] = field(default_factory=dict)
-    """Ranks of nodes that nobody hears, by attempt: what is said of one may come in the next."""
+    silent: dict[Made, frozenset[int]] = field(default_factory=dict)
+    """Ranks of nodes that nobody hears, among which pods: what is said may come too late."""
     wish: tuple[tuple[int, str, str], str] | None = None
     """(generation, queue, priority class), and the hash of what its Workload is to ask for."""
     unasked: tuple[str, float] = ("", float("-inf"))
@@ -175,11 +173,11 @@ class Memory:
     """What rank 0's agent is told."""
     token: str = ""
     """What the job's agents know the operator by, once it has been read."""
-    made: tuple[int, dict[int, str]] = (-1, {})
-    """An attempt, and by node rank `uid_print` of each pod that this process created in it."""
-    missed: set[tuple[int, int]] | None = None
-    """(attempt, rank) of own pods that are not seen any more, and may exist; None until the status
-    has been asked for pods that this process never saw."""
+    made: tuple[Made, dict[int, str]] = ((-1, 0), {})
+    """By node rank `uid_print` of each pod of that kind that this process has created."""
+    missed: set[tuple[int, int, int]] | None = None
+    """(attempt, rank, since) of own pods that are not seen any more, and may exist; None until the
+    status has been asked for pods that this process never saw."""
     recovered_at: float = float("-inf")
     """Monotonic time at which such pods were looked for."""
     strays: frozenset[str] = frozenset()
@@ -195,13 +193,13 @@ class Memory:
     requeue_at: float = math.inf
     """Monotonic time at which the job is decided on again even if nothing happens."""
 
-    def enter(self, attempt: int, current_round: int) -> None:
+    def enter(self, attempt: int, current_round: int, made: Made) -> None:
         """Forget what belongs to another attempt or round, whoever has begun this one."""
         old, self.at = self.at, (attempt, current_round)
         if self.at != old:
+            self.silent = {of: ranks for of, ranks in self.silent.items() if of == made}
             self.secondary_at = self.report = self.round_status = None
         if attempt != old[0]:
-            self.silent = {of: ranks for of, ranks in self.silent.items() if of == attempt}
             self.create_error = self.create_error_at = self.template = self.prepared = None
 
 
@@ -242,8 +240,8 @@ class Desk(Protocol):
     def take_answer(self, job: JobRecord, report: Report | None, seen: RoundStatus | None) -> None:
         """Take what rank 0's agent has said: of the progress, and of all nodes."""
 
-    def take_silent(self, job: JobRecord, attempt: int, silent: frozenset[int]) -> None:
-        """Take the ranks of the silent nodes of a job's attempt."""
+    def take_silent(self, job: JobRecord, made: Made, silent: frozenset[int]) -> None:
+        """Take the ranks of the silent nodes among these pods of a job."""
 
 
 def elapsed(moment: float | None) -> float:

@@ -14,10 +14,10 @@ from ddpjob.controller.memory import (
     Caches,
     JobRecord,
     Memory,
-    Order,
     Rendered,
     elapsed,
     job_record,
+    made_of,
     place_of,
 )
 from ddpjob.controller.recovery import recover
@@ -151,16 +151,16 @@ class Reconciler:
             report=memory.report,
             round_status=memory.round_status,
             queue=queue,
-            silent=memory.silent.get(job.status.attempt, frozenset()),
+            silent=memory.silent.get(made_of(job.status), frozenset()),
             spec_hash=rendered.spec_hash if rendered else "",
             key=self.children.key,
-            made=memory.made[1] if memory.made[0] == job.status.attempt else {},
+            made=memory.made[1] if memory.made[0] == made_of(job.status) else {},
             strays=memory.strays,
             spared=frozenset(uid for uid, until in memory.spared.items() if elapsed(until) < 0),
         )
 
     async def _decide(self, job: DDPJob, memory: Memory, *, confirmed: bool = False) -> Decision:
-        memory.enter(job.status.attempt, job.status.round)
+        memory.enter(job.status.attempt, job.status.round, made_of(job.status))
         await self._check_edit(job, memory)
         queue = await self.workloads.look(job, memory)
         observed = self._observe(job, memory, queue, confirmed=confirmed)
@@ -168,8 +168,7 @@ class Reconciler:
         now = time.time() + self.cluster.ahead
         decision = await aside(_is_long(job, observed), decide, job, observed, now)
         memory.head = decision.head
-        # The round that is stored, whatever may follow: an order rests on a status.
-        memory.order = Order(job.status.round, decision.end_round)
+        memory.order = decision.order
         self.agents.groups.tell(memory.head, memory.order)
         after = math.inf if decision.requeue_after is None else decision.requeue_after
         memory.requeue_at = time.monotonic() + after

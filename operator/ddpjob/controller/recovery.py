@@ -45,8 +45,8 @@ async def recover(cluster: Cluster, caches: Caches, job: DDPJob, memory: Memory)
         return None
     slots, missed = asyncio.Semaphore(AT_ONCE), memory.missed
 
-    async def look(place: tuple[int, int]) -> None:
-        made = memory.made[1] if memory.made[0] == place[0] else {}
+    async def look(place: tuple[int, int, int]) -> None:
+        made = memory.made[1] if memory.made[0] == (place[0], place[2]) else {}
         async with slots:
             await _take_back(cluster, caches, job, place, made)
         missed.discard(place)
@@ -70,13 +70,13 @@ async def _take_back(
     cluster: Cluster,
     caches: Caches,
     job: DDPJob,
-    place: tuple[int, int],
+    place: tuple[int, int, int],
     made: Mapping[int, str],
 ) -> None:
     """Give a pod its labels and its owner back, if it exists and is the job's own.
 
-    `place` is its attempt and its rank; `made` has `uid_print` of the attempt's pods that the
-    status does not have yet.
+    `place` is its attempt, its rank, and its first round; `made` has `uid_print` of the attempt's
+    pods that the status does not have yet.
     """
     name = names.pod_name(job.name, *place)
     try:

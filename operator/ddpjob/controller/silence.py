@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ddpjob.controller.agenthttp import AgentHttp
-from ddpjob.controller.memory import Desk, Head
+from ddpjob.controller.memory import Desk, Head, Made
 from ddpjob.plan.model import PodRecord
 from ddpjob.plan.restart import heard_nobody
 from ddpjob.plan.termination import ProgressPage
@@ -70,6 +70,8 @@ class Evidence:
     """`nodeTimeoutSeconds` of its pods."""
     heard_at: float
     """The last answer of rank 0's agent."""
+    made: Made = (0, 0)
+    """The kind of the latest pods."""
     unheard: dict[int, float] = field(default_factory=dict)
     """When rank 0's agent last heard each node that it has not heard lately."""
     missed: dict[int, list[float]] = field(default_factory=dict)
@@ -196,7 +198,7 @@ class Silence:
                 for uid in known - over.keys():
                     self.forget(uid)
                 for head in over.values():
-                    evidence = self._evidence_of(head.pod)
+                    evidence = self._evidence_of(head)
                     evidence.is_over = True
                     self._look_into(head, evidence)
                 await asyncio.sleep(LOOK_SECONDS)
@@ -209,7 +211,7 @@ class Silence:
         """Take in which nodes rank 0's agent has not heard; None if it has not answered itself."""
         if not head.pod.node_timeout:
             return
-        now, evidence = time.monotonic(), self._evidence_of(head.pod)
+        now, evidence = time.monotonic(), self._evidence_of(head)
         if unheard is None:
             evidence.miss(0, now)
         else:
@@ -223,10 +225,13 @@ class Silence:
             return False
         return any(pod.running for pod in self._own(head))
 
-    def _evidence_of(self, head: PodRecord) -> Evidence:
-        if head.uid not in self._evidence:
-            self._evidence[head.uid] = Evidence(head.node_timeout, time.monotonic())
-        return self._evidence[head.uid]
+    def _evidence_of(self, head: Head) -> Evidence:
+        uid, made = head.pod.uid, head.order.made
+        if uid in self._evidence and self._evidence[uid].made != made:
+            self.forget(uid)  # it may be about pods that have been replaced
+        if uid not in self._evidence:
+            self._evidence[uid] = Evidence(head.pod.node_timeout, time.monotonic(), made)
+        return self._evidence[uid]
 
     def _look_into(self, head: Head, evidence: Evidence) -> None:
         """Inquire, if nobody does yet."""
@@ -252,12 +257,12 @@ class Silence:
                 running = {pod.rank for pod in self._own(head) if pod.running}
                 if (silent & running) != told:
                     told = silent & running
-                    self._desk.take_silent(head.job, head.pod.attempt, told)
+                    self._desk.take_silent(head.job, evidence.made, told)
                 await asyncio.sleep(evidence.timeout * JUDGE_PART)
         finally:
             asking.cancel()
         if told:
-            self._desk.take_silent(head.job, head.pod.attempt, frozenset())
+            self._desk.take_silent(head.job, evidence.made, frozenset())
 
     async def _keep_asking(self, http: AgentHttp, head: Head, evidence: Evidence) -> None:
         """Ask suspects, and others about rank 0, until cancelled."""
@@ -282,8 +287,9 @@ class Silence:
             await asyncio.sleep(pause_after(evidence.unanswered, pause, evidence.timeout))
 
     def _own(self, head: Head) -> list[PodRecord]:
-        """The pods of the attempt."""
-        return [pod for pod in self._desk.pods(head.job) if pod.attempt == head.pod.attempt]
+        """The pods of the attempt, those last that have replaced others."""
+        pods = (pod for pod in self._desk.pods(head.job) if pod.attempt == head.pod.attempt)
+        return sorted(pods, key=lambda pod: pod.since)
 
     async def _ask(
         self,

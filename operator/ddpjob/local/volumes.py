@@ -130,8 +130,9 @@ def annotations(pod: Body, loopback: Loopback) -> dict[str, str]:
 
 def variables(pod: Body, loopback: Loopback) -> dict[str, str]:
     """Return what replaces values of the cluster: where the agent and rank 0 are here."""
-    group = _group(pod)
-    master, port = loopback.address(f"{group}/0"), str(loopback.port(group))
+    of_rank_0 = _variable(pod, "MASTER_ADDR").partition(".")[0]
+    master = loopback.address(f"{_group(pod)}/{of_rank_0}")
+    port = str(loopback.port(_group(pod)))
     return {
         "DDPJOB_AGENT_PORT": str(loopback.agent_port(_key(pod))),
         "MASTER_ADDR": master,
@@ -144,9 +145,7 @@ def variables(pod: Body, loopback: Loopback) -> dict[str, str]:
 def defaults(pod: Body, loopback: Loopback) -> dict[str, str]:
     """Return loopback for gloo and NCCL, which would ask for this machine's name, and threads."""
     interface = "lo" if loopback.many else "lo0"
-    variables = main_container(pod).get("env") or []
-    processes = [v.get("value") for v in variables if v["name"] == "DDPJOB_WORLD_SIZE"]
-    threads = (os.cpu_count() or 1) // int((processes or ["1"])[-1])
+    threads = (os.cpu_count() or 1) // int(_variable(pod, "DDPJOB_WORLD_SIZE") or 1)
     return {
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
@@ -166,4 +165,9 @@ def _group(pod: Body) -> str:
 
 
 def _key(pod: Body) -> str:
-    return f"{_group(pod)}/{pod['metadata']['labels'][names.RANK_LABEL]}"
+    return f"{_group(pod)}/{pod['metadata']['name']}"
+
+
+def _variable(pod: Body, name: str) -> str:
+    found = [v.get("value") for v in main_container(pod).get("env") or [] if v["name"] == name]
+    return found[-1] or "" if found else ""

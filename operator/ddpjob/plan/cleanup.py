@@ -147,9 +147,14 @@ def stale_pods(status: Status, older: Sequence[PodRecord]) -> list[PodRecord]:
     These are the live ones, and the dead ones except those of the last failure, which are kept for
     their logs. A pod that is deleted already and that only a finalizer keeps is left out.
     """
-    kept = status.failure.attempt if status.failure else None
-    rest = (pod for pod in older if not pod.forced)
-    return [pod for pod in rest if _occupies(pod) or pod.attempt != kept]
+    last, rest = status.failure, [pod for pod in older if not pod.forced]
+
+    def is_of_last(pod: PodRecord) -> bool:
+        if last is None or pod.attempt != last.attempt:
+            return False
+        return pod.attempt != status.attempt or pod.name == last.pod  # of those replaced, the one
+
+    return [pod for pod in rest if _occupies(pod) or not is_of_last(pod)]
 
 
 def grace_of(status: Status, older: Sequence[PodRecord]) -> int | None:

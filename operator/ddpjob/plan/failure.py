@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from ddpjob import api, names
+from ddpjob import api
 from ddpjob.api import Budget, DDPJob, FailurePolicy, Status
 from ddpjob.plan.budget import SAME_STEP_FAILURES, Verdict, judge, reported_step, spend
 from ddpjob.plan.finish import fail
 from ddpjob.plan.model import Decision, Event, PodRecord
-from ddpjob.plan.own import Inputs, known_ranks
+from ddpjob.plan.own import Inputs, known_ranks, name_of
 from ddpjob.plan.reasons import (
     CODE_INVALID,
     CODE_REFUSED,
@@ -32,7 +32,14 @@ from ddpjob.plan.reasons import (
     STALLED,
     Reason,
 )
-from ddpjob.plan.restart import heard_nobody, restart, silent_pods, with_silent_nodes
+from ddpjob.plan.remedy import survivors
+from ddpjob.plan.restart import (
+    heard_nobody,
+    restart,
+    restart_in_place,
+    silent_pods,
+    with_silent_nodes,
+)
 from ddpjob.plan.status import with_condition, with_history
 from ddpjob.plan.termination import (
     MAX_MESSAGE,
@@ -87,11 +94,16 @@ def restart_or_fail(inputs: Inputs, status: Status, found: api.Failure) -> Decis
         status = status.model_copy(update={"avoided_nodes": nodes})
     status = with_silent_nodes(inputs, status)
     text = f"{what}; {judged.cost}"
+    kept = () if judged.verdict.avoid_node else survivors(inputs, status, found, judged.pause)
+    if kept:
+        lost = format_ranks({*range(inputs.job.spec.nnodes)} - {pod.rank for pod in kept})
+        text += f"; the pod of node rank {lost} is replaced, in round {status.round + 1}"
+        begun = restart_in_place(inputs, status, found.reason, what, kept, pause=judged.pause)
+    else:
+        begun = restart(inputs, status, found.reason, what, pause=judged.pause)
     if judged.pause:
         text += f"; pods are created again in {duration(judged.pause)}"
-    event = Event("Restarting", text, warning=True)
-    begun = restart(inputs, status, found.reason, what, pause=judged.pause)
-    return replace(begun, events=(event,))
+    return replace(begun, events=(Event("Restarting", text, warning=True),))
 
 
 def judge_failure(inputs: Inputs, status: Status, found: api.Failure) -> Judged:
@@ -366,7 +378,7 @@ def _losses(
         where = {**seen, "pod": pod.name, "node": pod.node or None}
         found.append((pod.rank, api.Failure(**where, reason=reason, message=words)))
     for rank in gone:
-        name = names.pod_name(inputs.job.name, status.attempt, rank)
+        name = name_of(inputs.job, status, rank)
         words = f"pod {name} is gone, and how it ended was never seen"
         unknown = api.Failure(pod=name, reason=RESULT_UNKNOWN, message=words, **seen)
         found.append((rank, unknown))

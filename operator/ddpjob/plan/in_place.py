@@ -7,27 +7,16 @@ on in its pods, it does. Otherwise the agents end their pods, and what follows i
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ddpjob import api, names
+from ddpjob import api
 from ddpjob.api import Status
 from ddpjob.plan.failure import after_failure, judge_failure, restart_or_fail
 from ddpjob.plan.model import MAX_TEXT, Decision, Event, PodRecord, requeue
-from ddpjob.plan.own import Inputs
-from ddpjob.plan.reasons import (
-    EXCEPTION,
-    EXIT_CODE,
-    FOREIGN_ORDER,
-    HANG,
-    OOM_KILLED,
-    PEER_ENDED,
-    SIGNAL,
-)
-from ddpjob.plan.restart import restart_in_place
+from ddpjob.plan.own import Inputs, name_of
+from ddpjob.plan.reasons import FOREIGN_ORDER, IN_PLACE
+from ddpjob.plan.restart import restart_in_place, staying
 from ddpjob.plan.running import with_report
 from ddpjob.plan.termination import final_report, termination_of
 from ddpjob.times import timestamp
-
-# Failures of processes, after which their pod is as good as a new one.
-IN_PLACE = (EXCEPTION, EXIT_CODE, SIGNAL, HANG, OOM_KILLED, PEER_ENDED)
 
 
 def after_exits(inputs: Inputs, status: Status) -> Decision | None:
@@ -58,7 +47,7 @@ def _foreign_order(inputs: Inputs, status: Status) -> Decision | None:
         return None
     if not inputs.observed.confirmed:
         return Decision(inputs.job.status, confirm=True)
-    head = names.pod_name(inputs.job.name, status.attempt, 0)
+    head = name_of(inputs.job, status, 0)
     words = f"its agent is in round {seen.round}, and the operator has ordered {status.round}"
     found = api.Failure(
         attempt=status.attempt,
@@ -129,7 +118,8 @@ def _next_round(inputs: Inputs, status: Status, found: api.Failure) -> Decision:
     ends = judged.end is not None or judged.verdict.avoid_node or found.reason not in IN_PLACE
     # A second restart in a row wants new pods: what is in the old ones may be the cause.
     first = judged.status.budget.consecutive_restarts == 1
-    if ends or not (first or _has_stepped(inputs, status)) or not _may_stay(inputs):
+    may_stay = len(staying(inputs)) == inputs.job.spec.nnodes and not inputs.succeeded
+    if ends or not (first or _has_stepped(inputs, status)) or not may_stay:
         return Decision(status, end_round=True)
     begun = restart_in_place(inputs, judged.status, found.reason, judged.what)
     text = f"{judged.what}; {judged.cost}; in place, as round {begun.status.round}"
@@ -150,22 +140,3 @@ def _has_stepped(inputs: Inputs, status: Status) -> bool:
     # A progress file may begin with the step at which the script goes on, before it makes one.
     first = progress.first_step if progress.source == "file" else 0
     return first is not None and progress.step > first
-
-
-def _may_stay(inputs: Inputs) -> bool:
-    """Whether every node has a pod that runs, will go on running, and is as it would be made now.
-
-    If nobody knows how it would be made now, it counts as unchanged.
-    """
-    job, observed = inputs.job, inputs.observed
-    if job.spec.failure_policy.restart_strategy != "InPlace" or observed.edit_error is not None:
-        return False
-    staying = [
-        pod
-        for pod in inputs.current
-        if pod.running
-        and pod.rank not in observed.silent
-        and not (pod.deleting or pod.disruption or pod.unreachable_since)
-        and observed.spec_hash in ("", pod.spec_hash)
-    ]
-    return len(staying) == job.spec.nnodes and not inputs.succeeded

@@ -76,6 +76,8 @@ class PodRecord:
     """uid of the controller."""
     attempt: int
     rank: int
+    since: int = 0
+    """The first round of a pod that replaces another one; 0 for all other pods."""
     deleting: bool = False
     deletion_deadline: str | None = None
     """The time by which its kubelet has to end it, if it is being deleted."""
@@ -296,6 +298,22 @@ class Event:
         object.__setattr__(self, "message", printable(self.message, MAX_EVENT_MESSAGE))
 
 
+@dataclass(frozen=True)
+class Order:
+    """What the operator tells a job's group."""
+
+    round: int = 0
+    """The round that status has, or the one before while ranks of that one may live on."""
+    ends: bool = False
+    """Nodes whose ranks have failed are to end their pods."""
+    made: tuple[int, int] = (0, 0)
+    """The attempt, and the latest round with new pods."""
+    pods: str = ""
+    """The pods that have replaced others, as `RANK:PRINT,…`; no print of those that are to come."""
+    members: frozenset[str] = frozenset()
+    """uids of the pods that are to be told where rank 0's pod is, if that has replaced another."""
+
+
 # Make it, in the place of one that asks for something else; delete it; give its quota back; say
 # that all pods run, or that they do not.
 WorkloadAction = Literal["replace", "delete", "release", "ready", "unready"]
@@ -329,6 +347,8 @@ class Decision:
     """What to do about the job's Workload, before pods are created."""
     head: str = ""
     """uid of rank 0's pod in the job's attempt. The operator asks its agent for progress."""
+    order: Order = Order()
+    """What its agent is told."""
 
     @property
     def acts(self) -> bool:

@@ -18,9 +18,10 @@ from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
 
-from ddpjob.api import DDPJob, OwnPods, Status
-from ddpjob.plan.model import Observed, PodRecord
-from ddpjob.ranks import MAX_NNODES, parse_ranks
+from ddpjob import names
+from ddpjob.api import DDPJob, OwnPods, Replacements, Status
+from ddpjob.plan.model import Observed, Order, PodRecord
+from ddpjob.ranks import MAX_NNODES, format_ranks, parse_ranks
 
 _SIZE = 16  # bytes of a mark and of a hash: guessing one takes 2^128 tries, not 5,000 pods
 _MAX_LEVELS = 13  # 2^13 is more than the nodes that a job may have
@@ -36,11 +37,14 @@ def _text(content: bytes) -> str:
 
 
 class Proofs:
-    """The marks of one attempt by an operator with this key, and the tree over them."""
+    """The marks of pods by an operator with this key, and the tree over them.
 
-    def __init__(self, key: bytes, job_uid: str, attempt: int, nnodes: int) -> None:
+    They are those of an attempt's beginning, or of the round in which pods have replaced others.
+    """
+
+    def __init__(self, key: bytes, job_uid: str, attempt: int, since: int, nnodes: int) -> None:
         """`key` is the process's own secret, of any length."""
-        places = (f"{job_uid}/{attempt}/{rank}".encode() for rank in range(nnodes))
+        places = (f"{job_uid}/{attempt}.{since}/{rank}".encode() for rank in range(nnodes))
         self._marks = [hmac.digest(key, place, "sha256")[:_SIZE] for place in places]
         level = [_hash(b"leaf", mark) for mark in self._marks]
         self._levels = [level]
@@ -62,9 +66,9 @@ class Proofs:
 
 
 @lru_cache(maxsize=16)  # as many jobs have a worker between their status and their pods
-def proofs(key: bytes, job_uid: str, attempt: int, nnodes: int) -> Proofs:
+def proofs(key: bytes, job_uid: str, attempt: int, since: int, nnodes: int) -> Proofs:
     """`Proofs`, kept for the few moments in which pods are made; 5,000 nodes take 0.7 MB."""
-    return Proofs(key, job_uid, attempt, nnodes)
+    return Proofs(key, job_uid, attempt, since, nnodes)
 
 
 def root_of(proof: str, rank: int) -> str:
@@ -107,9 +111,11 @@ class Pods:
     current: list[PodRecord]
     """The job's own pods of its attempt. Only these can succeed or fail."""
     older: list[PodRecord]
-    """Pods of earlier attempts, whoever made them. The next attempt waits for the live ones."""
+    """Pods of earlier attempts, and those that have been replaced, whoever made them.
+
+    The next attempt, or round, waits for the live ones."""
     ahead: list[PodRecord]
-    """Pods of attempts that the job has not begun."""
+    """Pods of attempts, or replacements of rounds, that the job has not begun."""
     strays: list[PodRecord]
     """Pods that are named like pods of its attempt, but that somebody else has made."""
 
@@ -128,11 +134,13 @@ def sort_pods(
     """
     found, table = Pods([], [], [], []), _table(status, status.attempt)
     namespace, uid, attempt, nnodes = job.namespace, job.uid, status.attempt, job.spec.nnodes
+    since = table.since if table else {}
     for pod in pods:
         if pod.owner_uid != uid or pod.namespace != namespace:
             continue
-        if pod.attempt != attempt:
-            (found.older if pod.attempt < attempt else found.ahead).append(pod)
+        its, here = (pod.attempt, pod.since), (attempt, since.get(pod.rank, 0))
+        if its != here:
+            (found.older if its < here else found.ahead).append(pod)
         elif pod.rank < nnodes and _owns(status, table, pod, made):
             found.current.append(pod)
         else:
@@ -148,25 +156,25 @@ def is_own(status: Status, pod: PodRecord, made: Mapping[int, str] = _NOBODYS) -
     return _owns(status, _table(status, pod.attempt), pod, made)
 
 
-def absent(status: Status, pods: Iterable[PodRecord]) -> set[tuple[int, int]]:
-    """Return (attempt, rank) of pods that the status knows and that are not among `pods`.
+def absent(status: Status, pods: Iterable[PodRecord]) -> set[tuple[int, int, int]]:
+    """Return (attempt, rank, since) of pods that the status knows and that are not among `pods`.
 
     Of a group that runs: its own. Of one that starts anew: also those of the attempt before.
     """
     if status.state not in BEGUN:
         return set()
-    known = {
-        (table.attempt, rank)
-        for table in status.pods
-        if table.attempt == status.attempt or status.state == "Restarting"
-        for rank in _ranks(table)
-    }
-    done = {(status.attempt, rank) for rank in parse_ranks(status.succeeded_ranks, MAX_NNODES)}
-    return known - done - {(pod.attempt, pod.rank) for pod in pods}
+    done = parse_ranks(status.succeeded_ranks, MAX_NNODES)
+    known = set[tuple[int, int, int]]()
+    for table in status.pods:
+        if table.attempt == status.attempt or status.state == "Restarting":
+            since, ranks = table.since, _ranks(table)
+            ranks -= done if table.attempt == status.attempt else set()
+            known |= {(table.attempt, rank, since.get(rank, 0)) for rank in ranks}
+    return known - {(pod.attempt, pod.rank, pod.since) for pod in pods}
 
 
-def may_be_own(job: DDPJob, places: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return those of these (attempt, rank) of which the operator may have made a pod that runs."""
+def may_be_own(job: DDPJob, places: Iterable[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
+    """Return those of these (attempt, rank, since) of which the operator may have made a pod."""
     attempts = {job.status.attempt, *(table.attempt for table in job.status.pods)}
     return {place for place in places if place[0] in attempts and place[1] < job.spec.nnodes}
 
@@ -204,6 +212,35 @@ def with_own(status: Status, own: Iterable[PodRecord]) -> Status:
     return _with_table(status, table, {"uids": "".join(known)})
 
 
+def order_of(status: Status, pods: Pods, *, ends: bool) -> Order:
+    """Return what the group is told; `status` is stored.
+
+    A round is not ordered while ranks of the one before may live in a pod that is replaced.
+    """
+    table, at = status.own_pods, {pod.rank: pod for pod in pods.current}
+    number, since = status.round, table.since
+    if any(pod.live and pod.attempt == status.attempt for pod in pods.older):
+        number = max(0, number - 1)
+    prints = list[str]()
+    for rank in sorted(since):
+        known = table.uids[PRINT * rank : PRINT * (rank + 1)].strip(".")
+        seen = at[rank].uid_print if rank in at else ""
+        prints.append(f"{rank}:{known or seen}")
+    members = frozenset(pod.uid for pod in pods.current) if 0 in since else frozenset[str]()
+    return Order(number, ends, (status.attempt, table.latest), ",".join(prints), members)
+
+
+def awaits_pods(status: Status) -> bool:
+    """Whether the round begins with new pods. A restart in place waits for none."""
+    return status.round == status.own_pods.latest
+
+
+def name_of(job: DDPJob, status: Status, rank: int) -> str:
+    """Return the name that the own pod of a node rank has, or is to have."""
+    since = status.own_pods.since.get(rank, 0)
+    return names.pod_name(job.name, status.attempt, rank, since)
+
+
 def known_ranks(status: Status) -> set[int]:
     """Return the node ranks whose pods have been seen: no other pod can be theirs."""
     table = _table(status, status.attempt)
@@ -222,6 +259,26 @@ def with_root(status: Status, root: str) -> Status:
     if root in table.roots:
         return status
     return _with_table(status, table, {"roots": [*table.roots, root][-MAX_ROOTS:]})
+
+
+def with_new_pods(status: Status, kept: Iterable[PodRecord], nnodes: int) -> Status:
+    """Return `status`, whose round has just begun, with new pods for all but the `kept` ones.
+
+    Copies of older pods' marks prove nothing any more: the uids of those that stay are known.
+    """
+    table, stay = status.own_pods, {pod.rank: pod for pod in kept}
+    since = {rank: pod.since for rank, pod in stay.items() if pod.since}
+    since |= {rank: status.round for rank in range(nnodes) if rank not in stay}
+    rounds = sorted({*since.values()})
+    update: dict[str, object] = {
+        "roots": [],
+        "uids": "".join(stay[r].uid_print if r in stay else _NONE for r in range(nnodes)),
+        "replacements": [
+            Replacements(round=n, ranks=format_ranks(r for r in since if since[r] == n))
+            for n in rounds
+        ],
+    }
+    return _with_table(status, table, update)
 
 
 def _table(status: Status, attempt: int) -> OwnPods | None:

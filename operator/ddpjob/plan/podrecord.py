@@ -42,6 +42,7 @@ def pod_record(pod: Mapping[str, Any]) -> PodRecord | None:
         owner_uid=owner["uid"],
         attempt=place[0],
         rank=place[1],
+        since=place[2],
         deleting=deadline is not None,
         deletion_deadline=deadline,
         forced=deadline is not None and metadata.get("deletionGracePeriodSeconds") == 0,

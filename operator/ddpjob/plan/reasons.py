@@ -87,6 +87,11 @@ AVOIDANCE_OVER = "AvoidanceOver"
 INIT_CONTAINER_FAILED = "InitContainerFailed"
 FOREIGN_ORDER = "ForeignOrder"
 
+# Failures of processes, after which their pod is as good as a new one.
+IN_PLACE = (EXCEPTION, EXIT_CODE, SIGNAL, HANG, OOM_KILLED, PEER_ENDED)
+# Losses of pods, after which the others may go on.
+REPLACEABLE = (PREEMPTED, EVICTED, POD_DELETED, NODE_SILENT, NODE_REFUSED)
+
 # Failures that are not the training's fault, so restarts because of them do not count.
 UNCOUNTED = frozenset(
     (

@@ -7,14 +7,14 @@ itself.
 """
 
 import math
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from ddpjob import api, names
 from ddpjob.api import DDPJob, SilentNode, Status
 from ddpjob.plan.budget import reported_step, with_highest_step
 from ddpjob.plan.model import UNSCHEDULABLE, Decision, Event, Observed, PodRecord, requeue
-from ddpjob.plan.own import Inputs, proofs, with_root
+from ddpjob.plan.own import Inputs, proofs, with_new_pods, with_root
 from ddpjob.plan.reasons import AVOIDANCE_OVER, NODE_SILENT, STARTING, because
 from ddpjob.plan.status import with_condition, with_history
 from ddpjob.plan.termination import termination_of
@@ -42,8 +42,19 @@ def restart(
     return Decision(status)
 
 
-def restart_in_place(inputs: Inputs, status: Status, reason: str, message: str) -> Decision:
-    """Return the beginning of the attempt's next round: new processes in the same pods."""
+def restart_in_place(
+    inputs: Inputs,
+    status: Status,
+    reason: str,
+    message: str,
+    kept: Sequence[PodRecord] | None = None,
+    *,
+    pause: float = 0.0,
+) -> Decision:
+    """Return the beginning of the attempt's next round: new processes in the same pods.
+
+    If only the `kept` ones stay, the others are created anew after `pause` seconds.
+    """
     status = _left(status)
     update = {
         "state": "Restarting",
@@ -51,8 +62,34 @@ def restart_in_place(inputs: Inputs, status: Status, reason: str, message: str) 
         "restarts": status.restarts + 1,
     }
     status = status.model_copy(update=update)
+    if kept is not None:
+        nnodes = inputs.job.spec.nnodes
+        nodes = api.Nodes(desired=nnodes, running=len(kept), pending=0)
+        time = timestamp(math.ceil(inputs.now + pause)) if pause else None
+        budget = status.budget.model_copy(update={"next_restart_time": time})
+        status = status.model_copy(update={"nodes": nodes, "budget": budget})
+        status = with_new_pods(status, kept, nnodes)
     status = with_condition(status, because(STARTING, reason), message, now=inputs.now)
     return Decision(status)
+
+
+def staying(inputs: Inputs) -> list[PodRecord]:
+    """Return the pods that run, will go on running, and are as they would be made now.
+
+    So are those that have yet to start in the place of others. If nobody knows how a pod would be
+    made now, it counts as unchanged.
+    """
+    job, observed = inputs.job, inputs.observed
+    if job.spec.failure_policy.restart_strategy != "InPlace" or observed.edit_error is not None:
+        return []
+    return [
+        pod
+        for pod in inputs.current
+        if (pod.running or pod.since and pod.live)
+        and pod.rank not in observed.silent
+        and not (pod.deleting or pod.disruption or pod.unreachable_since)
+        and observed.spec_hash in ("", pod.spec_hash)
+    ]
 
 
 def next_attempt(job: DDPJob, status: Status) -> Status:
@@ -83,7 +120,8 @@ def _left(status: Status) -> Status:
 
 def with_own_root(job: DDPJob, status: Status, observed: Observed) -> Status:
     """Return `status` with the root that proves the pods this operator makes in the attempt."""
-    own = proofs(observed.key, job.uid, status.attempt, job.spec.nnodes)
+    latest = status.own_pods.latest
+    own = proofs(observed.key, job.uid, status.attempt, latest, job.spec.nnodes)
     return with_root(status, own.root)
 
 

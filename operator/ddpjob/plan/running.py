@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddpjob import api, names
+from ddpjob import api
 from ddpjob.api import Attempt, DDPJob, Progress, Status
 from ddpjob.errors import AlreadyExists, InvalidJob
 from ddpjob.plan.budget import reported_step, with_highest_step, with_lost_time, with_refill
 from ddpjob.plan.cleanup import UNBEGUN_SECONDS, end_older, name_taken
 from ddpjob.plan.model import Decision, Event, Observed, PodRecord, Report, requeue
-from ddpjob.plan.own import Inputs
+from ddpjob.plan.own import Inputs, awaits_pods, name_of
 from ddpjob.plan.podrecord import first_stuck, slowest
 from ddpjob.plan.queue import admit
 from ddpjob.plan.reasons import (
@@ -52,7 +52,7 @@ def with_counts(inputs: Inputs, status: Status) -> Status:
         status = status.model_copy(update={"state": "Running", "pods": own})
         message = f"{nodes.desired} of {nodes.desired} nodes run"
         status = with_condition(status, ALL_NODES_RUNNING, message, now=now)
-    elif status.state in ("Starting", "Restarting") and status.round == 0:
+    elif status.state in ("Starting", "Restarting") and awaits_pods(status):
         status = _waiting(status, inputs.current, now)
     return _watched(job, status, now)
 
@@ -145,8 +145,7 @@ def seconds_to_start(inputs: Inputs, status: Status) -> float:
     """
     observed, current, now = inputs.observed, inputs.current, inputs.now
     limit = inputs.job.spec.startup_deadline_seconds
-    # A restart in place waits for no pods.
-    starting = status.state in ("Starting", "Restarting") and status.round == 0
+    starting = status.state in ("Starting", "Restarting") and awaits_pods(status)
     starting = starting and not any(pod.live for pod in inputs.pods.older)
     if limit is None or not starting:
         return math.inf
@@ -178,7 +177,7 @@ def not_started(inputs: Inputs, status: Status) -> api.Failure | None:
     if pod is None and not missing:
         return None
     rank = pod.rank if pod else min(missing)
-    name = pod.name if pod else names.pod_name(job.name, status.attempt, rank)
+    name = pod.name if pod else name_of(job, status, rank)
     words = (
         pod.message or pod.reason if pod else str(observed.create_error or "it was never created")
     )
@@ -200,7 +199,7 @@ def create_missing(inputs: Inputs, status: Status) -> Decision:
     """Return the next decision on the way to the missing pods.
 
     Pods of older attempts are deleted and waited for, then the pause; then the job is prepared, is
-    Starting, and its pods are created.
+    Starting, and its pods are created. What replaces a pod need not wait for that one's end.
     """
     job, pods, observed, now = inputs.job, inputs.pods, inputs.observed, inputs.now
     current, older = pods.current, pods.older
@@ -214,7 +213,7 @@ def create_missing(inputs: Inputs, status: Status) -> Decision:
             status = with_condition(status, INVALID, words, now=now)
             return replace(decision, status=status)
         return replace(decision, status=with_accepted(job, status, now))
-    if any(pod.live for pod in older):
+    if any(pod.live and pod.attempt != status.attempt for pod in older):
         return decision
     if early := [pod for pod in pods.ahead if pod.live]:
         words = "is of an attempt that this job has not begun, and is deleted once it is "

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from ddpjob import names
-from ddpjob.api import Admission, DDPJob, Master
+from ddpjob.api import Admission, DDPJob, Master, Status
 from ddpjob.api.base import called, quantity_value
 from ddpjob.api.messages import misfit
 from ddpjob.errors import InvalidJob
@@ -113,7 +113,8 @@ def pods(job: DDPJob, agent: Agent, policy: Policy) -> PodTemplate:
     if job.spec.scheduling and job.spec.scheduling.queue and policy.gang.scheduler != "volcano":
         rule = f"is of Volcano, and this installation has gang.scheduler {policy.gang.scheduler}"
         raise InvalidJob("spec.scheduling.queue", rule, job.spec.scheduling.queue)
-    text = orjson.dumps([first, others]).decode()
+    bare = job.model_copy(update={"status": Status(admission=job.status.admission)})
+    text = orjson.dumps(both(bare, agent, policy)[:2]).decode()
     text = text.replace(_RANK, "@rank@").replace(_TOKEN, "@token@")
     spec_hash = hashlib.sha256(text.encode()).hexdigest()[:16]
     for pod in (first, others):
@@ -242,7 +243,7 @@ def _pod_values(job: DDPJob, agent: Agent) -> Body:
         env.pop(variable.name, None)
     volumes, mounts = _volumes(job, agent)
     return {
-        "pod_name": names.pod_name(job.name, job.status.attempt, _RANK),
+        "pod_name": names.pod_name(job.name, job.status.attempt, _RANK, job.status.own_pods.latest),
         "labels": labels_of(job) | pod_labels(job.status.attempt, _RANK),
         "token": _TOKEN,
         "command": _command(job),
@@ -285,8 +286,8 @@ def _accelerate(job: DDPJob) -> list[str]:
 
 
 def _environment(job: DDPJob) -> dict[str, str]:
-    spec, attempt = job.spec, job.status.attempt
-    master = f"{names.pod_name(job.name, attempt, 0)}.{job.name}"
+    spec, attempt, own = job.spec, job.status.attempt, job.status.own_pods
+    master = f"{names.pod_name(job.name, attempt, 0, own.since.get(0, 0))}.{job.name}"
     nproc = spec.processes_per_node
     env = {
         "HOME": names.HOME_DIR,
@@ -340,6 +341,7 @@ def _environment(job: DDPJob) -> dict[str, str]:
         "LOCAL_RANK": "0" if nproc == 1 else None,
         "DDPJOB_SUCCESS_POLICY": None if spec.success_policy == "All" else spec.success_policy,
         "DDPJOB_RESTART": "InPlace" if _waits(job) else None,
+        "DDPJOB_ROUND": own.latest,
         "DDPJOB_WARM_START": None if spec.warm_start.enabled else "0",
         "DDPJOB_WARM_MODULES": ",".join(spec.warm_start.modules),
         "DDPJOB_HANG_SECONDS": spec.hang_timeout_seconds,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ MOST_ASKED = 16
 ANSWERS_PER_SECOND = 300
 # A request is held for so long at most.
 HOLD_SECONDS = 20.0
+# Characters of a pod's uid's hash; the answer to a pod in whose place there is another one.
+PRINT, OTHER_POD = 6, 410
 # So much a node may tell of a failure: a termination message, and some brackets.
 FAILURE_BYTES = 4096 + 64
 
@@ -65,13 +68,15 @@ class Order:
     """The latest round that may begin."""
     ends: bool = False
     """A node whose ranks have failed is to end its pod, for there will be no further round."""
+    waits: bool = False
+    """The round waits for pods that are there in the place of others, perhaps for long."""
 
 
 class Group:
     """All nodes of the attempt. Its methods are called from any thread."""
 
-    def __init__(self, nnodes: int, on_order: Callable[[], None]) -> None:
-        """`on_order` is called whenever there is another order."""
+    def __init__(self, nnodes: int, on_order: Callable[[], None], *, waits: bool = False) -> None:
+        """`on_order` is called whenever there is another order; `waits` is of the first one."""
         self.nnodes, self.on_order = nnodes, on_order
         self.head: Head | None = None  # knows who is not heard, if nodes are watched
         lock = threading.RLock()
@@ -79,17 +84,27 @@ class Group:
         self.ordered, self.told = threading.Condition(lock), threading.Condition(lock)
         self.held = threading.BoundedSemaphore(MOST_HELD)
         self.asked = threading.BoundedSemaphore(MOST_ASKED)
-        self.order = Order()
+        self.order = Order(waits=waits)
+        # By node rank, the prints of pods that are there in the place of others; "" of one that is
+        # to come. What the replaced pods say counts no more.
+        self.pods: Mapping[int, str] = {}
         self.nodes: dict[int, Node] = {}
         self.counts: dict[tuple[int, str], int] = {}  # nodes by their round and state
         self.serial = 1  # of what the operator is told
 
-    def tell(self, rank: int, node: Node) -> None:
+    def is_member(self, rank: int, pod: str) -> bool:
+        """Whether the pod with this print is the one of a node rank."""
+        return self.pods.get(rank, pod) == pod
+
+    def tell(self, rank: int, node: Node, pod: str | None = None) -> None:
         """Take in what a node says. What it said before is no news: requests overtake each other.
 
-        Nor does any node know of a round before it is ordered here.
+        Nor does any node know of a round before it is ordered here; `pod` is the print of another
+        one than this.
         """
         with self.told:
+            if pod is not None and not self.is_member(rank, pod):
+                return
             old, wanted, ran = self.nodes.get(rank), self.order.round, self.are_running()
             is_old = old is not None and node.place() <= old.place()
             if is_old or node.round > wanted:
@@ -98,16 +113,22 @@ class Group:
             if self.counts.get((node.round, FAILED), 0) >= MOST_FAILURES:
                 node = Node(node.round, node.state, without_traceback(node.failure))
             self.nodes[rank] = node
-            for place, change in ((old, -1), (node, 1)):
-                if place is not None:
-                    key = place.round, place.state
-                    self.counts[key] = self.counts.get(key, 0) + change
+            self.add(old, -1)
+            self.add(node, 1)
             if self.counts.get((wanted, CLEAN)) == self.nnodes:
                 self.give(Order(wanted, wanted, self.order.ends))
                 self.counts = {(wanted, CLEAN): self.nnodes}
             failed = self.counts.get((wanted, FAILED), 0)
             if node.state == FAILED or failed and node.state == ENDED or self.are_running() != ran:
                 self.count()
+
+    def add(self, node: Node | None, change: int) -> None:
+        """Count a node in its round and state, or no more."""
+        if node is not None:
+            key = node.round, node.state
+            self.counts[key] = self.counts.get(key, 0) + change
+
+    was_heard = True
 
     def is_heard(self) -> bool:
         """Whether rank 0's agent is there, as another node asks its `Link`."""
@@ -118,16 +139,21 @@ class Group:
         states = (self.counts.get((self.order.round, state), 0) for state in STATES[1:])
         return sum(states) == self.nnodes
 
-    def want(self, number: int, ends: bool) -> None:
-        """Take the operator's order; one of an earlier round is no news.
-
-        After each round it orders the next one. Others may have the token, and order another one.
-        """
+    def want(self, number: int, ends: bool, pods: Mapping[int, str] | None = None) -> None:
+        """Take the operator's order; one of an earlier round is no news."""
+        pods = pods or {}
         with self.told:
-            old = self.order
-            if 0 <= number - old.round <= 1 and (number, ends) != (old.round, old.ends):
-                self.give(Order(number, old.begun, ends))
-                self.count()
+            old, are_new = self.order, pods != self.pods
+            if number < old.round or (number, ends) == (old.round, old.ends) and not are_new:
+                return
+            for rank in {rank for rank in pods if pods[rank] != self.pods.get(rank)}:
+                self.add(self.nodes.pop(rank, None), -1)
+                if self.head is not None:
+                    self.head.replace(rank)
+            self.pods = pods
+            waits = are_new or old.waits and old.begun < number
+            self.give(Order(number, old.begun, ends, waits))
+            self.count()
 
     def give(self, order: Order) -> None:
         """Have all nodes told."""
@@ -233,6 +259,20 @@ def read_node(content: Any, config: Config) -> tuple[int, Node]:
     return rank, Node(current, state, None if failure is None else read_failure(failure))
 
 
+def print_of(uid: str) -> str:
+    """The characters by which the operator's order names a pod: `plan.own.print_of`."""
+    import hashlib
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(hashlib.sha256(uid.encode()).digest())[:PRINT].decode()
+
+
+def read_pods(text: str) -> dict[int, str]:
+    """Prints of pods by their node rank, of `RANK:PRINT,…` as an order has them."""
+    pairs = (part.partition(":")[::2] for part in text.split(",") if part)
+    return {int(rank): pod for rank, pod in pairs if re.match(r"[0-9]{1,5}\Z", rank)}
+
+
 def read_failure(content: Any) -> dict[str, Any]:
     """What a node tells of its failure. Raises ValueError, or RecursionError where it is too deep.
 
@@ -256,5 +296,6 @@ def read_order(content: Any) -> tuple[Order, float]:
     if wanted is None or begun is None:
         raise ValueError("no order")
     pause = number(content.get("again")) or 0.0
-    order = Order(wanted, begun, content.get("ends") is True)
+    ends, waits = (content.get(name) is True for name in ("ends", "waits"))
+    order = Order(wanted, begun, ends, waits)
     return order, min(pause, 60.0) if pause > 0 else 0.0

@@ -16,7 +16,7 @@ import time
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config, say
-from ddpjob_agent.nodes.group import Group
+from ddpjob_agent.nodes.group import Group, print_of
 from ddpjob_agent.nodes.lease import (
     AGAIN,
     BEAT,
@@ -156,6 +156,8 @@ class HeadHeartbeats(Heartbeats):
 
     def take(self, beat: Beat, address: Any) -> None:
         """Take in and answer a heartbeat."""
+        if not self.group.is_member(beat.node_rank, beat.pod):
+            return
         answer = self.head.take(beat, address, clock())
         if answer is not None:
             self.send(answer, address)
@@ -176,7 +178,8 @@ class MemberHeartbeats(Heartbeats):
     """Another node's, to rank 0."""
 
     def __init__(self, config: Config, token: str, host: str, on_lost: Callable[[], None]) -> None:
-        self.host, self.member = host, Member(config.node_rank, config.node_timeout)
+        self.host, pod = host, print_of(config.pod_uid)
+        self.member = Member(config.node_rank, config.node_timeout, pod)
         super().__init__(config, token, self.member.lease, on_lost)
         self.address: Any = None
         self.is_leaving = False

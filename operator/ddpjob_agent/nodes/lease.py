@@ -65,6 +65,8 @@ class Beat:
     """The last timestamp that has come from the other side."""
     bye: bool = False
     """The sender's pod is about to end, and nobody is to miss it."""
+    pod: str = ""
+    """The print of the sender's pod; rank 0 needs none."""
 
 
 def write_beat(beat: Beat, token: str, attempt: int) -> bytes:
@@ -93,7 +95,8 @@ def read_beat(content: bytes, token: str, config: Config) -> Beat | None:
     if not is_ours or rank is None or at is None or not isinstance(bye, bool):
         return None
     echo = None if back is None else _time(back)
-    return None if back is not None and echo is None else Beat(rank, at, echo, bye)
+    pod = str(found.get("pod", ""))
+    return None if back is not None and echo is None else Beat(rank, at, echo, bye, pod)
 
 
 def _time(value: Any) -> float | None:
@@ -135,8 +138,8 @@ class Lease:
 class Member:
     """What another node than rank 0 knows of rank 0."""
 
-    def __init__(self, node_rank: int, timeout: float) -> None:
-        self.node_rank, self.timeout = node_rank, timeout
+    def __init__(self, node_rank: int, timeout: float, pod: str = "") -> None:
+        self.node_rank, self.timeout, self.pod = node_rank, timeout, pod
         self.lease = Lease(timeout, "node rank 0 has not")
         self.sent: deque[float] = deque(maxlen=MOST_SENT)
         self.echo: float | None = None
@@ -149,7 +152,7 @@ class Member:
         if not self.has_left:
             # Who has answered before may have lost this one, or we the answer.
             self.due = now + self.timeout * (AGAIN if self.lease.runs else BEAT)
-        return Beat(self.node_rank, now, self.echo, bye)
+        return Beat(self.node_rank, now, self.echo, bye, self.pod)
 
     def take(self, beat: Beat, now: float) -> bool:
         """Take in what rank 0 sends; whether it is to be told bye in turn."""
@@ -239,6 +242,12 @@ class Head:
         self.left.add(rank)
         self.lease.runs = bool(self.known)
         self.has_news |= self.unheard.pop(rank, None) is not None
+
+    def replace(self, rank: int) -> None:
+        """Miss a node's pod no more, and hear another one in its place."""
+        with self.lock:
+            self.forget(rank)
+            self.left.discard(rank)
 
     def hear_operator(self, stamp: float) -> None:
         """Take in that the operator has sent the timestamp of a page back."""

@@ -11,7 +11,15 @@ from http.client import HTTPConnection, HTTPException
 from typing import Callable  # noqa: UP035 - Python 3.8
 
 from ddpjob_agent.config import Config
-from ddpjob_agent.nodes.group import HOLD_SECONDS, RUNNING, Node, Order, read_order
+from ddpjob_agent.nodes.group import (
+    HOLD_SECONDS,
+    OTHER_POD,
+    RUNNING,
+    Node,
+    Order,
+    print_of,
+    read_order,
+)
 from ddpjob_agent.records import compact, load
 
 # After a request that failed, the next one waits so long.
@@ -34,17 +42,31 @@ class Link(threading.Thread):
         self.lock = threading.Lock()
         self.node = Node(0, RUNNING)
         self.news = threading.Event()
+        self.pod = print_of(config.pod_uid)
+        self.is_out = False  # rank 0's agent knows of another pod in the place of this one
         self.connection: socket.socket | None = None
+        # If rank 0's agent never was, it may be out of reach. A pod in the place of another waits.
+        self.was_heard = config.round > 0
+
+    def move(self, host: str) -> None:
+        """Ask another agent from now on: that of the pod that has become rank 0's."""
+        with self.lock:
+            self.host = host
+            self.take_back()
+
+    def take_back(self) -> None:
+        """Have the request that is under way made again."""
+        self.news.set()
+        if self.connection is not None:
+            self.heard_at = time.monotonic()  # until there is another connection
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
 
     def tell(self, rank: int, node: Node) -> None:
         """Tell the group of this node; the request that is under way is taken back for it."""
         with self.lock:
             self.node = node
-            self.news.set()
-            if self.connection is not None:
-                self.heard_at = time.monotonic()  # until there is another connection
-                with contextlib.suppress(OSError):
-                    self.connection.shutdown(socket.SHUT_RDWR)
+            self.take_back()
         if not self.is_alive():  # only now, as the launcher must be the first to ask for the name
             self.heard_at = time.monotonic()
             self.start()
@@ -71,29 +93,31 @@ class Link(threading.Thread):
     def ask(self) -> tuple[Order, float]:
         """One request, and its answer. Raises OSError, HTTPException or ValueError."""
         with self.lock:
-            node = self.node
+            node, host = self.node, self.host
         body = {
             "attempt": self.config.attempt,
             "node_rank": self.config.node_rank,
+            "pod": self.pod,
             "round": node.round,
             "state": node.state,
             "failure": node.failure,
             "known": vars(self.order),
         }
-        address = self.host, self.config.agent_port
+        address = host, self.config.agent_port
         with contextlib.closing(HTTPConnection(*address, timeout=GONE_SECONDS)) as asks:
             asks.connect()
             connection = asks.sock
             with self.lock:
-                if self.node != node:
+                if (self.node, self.host) != (node, host):
                     return self.order, 0.0  # and ask again, with the news
-                self.connection = connection
+                self.connection, self.was_heard = connection, True
             is_there = True
             try:
                 connection.settimeout(HOLD_SECONDS + GONE_SECONDS)
                 token = {"Authorization": f"Bearer {self.token}"}
                 asks.request("POST", "/member", compact(body), token)
                 answer = asks.getresponse()
+                self.is_out = answer.status == OTHER_POD
                 if answer.status != 200:
                     raise ValueError("no answer")
                 return read_order(load(answer.read(4096)))

@@ -127,15 +127,52 @@ def test_nodes_that_have_ended_are_told_and_wake_nobody_before_one_has_failed() 
     assert told == [0, *range(1, MOST_ENDED + 1)]
 
 
+# ---- Pods in the place of others
+
+
+def test_a_round_begins_with_the_pod_that_is_there_in_the_place_of_another() -> None:
+    group = group_of(2)
+    tell(group, 0, RUNNING, 0, 1)
+    group.want(1, False, {1: ""})
+    assert group.order == Order(1, 0, waits=True)
+    tell(group, 1, CLEAN, 0)
+    for pod in ("old", "new"):  # of neither is it known that it is the one
+        assert not group.is_member(1, pod)
+        group.tell(1, Node(1, CLEAN), pod)
+    group.want(1, False, {1: "new"})
+    group.tell(1, Node(1, CLEAN), "old")
+    assert group.order == Order(1, 0, waits=True)
+    group.tell(1, Node(1, CLEAN), "new")
+    assert group.order == Order(1, 1)
+    tell(group, 1, RUNNING, 0)
+    group.tell(1, Node(1, RUNNING), "new")
+    assert group.page()["running"]
+    group.tell(1, Node(1, FAILED), "old")
+    assert not group.page()["failures"]
+    group.want(2, False, {1: "new"})
+    assert group.order == Order(2, 1), "a restart in place waits for no pod"
+
+
+def test_another_one_is_lost_while_the_round_waits() -> None:
+    group = group_of(3)
+    tell(group, 0, RUNNING, 0, 1, 2)
+    group.want(1, False, {1: ""})
+    tell(group, 1, CLEAN, 0, 2)
+    group.want(2, False, {1: "", 2: ""})
+    tell(group, 2, CLEAN, 0)
+    group.want(2, False, {1: "one", 2: "two"})
+    group.tell(1, Node(2, CLEAN), "one")
+    assert group.order == Order(2, 0, waits=True)
+    group.tell(2, Node(2, CLEAN), "two")
+    assert group.order == Order(2, 2)
+
+
 # ---- The operator's order
 
 
-def test_orders_go_on_by_one_round_and_none_goes_back() -> None:
+def test_no_order_goes_back() -> None:
     orders: list[Order] = []
     group = group_of(1)
-    group.want(2, ends=False)
-    group.want(2**31 - 1, ends=False)
-    assert group.order == Order()
     group.on_order = lambda: orders.append(group.order)
     group.want(1, ends=False)
     group.want(0, ends=True)
@@ -153,6 +190,8 @@ def test_orders_go_on_by_one_round_and_none_goes_back() -> None:
         ("", Order()),
         ("round=2147483648&ends=1", Order()),
         ("round=2&round=1", Order(1)),
+        ("round=3&pods=1:AbCdEf,7:", Order(3, 0, waits=True)),
+        ("round=3&pods=x:AbCdEf", Order(3)),
     ],
 )
 def test_an_order_is_read_from_the_query_or_is_none(query: str, order: Order) -> None:

@@ -92,6 +92,7 @@ def test_a_node_tells_who_it_is_and_what_it_does(connect: Connect) -> None:
     assert head.asked[0] == {
         "attempt": 0,
         "node_rank": 2,
+        "pod": node.pod,
         "round": 0,
         "state": RUNNING,
         "failure": None,

@@ -1,9 +1,11 @@
 """Nodes that do not hear each other any more: agents as processes, stopped and let go on."""
 
+import json
 import math
 import re
 import signal
 import time
+import urllib.error
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from ddpjob_agent.nodes.group import print_of
 from tests import agentpod
-from tests.agentpod import Pod, Pods, archive_with
+from tests.agentpod import TOKEN, Pod, Pods, archive_with
 from tests.trainer.rounds import Operator
 from tests.unit.agent.scripts import script
 
@@ -154,32 +157,60 @@ def test_with_restarts_in_place_a_failed_node_still_waits(pods: Pods) -> None:
         pod.until(partial(trains, pod, 1))
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_node_that_waits_with_a_failure_keeps_its_verdict(pods: Pods, number: int) -> None:
-    started = start(pods, apart=False)
-    waits, other = started[number], started[1 - number]
-    end(waits, "sys.exit(3)")
-    Operator(started[0]).until(lambda page: page["failures"])
-    send(other, signal.SIGSTOP)
-    assert waits.wait() == 1, "it does not wait for its time to be over"
-    assert (waits.summary["reason"], waits.summary["exit_code"]) == ("ExitCode", 3)
+def test_rank_0_ends_with_its_failure_where_it_hears_nobody(pods: Pods) -> None:
+    first, second = start(pods, apart=False)
+    end(first, "sys.exit(3)")
+    Operator(first).until(lambda page: page["failures"])
+    send(second, signal.SIGSTOP)
+    assert first.wait() == 1, "it does not wait for its time to be over"
+    assert (first.summary["reason"], first.summary["exit_code"]) == ("ExitCode", 3)
 
 
-def test_a_node_that_is_clean_ends_too(pods: Pods) -> None:
-    """Of three nodes one is never clean, so that the others wait for it."""
-    first, second, third = start(pods, 3, apart=False)
-    operator = Operator(first)
-    end(second, "sys.exit(3)")
-    operator.until(lambda page: page["failures"])
-    third.process.send_signal(signal.SIGSTOP)
-    left = second.folder / "run" / "exit-left.json"
-    left.touch()
-    operator.go_on()
-    first.until(lambda: not psutil.Process(first.process.pid).children())
-    second.until(lambda: not left.exists())  # what is of the round before goes
+def replace(pods: Pods, rank: int, script: str, nnodes: int = 2) -> Pod:
+    """A pod in the place of another one, from round 1 on."""
+    changes = {"MASTER_ADDR": pods.address(0), "DDPJOB_NODE_TIMEOUT": str(TIMEOUT)}
+    changes |= {"DDPJOB_RESTART": "InPlace", "DDPJOB_ROUND": "1", "PATH": agentpod.python_path()}
+    words = ("command", "--", "python3", script)
+    pods.start(*words, rank=rank, nnodes=nnodes, archive=PATIENT, changes=changes)
+    return pods.started[-1]
+
+
+def pods_of(rank: int, pod: Pod) -> str:
+    return f"&pods={rank}:{print_of(f'uid-{pod.address}')}"
+
+
+def test_who_has_lost_rank_0_waits_for_another_one_and_goes_on_with_that(pods: Pods) -> None:
+    """Its ranks are dead by then. Rank 0 itself, which was only cut off, does not come back."""
+    first, second = start(pods, apart=False)
+    Operator(first).ask(0)
     send(first, signal.SIGSTOP)
-    assert_silent(second, LOST)
-    assert second.summary["round"] == 1
+    second.until(lambda: "NodeSilent" in second.log)
+    assert not psutil.Process(second.process.pid).children()
+    third = replace(pods, 0, str(pods.root / "script-0.py"))
+    third.until(third.progress)
+    with pytest.raises(urllib.error.HTTPError):
+        second.get(f"/head?{third.address}")
+    second.get(f"/head?{third.address}", TOKEN)
+    assert not trains(third, 1)
+    json.loads(third.get(f"/group?round=1{pods_of(0, third)}", TOKEN))
+    for pod in (second, third):
+        pod.until(partial(trains, pod, 1))
+    send(first, signal.SIGCONT)
+    assert_silent(first, ALL_LOST)
+    assert lives(second) and lives(third)
+
+
+def test_a_pod_that_has_been_replaced_ends_and_the_others_go_on_without_it(pods: Pods) -> None:
+    first, second = start(pods, apart=False)
+    operator = Operator(first)
+    operator.ask(0)
+    third = replace(pods, 1, str(pods.root / "script-0.py"))
+    third.until(third.progress)
+    json.loads(first.get(f"/group?round=1{pods_of(1, third)}", TOKEN))
+    for pod in (first, third):
+        pod.until(partial(trains, pod, 1))
+    assert second.wait() == 77
+    assert "another pod" in second.summary["message"]
 
 
 def test_without_a_timeout_nobody_is_missed(pods: Pods) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ddpjob_agent.config import PORTS
 from ddpjob_agent.environment import ACCELERATE
-from ddpjob_agent.start import of_round, with_port
+from ddpjob_agent.start import of_round, with_master
 from tests.unit.agent.samples import config
 
 
@@ -61,10 +61,15 @@ PORT = "--main_process_port"
 LAUNCH = ["python3", "-u", "-m", ACCELERATE, PORT]
 
 
-def test_accelerate_gets_the_rounds_port(tmp_path: Path) -> None:
-    command = [*LAUNCH, "29500", "train.py", PORT, "1"]
+MASTER = {"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "7"}
+
+
+def test_accelerate_gets_the_rounds_master(tmp_path: Path) -> None:
+    ip = "--main_process_ip"
+    command = [*LAUNCH, "29500", ip, "digits-0-0.digits", "train.py", PORT, "1"]
     before = list(command)
-    assert with_port(command, "7") == [*LAUNCH, "7", "train.py", PORT, "1"]
+    wanted = [*LAUNCH, "7", ip, "10.0.0.9", "train.py", PORT, "1"]
+    assert with_master(command, MASTER) == wanted
     assert command == before, "the next round begins with it again"
 
 
@@ -78,4 +83,4 @@ def test_accelerate_gets_the_rounds_port(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_no_other_command_is_changed(command: list[str]) -> None:
-    assert with_port(command, "7") == command
+    assert with_master(command, MASTER) == command

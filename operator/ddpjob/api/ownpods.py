@@ -1,0 +1,51 @@
+"""The model of `status.pods`: which pods of an attempt are the operator's own."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ddpjob.api.base import Model
+from ddpjob.api.values import AttemptNumber
+from ddpjob.ranks import MAX_NNODES, RANKS, parse_ranks
+
+# Rounds of an attempt that have brought new pods, as long as one of these is there.
+MAX_REPLACEMENTS = 64
+
+
+class Replacements(Model):
+    """An entry has the pods that have taken the places of others in one round."""
+
+    round: AttemptNumber
+    """`round` is the first round of these pods. It is part of their names."""
+    ranks: Annotated[str, Field(max_length=20000, pattern=RANKS)]
+    """`ranks` are their node ranks, such as `3,7`."""
+
+
+class OwnPods(Model):
+    """An entry proves which pods of an attempt the operator itself has created."""
+
+    attempt: AttemptNumber
+    """`attempt` is the number of the attempt."""
+    roots: Annotated[
+        list[Annotated[str, Field(max_length=22, pattern="^[A-Za-z0-9_-]{22}$")]],
+        Field(max_length=4),
+    ] = []
+    """`roots` are roots of hash trees. A pod proves by an annotation that it belongs to one of
+    them."""
+    uids: Annotated[
+        str, Field(max_length=6 * MAX_NNODES, pattern=r"^([A-Za-z0-9_-]{6}|[.]{6})*$")
+    ] = ""
+    """`uids` holds six characters of the hash of each pod's uid, in the order of node ranks."""
+    replacements: Annotated[list[Replacements], Field(max_length=MAX_REPLACEMENTS)] = []
+    """`replacements` has the pods that have replaced others in this attempt, the latest last."""
+
+    @property
+    def since(self) -> dict[int, int]:
+        """Return the first round of each pod that has replaced another one, by node rank."""
+        entries = self.replacements
+        return {rank: e.round for e in entries for rank in parse_ranks(e.ranks, MAX_NNODES)}
+
+    @property
+    def latest(self) -> int:
+        """Return the first round of the pods that are to be created, if some are missing."""
+        return self.replacements[-1].round if self.replacements else 0
